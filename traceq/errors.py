@@ -1,0 +1,28 @@
+"""What traceq raises, in one tree::
+
+    TraceqError          the command ends with its message and exit status 2
+    ├── InputError       a file that cannot be read as what it should be
+    ├── UsageError       a request that makes no sense for this trace
+    └── InstallError     a copy of traceq that lacks a part of itself
+
+Every message is one sentence that names the file and ends in what to do. Any
+other exception that reaches the user is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+
+class TraceqError(Exception):
+    """Something that traceq can explain to the user in one sentence."""
+
+
+class InputError(TraceqError):
+    """A file that cannot be read as what it should be."""
+
+
+class UsageError(TraceqError):
+    """A request that makes no sense for this trace."""
+
+
+class InstallError(TraceqError):
+    """A copy of traceq that lacks a part of itself."""

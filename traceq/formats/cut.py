@@ -1,0 +1,157 @@
+"""The text of a trace cut into chunks of events, and what stands around the events.
+
+All writers put the same bytes between two events, from the last brace of one to
+the first quote of the next: ``\\n  },\\n  {\\n    "`` in Kineto's files, ``}, {"``
+in a file that another tool rewrote as one line. Inside a JSON string a quote is
+escaped and a newline cannot occur, so these bytes mean nothing else, but for a
+list of objects among an event's arguments, which the decoder puts together again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_HEAD_LIMIT = 64 << 20
+_EVENT_LIMIT = 256 << 20
+_FOOTER_LIMIT = 4 << 20
+_MOST_ENDS = 1000
+_SAMPLE = 1 << 16
+
+_EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
+_SEPARATOR = re.compile(rb'\s{0,64}\}\s{0,64},\s{0,64}\{\s{0,64}"')
+_OPENING = re.compile(rb'\s*\{\s*"')
+_KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
+_LAST_BRACE = re.compile(rb"\s*\}\s*$")
+
+# Never found in a text: for files with a single event, or none.
+_NO_SEPARATOR = b"\0"
+
+
+@dataclass
+class Cut:
+    """What is learnt of a file while its chunks go by."""
+
+    separator: bytes = _NO_SEPARATOR
+    header: dict[str, Any] = field(default_factory=dict)
+    footer: dict[str, Any] = field(default_factory=dict)
+    broken_header: bool = False
+    key_a_line: bool = False
+    """Each key of an event stands on its own line, as torch 2.12 and later write."""
+    whole: bool = False
+    """The file ends as JSON should; otherwise its last event may be cut."""
+
+
+def chunks(path: Path, blocks: Iterator[bytes], cut: Cut, size: int) -> Iterator[bytes]:
+    """Yield the events' text in chunks of at least ``size``, cut between events.
+
+    Each event in a chunk lacks its opening brace and quote and its closing brace,
+    which belong to the separator. ``cut`` is filled in on the way.
+    """
+    head, text = _head(path, blocks)
+    while len(text) < _SAMPLE and (block := next(blocks, b"")):
+        text += block
+    found = Counter(match[0] for match in _SEPARATOR.finditer(text[:_SAMPLE]))
+    if found:
+        cut.separator = found.most_common(1)[0][0]
+    cut.key_a_line = bool(_KEY_A_LINE.search(text[:_SAMPLE]))
+    opening = _OPENING.match(text)
+    parts, held = [text[opening.end() :] if opening else text], b""
+    length = len(parts[0])
+    for block in blocks:
+        parts.append(block)
+        length += len(block)
+        at = block.rfind(cut.separator) if length >= size else -1
+        if at >= 0:
+            # One chunk is held back: the end of the events may be in it.
+            if held:
+                yield held
+            held = b"".join([*parts[:-1], memoryview(block)[:at]])
+            parts = [block[at + len(cut.separator) :]]
+            length = len(parts[0])
+        elif length > _EVENT_LIMIT:
+            msg = (
+                f"{path} is not a trace: no event ends within"
+                f" {_EVENT_LIMIT >> 20} MiB of text"
+            )
+            raise InputError(msg)
+    rest = b"".join(parts)
+    text, footer = _footer(head, held + cut.separator + rest if held else rest)
+    cut.whole = footer is not None
+    _read_header(cut, head, footer)
+    yield text
+
+
+def _head(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
+    """Split at the bracket that opens the events."""
+    text = next(blocks, b"").removeprefix(b"\xef\xbb\xbf")
+    if text.lstrip()[:1] == b"[":
+        at = text.index(b"[") + 1
+        return text[:at], text[at:]
+    searched = 0
+    while not (match := _EVENTS.search(text, searched)):
+        searched = max(0, len(text) - 256)
+        block = next(blocks, b"")
+        if not block or len(text) > _HEAD_LIMIT:
+            raise InputError(_why_no_events(path, text, whole=not block))
+        text += block
+    return text[: match.end()], text[match.end() :]
+
+
+def _why_no_events(path: Path, text: bytes, *, whole: bool) -> str:
+    advice = 'give the file that PyTorch\'s profiler wrote, with "traceEvents" in it'
+    try:
+        keys = orjson.loads(text) if whole else {}
+    except orjson.JSONDecodeError:
+        return f"{path} is not a trace: it is not whole JSON and has no events; {advice}"
+    if "nodes" in keys and "schema" in keys:
+        return (
+            f"{path} is an execution trace (ExecutionTraceObserver), which has no"
+            " timeline: give the trace that export_chrome_trace wrote"
+        )
+    return f"{path} is not a trace: {advice}"
+
+
+def _footer(head: bytes, text: bytes) -> tuple[bytes, dict[str, Any] | None]:
+    """Split the last chunk where the events end; no footer if they never do.
+
+    They end at the bracket from which on the file, with the events taken out, is
+    whole JSON.
+    """
+    opening = b'{"traceEvents":[' if head.lstrip()[:1] == b"{" else b"["
+    end = len(text)
+    for _ in range(_MOST_ENDS):
+        end = text.rfind(b"]", max(0, len(text) - _FOOTER_LIMIT), end)
+        if end < 0:
+            break
+        before = text[max(0, end - 256) : end]
+        brace = _LAST_BRACE.search(before)
+        if not brace and text[:end].strip():
+            continue
+        try:
+            footer = orjson.loads(opening + text[end:])
+        except orjson.JSONDecodeError:
+            continue
+        event_end = end - len(before) + brace.start() if brace else 0
+        return text[:event_end], footer if isinstance(footer, dict) else {}
+    return text, None
+
+
+def _read_header(cut: Cut, head: bytes, footer: dict[str, Any] | None) -> None:
+    if head.lstrip()[:1] == b"{":
+        try:
+            cut.header.update(orjson.loads(head + b"]}"))
+        except orjson.JSONDecodeError:
+            cut.broken_header = True
+    cut.header.pop("traceEvents", None)
+    cut.footer = {key: value for key, value in (footer or {}).items() if key != "traceEvents"}

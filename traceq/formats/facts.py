@@ -1,0 +1,131 @@
+"""What the file says, and what its form gives away, about how it was recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.model import schema
+from traceq.model.facts import Facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.formats.chrome import RawTrace
+
+# Time stamps this large, in nanoseconds, are Unix time; smaller ones are relative.
+_UNIX_TIME = 10**18
+_OLDEST = (0, 0)
+_NEWEST = (99, 0)
+
+
+def read_facts(path: Path, raw: RawTrace, steps_from: str) -> Facts:
+    """Collect the facts of a trace that was read."""
+    said = raw.footer | raw.header
+    oldest, newest = _torch_versions(raw)
+    distributed = said.get("distributedInfo")
+    job: dict[str, Any] = distributed if isinstance(distributed, dict) else {}
+    return Facts(
+        path=str(path),
+        unpacked_bytes=raw.unpacked_bytes,
+        events=raw.tally.events,
+        flows=raw.tally.flows,
+        start_ns=_start(raw, said),
+        torch_from=_text(oldest),
+        torch_to=_text(newest),
+        shapes=raw.tables["ops"]["inputs"].is_not_null().any(),
+        stacks=bool(raw.tables["frames"].height)
+        or raw.tables["ops"]["call_stack"].is_not_null().any(),
+        memory=bool(raw.tables["memory"].height),
+        gpu=bool(raw.tables["kernels"].height),
+        steps_from=steps_from,
+        rank=_integer(job.get("rank")),
+        world_size=_integer(job.get("world_size")),
+        backend=str(job.get("backend") or ""),
+        runtime_version=_runtime_version(said),
+        damage=raw.damage,
+    )
+
+
+def read_devices(raw: RawTrace) -> pl.DataFrame:
+    """Make the table of GPUs."""
+    said = (raw.footer | raw.header).get("deviceProperties")
+    listed = [entry for entry in said or [] if isinstance(entry, dict)]
+    used = raw.tables["kernels"]["device"].drop_nulls().unique().to_list()
+    rows = [
+        {
+            "device": _integer(entry.get("id")),
+            "name": str(entry.get("name") or ""),
+            "memory": _integer(entry.get("totalGlobalMem")),
+            "sms": _integer(entry.get("numSms")),
+            "compute_major": _integer(entry.get("computeMajor")),
+            "compute_minor": _integer(entry.get("computeMinor")),
+            "used": _integer(entry.get("id")) in used,
+        }
+        for entry in listed
+    ]
+    known = {row["device"] for row in rows}
+    rows += [{"device": device, "used": True} for device in used if device not in known]
+    table = schema.TABLES["devices"]
+    return pl.DataFrame(rows, schema=dict(table.dtypes)).sort("device")
+
+
+def _torch_versions(raw: RawTrace) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Bound the version of torch by what only some versions write."""
+    header, tables = raw.header, raw.tables
+    based = "baseTimeNanoseconds" in header or "baseTimeNanoseconds" in raw.footer
+    unix_time = raw.start >= _UNIX_TIME
+    old_layout = not raw.key_a_line and "cupti_version" in header
+    at_least = {
+        (1, 10): "cpu_op" in raw.categories,
+        (1, 13): "kernel" in raw.categories,
+        (2, 1): tables["inputs"]["values"].is_not_null().any(),
+        (2, 3): "gpu_user_annotation" in raw.categories,
+        (2, 4): based or tables["inputs"]["strides"].is_not_null().any(),
+        (2, 6): "trace_id" in header or "cupti_version" in header,
+        (2, 8): "baseTimeNanoseconds" in header,
+        (2, 12): raw.key_a_line
+        or "host_name" in header
+        or tables["kernels"]["graph_id"].is_not_null().any(),
+    }
+    at_most = {
+        (1, 7): raw.categories <= {""},
+        (1, 9): "Operator" in raw.categories,
+        (1, 12): "Kernel" in raw.categories,
+        (2, 3): unix_time and not based,
+        (2, 7): "baseTimeNanoseconds" in raw.footer,
+        (2, 11): old_layout,
+    }
+    return (
+        max((version for version, holds in at_least.items() if holds), default=_OLDEST),
+        min((version for version, holds in at_most.items() if holds), default=_NEWEST),
+    )
+
+
+def _text(version: tuple[int, int]) -> str:
+    return "" if version in (_OLDEST, _NEWEST) else f"{version[0]}.{version[1]}"
+
+
+def _start(raw: RawTrace, said: dict[str, Any]) -> int | None:
+    base = _integer(said.get("baseTimeNanoseconds"))
+    if base is not None:
+        return base + raw.start
+    return raw.start if raw.start >= _UNIX_TIME else None
+
+
+def _runtime_version(said: dict[str, Any]) -> str:
+    cuda = _integer(said.get("cuda_runtime_version"))
+    if cuda:
+        return f"CUDA {cuda // 1000}.{cuda % 1000 // 10}"
+    hip = _integer(said.get("hip_runtime_version"))
+    if hip:
+        return f"HIP {hip // 10_000_000}.{hip // 100_000 % 100}"
+    return ""
+
+
+def _integer(value: object) -> int | None:
+    # A number that fits the tables' 64 bits; a stranger's file may hold anything.
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+        return value
+    return None

@@ -1,0 +1,61 @@
+"""What an op was given: shapes, types, strides and values, decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import polars as pl
+
+from traceq.formats import texts
+from traceq.model import schema
+
+_KEYS = {
+    "dims": "Input Dims",
+    "types": "Input type",
+    "strides": "Input Strides",
+    "values": "Concrete Inputs",
+}
+
+
+def decode_inputs(column: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
+    """Replace the texts that hold inputs by rows of a table of distinct inputs."""
+    distinct = column.unique().drop_nulls()
+    known = pl.DataFrame({"inputs": distinct, "text": distinct.cast(pl.String)})
+    known = known.sort("text").with_row_index("row")
+    rows = column.to_frame("inputs").join(
+        known.select("inputs", "row"), on="inputs", how="left", maintain_order="left"
+    )["row"]
+    found = [texts.parse(text) for text in known["text"].to_list()]
+    dims = [lists.get(_KEYS["dims"]) for lists in found]
+    table = pl.DataFrame(
+        {column: _decoded(column, found) for column in _KEYS}
+        | {"dims_text": pl.Series([_json(entry) for entry in dims], dtype=pl.String)}
+    ).with_row_index("id")
+    return rows.alias("inputs"), table
+
+
+def _decoded(column: str, found: list[dict[str, Any]]) -> pl.Series:
+    clean = _numbers if column in ("dims", "strides") else _texts
+    lists = [entry.get(_KEYS[column]) for entry in found]
+    cleaned = [_json(clean(entry) if isinstance(entry, list) else None) for entry in lists]
+    # From JSON again: Polars builds nested lists from it far faster than from objects.
+    return pl.Series(cleaned, dtype=pl.String).str.json_decode(schema.INPUTS[column].dtype)
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def _numbers(entries: list[Any]) -> list[Any]:
+    """Keep lists of numbers; a list of tensors has one more level."""
+    return [
+        entry
+        if isinstance(entry, list) and all(type(number) is int for number in entry)
+        else None
+        for entry in entries
+    ]
+
+
+def _texts(entries: list[Any]) -> list[Any]:
+    return [str(entry) for entry in entries]

@@ -1,0 +1,133 @@
+"""A file's bytes, plain or gzipped, block by block."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from traceq.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+BLOCK = 3 << 20
+_COMPRESSED_BLOCK = 1 << 18
+
+# What other files begin with, and what to say of them.
+_STRANGERS = (
+    (b"PK\x03\x04", "is a zip archive: unpack it and give the trace inside"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd: unpack it first (unzstd)"),
+    (b"\xfd7zXZ\x00", "is compressed with xz: unpack it first (unxz)"),
+    (b"BZh", "is compressed with bzip2: unpack it first (bunzip2)"),
+    (b"SQLite format 3", "is a database, not a trace of PyTorch's profiler"),
+    (b"\xff\xfe", "is UTF-16 text: save it as UTF-8"),
+    (b"\xfe\xff", "is UTF-16 text: save it as UTF-8"),
+)
+_GZIP = b"\x1f\x8b"
+_PICKLE_PROTOCOLS = range(2, 6)
+
+
+class Source:
+    """The bytes of one file, unpacked if need be.
+
+    ``damage`` says, once the blocks have run out, why they ran out too early.
+    """
+
+    def __init__(
+        self, path: Path, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.path = path
+        self.damage: str | None = None
+        self.unpacked_bytes = 0
+        self._progress = progress
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the unpacked bytes in order, in blocks of about BLOCK bytes."""
+        with self._open() as file:
+            size = self.path.stat().st_size
+            start = file.read(len(_GZIP))
+            file.seek(0)
+            unpack = self._gunzip if start == _GZIP else self._plain
+            first = True
+            for block in unpack(file):
+                if first:
+                    self._refuse_strangers(block)
+                    first = False
+                self.unpacked_bytes += len(block)
+                if self._progress is not None:
+                    self._progress(file.tell(), size)
+                yield block
+            if first:
+                msg = f"{self.path} is empty: there is no trace in it"
+                raise InputError(msg)
+
+    def _open(self) -> BinaryIO:
+        if self.path.is_dir():
+            msg = f"{self.path} is a directory: give the trace file inside it"
+            raise InputError(msg)
+        try:
+            return self.path.open("rb")
+        except FileNotFoundError:
+            msg = f"{self.path} does not exist: check the name"
+            raise InputError(msg) from None
+        except OSError as error:
+            msg = f"{self.path} cannot be read: {error.strerror or error}"
+            raise InputError(msg) from None
+
+    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
+        while block := self._read(file, BLOCK):
+            yield block
+
+    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+        """Unpack with a bound on each block, so that a gzip bomb stays small."""
+        unpacker = zlib.decompressobj(wbits=31)
+        packed = b""
+        try:
+            while True:
+                packed = unpacker.unconsumed_tail or packed
+                if unpacker.eof:
+                    packed = unpacker.unused_data or self._read(file, _COMPRESSED_BLOCK)
+                    # What follows the end of a member is another member, or
+                    # padding that every gzip tool ignores.
+                    if not packed.startswith(_GZIP):
+                        return
+                    unpacker = zlib.decompressobj(wbits=31)
+                elif not packed:
+                    packed = self._read(file, _COMPRESSED_BLOCK)
+                    if not packed:
+                        self.damage = "the gzip stream is cut off"
+                        return
+                block = unpacker.decompress(packed, BLOCK)
+                packed = b""
+                if block:
+                    yield block
+        except zlib.error:
+            self.damage = "the gzip stream is damaged"
+
+    def _read(self, file: BinaryIO, count: int) -> bytes:
+        try:
+            return file.read(count)
+        except OSError as error:
+            msg = f"{self.path} cannot be read: {error.strerror or error}"
+            raise InputError(msg) from None
+
+    def _refuse_strangers(self, block: bytes) -> None:
+        for magic, verdict in _STRANGERS:
+            if block.startswith(magic):
+                msg = f"{self.path} {verdict}"
+                raise InputError(msg)
+        if block[:1] == b"\x80" and block[1:2] and block[1] in _PICKLE_PROTOCOLS:
+            msg = (
+                f"{self.path} is a pickle, such as a CUDA memory snapshot, not a"
+                " trace: give the .json or .json.gz that the profiler wrote"
+            )
+            raise InputError(msg)
+        text = block.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if text[:1] not in (b"{", b"["):
+            msg = (
+                f"{self.path} is not a trace: a trace is JSON and begins with"
+                " '{' or '['"
+            )
+            raise InputError(msg)

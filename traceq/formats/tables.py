@@ -1,0 +1,235 @@
+"""Decoded events sorted into raw tables, their arguments into columns."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.formats import texts
+from traceq.formats.events import EVENTS
+from traceq.model import names, schema
+
+if TYPE_CHECKING:
+    from traceq.model.schema import Column
+
+# Which table an event's category belongs to, under the names of all ages.
+_TABLE_OF = {
+    "cpu_op": "ops",
+    "Operator": "ops",
+    "kernel": "kernels",
+    "Kernel": "kernels",
+    "gpu_memcpy": "kernels",
+    "Memcpy": "kernels",
+    "gpu_memset": "kernels",
+    "Memset": "kernels",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "Runtime": "runtime",
+    "xpu_runtime": "runtime",
+    "xpu_driver": "runtime",
+    "mtia_runtime": "runtime",
+    "privateuse1_runtime": "runtime",
+    "privateuse1_driver": "runtime",
+    "user_annotation": "annotations",
+    "User": "annotations",
+    "gpu_user_annotation": "annotations",
+    "gpu_user_Annotation": "annotations",
+    "python_function": "frames",
+    "cpu_instant_event": "memory",
+}
+_ACTIVITY_OF = {
+    "gpu_memcpy": "memcpy",
+    "Memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "Memset": "memset",
+}
+_MEMORY_EVENTS = ("[memory]", "[OutOfMemory]")
+LANE_SEPARATOR = "\n"
+_METADATA = "metadata"
+_FLOWS = "flows"
+_BROKEN = "broken"
+_NO_TABLE = {"M": _METADATA, "s": _FLOWS, "t": _FLOWS, "f": _FLOWS, "": _BROKEN}
+_BEFORE_KINETO = "before Kineto"
+_REGION = re.compile(names.REGION)
+
+_W = r"[ \n\r\t]*"
+_INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+# What else an op's arguments hold; these differ from call to call.
+_IDS = ("External id", "Record function id", "Sequence number", "Fwd thread id", "Ev Idx")
+
+
+def _from_args(column: Column) -> pl.Expr:
+    """Read a column from the events' arguments."""
+    # torch up to 1.11 writes "external id" on the GPU's side. A pattern that begins
+    # with plain text is found far faster than one that begins with a choice.
+    old = column.arg == "External id"
+    start, key = ("", "xternal id") if old else ('"', column.arg.replace(".", r"\."))
+    args = pl.col("args")
+    if isinstance(column.dtype, pl.List):
+        numbers = args.str.extract(rf'{start}{key}":{_W}\[([-0-9,\s]*)\]')
+        return numbers.str.split(",").list.eval(
+            pl.element().str.strip_chars().cast(pl.Int64, strict=False)
+        )
+    if column.dtype == pl.Float64:
+        number = r"(-?[0-9.]+(?:[eE][-+]?[0-9]+)?)"
+        return args.str.extract(rf'{start}{key}":{_W}"?{number}').cast(
+            pl.Float64, strict=False
+        )
+    if column.dtype == pl.Int64:
+        return args.str.extract(rf'{start}{key}":{_W}"?(-?[0-9]+)').cast(
+            pl.Int64, strict=False
+        )
+    return args.str.extract(rf'{start}{key}":{_W}"([^"]*)"').cast(pl.Categorical)
+
+
+def _inputs() -> pl.Expr:
+    """Cut out the four lists of inputs as one text, as they stand and repeat together."""
+    args = pl.col("args")
+    lists = [args.str.find(f'"{key}":', literal=True) for key in _INPUTS]
+    first, last = pl.min_horizontal(lists), pl.max_horizontal(lists)
+    ids = [args.str.find(f'"{key}":', literal=True) for key in _IDS]
+    end = pl.min_horizontal(pl.when(at > last).then(at) for at in ids)
+    text = args.cast(pl.Binary).bin.slice(first, end.fill_null(args.str.len_bytes()) - first)
+    return text.cast(pl.String).cast(pl.Categorical)
+
+
+def _columns(table: str) -> dict[str, pl.Expr]:
+    found = schema.TABLES[table].columns.items()
+    columns = {name: _from_args(column) for name, column in found if column.arg}
+    if table == "ops":
+        columns["inputs"] = _inputs()
+        columns["call_stack"] = (
+            pl.col("args").str.extract(rf'"Call stack":{_W}"([^"]+)"').cast(pl.Categorical)
+        )
+    elif table == "memory":
+        columns["out_of_memory"] = (
+            pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
+        )
+    elif table == "other":
+        columns["args"] = pl.col("args").cast(pl.Categorical)
+    return columns
+
+
+_COLUMNS = {
+    table: _columns(table)
+    for table in ("ops", "kernels", "runtime", "annotations", "frames", "memory", "other")
+}
+
+
+@dataclass
+class Sorted:
+    """Events sorted into raw tables, and how many went into none."""
+
+    tables: dict[str, list[pl.DataFrame]]
+    categories: set[str] = field(default_factory=set)
+    flows: int = 0
+    broken: int = 0
+
+
+def split(events: pl.DataFrame) -> Sorted:
+    """Sort decoded events into raw tables."""
+    result = Sorted({})
+    named = events.join(_heads(events["head"]), on="head", how="left", maintain_order="left")
+    groups = named.partition_by("table", "category", as_dict=True)
+    for (group, category), rows in groups.items():
+        result.categories.add(str(category))
+        if group == _FLOWS:
+            result.flows += rows.height
+        elif group == _BROKEN:
+            result.broken += rows.height
+        elif group == _METADATA:
+            kept = rows.select("name", "lane", "args")
+            result.tables.setdefault(_METADATA, []).append(kept)
+        else:
+            by_table = {str(group): rows}
+            if group == _BEFORE_KINETO:
+                by_table = _by_process(rows)
+            for table, part in by_table.items():
+                made = _rows(part, table, str(category))
+                result.tables.setdefault(table, []).append(made)
+    return result
+
+
+def empty() -> dict[str, pl.DataFrame]:
+    """Return each raw table without rows."""
+    nothing = pl.DataFrame(schema=EVENTS).with_columns(
+        pl.lit("").cast(pl.Categorical).alias(column) for column in ("name", "lane")
+    )
+    tables = {table: _rows(nothing, table, category="") for table in _COLUMNS}
+    return tables | {_METADATA: nothing.select("name", "lane", "args")}
+
+
+def _heads(column: pl.Series) -> pl.DataFrame:
+    """Say of each distinct head the event's name, its category and its table."""
+    distinct = column.unique()
+    heads = [texts.parse_head(text or "") for text in distinct.cast(pl.String).to_list()]
+    return pl.DataFrame(
+        {
+            "head": distinct,
+            "name": pl.Series([head.name for head in heads], dtype=pl.Categorical),
+            "category": pl.Series([head.category for head in heads], dtype=pl.String),
+            "lane": pl.Series(
+                [head.process + LANE_SEPARATOR + head.thread for head in heads],
+                dtype=pl.Categorical,
+            ),
+            "table": pl.Series([_table(head) for head in heads], dtype=pl.String),
+        }
+    )
+
+
+def _table(head: texts.Head) -> str:
+    if head.phase in _NO_TABLE:
+        return _NO_TABLE[head.phase]
+    table = _TABLE_OF.get(head.category, "other")
+    if head.name in _MEMORY_EVENTS and (table == "memory" or not head.category):
+        return "memory"
+    if table == "ops" and _REGION.match(head.name):
+        # Before torch 1.10 a region was an operator like any other.
+        return "annotations"
+    if head.phase == "X" and not head.category:
+        return _BEFORE_KINETO
+    return "other" if table == "memory" else table
+
+
+def _by_process(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Before Kineto there were no categories; processes were called after them."""
+    lane = pl.col("lane").cast(pl.String)
+    table = (
+        pl.when(lane.str.starts_with("CPU functions"))
+        .then(pl.lit("ops"))
+        .when(lane.str.starts_with("CUDA functions"))
+        .then(pl.lit("kernels"))
+        .otherwise(pl.lit("other"))
+    )
+    parts = rows.with_columns(table=table).partition_by("table", as_dict=True)
+    return {str(name): part for (name,), part in parts.items()}
+
+
+def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
+    # Lazily, so that what several columns need is computed once.
+    return (
+        events.lazy()
+        .select(
+            "name",
+            "lane",
+            "ts",
+            pl.col("dur").fill_null(0).clip(lower_bound=0),
+            **_COLUMNS[table],
+            **_from_category(table, category),
+        )
+        .collect()
+    )
+
+
+def _from_category(table: str, category: str) -> dict[str, pl.Expr]:
+    if table == "kernels":
+        activity = _ACTIVITY_OF.get(category, "kernel")
+        return {"activity": pl.lit(activity, pl.Enum(schema.ACTIVITIES))}
+    if table == "annotations":
+        return {"on_gpu": pl.lit(category.startswith("gpu_"))}
+    if table == "other":
+        return {"category": pl.lit(category).cast(pl.Categorical)}
+    return {}

@@ -1,0 +1,46 @@
+"""The texts that stand before an event's times, decoded once for each distinct text."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+_AROUND = " ,\n\r\t"
+# Quotes inside a name, which torch up to 2.13 does not escape.
+_BARE_NAME = re.compile(r'^(.*?)"name":\s*"(.*)",\s*("pid":.*)$', re.DOTALL)
+
+
+class Head(NamedTuple):
+    """What an event's text says before its times."""
+
+    phase: str
+    category: str
+    name: str
+    process: str
+    thread: str
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Parse ``"key": value, …`` or ``{"key": value, …}``; empty if it is neither."""
+    text = text.strip(_AROUND)
+    if not text.startswith("{"):
+        # The first quote of an event went with the separator.
+        text = "{" + ("" if text.startswith('"') else '"') + text + "}"
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@lru_cache(maxsize=1 << 16)
+def parse_head(text: str) -> Head:
+    """Parse what stands before the times of an event."""
+    found = parse(text)
+    if not found and (bare := _BARE_NAME.match(text.strip(_AROUND))):
+        found = parse(bare[1]) | {"name": bare[2]} | parse(bare[3])
+    keys = ("ph", "cat", "name", "pid", "tid")
+    return Head(*("" if found.get(key) is None else str(found[key]) for key in keys))

@@ -1,0 +1,43 @@
+"""Which forward op a backward op belongs to."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceq.graph.nesting import INDEX, nearest
+
+
+def forward_twins(ops: pl.DataFrame) -> pl.Series:
+    """Return for each op in a backward pass the forward op that made its node.
+
+    Autograd numbers the nodes of each forward thread; a node's op carries the
+    number, and so do the ops around it that began before the node was made. The
+    one that began last is the one.
+    """
+    backward = ops.filter(pl.col("forward_thread") > 0, pl.col("sequence").is_not_null())
+    forward = ops.filter(
+        pl.col("forward_thread").fill_null(0) == 0, pl.col("sequence").is_not_null()
+    )
+    pairs = backward.select("id", "sequence", "forward_thread", back="ts").join(
+        forward.select("sequence", "thread", twin="id", start="ts"), on="sequence"
+    )
+    # autograd's thread numbers are its own: the thread on which most pairs are found.
+    threads = (
+        pairs.group_by("forward_thread", "thread")
+        .len()
+        .sort("len", "thread", descending=[True, False])
+        .unique("forward_thread", keep="first", maintain_order=True)
+        .drop("len")
+    )
+    twins = (
+        pairs.filter(pl.col("start") < pl.col("back"))
+        .join(threads, on=["forward_thread", "thread"], how="semi")
+        .sort("id", "start", "twin")
+        .unique("id", keep="last", maintain_order=True)
+    )
+    twin = (
+        ops.select("id")
+        .join(twins.select("id", "twin"), on="id", how="left", maintain_order="left")["twin"]
+        .cast(INDEX)
+    )
+    return twin.gather(nearest(ops["parent"], twin.is_not_null())).alias("forward")

@@ -1,0 +1,115 @@
+"""All that the host threads did as one tree: regions, Python calls, ops, calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import polars as pl
+
+from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Frames: TypeAlias = "Mapping[str, pl.DataFrame]"
+
+# In this order from the outside in, where two begin and end together.
+PARTS = ("annotations", "frames", "ops", "runtime", "memory")
+
+
+def describe(
+    table: pl.DataFrame, by: Callable[[pl.Series], pl.DataFrame]
+) -> pl.DataFrame:
+    """Give each row what ``by`` says of its name, asked once for each name."""
+    distinct = table["name"].unique()
+    facts = by(distinct.cast(pl.String)).with_columns(distinct)
+    rows = table.select("name").join(
+        facts, on="name", how="left", maintain_order="left", nulls_equal=True
+    )
+    return rows.drop("name")
+
+
+@dataclass(frozen=True)
+class HostTree:
+    """The rows of PARTS in pre-order: by thread, then start, the longest first."""
+
+    part: pl.Series
+    """Which of PARTS a row is of."""
+    row: pl.Series
+    """Which row of that table it is."""
+    thread: pl.Series
+    ts: pl.Series
+    parent: pl.Series
+    """The row of this tree around it."""
+
+    def is_of(self, part: str) -> pl.Series:
+        """Return for each row whether it is of a part."""
+        return self.part == PARTS.index(part)
+
+    def rows_of(self, part: str) -> pl.Series:
+        """Return the rows of a part, in pre-order."""
+        return row_numbers(len(self.part)).filter(self.is_of(part))
+
+    def place_in(self, part: str) -> pl.Series:
+        """Return for each row of a part its place among them, in pre-order."""
+        mine = self.is_of(part)
+        return only((mine.cast(INDEX).cum_sum() - 1), mine)
+
+    def spread(self, part: str, values: pl.Series) -> pl.Series:
+        """Put the values of a part's table where its rows are in the tree."""
+        return values.gather(only(self.row, self.is_of(part)))
+
+    def at(self, marked: pl.Series) -> pl.Series:
+        """Return for each row itself, if marked, or the nearest marked around it."""
+        return nearest(self.parent, marked)
+
+    def around(self, marked: pl.Series) -> pl.Series:
+        """Return for each row the nearest marked one around it, not itself."""
+        return self.at(marked).gather(self.parent)
+
+
+def only(values: pl.Series, where: pl.Series) -> pl.Series:
+    """Return the values, with none where the condition does not hold."""
+    return pl.select(pl.when(where).then(values)).to_series()
+
+
+def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
+    """Put the host's tables into one tree.
+
+    Of the Python calls only the user's own and the modules' go in: they alone say
+    something about an op, and the rest would be most of the tree.
+    """
+    chosen = {
+        "annotations": ~raw["annotations"]["on_gpu"],
+        "frames": frames["user"] | frames["module"].is_not_null(),
+    }
+    rows = (
+        pl.concat(
+            raw[name].lazy().select(_tree_row(part, name)).filter(chosen.get(name, True))
+            for part, name in enumerate(PARTS)
+        )
+        .sort(
+            pl.col("thread"), pl.col("ts"), -pl.col("end"), pl.col("part"), pl.col("row")
+        )
+        .collect()
+    )
+    return HostTree(
+        part=rows["part"],
+        row=rows["row"],
+        thread=rows["thread"],
+        ts=rows["ts"],
+        parent=parents(rows["thread"], rows["end"]),
+    )
+
+
+def _tree_row(part: int, name: str) -> list[pl.Expr]:
+    # An allocation is a moment, though some writers give it a duration.
+    end = pl.col("ts") if name == "memory" else pl.col("ts") + pl.col("dur")
+    return [
+        pl.lit(part, pl.UInt8).alias("part"),
+        pl.int_range(pl.len(), dtype=INDEX).alias("row"),
+        pl.col("thread"),
+        pl.col("ts"),
+        end.alias("end"),
+    ]

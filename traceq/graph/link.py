@@ -1,0 +1,119 @@
+"""Raw tables to linked ones, by the modules beside this one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.graph import autograd, host, launches, phases, source, steps
+from traceq.graph.nesting import INDEX, depth, self_times
+from traceq.model import names, schema
+
+if TYPE_CHECKING:
+    from traceq.graph.host import Frames, HostTree
+
+
+def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
+    """Return the linked tables, and what the steps were taken from."""
+    frames = _frames(raw["frames"])
+    regions = host.describe(raw["annotations"], names.describe_regions)
+    kinds = host.describe(raw["ops"], names.describe_ops)
+    windows, steps_from = steps.find(raw["annotations"], regions)
+
+    tree = host.build(raw, frames)
+    place = source.of_tree(tree, frames)
+    step = steps.step_at(windows, tree.ts)
+    compiling = tree.spread("ops", kinds["compiling"]) | tree.spread(
+        "annotations", regions["compiling"]
+    )
+    context = place.with_columns(
+        step.alias("step"),
+        phases.of_tree(tree, kinds, regions, place["module"], step),
+        op=tree.place_in("ops").gather(tree.around(tree.is_of("ops"))),
+        compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
+    )
+    ops = _ops(raw["ops"], tree, context)
+    runtime = _runtime(raw["runtime"], tree, context, ops)
+    kernels = launches.link(raw["kernels"], runtime, ops)
+    runtime = _count_kernels(runtime, kernels)
+    if not runtime.height:
+        # Without the calls, work belongs to the step in which it ran.
+        kernels = kernels.with_columns(step=steps.step_at(windows, kernels["ts"]))
+    memory = _in_preorder(raw["memory"], tree, "memory", context)
+    annotations = raw["annotations"].with_columns(
+        step=steps.step_at(windows, raw["annotations"]["ts"])
+    )
+    tables = {
+        "ops": ops,
+        "kernels": kernels,
+        "runtime": runtime,
+        "annotations": annotations.sort("ts", "thread", "name"),
+        "frames": frames,
+        "memory": memory.sort("ts"),
+        "inputs": raw["inputs"],
+        "threads": raw["threads"],
+        "other": raw["other"].sort("ts"),
+    }
+    linked = {name: _shaped(name, table) for name, table in tables.items()}
+    linked["steps"] = steps.measure(windows, linked["kernels"])
+    return linked, steps_from
+
+
+def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
+    """Bring a table into the form that the schema gives it."""
+    numbered = table.with_columns(pl.int_range(pl.len(), dtype=INDEX).alias("id"))
+    return schema.TABLES[name].shaped(numbered)
+
+
+def _frames(raw: pl.DataFrame) -> pl.DataFrame:
+    described = host.describe(raw, names.describe_frames)
+    return pl.concat([raw, described], how="horizontal").with_columns(
+        pl.col("file", "function").cast(schema.TEXT)
+    )
+
+
+def _in_preorder(
+    raw: pl.DataFrame, tree: HostTree, part: str, context: pl.DataFrame
+) -> pl.DataFrame:
+    """Sort a part of the tree as the tree is, and add what the tree says of it."""
+    rows = tree.rows_of(part)
+    sorted_rows = raw.select(pl.all().gather(tree.row.gather(rows)))
+    return pl.concat(
+        [sorted_rows, context.select(pl.all().gather(rows))], how="horizontal"
+    ).with_columns(pl.int_range(pl.len(), dtype=INDEX).alias("id"))
+
+
+def _ops(raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame) -> pl.DataFrame:
+    ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
+    children = ops.group_by(id="parent").agg(children=pl.len().cast(INDEX))
+    ops = ops.with_columns(
+        self_times(
+            ops["thread"], ops["ts"], ops["ts"] + ops["dur"], ops["parent"]
+        ).alias("self_dur"),
+        depth(ops["parent"]).alias("depth"),
+        ops.select("id")
+        .join(children, on="id", how="left", maintain_order="left")["children"]
+        .fill_null(0),
+    )
+    own = source.first_known(ops, source.of_call_stacks(ops["call_stack"]))
+    ops = ops.with_columns(autograd.forward_twins(ops), **source.columns(own))
+    place = source.first_known(own, source.gathered(own, ops["forward"]))
+    return ops.with_columns(**source.columns(place))
+
+
+def _runtime(
+    raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, ops: pl.DataFrame
+) -> pl.DataFrame:
+    runtime = _in_preorder(raw, tree, "runtime", context)
+    place = source.first_known(runtime, source.gathered(ops, runtime["op"]))
+    return runtime.with_columns(
+        host.describe(runtime, names.describe_calls).to_series(), **source.columns(place)
+    )
+
+
+def _count_kernels(runtime: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    started = kernels.group_by(id="launch").agg(kernels=pl.len().cast(INDEX))
+    return runtime.join(started, on="id", how="left", maintain_order="left").with_columns(
+        pl.col("kernels").fill_null(0)
+    )

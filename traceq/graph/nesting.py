@@ -1,0 +1,108 @@
+"""Who encloses whom on a thread, without a loop over events.
+
+Events are given in pre-order: by thread, then start, the longest first. Then the
+parent of an event is the nearest one before it on its thread that ends no earlier.
+All events look for theirs at once: each points at its predecessor and, as long as
+that ends too early, jumps to where the predecessor points. Pointers of events that
+are still looking double their reach with every round, so the rounds are few.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+INDEX = pl.UInt32()
+
+
+def row_numbers(count: int) -> pl.Series:
+    """Return 0, 1, … as indices."""
+    return pl.int_range(count, dtype=INDEX, eager=True)
+
+
+def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
+    """Return for each event, in pre-order, the row of the one around it, if any."""
+    rows = row_numbers(len(end))
+    jump = rows.shift(1)
+    same_thread = (thread == thread.shift(1)).fill_null(value=False)
+    jump = jump.zip_with(same_thread, pl.Series([None], dtype=INDEX).new_from_index(0, len(jump)))
+    looking = rows.filter((end.gather(jump) < end).fill_null(value=False))
+    while len(looking):
+        further = jump.gather(jump.gather(looking))
+        jump = jump.scatter(looking, further)
+        too_early = end.gather(further) < end.gather(looking)
+        looking = looking.filter(too_early.fill_null(value=False))
+    return jump
+
+
+def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
+    """Return for each row itself, if it is marked, or its nearest marked ancestor."""
+    found = row_numbers(len(parent)).zip_with(marked, parent)
+    while True:
+        further = found.gather(found)
+        if further.equals(found, null_equal=True):
+            return found
+        found = further
+
+
+def depth(parent: pl.Series) -> pl.Series:
+    """Return how many ancestors each row has."""
+    frame = pl.DataFrame(
+        {"up": parent, "depth": parent.is_not_null().cast(INDEX)}
+    )
+    while frame["up"].null_count() < frame.height:
+        above = frame["depth"].gather(frame["up"]).fill_null(0)
+        frame = pl.DataFrame(
+            {
+                "up": frame["up"].gather(frame["up"]),
+                "depth": frame["depth"] + above,
+            }
+        )
+    return frame["depth"]
+
+
+def self_times(
+    thread: pl.Series, start: pl.Series, end: pl.Series, parent: pl.Series
+) -> pl.Series:
+    """Return for each event the time in which it was the innermost one.
+
+    Each instant goes to the event that started last of those still open, so that the
+    times of a thread add up to the time covered on it, even where events overlap
+    without one enclosing the other.
+    """
+    rows = row_numbers(len(end))
+    moments = (
+        pl.concat(
+            [
+                pl.DataFrame({"thread": thread, "time": start, "started": rows}),
+                pl.DataFrame(
+                    {"thread": thread, "time": end, "started": rows},
+                ).with_columns(pl.lit(None, INDEX).alias("started")),
+            ]
+        )
+        # At one moment starts come first; in pre-order, so that the innermost is last.
+        .sort("thread", "time", "started", nulls_last=True, maintain_order=True)
+        .with_columns(
+            innermost=pl.col("started").forward_fill(),
+            length=(pl.col("time").shift(-1) - pl.col("time")).over("thread"),
+        )
+        .filter(pl.col("length") > 0)
+    )
+    innermost, time = moments["innermost"], moments["time"]
+    at = row_numbers(len(innermost))
+    ended = at.filter(end.gather(innermost) <= time)
+    while len(ended):
+        above = parent.gather(innermost.gather(ended))
+        innermost = innermost.scatter(ended, above)
+        still = (end.gather(above) <= time.gather(ended)).fill_null(value=False)
+        ended = ended.filter(still)
+    times = (
+        pl.DataFrame({"row": innermost, "time": moments["length"]})
+        .drop_nulls("row")
+        .group_by("row")
+        .agg(pl.col("time").sum())
+    )
+    return (
+        rows.to_frame("row")
+        .join(times, on="row", how="left", maintain_order="left")["time"]
+        .fill_null(0)
+    )

@@ -1,0 +1,90 @@
+"""Where in the user's own code an op comes from: module, file, line, function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.graph.host import HostTree, only
+from traceq.graph.nesting import INDEX, row_numbers
+from traceq.model import names, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COLUMNS = ("module", "file", "line", "function")
+
+
+def of_tree(tree: HostTree, frames: pl.DataFrame) -> pl.DataFrame:
+    """Return the source of each row of the host tree, from the Python calls."""
+    is_user = tree.spread("frames", frames["user"]).fill_null(value=False)
+    nearest = tree.row.gather(tree.at(is_user))
+    place = frames.select(pl.col("file", "line", "function").gather(nearest))
+    return place.select(_module_paths(tree, frames["module"]), pl.all())
+
+
+def _module_paths(tree: HostTree, module: pl.Series) -> pl.Series:
+    name = tree.spread("frames", module.cast(pl.String))
+    modules = row_numbers(len(name)).filter(name.is_not_null())
+    # From here on, a module is its place in this list.
+    place = only(name.is_not_null().cast(INDEX).cum_sum() - 1, name.is_not_null())
+    outer = place.gather(tree.around(name.is_not_null()).gather(modules))
+    paths, waiting = name.gather(modules), row_numbers(len(modules))
+    waiting = waiting.filter(outer.is_not_null())
+    done = outer.is_null()
+    # One level at a time, from the outside: a path begins with that of the outer one.
+    while len(waiting):
+        ready = waiting.filter(done.gather(outer.gather(waiting)))
+        prefix = paths.gather(outer.gather(ready))
+        paths = paths.scatter(ready, prefix + "/" + paths.gather(ready))
+        done = done.scatter(ready, values=True)
+        waiting = waiting.filter(~done.gather(waiting))
+    at = place.gather(tree.at(name.is_not_null()))
+    return paths.cast(schema.TEXT).gather(at).alias("module")
+
+
+def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:
+    """Return the source that old traces give as text, a frame after the other."""
+    distinct = stacks.unique().drop_nulls()
+    frames = (
+        pl.DataFrame({"stack": distinct, "name": distinct.cast(pl.String).str.split(";")})
+        .explode("name")
+        .with_columns(pl.col("name").str.strip_chars())
+    )
+    described = names.describe_frames(frames["name"].unique())
+    innermost = (
+        frames.join(described, on="name", how="left", maintain_order="left")
+        .filter("user")
+        .unique("stack", keep="first", maintain_order=True)
+    )
+    return (
+        stacks.to_frame("stack")
+        .join(innermost, on="stack", how="left", maintain_order="left", nulls_equal=True)
+        .select(
+            pl.lit(None, schema.TEXT).alias("module"),
+            pl.col("file").cast(schema.TEXT),
+            "line",
+            pl.col("function").cast(schema.TEXT),
+        )
+    )
+
+
+def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
+    """Take each row's module and place from the first source that has one."""
+    return pl.DataFrame(
+        {
+            column: pl.select(pl.coalesce(source[column] for source in sources)).to_series()
+            for column in COLUMNS
+        }
+    )
+
+
+def gathered(source: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """Return the source of other rows, none where there is no row."""
+    return source.select(pl.col(COLUMNS).gather(rows))
+
+
+def columns(source: pl.DataFrame) -> Mapping[str, pl.Series]:
+    """Return the source's columns by name."""
+    return {column: source[column] for column in COLUMNS}

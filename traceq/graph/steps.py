@@ -1,0 +1,162 @@
+"""The steps of a trace: where they begin and end on the host, and on the GPU."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceq.intervals import covered
+from traceq.model import schema
+from traceq.model.names import OPTIMIZER_STEP
+
+PROFILER = "ProfilerStep"
+OPTIMIZER = "Optimizer.step"
+
+# A first step this much longer than the others is warm-up.
+_WARMUP = 1.5
+_FEWEST_WITHOUT_WARMUP = 2
+
+
+def find(annotations: pl.DataFrame, regions: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Return the steps' host windows, and what they were taken from."""
+    host = pl.concat([annotations, regions], how="horizontal").filter(~pl.col("on_gpu"))
+    steps = (
+        host.filter(pl.col("step").is_not_null())
+        .group_by("step")
+        .agg(pl.col("ts").min(), (pl.col("ts") + pl.col("dur")).max().alias("end"))
+        .sort("ts")
+    )
+    if steps.height:
+        return steps, PROFILER
+    return _between_optimizer_steps(host)
+
+
+def _between_optimizer_steps(host: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Without the profiler's own marks, a step ends where the optimizer's does."""
+    ends = host.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_STEP))
+    # With two optimizers there is no telling which of them ends the step.
+    if ends["name"].n_unique() != 1:
+        return pl.DataFrame(schema={"step": pl.Int64, "ts": pl.Int64, "end": pl.Int64}), ""
+    steps = ends.sort("ts").select(
+        step=pl.int_range(pl.len()),
+        ts=(pl.col("ts") + pl.col("dur")).shift(1, fill_value=0),
+        end=pl.col("ts") + pl.col("dur"),
+    )
+    return steps, OPTIMIZER
+
+
+def step_at(steps: pl.DataFrame, times: pl.Series) -> pl.Series:
+    """Return the number of the step that a time falls into, none outside of all."""
+    if not steps.height:
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(times))
+    at = steps["ts"].search_sorted(times, side="right").cast(pl.Int64) - 1
+    window = steps.select(pl.all().gather(at.clip(lower_bound=0)))
+    inside = (at >= 0) & (times < window["end"])
+    return pl.select(pl.when(inside).then(window["step"])).to_series()
+
+
+def measure(steps: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Complete the table of steps with what the GPU did in them.
+
+    The GPU runs behind the host: a step begins for it when the work of all earlier
+    steps is done, and ends when both sides are done with it. On a machine with
+    several GPUs the busiest one counts.
+    """
+    gpu = _on_busiest_device(kernels)
+    work = (
+        gpu.lazy()
+        .filter(pl.col("step").is_not_null())
+        .group_by("step")
+        .agg(
+            pl.col("end").max().alias("gpu_end"),
+            covered(pl.col("start"), pl.col("end")).sum().alias("gpu_busy"),
+            pl.len().alias("kernels"),
+            pl.col("launch").n_unique().alias("launches"),
+        )
+        .collect()
+    )
+    # What was launched before the first step may still be running when it begins.
+    earlier = _end_of_work_launched_before(gpu)
+    windows = (
+        steps.join(work, on="step", how="left", maintain_order="left")
+        .with_columns(
+            done=pl.col("gpu_end").cum_max().forward_fill().fill_null(earlier).clip(earlier)
+        )
+        .with_columns(
+            start=pl.max_horizontal("ts", pl.col("done").shift(1, fill_value=earlier)),
+            finish=pl.max_horizontal("end", "done"),
+        )
+    )
+    timed = windows.select(
+        "step",
+        "ts",
+        dur=pl.col("end") - pl.col("ts"),
+        start=pl.min_horizontal("start", "finish"),
+        end=pl.col("finish"),
+        time=(pl.col("finish") - pl.col("start")).clip(lower_bound=0),
+        gpu_busy=pl.col("gpu_busy").fill_null(0),
+        kernels=pl.col("kernels").fill_null(0),
+        launches=pl.col("launches").fill_null(0),
+    )
+    return schema.TABLES["steps"].shaped(
+        timed.with_columns(_idle(timed, gpu), _warmup(timed["time"]))
+    )
+
+
+def _on_busiest_device(kernels: pl.DataFrame) -> pl.DataFrame:
+    busiest = (
+        kernels.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device")["device"]
+    )
+    return (
+        kernels.filter(pl.col("device").eq_missing(busiest.last() if len(busiest) else None))
+        .select("step", "launch", start="ts", end=pl.col("ts") + pl.col("dur"))
+        .sort("start")
+    )
+
+
+def _end_of_work_launched_before(gpu: pl.DataFrame) -> int:
+    stray = gpu.filter(pl.col("launch").is_null(), pl.col("step").is_null())
+    first = gpu.filter(pl.col("step").is_not_null())["start"].min()
+    if not stray.height or not isinstance(first, int):
+        return 0
+    ends = stray.filter(pl.col("start") < first)["end"].max()
+    return ends if isinstance(ends, int) else 0
+
+
+def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:
+    """Return the time of each step in which nothing ran, of whatever step."""
+    if not gpu.height:
+        return pl.Series("gpu_idle", [None] * steps.height, dtype=pl.Int64)
+    busy = (
+        steps.lazy()
+        .select("step", window_start="start", window_end="end")
+        .join_where(
+            gpu.lazy().select("start", "end"),
+            pl.col("start") < pl.col("window_end"),
+            pl.col("end") > pl.col("window_start"),
+        )
+        .with_columns(
+            start=pl.max_horizontal("start", "window_start"),
+            end=pl.min_horizontal("end", "window_end"),
+        )
+        .sort("start")
+        .group_by("step")
+        .agg(covered(pl.col("start"), pl.col("end")).sum().alias("busy"))
+        .collect()
+    )
+    joined = steps.join(busy, on="step", how="left", maintain_order="left")
+    idle = joined["time"] - joined["busy"].fill_null(0)
+    return idle.clip(lower_bound=0).alias("gpu_idle")
+
+
+def _warmup(times: pl.Series) -> pl.Series:
+    """Mark the steps at the start that took far longer than those after them."""
+    marks = [False] * len(times)
+    for at, time in enumerate(times.to_list()):
+        rest = times[at + 1 :]
+        typical = rest.median()
+        if len(rest) < _FEWEST_WITHOUT_WARMUP or not isinstance(typical, float):
+            break
+        if time <= _WARMUP * typical:
+            break
+        marks[at] = True
+    return pl.Series("warmup", marks, dtype=pl.Boolean)

@@ -1,0 +1,1 @@
+"""The tables: their columns, and what the names in them mean."""

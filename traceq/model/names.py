@@ -1,0 +1,248 @@
+"""The only place that reads meaning into names: of kernels, calls, regions, files.
+
+Every list is tried from the top, the first pattern that fits decides. Patterns are
+in the syntax of Rust's regex crate, which Polars uses, and are matched against the
+distinct names of a trace, not against its events.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import polars as pl
+
+from traceq.model import schema
+
+# Regions that torch names itself.
+STEP = r"^ProfilerStep#(\d+)"
+OPTIMIZER_STEP = r"^Optimizer\.step#"
+REGION = r'^(ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#)'
+MODULE = r"^nn\.Module: (.+)$"
+
+# Which part of a step a region or an op stands for.
+_PHASE_OF_REGION = (
+    ("optimizer", r"^Optimizer\."),
+    ("data", r"^enumerate\(DataLoader\)#"),
+    ("optimizer", r"(?i)\boptim(izer)?\b|\bclip_grad"),
+    ("backward", r"(?i)\bbackward\b|\bbwd\b"),
+    ("forward", r"(?i)\bforward\b|\bfwd\b"),
+    ("data", r"(?i)\b(data ?load(er|ing)?|next_batch|get_batch)\b"),
+)
+_BACKWARD_OP = (
+    r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::(AccumulateGrad|CppNode)"
+)
+# A compilation runs ops on fake tensors; this is what they run inside of.
+_COMPILING = (
+    r"\(dynamo_timed\)$|^entire_(frame|backward)_compile$|^backend_compile$"
+    r"|^inductor_compile$|^async_compile\.wait$|^CachingAutotuner\.benchmark_all_configs$"
+)
+
+_KIND = (
+    ("communication", r"(?i)nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter"),
+    ("communication", r"(?i)all_?to_?all|^deep_ep::"),
+    (
+        "attention",
+        r"(?i)flash_(fwd|bwd|attn)|\bfmha|_sdpa_sm\d+_|FlashAttn|FlashAttention"
+        r"|flex_(attention|decoding)|attn_(fwd|bwd)|paged_attention|decode_attention"
+        r"|Batch(Decode|Prefill)With|merge_attn_states|unified_attention"
+        r"|compute_dot_do_o|convert_dq_to",
+    ),
+    (
+        "norm",
+        r"(?i)layer_?norm|rms_?norm|group_?norm|batch_?norm|instance_?norm|GammaBeta"
+        r"|RowwiseMoments|cuCompute(Part)?Grad|\bbn_(fw|bw)_|\bln_(fwd|bwd)_",
+    ),
+    ("copy", r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose|^transpose_"),
+    ("softmax", r"(?i)soft_?max"),
+    (
+        "embedding",
+        r"(?i)embedding|indexSelect|indexing_backward|index_elementwise|indexFunc"
+        r"|gather_kernel|scatter|compute_grad_weight|partial_segment|partials_per_segment"
+        r"|sum_and_scatter|permute_(pooled|indices)",
+    ),
+    (
+        "conv",
+        r"(?i)convol|implicit_gemm|(\b|[_0-9])(fprop|dgrad|wgrad)|winograd|scudnn|im2col|col2im"
+        r"|fft2d_|\bigemm_(fwd|bwd|wrw)|grouped_conv|conv_depthwise|bwd_weight|gcgemm"
+        r"|compute(B|Wgrad\w*)?Offsets|cudnn::cnn::",
+    ),
+    ("copy", r"CopyFunctor|CatArrayBatchedCopy|\w*copy_kernel|copy_device_to_device"),
+    ("optimizer", r"(?i)multi_tensor_apply|fused_?(adam|sgd|lamb|adagrad)|amp_update_scale"),
+    (
+        "gemm",
+        r"(?i)gemm|nvjet|^Cijk_|gemv|split_?K_?reduce|reduce_?SplitK|cublas|\bdot_kernel|fused_moe|marlin"
+        r"|triton_tem_fused_\w*mm|epilogue::impl|_scaled_mm|\bmatmul",
+    ),
+    ("memory", r"FillFunctor|(?i)\bfill_kernel|triton_poi_fused_(zeros|full|new_zeros)"),
+    (
+        "reduction",
+        r"reduce_kernel|DeviceReduce|DeviceScan|(?i)triton_(red|per)_|nll_?(loss|criterion)"
+        r"|cross_entropy|tensor_kernel_scan|arg(max|min)",
+    ),
+    (
+        "elementwise",
+        r"(?i)elementwise|triton_poi_|fused_dropout|SubTensorOp|scalePackedTensor|OpTensor|_and_mul_kernel",
+    ),
+)
+_KIND_OF_COPY = "copy"
+_KIND_OF_SET = "memory"
+
+# First what GEMM libraries write into their names, then the C++ type that comes
+# first in a templated name: later ones are often sizes or accumulators.
+_DTYPE = (
+    ("fp4", r"nvjet_(sm\d+_)?oo\w+_|e2m1|ue4m3x"),
+    ("fp8", r"(?i)e4m3|e5m2|_f8_|nvjet_(sm\d+_)?qq\w+_|fp8"),
+    ("bf16", r"bf16|nvjet_(sm\d+_)?t[st][st]_|_BBS_"),
+    ("fp16", r"f16f16|h\d+gemm_|gemm_(\w+_)?fp?16_|nvjet_(sm\d+_)?h[sh][sh]_|_f16_|fp16"),
+    ("fp16", r"_half\b|_HHS_|_HB_"),
+    ("tf32", r"tf32|tensorop_s1688(gemm|dgrad|fprop|wgrad)_"),
+    ("int8", r"i8i8|imma|s8_s8|int8"),
+    ("fp64", r"f64f64|dgemm|d884|_f64_"),
+    ("fp32", r"sgemm|scudnn|f32f32|_f32_|_SB_"),
+)
+_CPP_TYPE = r"(BFloat16|bfloat16|Half\b|half\b|\bdouble\b|(?:\b|_)float\b)"
+_DTYPE_OF_CPP_TYPE = {
+    "BFloat16": "bf16",
+    "bfloat16": "bf16",
+    "Half": "fp16",
+    "half": "fp16",
+    "double": "fp64",
+    "float": "fp32",
+    "_float": "fp32",
+}
+
+_LIBRARY = (
+    ("nccl", r"(?i)nccl|rccl"),
+    ("triton", r"^triton_|^_?\w+_kernel_0d1d"),
+    ("flash-attention", r"flash_(fwd|bwd)|FlashAttn|FlashAttention"),
+    ("xformers", r"\bfmha_"),
+    ("cudnn", r"cudnn|^\w+_scudnn|nchwToNhwc|nhwcToNchw|convolve_sgemm|fft2d_"),
+    ("transformer-engine", r"transformer_engine::"),
+    ("fbgemm", r"fbgemm|split_embedding|permute_pooled"),
+    ("aten", r"at::native|at::cuda|at_cuda_detail::|cunn_|softmax_warp_|\bindexing_backward"),
+    ("aten", r"^void \(anonymous namespace\)::"),
+    ("ck", r"(^_ZN|\b)(2)?ck(16|::)|ck_tile"),
+    ("hipblaslt", r"^Cijk_"),
+    ("miopen", r"^igemm_|MIOpen|batched_transpose_|SubTensorOp|transpose_NCHW|_CNHW2NCHW"),
+    ("cublas", r"nvjet|gemm|gemv|cublas|splitKreduce|epilogue::impl"),
+    ("cutlass", r"cutlass"),
+    ("cub", r"\bcub::"),
+)
+
+_CALL = (
+    ("graph launch", r"GraphLaunch"),
+    ("launch", r"Launch(Cooperative)?Kernel|LaunchHostFunc"),
+    ("copy", r"Memcpy"),
+    ("set", r"Memset"),
+    ("sync", r"(Stream|Device|Event|Ctx|Context)Synchronize"),
+    ("capture", r"(Begin|End)Capture|GraphInstantiate|Graph(Exec)?Destroy|GraphGetNodes"),
+    (
+        "allocation",
+        r"^(cuda|hip)(Malloc|Free)|Host(Alloc|Register|Unregister)|MallocHost"
+        r"|^cuMem(Create|Map|Unmap|Release|SetAccess|AddressReserve)",
+    ),
+)
+
+# Packages whose frames are never what the user can change. The profiler cuts the
+# path down to what follows an entry of sys.path, so that it begins with the name.
+_LIBRARIES = """
+    torch torchvision torchaudio torchdata torchtext torchrec torchao torchmetrics
+    torchtune functorch triton caffe2 apex transformer_engine xformers flash_attn
+    flash_attn_interface bitsandbytes deepspeed fairscale megatron accelerate
+    transformers peft trl diffusers datasets evaluate huggingface_hub safetensors
+    tokenizers lightning lightning_fabric lightning_utilities pytorch_lightning ignite
+    fastai composer streaming timm einops fairseq detectron2 mmcv mmengine mmdet
+    torch_geometric torch_scatter torch_sparse dgl vllm sglang flashinfer liger_kernel
+    unsloth fbgemm_gpu horovod ray numpy scipy pandas polars pyarrow sklearn cupy numba
+    jax tensorflow keras tqdm wandb mlflow tensorboard tensorboardX omegaconf hydra
+    absl click typer fire rich yaml PIL cv2 matplotlib requests urllib3 aiohttp
+    fsspec s3fs boto3 botocore grpc google pydantic attr attrs jsonargparse IPython
+    ipykernel jupyter_client tornado zmq traitlets pytest _pytest pluggy nvtx pynvml
+    psutil packaging setuptools pkg_resources filelock dill cloudpickle joblib sympy
+    mpmath networkx regex sentencepiece tiktoken nltk spacy webdataset decord av
+""".split()
+# Names of the standard library that people give to files of their own.
+_OWN_NAMES = {"code", "cmd", "profile", "test", "trace", "statistics", "this", "site"}
+_STDLIB = sorted(sys.stdlib_module_names - _OWN_NAMES)
+_FRAME = r"^(?<file>.+?)\((?<line>\d+)\): (?<function>.+)$"
+_LIBRARY_FILE = (
+    r"^<|/?(site|dist)-packages/|/lib/python\d|^/tmp/torchinductor"
+    rf"|^(.*/)?({'|'.join(_LIBRARIES)})(/|\.py$)|^({'|'.join(_STDLIB)})(/|\.py$)"
+)
+
+
+def _first_match(column: pl.Expr, patterns: tuple[tuple[str, str], ...]) -> pl.Expr:
+    return pl.coalesce(
+        pl.when(column.str.contains(pattern)).then(pl.lit(value))
+        for value, pattern in patterns
+    )
+
+
+def describe_kernels(names: pl.Series) -> pl.DataFrame:
+    """Say of each kernel name its kind, number format and library."""
+    name = pl.col("name")
+    copy, memset = name.str.starts_with("Memcpy"), name.str.starts_with("Memset")
+    copy |= name.str.starts_with("Copy")
+    return names.to_frame("name").select(
+        name,
+        kind=pl.when(copy)
+        .then(pl.lit(_KIND_OF_COPY))
+        .when(memset)
+        .then(pl.lit(_KIND_OF_SET))
+        .otherwise(_first_match(name, _KIND).fill_null("other"))
+        .cast(pl.Enum(schema.KINDS)),
+        dtype=pl.when(~copy & ~memset).then(
+            _first_match(name, _DTYPE).fill_null(
+                name.str.extract(_CPP_TYPE).replace_strict(
+                    _DTYPE_OF_CPP_TYPE, return_dtype=pl.String
+                )
+            )
+        ),
+        library=pl.when(copy | memset)
+        .then(pl.lit("driver"))
+        .otherwise(_first_match(name, _LIBRARY)),
+    )
+
+
+def describe_calls(names: pl.Series) -> pl.DataFrame:
+    """Say of each runtime function what it does."""
+    call = _first_match(pl.col("name"), _CALL).fill_null("other")
+    return names.to_frame("name").select("name", call=call.cast(pl.Enum(schema.CALLS)))
+
+
+def describe_regions(names: pl.Series) -> pl.DataFrame:
+    """Say of each annotation which step it opens and which phase it stands for."""
+    name = pl.col("name")
+    return names.to_frame("name").select(
+        name,
+        step=name.str.extract(STEP).cast(pl.Int64, strict=False),
+        phase=_first_match(name, _PHASE_OF_REGION).cast(pl.Enum(schema.PHASES)),
+        compiling=name.str.contains(_COMPILING),
+    )
+
+
+def describe_ops(names: pl.Series) -> pl.DataFrame:
+    """Say of each op whether it is autograd's, or a compilation."""
+    name = pl.col("name")
+    return names.to_frame("name").select(
+        name,
+        backward=name.str.contains(_BACKWARD_OP),
+        compiling=name.str.contains(_COMPILING),
+    )
+
+
+def describe_frames(names: pl.Series) -> pl.DataFrame:
+    """Say of each Python call its place in the source, and whose code it is."""
+    return (
+        names.to_frame("name")
+        .with_columns(pl.col("name").str.extract_groups(_FRAME).alias("frame"))
+        .unnest("frame")
+        .select(
+            "name",
+            "file",
+            pl.col("line").cast(pl.UInt32, strict=False),
+            "function",
+            user=(~pl.col("file").str.contains(_LIBRARY_FILE)).fill_null(value=False),
+            module=pl.col("name").str.extract(MODULE),
+        )
+    )

@@ -1,0 +1,54 @@
+"""The tables of one trace, together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from traceq.errors import UsageError
+from traceq.model.schema import TABLES
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from traceq.model.facts import Facts
+
+
+@dataclass(frozen=True, repr=False)
+class Tables:
+    """One trace as Polars frames; ``traceq schema`` says what is in their columns."""
+
+    facts: Facts
+    ops: pl.DataFrame
+    kernels: pl.DataFrame
+    runtime: pl.DataFrame
+    annotations: pl.DataFrame
+    steps: pl.DataFrame
+    frames: pl.DataFrame
+    memory: pl.DataFrame
+    devices: pl.DataFrame
+    threads: pl.DataFrame
+    inputs: pl.DataFrame
+    other: pl.DataFrame
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.facts.path}: {self.ops.height:,} ops,"
+            f" {self.kernels.height:,} kernels, {self.steps.height} steps>"
+        )
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return one table by its name."""
+        if name not in TABLES:
+            msg = f"there is no table {name!r}; there are " + ", ".join(TABLES)
+            raise UsageError(msg)
+        frame: pl.DataFrame = getattr(self, name)
+        return frame
+
+    def frames_by_name(self) -> dict[str, pl.DataFrame]:
+        """Return all tables by their names."""
+        return {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name != "facts"
+        }

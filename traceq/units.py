@@ -1,0 +1,60 @@
+"""Nanoseconds, bytes and shares as text, and no other way round."""
+
+from __future__ import annotations
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def time(nanoseconds: float) -> str:
+    """Write a duration with three digits and a unit that suits it.
+
+    >>> time(1_234_567), time(980), time(0)
+    ('1.23 ms', '980 ns', '0 ns')
+    """
+    for size, unit in _TIMES:
+        if abs(nanoseconds) >= size:
+            return f"{_three_digits(nanoseconds / size)} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def milliseconds(nanoseconds: float) -> str:
+    """Write a duration in milliseconds, the unit in which steps are compared.
+
+    >>> milliseconds(9_303_000)
+    '9.30'
+    """
+    return f"{nanoseconds / 1e6:,.2f}"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes.
+
+    >>> size(3_470_000_000), size(512)
+    ('3.23 GiB', '512 B')
+    """
+    for unit_size, unit in _SIZES:
+        if abs(count) >= unit_size:
+            return f"{_three_digits(count / unit_size)} {unit}"
+    return f"{count:.0f} B"
+
+
+def share(part: float, whole: float) -> str:
+    """Write a part of a whole in percent, without claiming more than is known.
+
+    >>> share(1, 3), share(1, 100_000), share(0, 5), share(1, 0)
+    ('33%', '<1%', '0%', '-')
+    """
+    if not whole:
+        return "-"
+    percent = 100 * part / whole
+    if 0 < percent < 1:
+        return "<1%"
+    return f"{percent:.0f}%"
+
+
+def _three_digits(value: float) -> str:
+    for limit, digits in ((9.995, 2), (99.95, 1)):
+        if abs(value) < limit:
+            return f"{value:.{digits}f}"
+    return f"{value:,.0f}"
