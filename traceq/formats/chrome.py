@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
@@ -18,17 +20,16 @@ from traceq.formats.inputs import decode_inputs
 from traceq.formats.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 Frames: TypeAlias = dict[str, pl.DataFrame]
-Parts: TypeAlias = dict[str, list[pl.DataFrame]]
 
-# Small enough that the few chunks in flight are nothing beside the file.
-_CHUNK = 3 << 20
-# Events whose arguments are decoded together: starting that costs as much as a
-# chunk, and what is not decoded yet is held as text.
-_BATCH = 100_000
+# Large enough that the work outweighs starting it, small enough that the few chunks
+# in flight are nothing beside the file.
+_CHUNK = 4 << 20
+# How much text of arguments is decoded together; until then it is held in memory.
+_BATCH = 32 << 20
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
@@ -56,69 +57,109 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
 
     ``progress`` is told, now and then, how many bytes of how many were read.
     """
-    source, cut, tally = Source(path, progress), Cut(), Tally()
-    batch: list[pl.DataFrame] = []
-    cutting: deque[Future[tuple[pl.DataFrame, Tally]]] = deque()
-    sorting: deque[Future[tables.Sorted]] = deque()
-    parts: Parts = {name: [rows] for name, rows in tables.empty().items()}
-    categories: set[str] = set()
-
-    def take_events() -> None:
-        events, counted = cutting.popleft().result()
-        tally.add(counted)
-        batch.append(events)
-        if sum(events.height for events in batch) > _BATCH:
-            sort_batch()
-
-    def sort_batch() -> None:
-        sorting.append(pool.submit(tables.split, pl.concat(batch)))
-        batch.clear()
-        if len(sorting) > 1:
-            take_rows()
-
-    def take_rows() -> None:
-        done = sorting.popleft().result()
-        tally.flows += done.flows
-        tally.lost += done.broken
-        categories.update(done.categories)
-        for name, rows in done.tables.items():
-            parts[name].extend(rows)
-
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        text: bytes | None = None
+    source, cut = Source(path, progress), Cut()
+    with _no_collector(), ThreadPoolExecutor(_WORKERS) as pool:
+        work = _Work(pool)
+        chunk: list[bytes | memoryview] = []
         for following in chunks(path, source.blocks(), cut, _CHUNK):
-            if text is not None:
-                cutting.append(pool.submit(decode, text, cut.separator, whole=True))
-            text = following
-            if len(cutting) > _WORKERS:
-                take_events()
-        cutting.append(pool.submit(decode, text or b"", cut.separator, whole=cut.whole))
-        while cutting:
-            take_events()
-        if batch:
-            sort_batch()
-        while sorting:
-            take_rows()
-
+            if chunk:
+                work.add(chunk, cut, whole=True)
+            chunk = following
+        work.add(chunk, cut, whole=cut.whole)
+        work.finish()
+    tally = work.tally
     if tally.events == tally.lost:
         msg = f"{path} is not a trace: it has no event that can be read"
         raise InputError(msg)
-    finished, start = _finish({name: pl.concat(rows) for name, rows in parts.items()})
+    finished, start = _finish({name: pl.concat(rows) for name, rows in work.parts.items()})
     return RawTrace(
         tables=finished,
         header=cut.header,
         footer=cut.footer,
         start=start,
         tally=tally,
-        categories=frozenset(categories),
+        categories=frozenset(work.categories),
         key_a_line=cut.key_a_line,
         unpacked_bytes=source.unpacked_bytes,
         damage=_damage(tally, source, cut),
     )
 
 
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep Python's garbage collector away while there is no garbage to collect."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@dataclass
+class _Work:
+    """Chunks on their way into tables: cut into events first, then sorted.
+
+    Both run on the pool, and Polars lets go of Python while it works. What is taken
+    from it is taken in the order of the file, so that the tables have that order.
+    """
+
+    pool: ThreadPoolExecutor
+    tally: Tally = field(default_factory=Tally)
+    categories: set[str] = field(default_factory=set)
+    parts: dict[str, list[pl.DataFrame]] = field(
+        default_factory=lambda: {name: [rows] for name, rows in tables.empty().items()}
+    )
+    _cutting: deque[Future[tuple[pl.DataFrame, Tally]]] = field(default_factory=deque)
+    _sorting: deque[Future[tables.Sorted]] = field(default_factory=deque)
+    _batch: list[pl.DataFrame] = field(default_factory=list)
+    _bare: list[pl.DataFrame] = field(default_factory=list)
+
+    def add(self, chunk: list[bytes | memoryview], cut: Cut, *, whole: bool) -> None:
+        """Start the work on a chunk, and wait if too much is under way."""
+        self._cutting.append(self.pool.submit(decode, chunk, cut.layout, whole=whole))
+        while len(self._cutting) > _WORKERS:
+            self._take_events()
+
+    def finish(self) -> None:
+        """Wait until all chunks are in the tables."""
+        while self._cutting:
+            self._take_events()
+        self._sort_batch()
+        self._batch.extend(self._bare)
+        self._sort_batch()
+        while self._sorting:
+            self._take_tables()
+
+    def _take_events(self) -> None:
+        events, counted = self._cutting.popleft().result()
+        self.tally.add(counted)
+        # What has no arguments to decode, Python's calls above all, can wait.
+        has_args = events["args"].is_not_null()
+        self._bare.append(events.filter(~has_args))
+        self._batch.append(events.filter(has_args))
+        if sum(events.estimated_size() for events in self._batch) > _BATCH:
+            self._sort_batch()
+
+    def _sort_batch(self) -> None:
+        if self._batch:
+            self._sorting.append(self.pool.submit(tables.split, pl.concat(self._batch)))
+            self._batch.clear()
+        if len(self._sorting) > 1:
+            self._take_tables()
+
+    def _take_tables(self) -> None:
+        done = self._sorting.popleft().result()
+        self.tally.flows += done.flows
+        self.tally.lost += done.broken
+        self.categories.update(done.categories)
+        for name, rows in done.tables.items():
+            self.parts[name].extend(rows)
+
+
 def _finish(raw: Frames) -> tuple[Frames, int]:
-    """Number the threads and the inputs, and count time from the start of the trace."""
+    """Give threads and inputs their numbers, and time its start."""
     metadata = raw.pop("metadata")
     threads = _threads(list(raw.values()), metadata)
     lanes = threads.select("lane", thread="id")
@@ -145,12 +186,14 @@ def _threads(raw: list[pl.DataFrame], metadata: pl.DataFrame) -> pl.DataFrame:
     }
     lanes = pl.concat(rows["lane"].unique() for rows in raw).unique()
     threads = lanes.cast(pl.String).sort().to_frame("text").with_row_index("id")
+    lane = pl.col("text").str.split(tables.LANE_SEPARATOR)
+    named = [names.get(text) for text in threads["text"]]
     return threads.select(
         "id",
         pl.col("text").cast(pl.Categorical).alias("lane"),
-        pl.col("text").str.split(tables.LANE_SEPARATOR).list.first().alias("pid"),
-        pl.col("text").str.split(tables.LANE_SEPARATOR).list.last().alias("tid"),
-        pl.Series("name", [names.get(lane) for lane in threads["text"]], dtype=pl.String),
+        lane.list.first().alias("pid"),
+        lane.list.last().alias("tid"),
+        pl.Series("name", [str(name) if name else None for name in named], dtype=pl.String),
     )
 
 

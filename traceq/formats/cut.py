@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq.errors import InputError
+from traceq.formats.events import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,65 +32,80 @@ _SAMPLE = 1 << 16
 _EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
 _SEPARATOR = re.compile(rb'\s{0,64}\}\s{0,64},\s{0,64}\{\s{0,64}"')
 _OPENING = re.compile(rb'\s*\{\s*"')
+_TIMES = re.compile(
+    rb'"ts":(\s*)-?[0-9.]+(\s*,\s*)"dur":(\s*)[0-9.]+(\s*,\s*)"args":'
+)
 _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
 _LAST_BRACE = re.compile(rb"\s*\}\s*$")
 
 # Never found in a text: for files with a single event, or none.
 _NO_SEPARATOR = b"\0"
 
-
 @dataclass
 class Cut:
     """What is learnt of a file while its chunks go by."""
 
-    separator: bytes = _NO_SEPARATOR
+    layout: Layout = field(default_factory=lambda: Layout(_NO_SEPARATOR))
+    key_a_line: bool = False
+    """Each key of an event stands on its own line, as torch 2.12 and later write."""
     header: dict[str, Any] = field(default_factory=dict)
     footer: dict[str, Any] = field(default_factory=dict)
     broken_header: bool = False
-    key_a_line: bool = False
-    """Each key of an event stands on its own line, as torch 2.12 and later write."""
     whole: bool = False
     """The file ends as JSON should; otherwise its last event may be cut."""
 
 
-def chunks(path: Path, blocks: Iterator[bytes], cut: Cut, size: int) -> Iterator[bytes]:
+def chunks(
+    path: Path, blocks: Iterator[bytes], cut: Cut, size: int
+) -> Iterator[list[bytes | memoryview]]:
     """Yield the events' text in chunks of at least ``size``, cut between events.
 
-    Each event in a chunk lacks its opening brace and quote and its closing brace,
-    which belong to the separator. ``cut`` is filled in on the way.
+    A chunk comes in parts that its reader joins. Each event in it lacks its opening
+    brace and quote and its closing brace, which belong to the separator. ``cut`` is
+    filled in on the way.
     """
     head, text = _head(path, blocks)
     while len(text) < _SAMPLE and (block := next(blocks, b"")):
         text += block
-    found = Counter(match[0] for match in _SEPARATOR.finditer(text[:_SAMPLE]))
-    if found:
-        cut.separator = found.most_common(1)[0][0]
+    cut.layout = _layout(text[:_SAMPLE])
     cut.key_a_line = bool(_KEY_A_LINE.search(text[:_SAMPLE]))
+    separator = cut.layout.separator
     opening = _OPENING.match(text)
-    parts, held = [text[opening.end() :] if opening else text], b""
+    parts: list[bytes | memoryview] = [text[opening.end() :] if opening else text]
+    held: list[bytes | memoryview] = []
     length = len(parts[0])
     for block in blocks:
-        parts.append(block)
         length += len(block)
-        at = block.rfind(cut.separator) if length >= size else -1
+        at = block.rfind(separator) if length >= size else -1
         if at >= 0:
             # One chunk is held back: the end of the events may be in it.
             if held:
                 yield held
-            held = b"".join([*parts[:-1], memoryview(block)[:at]])
-            parts = [block[at + len(cut.separator) :]]
+            held = [*parts, memoryview(block)[:at]]
+            parts = [block[at + len(separator) :]]
             length = len(parts[0])
-        elif length > _EVENT_LIMIT:
+            continue
+        parts.append(block)
+        if length > _EVENT_LIMIT:
             msg = (
                 f"{path} is not a trace: no event ends within"
                 f" {_EVENT_LIMIT >> 20} MiB of text"
             )
             raise InputError(msg)
-    rest = b"".join(parts)
-    text, footer = _footer(head, held + cut.separator + rest if held else rest)
+    last = b"".join([*held, separator, *parts] if held else parts)
+    events, footer = _footer(head, last)
     cut.whole = footer is not None
     _read_header(cut, head, footer)
-    yield text
+    yield [memoryview(last)[:events]]
+
+
+def _layout(sample: bytes) -> Layout:
+    separators = Counter(match[0] for match in _SEPARATOR.finditer(sample))
+    separator = max(separators, key=separators.__getitem__, default=_NO_SEPARATOR)
+    gaps = Counter(match.groups() for match in _TIMES.finditer(sample))
+    if not gaps:
+        return Layout(separator)
+    return Layout(separator, *map(len, max(gaps, key=gaps.__getitem__)))
 
 
 def _head(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
@@ -113,7 +129,9 @@ def _why_no_events(path: Path, text: bytes, *, whole: bool) -> str:
     try:
         keys = orjson.loads(text) if whole else {}
     except orjson.JSONDecodeError:
-        return f"{path} is not a trace: it is not whole JSON and has no events; {advice}"
+        return (
+            f"{path} is not a trace: it is not whole JSON and has no events; {advice}"
+        )
     if "nodes" in keys and "schema" in keys:
         return (
             f"{path} is an execution trace (ExecutionTraceObserver), which has no"
@@ -122,8 +140,8 @@ def _why_no_events(path: Path, text: bytes, *, whole: bool) -> str:
     return f"{path} is not a trace: {advice}"
 
 
-def _footer(head: bytes, text: bytes) -> tuple[bytes, dict[str, Any] | None]:
-    """Split the last chunk where the events end; no footer if they never do.
+def _footer(head: bytes, text: bytes) -> tuple[int, dict[str, Any] | None]:
+    """Find where the events end in the last chunk; no footer if they never do.
 
     They end at the bracket from which on the file, with the events taken out, is
     whole JSON.
@@ -136,15 +154,15 @@ def _footer(head: bytes, text: bytes) -> tuple[bytes, dict[str, Any] | None]:
             break
         before = text[max(0, end - 256) : end]
         brace = _LAST_BRACE.search(before)
-        if not brace and text[:end].strip():
+        if not brace and (len(before) < end or before.strip()):
             continue
         try:
             footer = orjson.loads(opening + text[end:])
         except orjson.JSONDecodeError:
             continue
-        event_end = end - len(before) + brace.start() if brace else 0
-        return text[:event_end], footer if isinstance(footer, dict) else {}
-    return text, None
+        events = end - len(before) + brace.start() if brace else 0
+        return events, footer if isinstance(footer, dict) else {}
+    return len(text), None
 
 
 def _read_header(cut: Cut, head: bytes, footer: dict[str, Any] | None) -> None:
@@ -154,4 +172,6 @@ def _read_header(cut: Cut, head: bytes, footer: dict[str, Any] | None) -> None:
         except orjson.JSONDecodeError:
             cut.broken_header = True
     cut.header.pop("traceEvents", None)
-    cut.footer = {key: value for key, value in (footer or {}).items() if key != "traceEvents"}
+    cut.footer = {
+        key: value for key, value in (footer or {}).items() if key != "traceEvents"
+    }

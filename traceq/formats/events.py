@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 import polars as pl
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 Row: TypeAlias = tuple[str | None, ...]
+Buffer: TypeAlias = bytes | memoryview
 
 EVENTS = pl.Schema(
     {
@@ -28,11 +33,8 @@ EVENTS = pl.Schema(
 )
 
 _IN_HEAD = ("ph", "cat", "name", "pid", "tid")
-_KEYS = ("ts", "dur", "args")
-_FLOW = r'^ph":\s*"[stf]"'
-# The address of an object differs from call to call, what is called does not.
-_ADDRESS = " at 0x[0-9a-f]+>"
-_AROUND_NUMBER = ' ,"\n\r\t'
+_HEAD = r'^ph":[^"]*"[Xi]"'
+_FLOW = r'^ph":[^"]*"[stf]"'
 # Half of most traces, and nothing in their arguments that a table needs.
 _WITHOUT_ARGS = '"python_function"'
 
@@ -40,6 +42,66 @@ _WITHOUT_ARGS = '"python_function"'
 _MOST_JOINS = 1000
 _LONGEST_JOIN = 32
 _FIRST = json.JSONDecoder(parse_float=str)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What stands between the parts of an event in one file, learnt from its start.
+
+    An event that is laid out otherwise costs more time, and is read all the same.
+    """
+
+    separator: bytes
+    """Between two events, from the last brace of one to the first quote of the next."""
+    before_ts: int = 1
+    after_ts: int = 2
+    before_dur: int = 1
+    after_dur: int = 2
+
+
+def _find(key: str) -> pl.Expr:
+    return pl.col("text").str.find(f'"{key}":', literal=True)
+
+
+def _between(start: pl.Expr, end: pl.Expr) -> pl.Expr:
+    # find() counts bytes, and so must the slice: names need not be ASCII.
+    return pl.col("text").cast(pl.Binary).bin.slice(start, end - start).cast(pl.String)
+
+
+def _nanoseconds(text: pl.Expr) -> pl.Expr:
+    """Microseconds in decimal digits are nanoseconds once the point is gone."""
+    exact = text.cast(pl.Decimal(38, 3), strict=False).to_physical()
+    return exact.cast(pl.Int64, strict=False)
+
+
+_KEYS = [_find(key).alias(key) for key in ("ts", "dur", "args")]
+_GOOD = (
+    pl.col("good")
+    & pl.col("ts").is_not_null()
+    # Two events in one piece are for the parser.
+    & ~pl.col("args").str.contains('"ph":', literal=True).fill_null(value=False)
+)
+
+
+@lru_cache
+def _columns(layout: Layout) -> dict[str, pl.Expr]:
+    """Say how to cut an event at its keys, which _KEYS has found."""
+    text = pl.col("text")
+    end = text.str.len_bytes()
+    ts, dur, args = pl.col("ts"), pl.col("dur"), pl.col("args").fill_null(end)
+    # Where the keys do not stand in this order, there is no number between them. An
+    # event without duration has after its time what others have after the duration.
+    before_ts = ts + len('"ts":') + layout.before_ts
+    after_ts = (dur - layout.after_ts).fill_null(args - layout.after_dur)
+    before_dur = dur + len('"dur":') + layout.before_dur
+    args_needed = ~text.str.contains(_WITHOUT_ARGS, literal=True)
+    return {
+        "head": _between(pl.lit(0), ts).cast(pl.Categorical),
+        "ts": _nanoseconds(_between(before_ts, after_ts)),
+        "dur": _nanoseconds(_between(before_dur, args - layout.after_dur)),
+        "args": _between(pl.when(args_needed).then(args + len('"args":')), end),
+        "good": text.str.contains(_HEAD),
+    }
 
 
 @dataclass
@@ -64,13 +126,16 @@ class Tally:
         self.lost_bytes += other.lost_bytes
 
 
-def decode(chunk: bytes, separator: bytes, *, whole: bool) -> tuple[pl.DataFrame, Tally]:
+def decode(
+    parts: Sequence[Buffer], layout: Layout, *, whole: bool
+) -> tuple[pl.DataFrame, Tally]:
     """Cut a chunk into events, and these into the columns of EVENTS.
 
     If the chunk is not ``whole``, the file ends in the middle of its last event.
     """
     tally = Tally()
     rows: list[Row] = []
+    chunk, separator = b"".join(parts), layout.separator
     if not whole:
         at = chunk.rfind(separator)
         last = chunk[at + len(separator) :] if at >= 0 else chunk
@@ -79,17 +144,20 @@ def decode(chunk: bytes, separator: bytes, *, whole: bool) -> tuple[pl.DataFrame
 
     pieces = _pieces(chunk, separator.decode())
     tally.events += len(pieces)
-    # Arrows between events say nothing that the events' ids do not say.
-    flows = pieces.str.contains(_FLOW)
-    tally.flows += flows.sum()
-    pieces = pieces.filter(~flows)
-    events = _cut_at_keys(pieces)
-    if not events["good"].all():
-        odd = pieces.to_frame("text").with_row_index("at").filter(~events["good"])
-        rows += _decode_odd(odd, separator.decode(), tally)
-        events = events.filter("good")
-    events = events.select(EVENTS.names())
-    return pl.concat([events, _framed(rows, tally)]) if rows else events, tally
+    texts = pieces.to_frame("text").lazy()
+    cut = texts.with_columns(_KEYS).select(**_columns(layout)).with_columns(good=_GOOD)
+    events = cut.collect(engine="in-memory")
+    odd = (
+        texts.with_columns(events["good"])
+        .with_row_index("at")
+        # Arrows between events say nothing that the events' ids do not say.
+        .filter(~pl.col("good"), ~pl.col("text").str.contains(_FLOW))
+        .collect(engine="in-memory")
+    )
+    tally.flows += int((~events["good"]).sum()) - odd.height
+    rows += _decode_odd(odd, separator.decode(), tally)
+    good = events.filter("good").drop("good")
+    return pl.concat([good, _framed(rows, tally)]) if rows else good, tally
 
 
 def _pieces(chunk: bytes, separator: str) -> pl.Series:
@@ -100,51 +168,6 @@ def _pieces(chunk: bytes, separator: str) -> pl.Series:
     except pl.exceptions.PolarsError:
         text = pl.Series([chunk.decode(errors="replace")])
     return text.str.split(separator).explode()
-
-
-def _cut_at_keys(pieces: pl.Series) -> pl.DataFrame:
-    """Cut each event at its keys; ``good`` where they stand in the usual order."""
-    text = pl.col("text")
-    end = text.str.len_bytes()
-    ts, args = pl.col("ts"), pl.col("args").fill_null(end)
-    dur = pl.when(pl.col("dur") < args).then("dur")
-    needed = ~text.str.contains(_WITHOUT_ARGS, literal=True)
-    return (
-        pieces.to_frame("text")
-        .lazy()
-        .with_columns(text.str.find(f'"{key}":', literal=True).alias(key) for key in _KEYS)
-        .select(
-            head=_between(pl.lit(0), ts).str.replace(_ADDRESS, ">").cast(pl.Categorical),
-            ts=_nanoseconds(_number("ts", ts, dur.fill_null(args))),
-            dur=_nanoseconds(_number("dur", dur, args)),
-            args=_between(pl.when(needed).then(args + len('"args":')), end),
-            good=text.str.starts_with('ph"')
-            & (text.str.find('"tid":', literal=True) < ts)
-            & (ts < dur.fill_null(args)),
-        )
-        .with_columns(
-            good=(pl.col("good") & pl.col("ts").is_not_null()).fill_null(value=False)
-            # Two events in one piece are for the parser.
-            & ~pl.col("args").str.contains('"ph":', literal=True).fill_null(value=False)
-        )
-        .collect()
-    )
-
-
-def _between(start: pl.Expr, end: pl.Expr) -> pl.Expr:
-    # find() counts bytes, and so must the slice: names need not be ASCII.
-    return pl.col("text").cast(pl.Binary).bin.slice(start, end - start).cast(pl.String)
-
-
-def _number(key: str, start: pl.Expr, end: pl.Expr) -> pl.Expr:
-    number = _between(start + len(f'"{key}":'), end)
-    return number.str.strip_chars(_AROUND_NUMBER)
-
-
-def _nanoseconds(text: pl.Expr) -> pl.Expr:
-    """Microseconds in decimal digits are nanoseconds once the point is gone."""
-    exact = text.cast(pl.Decimal(38, 3), strict=False).to_physical()
-    return exact.cast(pl.Int64, strict=False)
 
 
 def _framed(rows: list[Row], tally: Tally) -> pl.DataFrame:

@@ -38,9 +38,13 @@ def decode_inputs(column: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
 def _decoded(column: str, found: list[dict[str, Any]]) -> pl.Series:
     clean = _numbers if column in ("dims", "strides") else _texts
     lists = [entry.get(_KEYS[column]) for entry in found]
-    cleaned = [_json(clean(entry) if isinstance(entry, list) else None) for entry in lists]
+    cleaned = [
+        _json(clean(entry) if isinstance(entry, list) else None) for entry in lists
+    ]
     # From JSON again: Polars builds nested lists from it far faster than from objects.
-    return pl.Series(cleaned, dtype=pl.String).str.json_decode(schema.INPUTS[column].dtype)
+    return pl.Series(cleaned, dtype=pl.String).str.json_decode(
+        schema.INPUTS[column].dtype
+    )
 
 
 def _json(value: object) -> str | None:

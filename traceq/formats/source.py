@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-BLOCK = 3 << 20
+BLOCK = 4 << 20
 _COMPRESSED_BLOCK = 1 << 18
 
 # What other files begin with, and what to say of them.

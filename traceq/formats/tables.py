@@ -58,31 +58,34 @@ _REGION = re.compile(names.REGION)
 _W = r"[ \n\r\t]*"
 _INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 # What else an op's arguments hold; these differ from call to call.
-_IDS = ("External id", "Record function id", "Sequence number", "Fwd thread id", "Ev Idx")
+_IDS = (
+    "External id",
+    "Record function id",
+    "Sequence number",
+    "Fwd thread id",
+    "Ev Idx",
+)
 
 
 def _from_args(column: Column) -> pl.Expr:
     """Read a column from the events' arguments."""
-    # torch up to 1.11 writes "external id" on the GPU's side. A pattern that begins
-    # with plain text is found far faster than one that begins with a choice.
-    old = column.arg == "External id"
-    start, key = ("", "xternal id") if old else ('"', column.arg.replace(".", r"\."))
+    key = column.arg.replace(".", r"\.")
     args = pl.col("args")
     if isinstance(column.dtype, pl.List):
-        numbers = args.str.extract(rf'{start}{key}":{_W}\[([-0-9,\s]*)\]')
+        numbers = args.str.extract(rf'"{key}":{_W}\[([-0-9,\s]*)\]')
         return numbers.str.split(",").list.eval(
             pl.element().str.strip_chars().cast(pl.Int64, strict=False)
         )
     if column.dtype == pl.Float64:
         number = r"(-?[0-9.]+(?:[eE][-+]?[0-9]+)?)"
-        return args.str.extract(rf'{start}{key}":{_W}"?{number}').cast(
+        return args.str.extract(rf'"{key}":{_W}"?{number}').cast(
             pl.Float64, strict=False
         )
     if column.dtype == pl.Int64:
-        return args.str.extract(rf'{start}{key}":{_W}"?(-?[0-9]+)').cast(
+        return args.str.extract(rf'"{key}":{_W}"?(-?[0-9]+)').cast(
             pl.Int64, strict=False
         )
-    return args.str.extract(rf'{start}{key}":{_W}"([^"]*)"').cast(pl.Categorical)
+    return args.str.extract(rf'"{key}":{_W}"([^"]*)"').cast(pl.Categorical)
 
 
 def _inputs() -> pl.Expr:
@@ -92,7 +95,9 @@ def _inputs() -> pl.Expr:
     first, last = pl.min_horizontal(lists), pl.max_horizontal(lists)
     ids = [args.str.find(f'"{key}":', literal=True) for key in _IDS]
     end = pl.min_horizontal(pl.when(at > last).then(at) for at in ids)
-    text = args.cast(pl.Binary).bin.slice(first, end.fill_null(args.str.len_bytes()) - first)
+    text = args.cast(pl.Binary).bin.slice(
+        first, end.fill_null(args.str.len_bytes()) - first
+    )
     return text.cast(pl.String).cast(pl.Categorical)
 
 
@@ -102,12 +107,12 @@ def _columns(table: str) -> dict[str, pl.Expr]:
     if table == "ops":
         columns["inputs"] = _inputs()
         columns["call_stack"] = (
-            pl.col("args").str.extract(rf'"Call stack":{_W}"([^"]+)"').cast(pl.Categorical)
+            pl.col("args")
+            .str.extract(rf'"Call stack":{_W}"([^"]+)"')
+            .cast(pl.Categorical)
         )
     elif table == "memory":
-        columns["out_of_memory"] = (
-            pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
-        )
+        columns["out_of_memory"] = pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
     elif table == "other":
         columns["args"] = pl.col("args").cast(pl.Categorical)
     return columns
@@ -115,7 +120,15 @@ def _columns(table: str) -> dict[str, pl.Expr]:
 
 _COLUMNS = {
     table: _columns(table)
-    for table in ("ops", "kernels", "runtime", "annotations", "frames", "memory", "other")
+    for table in (
+        "ops",
+        "kernels",
+        "runtime",
+        "annotations",
+        "frames",
+        "memory",
+        "other",
+    )
 }
 
 
@@ -132,7 +145,9 @@ class Sorted:
 def split(events: pl.DataFrame) -> Sorted:
     """Sort decoded events into raw tables."""
     result = Sorted({})
-    named = events.join(_heads(events["head"]), on="head", how="left", maintain_order="left")
+    named = events.join(
+        _heads(events["head"]), on="head", how="left", maintain_order="left"
+    )
     groups = named.partition_by("table", "category", as_dict=True)
     for (group, category), rows in groups.items():
         result.categories.add(str(category))
@@ -165,17 +180,21 @@ def empty() -> dict[str, pl.DataFrame]:
 def _heads(column: pl.Series) -> pl.DataFrame:
     """Say of each distinct head the event's name, its category and its table."""
     distinct = column.unique()
-    heads = [texts.parse_head(text or "") for text in distinct.cast(pl.String).to_list()]
+    heads = [
+        texts.parse_head(text or "") for text in distinct.cast(pl.String).to_list()
+    ]
     return pl.DataFrame(
         {
             "head": distinct,
             "name": pl.Series([head.name for head in heads], dtype=pl.Categorical),
-            "category": pl.Series([head.category for head in heads], dtype=pl.String),
+            "category": pl.Series(
+                [head.category for head in heads], dtype=pl.Categorical
+            ),
             "lane": pl.Series(
                 [head.process + LANE_SEPARATOR + head.thread for head in heads],
                 dtype=pl.Categorical,
             ),
-            "table": pl.Series([_table(head) for head in heads], dtype=pl.String),
+            "table": pl.Series([_table(head) for head in heads], dtype=pl.Categorical),
         }
     )
 
@@ -220,7 +239,7 @@ def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
             **_COLUMNS[table],
             **_from_category(table, category),
         )
-        .collect()
+        .collect(engine="in-memory")
     )
 
 

@@ -13,6 +13,10 @@ _AROUND = " ,\n\r\t"
 _BARE_NAME = re.compile(r'^(.*?)"name":\s*"(.*)",\s*("pid":.*)$', re.DOTALL)
 
 
+# The address of an object differs from call to call, what is called does not.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
+
+
 class Head(NamedTuple):
     """What an event's text says before its times."""
 
@@ -43,4 +47,5 @@ def parse_head(text: str) -> Head:
     if not found and (bare := _BARE_NAME.match(text.strip(_AROUND))):
         found = parse(bare[1]) | {"name": bare[2]} | parse(bare[3])
     keys = ("ph", "cat", "name", "pid", "tid")
-    return Head(*("" if found.get(key) is None else str(found[key]) for key in keys))
+    head = Head(*("" if found.get(key) is None else str(found[key]) for key in keys))
+    return head._replace(name=_ADDRESS.sub(">", head.name))

@@ -14,7 +14,9 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
     number, and so do the ops around it that began before the node was made. The
     one that began last is the one.
     """
-    backward = ops.filter(pl.col("forward_thread") > 0, pl.col("sequence").is_not_null())
+    backward = ops.filter(
+        pl.col("forward_thread") > 0, pl.col("sequence").is_not_null()
+    )
     forward = ops.filter(
         pl.col("forward_thread").fill_null(0) == 0, pl.col("sequence").is_not_null()
     )
@@ -37,7 +39,9 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
     )
     twin = (
         ops.select("id")
-        .join(twins.select("id", "twin"), on="id", how="left", maintain_order="left")["twin"]
+        .join(twins.select("id", "twin"), on="id", how="left", maintain_order="left")[
+            "twin"
+        ]
         .cast(INDEX)
     )
     return twin.gather(nearest(ops["parent"], twin.is_not_null())).alias("forward")

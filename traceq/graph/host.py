@@ -86,12 +86,14 @@ def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
     }
     rows = (
         pl.concat(
-            raw[name].lazy().select(_tree_row(part, name)).filter(chosen.get(name, True))
+            raw[name]
+            .lazy()
+            .select(_tree_row(part, name))
+            .filter(chosen.get(name, True))
             for part, name in enumerate(PARTS)
         )
-        .sort(
-            pl.col("thread"), pl.col("ts"), -pl.col("end"), pl.col("part"), pl.col("row")
-        )
+        # Where two begin and end together, the order of PARTS stays.
+        .sort(pl.col("thread"), pl.col("ts"), -pl.col("end"), maintain_order=True)
         .collect()
     )
     return HostTree(

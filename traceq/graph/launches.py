@@ -9,8 +9,6 @@ from traceq.graph.host import describe
 from traceq.graph.nesting import INDEX
 from traceq.model import names, schema
 
-# torch 1.12 to 2.3 writes the correlation where the op's id should be.
-_TRUSTED_SHARE = 0.5
 _CONVOLUTION = "conv"
 # Kernels whose names say how they compute, not what for.
 _PLAIN_KINDS = ("elementwise", "reduction", "memory", "other")
@@ -22,7 +20,7 @@ def link(
     """Complete the table of GPU work: its kinds, launches, ops, steps, sources."""
     kernels = pl.concat(
         [kernels, describe(kernels, names.describe_kernels)], how="horizontal"
-    ).sort("ts", "stream", "correlation", "name")
+    ).sort("ts", "stream", "correlation", maintain_order=True)
     calls = (
         runtime.lazy()
         .filter(pl.col("correlation").is_not_null())
@@ -33,9 +31,7 @@ def link(
     launch = kernels.select("correlation").join(
         calls, on="correlation", how="left", maintain_order="left"
     )["launch"]
-    by_launch = runtime["op"].gather(launch)
-    by_id = _op_by_external_id(kernels, ops)
-    op = pl.select(pl.coalesce(by_launch, by_id)).to_series()
+    op = runtime["op"].gather(launch)
     context = {
         column: pl.select(
             pl.coalesce(runtime[column].gather(launch), ops[column].gather(op))
@@ -51,24 +47,9 @@ def link(
     return linked.with_columns(_kind_in_context(ops, op))
 
 
-def _op_by_external_id(kernels: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
-    ids = kernels.select("external_id", "correlation").drop_nulls()
-    differ = (ids["external_id"] != ids["correlation"]).mean()
-    if not isinstance(differ, float) or differ <= _TRUSTED_SHARE:
-        return pl.Series([None], dtype=INDEX).new_from_index(0, kernels.height)
-    known = (
-        ops.select("external_id", op="id")
-        .drop_nulls()
-        .unique("external_id", keep="first", maintain_order=True)
-    )
-    return kernels.select("external_id").join(
-        known, on="external_id", how="left", maintain_order="left"
-    )["op"]
-
-
 def _kind_in_context(ops: pl.DataFrame, op: pl.Series) -> pl.Expr:
     """Say what a kernel is for where its name says only how it computes."""
-    name = ops["name"].cast(pl.String).gather(op)
+    name = ops["name"].gather(op).cast(pl.String)
     convolution = name.str.contains(_CONVOLUTION, literal=True)
     return (
         pl.when((pl.col("kind") == "gemm") & convolution)

@@ -35,11 +35,9 @@ def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
     )
     ops = _ops(raw["ops"], tree, context)
     runtime = _runtime(raw["runtime"], tree, context, ops)
-    kernels = launches.link(raw["kernels"], runtime, ops)
+    linked_kernels = launches.link(raw["kernels"], runtime, ops)
+    kernels, backlog = steps.place_stray(linked_kernels, windows)
     runtime = _count_kernels(runtime, kernels)
-    if not runtime.height:
-        # Without the calls, work belongs to the step in which it ran.
-        kernels = kernels.with_columns(step=steps.step_at(windows, kernels["ts"]))
     memory = _in_preorder(raw["memory"], tree, "memory", context)
     annotations = raw["annotations"].with_columns(
         step=steps.step_at(windows, raw["annotations"]["ts"])
@@ -56,7 +54,7 @@ def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
         "other": raw["other"].sort("ts"),
     }
     linked = {name: _shaped(name, table) for name, table in tables.items()}
-    linked["steps"] = steps.measure(windows, linked["kernels"])
+    linked["steps"] = steps.measure(windows, linked["kernels"], backlog)
     return linked, steps_from
 
 
@@ -108,12 +106,13 @@ def _runtime(
     runtime = _in_preorder(raw, tree, "runtime", context)
     place = source.first_known(runtime, source.gathered(ops, runtime["op"]))
     return runtime.with_columns(
-        host.describe(runtime, names.describe_calls).to_series(), **source.columns(place)
+        host.describe(runtime, names.describe_calls).to_series(),
+        **source.columns(place),
     )
 
 
 def _count_kernels(runtime: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     started = kernels.group_by(id="launch").agg(kernels=pl.len().cast(INDEX))
-    return runtime.join(started, on="id", how="left", maintain_order="left").with_columns(
-        pl.col("kernels").fill_null(0)
-    )
+    return runtime.join(
+        started, on="id", how="left", maintain_order="left"
+    ).with_columns(pl.col("kernels").fill_null(0))

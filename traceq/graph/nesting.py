@@ -22,15 +22,16 @@ def row_numbers(count: int) -> pl.Series:
 def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     """Return for each event, in pre-order, the row of the one around it, if any."""
     rows = row_numbers(len(end))
-    jump = rows.shift(1)
-    same_thread = (thread == thread.shift(1)).fill_null(value=False)
-    jump = jump.zip_with(same_thread, pl.Series([None], dtype=INDEX).new_from_index(0, len(jump)))
-    looking = rows.filter((end.gather(jump) < end).fill_null(value=False))
-    while len(looking):
-        further = jump.gather(jump.gather(looking))
-        jump = jump.scatter(looking, further)
-        too_early = end.gather(further) < end.gather(looking)
-        looking = looking.filter(too_early.fill_null(value=False))
+    before = rows.to_frame("row").select(
+        pl.when(thread == thread.shift(1)).then(pl.col("row").shift(1))
+    )
+    jump = before.to_series()
+    looking = pl.DataFrame({"row": rows, "end": end, "at": jump})
+    looking = looking.filter(pl.lit(end).gather(pl.col("at")) < pl.col("end"))
+    while looking.height:
+        looking = looking.with_columns(pl.lit(jump).gather(pl.col("at")).alias("at"))
+        jump = jump.scatter(looking["row"], looking["at"])
+        looking = looking.filter(pl.lit(end).gather(pl.col("at")) < pl.col("end"))
     return jump
 
 
@@ -46,9 +47,7 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
 
 def depth(parent: pl.Series) -> pl.Series:
     """Return how many ancestors each row has."""
-    frame = pl.DataFrame(
-        {"up": parent, "depth": parent.is_not_null().cast(INDEX)}
-    )
+    frame = pl.DataFrame({"up": parent, "depth": parent.is_not_null().cast(INDEX)})
     while frame["up"].null_count() < frame.height:
         above = frame["depth"].gather(frame["up"]).fill_null(0)
         frame = pl.DataFrame(
@@ -69,14 +68,47 @@ def self_times(
     times of a thread add up to the time covered on it, even where events overlap
     without one enclosing the other.
     """
+    if _siblings_cross(thread, start, end, parent):
+        return _innermost_times(thread, start, end, parent)
+    children = (
+        pl.DataFrame({"row": parent, "time": end - start})
+        .group_by("row")
+        .agg(pl.col("time").sum())
+    )
+    return end - start - _by_row(children, len(end))
+
+
+def _by_row(times: pl.DataFrame, count: int) -> pl.Series:
+    """Put the times where their rows are, and 0 elsewhere."""
+    rows = row_numbers(count).to_frame("row")
+    return rows.join(times, on="row", how="left", maintain_order="left")["time"].fill_null(0)
+
+
+def _siblings_cross(
+    thread: pl.Series, start: pl.Series, end: pl.Series, parent: pl.Series
+) -> bool:
+    """Tell whether any event begins inside another and outlasts it."""
+    family = pl.DataFrame({"thread": thread, "parent": parent, "start": start, "end": end})
+    # Of two siblings the later one ends later, or it would be the other's child.
+    after = family.sort("thread", "parent", maintain_order=True).select(
+        sibling=pl.col("thread").eq_missing(pl.col("thread").shift(1))
+        & pl.col("parent").eq_missing(pl.col("parent").shift(1)),
+        early=pl.col("start") < pl.col("end").shift(1),
+    )
+    return after.select((pl.col("sibling") & pl.col("early")).any()).item() is True
+
+
+def _innermost_times(
+    thread: pl.Series, start: pl.Series, end: pl.Series, parent: pl.Series
+) -> pl.Series:
     rows = row_numbers(len(end))
     moments = (
         pl.concat(
             [
                 pl.DataFrame({"thread": thread, "time": start, "started": rows}),
-                pl.DataFrame(
-                    {"thread": thread, "time": end, "started": rows},
-                ).with_columns(pl.lit(None, INDEX).alias("started")),
+                pl.DataFrame({"thread": thread, "time": end}).with_columns(
+                    pl.lit(None, INDEX).alias("started")
+                ),
             ]
         )
         # At one moment starts come first; in pre-order, so that the innermost is last.
@@ -101,8 +133,4 @@ def self_times(
         .group_by("row")
         .agg(pl.col("time").sum())
     )
-    return (
-        rows.to_frame("row")
-        .join(times, on="row", how="left", maintain_order="left")["time"]
-        .fill_null(0)
-    )
+    return _by_row(times, len(end))

@@ -42,16 +42,22 @@ def of_tree(
         .then("region")
     )
     around = tree.at(rows["firm"].is_not_null())
-    forward = tree.at((rows["region"] == "forward").fill_null(value=False)).is_not_null()
+    forward = tree.at(
+        (rows["region"] == "forward").fill_null(value=False)
+    ).is_not_null()
     rows = rows.with_columns(firm=rows["firm"].gather(around), forward=forward)
     is_backward = pl.col("firm") == pl.lit("backward", _PHASE)
-    own_thread = is_backward.fill_null(value=False).mean().over("thread") > _AUTOGRAD_SHARE
+    own_thread = (
+        is_backward.fill_null(value=False).mean().over("thread") > _AUTOGRAD_SHARE
+    )
     last_backward = pl.col("ts").filter("backward").max()
     return rows.select(
         pl.coalesce(
             pl.col("firm"),
             pl.when(own_thread).then(pl.lit("backward", _PHASE)),
-            pl.when(pl.col("forward") | pl.col("module")).then(pl.lit("forward", _PHASE)),
+            pl.when(pl.col("forward") | pl.col("module")).then(
+                pl.lit("forward", _PHASE)
+            ),
             pl.when(
                 (pl.col("ts") < last_backward.over("step")) | last_backward.is_null()
             ).then(pl.lit("forward", _PHASE)),

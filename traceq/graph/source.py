@@ -48,7 +48,9 @@ def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:
     """Return the source that old traces give as text, a frame after the other."""
     distinct = stacks.unique().drop_nulls()
     frames = (
-        pl.DataFrame({"stack": distinct, "name": distinct.cast(pl.String).str.split(";")})
+        pl.DataFrame(
+            {"stack": distinct, "name": distinct.cast(pl.String).str.split(";")}
+        )
         .explode("name")
         .with_columns(pl.col("name").str.strip_chars())
     )
@@ -60,7 +62,9 @@ def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:
     )
     return (
         stacks.to_frame("stack")
-        .join(innermost, on="stack", how="left", maintain_order="left", nulls_equal=True)
+        .join(
+            innermost, on="stack", how="left", maintain_order="left", nulls_equal=True
+        )
         .select(
             pl.lit(None, schema.TEXT).alias("module"),
             pl.col("file").cast(schema.TEXT),
@@ -74,7 +78,9 @@ def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
     """Take each row's module and place from the first source that has one."""
     return pl.DataFrame(
         {
-            column: pl.select(pl.coalesce(source[column] for source in sources)).to_series()
+            column: pl.select(
+                pl.coalesce(source[column] for source in sources)
+            ).to_series()
             for column in COLUMNS
         }
     )

@@ -14,6 +14,8 @@ OPTIMIZER = "Optimizer.step"
 # A first step this much longer than the others is warm-up.
 _WARMUP = 1.5
 _FEWEST_WITHOUT_WARMUP = 2
+# A GPU that is behind the host is busy for more than this share of the time.
+_DENSE = 0.5
 
 
 def find(annotations: pl.DataFrame, regions: pl.DataFrame) -> tuple[pl.DataFrame, str]:
@@ -35,7 +37,9 @@ def _between_optimizer_steps(host: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     ends = host.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_STEP))
     # With two optimizers there is no telling which of them ends the step.
     if ends["name"].n_unique() != 1:
-        return pl.DataFrame(schema={"step": pl.Int64, "ts": pl.Int64, "end": pl.Int64}), ""
+        return pl.DataFrame(
+            schema={"step": pl.Int64, "ts": pl.Int64, "end": pl.Int64}
+        ), ""
     steps = ends.sort("ts").select(
         step=pl.int_range(pl.len()),
         ts=(pl.col("ts") + pl.col("dur")).shift(1, fill_value=0),
@@ -54,12 +58,55 @@ def step_at(steps: pl.DataFrame, times: pl.Series) -> pl.Series:
     return pl.select(pl.when(inside).then(window["step"])).to_series()
 
 
-def measure(steps: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def place_stray(kernels: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Give work whose launch is not in the file to the step in which it ran.
+
+    Not so the backlog: when recording began, the GPU may still have been busy with
+    work launched before, and that belongs to no step. Returns when it was done too.
+    """
+    stray = pl.col("step").is_null() & pl.col("launch").is_null()
+    rows = kernels.with_columns(
+        stray.alias("stray"),
+        first=pl.col("ts").filter(~stray).min().over("device", "stream"),
+        inside=step_at(steps, kernels["ts"]),
+    ).with_columns(
+        early=(pl.col("stray") & (pl.col("ts") < pl.col("first"))).fill_null(
+            value=False
+        )
+    )
+    done = _end_of_backlog(rows.filter("early"), steps)
+    backlog = pl.col("early") & pl.lit(done > 0)
+    placed = rows.with_columns(
+        step=pl.when(pl.col("stray") & ~backlog).then("inside").otherwise("step")
+    )
+    return placed.drop("stray", "first", "inside", "early"), done
+
+
+def _end_of_backlog(early: pl.DataFrame, steps: pl.DataFrame) -> int:
+    """Tell a backlog, which is dense, from a file with holes; return its end or 0."""
+    begin = steps["ts"].min()
+    if not isinstance(begin, int):
+        return 0
+    spans = (
+        early.select(
+            start=pl.col("ts").clip(lower_bound=begin), end=pl.col("ts") + pl.col("dur")
+        )
+        .filter(pl.col("end") > pl.col("start"))
+        .sort("start")
+    )
+    end = spans["end"].max()
+    if not isinstance(end, int):
+        return 0
+    busy = spans.select(covered(pl.col("start"), pl.col("end")).sum()).item()
+    return end if busy >= _DENSE * (end - begin) else 0
+
+
+def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.DataFrame:
     """Complete the table of steps with what the GPU did in them.
 
     The GPU runs behind the host: a step begins for it when the work of all earlier
-    steps is done, and ends when both sides are done with it. On a machine with
-    several GPUs the busiest one counts.
+    steps, and the ``backlog`` from before, is done, and ends when both sides are done
+    with it. On a machine with several GPUs the busiest one counts.
     """
     gpu = _on_busiest_device(kernels)
     work = (
@@ -70,19 +117,17 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
             pl.col("end").max().alias("gpu_end"),
             covered(pl.col("start"), pl.col("end")).sum().alias("gpu_busy"),
             pl.len().alias("kernels"),
-            pl.col("launch").n_unique().alias("launches"),
+            pl.col("launch").drop_nulls().n_unique().alias("launches"),
         )
         .collect()
     )
-    # What was launched before the first step may still be running when it begins.
-    earlier = _end_of_work_launched_before(gpu)
     windows = (
         steps.join(work, on="step", how="left", maintain_order="left")
         .with_columns(
-            done=pl.col("gpu_end").cum_max().forward_fill().fill_null(earlier).clip(earlier)
+            done=pl.max_horizontal(pl.col("gpu_end").cum_max().forward_fill(), backlog)
         )
         .with_columns(
-            start=pl.max_horizontal("ts", pl.col("done").shift(1, fill_value=earlier)),
+            start=pl.max_horizontal("ts", pl.col("done").shift(1, fill_value=backlog)),
             finish=pl.max_horizontal("end", "done"),
         )
     )
@@ -104,22 +149,17 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _on_busiest_device(kernels: pl.DataFrame) -> pl.DataFrame:
     busiest = (
-        kernels.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device")["device"]
+        kernels.group_by("device")
+        .agg(pl.col("dur").sum())
+        .sort("dur", "device")["device"]
     )
     return (
-        kernels.filter(pl.col("device").eq_missing(busiest.last() if len(busiest) else None))
+        kernels.filter(
+            pl.col("device").eq_missing(busiest.last() if len(busiest) else None)
+        )
         .select("step", "launch", start="ts", end=pl.col("ts") + pl.col("dur"))
         .sort("start")
     )
-
-
-def _end_of_work_launched_before(gpu: pl.DataFrame) -> int:
-    stray = gpu.filter(pl.col("launch").is_null(), pl.col("step").is_null())
-    first = gpu.filter(pl.col("step").is_not_null())["start"].min()
-    if not stray.height or not isinstance(first, int):
-        return 0
-    ends = stray.filter(pl.col("start") < first)["end"].max()
-    return ends if isinstance(ends, int) else 0
 
 
 def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:

@@ -54,5 +54,7 @@ class Facts:
         return f"torch {self.torch_to} or earlier" if self.torch_to else "torch unknown"
 
 
-FACTS = {item.name: (str(item.type), item.metadata["meaning"]) for item in fields(Facts)}
+FACTS = {
+    item.name: (str(item.type), item.metadata["meaning"]) for item in fields(Facts)
+}
 """Type and meaning of each fact."""

@@ -16,7 +16,8 @@ from traceq.model import schema
 # Regions that torch names itself.
 STEP = r"^ProfilerStep#(\d+)"
 OPTIMIZER_STEP = r"^Optimizer\.step#"
-REGION = r'^(ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#)'
+DATA_REGION = r"^enumerate\(DataLoader\)#"
+REGION = r"^(ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#)"
 MODULE = r"^nn\.Module: (.+)$"
 
 # Which part of a step a region or an op stands for.
@@ -28,14 +29,14 @@ _PHASE_OF_REGION = (
     ("forward", r"(?i)\bforward\b|\bfwd\b"),
     ("data", r"(?i)\b(data ?load(er|ing)?|next_batch|get_batch)\b"),
 )
-_BACKWARD_OP = (
-    r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::(AccumulateGrad|CppNode)"
-)
+_BACKWARD_OP = r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::(AccumulateGrad|CppNode)"
 # A compilation runs ops on fake tensors; this is what they run inside of.
 _COMPILING = (
-    r"\(dynamo_timed\)$|^entire_(frame|backward)_compile$|^backend_compile$"
+    r"\(dynamo_timed\)$|^dynamo$|^entire_(frame|backward)_compile$|^backend_compile$"
     r"|^inductor_compile$|^async_compile\.wait$|^CachingAutotuner\.benchmark_all_configs$"
 )
+# Timed by the same means, but it is recording what was compiled before.
+GRAPH_RECORDING = r"^(CUDAGraphNode\.record|cudagraphify)"
 
 _KIND = (
     ("communication", r"(?i)nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter"),
@@ -67,13 +68,19 @@ _KIND = (
         r"|compute(B|Wgrad\w*)?Offsets|cudnn::cnn::",
     ),
     ("copy", r"CopyFunctor|CatArrayBatchedCopy|\w*copy_kernel|copy_device_to_device"),
-    ("optimizer", r"(?i)multi_tensor_apply|fused_?(adam|sgd|lamb|adagrad)|amp_update_scale"),
+    (
+        "optimizer",
+        r"(?i)multi_tensor_apply|fused_?(adam|sgd|lamb|adagrad)|amp_update_scale",
+    ),
     (
         "gemm",
         r"(?i)gemm|nvjet|^Cijk_|gemv|split_?K_?reduce|reduce_?SplitK|cublas|\bdot_kernel|fused_moe|marlin"
         r"|triton_tem_fused_\w*mm|epilogue::impl|_scaled_mm|\bmatmul",
     ),
-    ("memory", r"FillFunctor|(?i)\bfill_kernel|triton_poi_fused_(zeros|full|new_zeros)"),
+    (
+        "memory",
+        r"FillFunctor|(?i)\bfill_kernel|triton_poi_fused_(zeros|full|new_zeros)",
+    ),
     (
         "reduction",
         r"reduce_kernel|DeviceReduce|DeviceScan|(?i)triton_(red|per)_|nll_?(loss|criterion)"
@@ -93,7 +100,10 @@ _DTYPE = (
     ("fp4", r"nvjet_(sm\d+_)?oo\w+_|e2m1|ue4m3x"),
     ("fp8", r"(?i)e4m3|e5m2|_f8_|nvjet_(sm\d+_)?qq\w+_|fp8"),
     ("bf16", r"bf16|nvjet_(sm\d+_)?t[st][st]_|_BBS_"),
-    ("fp16", r"f16f16|h\d+gemm_|gemm_(\w+_)?fp?16_|nvjet_(sm\d+_)?h[sh][sh]_|_f16_|fp16"),
+    (
+        "fp16",
+        r"f16f16|h\d+gemm_|gemm_(\w+_)?fp?16_|nvjet_(sm\d+_)?h[sh][sh]_|_f16_|fp16",
+    ),
     ("fp16", r"_half\b|_HHS_|_HB_"),
     ("tf32", r"tf32|tensorop_s1688(gemm|dgrad|fprop|wgrad)_"),
     ("int8", r"i8i8|imma|s8_s8|int8"),
@@ -119,11 +129,17 @@ _LIBRARY = (
     ("cudnn", r"cudnn|^\w+_scudnn|nchwToNhwc|nhwcToNchw|convolve_sgemm|fft2d_"),
     ("transformer-engine", r"transformer_engine::"),
     ("fbgemm", r"fbgemm|split_embedding|permute_pooled"),
-    ("aten", r"at::native|at::cuda|at_cuda_detail::|cunn_|softmax_warp_|\bindexing_backward"),
+    (
+        "aten",
+        r"at::native|at::cuda|at_cuda_detail::|cunn_|softmax_warp_|\bindexing_backward",
+    ),
     ("aten", r"^void \(anonymous namespace\)::"),
     ("ck", r"(^_ZN|\b)(2)?ck(16|::)|ck_tile"),
     ("hipblaslt", r"^Cijk_"),
-    ("miopen", r"^igemm_|MIOpen|batched_transpose_|SubTensorOp|transpose_NCHW|_CNHW2NCHW"),
+    (
+        "miopen",
+        r"^igemm_|MIOpen|batched_transpose_|SubTensorOp|transpose_NCHW|_CNHW2NCHW",
+    ),
     ("cublas", r"nvjet|gemm|gemv|cublas|splitKreduce|epilogue::impl"),
     ("cutlass", r"cutlass"),
     ("cub", r"\bcub::"),
@@ -135,7 +151,10 @@ _CALL = (
     ("copy", r"Memcpy"),
     ("set", r"Memset"),
     ("sync", r"(Stream|Device|Event|Ctx|Context)Synchronize"),
-    ("capture", r"(Begin|End)Capture|GraphInstantiate|Graph(Exec)?Destroy|GraphGetNodes"),
+    (
+        "capture",
+        r"(Begin|End)Capture|GraphInstantiate|Graph(Exec)?Destroy|GraphGetNodes",
+    ),
     (
         "allocation",
         r"^(cuda|hip)(Malloc|Free)|Host(Alloc|Register|Unregister)|MallocHost"
@@ -217,7 +236,7 @@ def describe_regions(names: pl.Series) -> pl.DataFrame:
         name,
         step=name.str.extract(STEP).cast(pl.Int64, strict=False),
         phase=_first_match(name, _PHASE_OF_REGION).cast(pl.Enum(schema.PHASES)),
-        compiling=name.str.contains(_COMPILING),
+        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_RECORDING),
     )
 
 
@@ -227,7 +246,7 @@ def describe_ops(names: pl.Series) -> pl.DataFrame:
     return names.to_frame("name").select(
         name,
         backward=name.str.contains(_BACKWARD_OP),
-        compiling=name.str.contains(_COMPILING),
+        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_RECORDING),
     )
 
 

@@ -75,9 +75,6 @@ _DUR = Column(NS, "Duration.", "ns")
 _THREAD = _points_to("threads", "The thread it ran on.")
 _STEP = Column(NUMBER, "Number of the step it belongs to, as in ProfilerStep#N.")
 _PHASE = Column(pl.Enum(PHASES), "Part of the step: " + ", ".join(PHASES) + ".")
-_EXTERNAL = Column(
-    NUMBER, "The profiler's id of the op; ambiguous before torch 2.6.", arg="External id"
-)
 _CORRELATION = Column(
     NUMBER, "Ties a runtime call to the GPU work it started.", arg="correlation"
 )
@@ -105,9 +102,10 @@ OPS = {
     "forward": _points_to("ops", "For a backward op: the forward op it belongs to."),
     "inputs": _points_to("inputs", "Shapes, types, strides and values of its inputs."),
     "compiling": Column(pl.Boolean(), "Ran while torch.compile was compiling."),
-    "external_id": _EXTERNAL,
     "sequence": Column(
-        NUMBER, "Autograd's number; a backward op has its forward's.", arg="Sequence number"
+        NUMBER,
+        "Autograd's number; a backward op has its forward's.",
+        arg="Sequence number",
     ),
     "forward_thread": Column(
         NUMBER,
@@ -139,7 +137,9 @@ KERNELS = {
     "shared_memory": Column(
         NUMBER, "Shared memory of a block.", "bytes", arg="shared memory"
     ),
-    "blocks_per_sm": Column(pl.Float64(), "Blocks per multiprocessor.", arg="blocks per SM"),
+    "blocks_per_sm": Column(
+        pl.Float64(), "Blocks per multiprocessor.", arg="blocks per SM"
+    ),
     "occupancy": Column(
         NUMBER, "Estimated occupancy.", "%", arg="est. achieved occupancy %"
     ),
@@ -147,11 +147,12 @@ KERNELS = {
     "graph_node": Column(
         NUMBER, "Node of that graph, the same in every replay.", arg="graph node id"
     ),
-    "collective": Column(TEXT, "Collective that it carries out.", arg="Collective name"),
+    "collective": Column(
+        TEXT, "Collective that it carries out.", arg="Collective name"
+    ),
     "group_size": Column(NUMBER, "Ranks in the collective.", arg="Group size"),
     "elements": Column(NUMBER, "Elements the collective sends.", arg="In msg nelems"),
     "correlation": _CORRELATION,
-    "external_id": _EXTERNAL,
 }
 
 RUNTIME = {
@@ -167,12 +168,13 @@ RUNTIME = {
     "phase": _PHASE,
     **_SOURCE,
     "correlation": _CORRELATION,
-    "external_id": _EXTERNAL,
 }
 
 ANNOTATIONS = {
     "id": _ROW,
-    "name": Column(TEXT, "Text of the region, as FORWARD or Optimizer.step#AdamW.step."),
+    "name": Column(
+        TEXT, "Text of the region, as FORWARD or Optimizer.step#AdamW.step."
+    ),
     "on_gpu": Column(pl.Boolean(), "The GPU's span of a region instead of the host's."),
     "thread": _points_to("threads", "The thread, or the GPU's stream, it was on."),
     "ts": _TS,
@@ -257,9 +259,7 @@ INPUTS = {
     "strides": Column(
         pl.List(pl.List(pl.Int64())), "Strides of each input; torch 2.4 on."
     ),
-    "values": Column(
-        pl.List(pl.String()), "Value of each scalar input; torch 2.1 on."
-    ),
+    "values": Column(pl.List(pl.String()), "Value of each scalar input; torch 2.1 on."),
     "dims_text": Column(pl.String(), "The shapes as recorded, tensor lists in full."),
 }
 
@@ -295,7 +295,9 @@ TABLES = {
     "ops": Table("Operators that the host ran, one row a call.", OPS),
     "kernels": Table("What the GPU did: kernels, copies and sets.", KERNELS),
     "runtime": Table("Calls of the CUDA or HIP runtime and driver.", RUNTIME),
-    "annotations": Table("Regions named by record_function, on host and GPU.", ANNOTATIONS),
+    "annotations": Table(
+        "Regions named by record_function, on host and GPU.", ANNOTATIONS
+    ),
     "steps": Table("The profiler's steps.", STEPS),
     "frames": Table("Python calls, where stacks were recorded.", FRAMES),
     "memory": Table("Allocations and frees, where memory was recorded.", MEMORY),

@@ -1,0 +1,86 @@
+"""Where the GPU's time goes: by phase and kind, by op, by kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+_SOURCE = ("module", "file", "line", "function")
+
+
+def by_kind_and_phase(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the time and number of kernels of each kind in each phase."""
+    return (
+        kernels.group_by("kind", "phase")
+        .agg(time=pl.col("dur").sum(), kernels=pl.len())
+        .sort("time", "kind", "phase", descending=[True, False, False])
+    )
+
+
+def by_op(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the time of the kernels that ops launch themselves, longest first.
+
+    Ops of one name with the same shapes, from the same place in the source, are one
+    row. ``calls`` counts the calls that launched something.
+    """
+    launched = kernels.select("op", "dur", "phase", "file", "line", "function").join(
+        trace.ops.select("inputs", op="id", name=pl.col("name").cast(pl.String)),
+        on="op",
+        how="left",
+    )
+    return (
+        launched.group_by("name", "inputs", "phase", "file", "line", "function")
+        .agg(
+            time=pl.col("dur").sum(),
+            kernels=pl.len(),
+            calls=pl.col("op").n_unique(),
+        )
+        .sort(
+            "time", "name", "inputs", "phase", "file", descending=[True, *[False] * 4]
+        )
+        .join(
+            trace.inputs.select("dims", inputs="id"),
+            on="inputs",
+            how="left",
+            maintain_order="left",
+        )
+    )
+
+
+def by_kernel(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the time and number of kernels of each name, longest first."""
+    return (
+        kernels.group_by("name")
+        .agg(
+            pl.col("kind", "dtype", "library").first(),
+            time=pl.col("dur").sum(),
+            kernels=pl.len(),
+        )
+        .with_columns(pl.col("name").cast(pl.String))
+        .sort("time", "name", descending=[True, False])
+    )
+
+
+def by_host_op(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the host's own time in ops, for traces without a GPU, longest first."""
+    ops = trace.ops
+    if windows["step"].null_count() == 0:
+        ops = ops.join(windows.select("step"), on="step", how="semi")
+    return (
+        ops.with_columns(pl.col("name").cast(pl.String))
+        .group_by("name", "inputs", "phase", "file", "line", "function")
+        .agg(time=pl.col("self_dur").sum(), calls=pl.len())
+        .sort(
+            "time", "name", "inputs", "phase", "file", descending=[True, *[False] * 4]
+        )
+        .join(
+            trace.inputs.select("dims", inputs="id"),
+            on="inputs",
+            how="left",
+            maintain_order="left",
+        )
+    )

@@ -1,0 +1,51 @@
+"""How much memory the GPU held at most, and what was going on then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+_CPU = 0
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """The moment at which a GPU held the most memory."""
+
+    device: int
+    allocated: int
+    reserved: int | None
+    """The most that the allocator held, at whatever moment."""
+    step: int | None
+    phase: str | None
+    op: str | None
+    place: str | None
+    """File and line of the op."""
+
+
+def peak_memory(trace: Trace) -> MemoryPeak | None:
+    """Return the peak of the GPU with the highest one; none if it was not recorded."""
+    events = trace.memory.filter(
+        pl.col("device_type") != _CPU, pl.col("allocated").is_not_null()
+    ).sort("allocated", "ts", descending=[True, False])
+    if not events.height:
+        return None
+    peak = events.row(0, named=True)
+    same = events.filter(pl.col("device") == peak["device"])
+    reserved = same["reserved"].max()
+    op = trace.ops.row(peak["op"], named=True) if peak["op"] is not None else {}
+    file, line = op.get("file"), op.get("line")
+    return MemoryPeak(
+        device=peak["device"],
+        allocated=peak["allocated"],
+        reserved=reserved if isinstance(reserved, int) else None,
+        step=peak["step"],
+        phase=peak["phase"],
+        op=op.get("name"),
+        place=f"{file}:{line}" if file else None,
+    )

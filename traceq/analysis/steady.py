@@ -1,0 +1,66 @@
+"""The part of a trace that averages are taken over: its steps without warm-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.intervals import covered
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The steps without warm-up, or the whole trace where there are none."""
+
+    windows: pl.DataFrame
+    """``step``, ``start`` and ``end``; without steps one row, whose step is null."""
+    kernels: pl.DataFrame
+    """The GPU work of these steps."""
+    gpu_busy: int
+    """Nanoseconds in which the busiest GPU ran work of these steps."""
+
+    @property
+    def count(self) -> int:
+        """How many steps there are; 1 for a trace without."""
+        return self.windows.height
+
+    @property
+    def time(self) -> int:
+        """How many nanoseconds the steps took together."""
+        return int((self.windows["end"] - self.windows["start"]).sum())
+
+
+def steady(trace: Trace) -> Steady:
+    """Return the part of a trace that stands for the rest of the run."""
+    steps = trace.steps.filter(~pl.col("warmup"))
+    if steps.height:
+        windows = steps.select("step", "start", "end")
+        kernels = trace.kernels.join(windows.select("step"), on="step", how="semi")
+        return Steady(windows, kernels, int(steps["gpu_busy"].sum()))
+    ends = [
+        (table["ts"] + table["dur"]).max()
+        for table in (trace.ops, trace.kernels, trace.runtime, trace.annotations)
+    ]
+    end = max((end for end in ends if isinstance(end, int)), default=0)
+    windows = pl.DataFrame(
+        {"step": [None], "start": [0], "end": [end]},
+        schema={"step": pl.Int64, "start": pl.Int64, "end": pl.Int64},
+    )
+    return Steady(windows, trace.kernels, _busy(trace.kernels))
+
+
+def _busy(kernels: pl.DataFrame) -> int:
+    by_device = (
+        kernels.lazy()
+        .select("device", start="ts", end=pl.col("ts") + pl.col("dur"))
+        .sort("start")
+        .group_by("device")
+        .agg(covered(pl.col("start"), pl.col("end")).sum().alias("busy"))
+        .collect()
+    )
+    return int(by_device["busy"].max() or 0)  # type: ignore[arg-type]  # an integer

@@ -1,0 +1,86 @@
+"""The application: its commands, its errors, its exit statuses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from traceq import __version__
+from traceq.cli import cache, output, query, schema, summary
+from traceq.errors import TraceqError
+
+CANNOT_WORK = 2
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example:  [bold]traceq summary trace.json.gz[/bold]",
+)
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if value:
+        output.write(f"traceq {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _traceq(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+        ),
+    ] = False,
+) -> None:
+    """Read what PyTorch's profiler recorded and say what is in it.
+
+    Works on saved traces, without a GPU and without torch: plain or gzipped, of every
+    torch since 1.8, from kilobytes to gigabytes.
+    """
+
+
+app.command(
+    "summary",
+    epilog="Example:  [bold]traceq summary before.json.gz after.json.gz[/bold]",
+)(summary.command)
+app.command(
+    "query",
+    epilog=(
+        'Example:  [bold]traceq query trace.json "SELECT name, sum(dur) AS ns FROM kernels'
+        ' GROUP BY name ORDER BY ns DESC LIMIT 5"[/bold]'
+    ),
+)(query.command)
+app.command("schema", epilog="Example:  [bold]traceq schema kernels[/bold]")(
+    schema.command
+)
+app.add_typer(cache.app, name="cache")
+
+
+def main() -> None:
+    """Run the command line; exit 0 if all went well, 2 if traceq could not work."""
+    try:
+        app()
+    except TraceqError as error:
+        output.say(f"traceq: {error}")
+        sys.exit(CANNOT_WORK)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("TRACEQ_TRACEBACK"):
+            raise
+        output.say(
+            f"traceq: a fault in traceq itself, {type(error).__name__}: {error}; set"
+            " TRACEQ_TRACEBACK=1 to see where, and report it with the file if you can"
+        )
+        sys.exit(CANNOT_WORK)

@@ -1,0 +1,32 @@
+"""`traceq schema`: what is in the tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from traceq.cli import output
+from traceq.errors import UsageError
+from traceq.model.schema import TABLES
+from traceq.report import frames
+
+
+def command(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Tables to describe; all if none is given.", metavar="[TABLE...]"
+        ),
+    ] = None,
+) -> None:
+    """Say what each column of each table holds: type, unit and meaning."""
+    known = (*TABLES, "facts")
+    for name in tables or []:
+        if name not in known:
+            msg = f"there is no table {name!r}; there are " + ", ".join(known)
+            raise UsageError(msg)
+    text = frames.render_schema(
+        tuple(tables or ()), width=output.width(), color=output.color()
+    )
+    output.write(text)

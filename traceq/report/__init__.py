@@ -1,0 +1,1 @@
+"""Results as text: one function a format, and nothing here prints."""
