@@ -25,8 +25,8 @@ _END = re.compile(rb"\n\s*\],")
 _TIME = re.compile(rb'"ts": (\d+)')
 _STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 _NUMBER = re.compile(
-    rb'"(ts|id|External id|correlation|Sequence number|Ev Idx|Python id|Python parent id)'
-    rb'": (\d+)|"ProfilerStep#(\d+)"'
+    rb'"(ts|id|External id|correlation|Sequence number|Ev Idx|Python id'
+    rb'|Python parent id)": (\d+)|"ProfilerStep#(\d+)"'
 )
 
 
@@ -103,7 +103,11 @@ def _split(source: Path) -> tuple[bytes, bytes, bytes]:
     if start is None:
         msg = f"{source} is not a trace in Kineto's layout"
         raise ValueError(msg)
-    return content[: start.end()], content[start.end() : end.start()], content[end.start() :]
+    return (
+        content[: start.end()],
+        content[start.end() : end.start()],
+        content[end.start() :],
+    )
 
 
 def _copies(bodies: list[bytes]) -> Iterator[bytes]:

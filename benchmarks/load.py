@@ -41,7 +41,9 @@ def _orjson(path: Path) -> dict[str, Any]:
         content = gzip.decompress(content)
     events = orjson.loads(content)["traceEvents"]
     seconds = time.perf_counter() - start
-    timed = [event for event in events if event["ph"] == "X" and event["name"] != "[memory]"]
+    timed = [
+        event for event in events if event["ph"] == "X" and event["name"] != "[memory]"
+    ]
     return {
         "seconds": seconds,
         "rows": len(events),
@@ -131,7 +133,9 @@ def main() -> None:
     try:
         for size in options.mb or [400]:
             for layout in options.layout or [*LAYOUTS, "gzip"]:
-                _compare(_file(options.traces, folder, size, layout), f"{size} MB {layout}")
+                _compare(
+                    _file(options.traces, folder, size, layout), f"{size} MB {layout}"
+                )
     finally:
         if not options.folder:
             shutil.rmtree(folder)

@@ -1,4 +1,6 @@
-"""What traceq raises, in one tree::
+"""What traceq raises, in one tree.
+
+::
 
     TraceqError          the command ends with its message and exit status 2
     ├── InputError       a file that cannot be read as what it should be

@@ -62,8 +62,8 @@ def compute(trace: Trace, part: Steady) -> Compute:
     total = int(timed["dur"].sum())
     if covered < _ENOUGH * total:
         return Compute(
-            unknown=f"only {100 * covered / total:.0f}% of the time in matrix products can"
-            " be counted; the rest has no shapes"
+            unknown=f"only {100 * covered / total:.0f}% of the time in matrix products"
+            " can be counted; the rest has no shapes"
         )
     return _rate(trace, part, counted)
 
@@ -87,7 +87,7 @@ def _with_formats(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered_time(trace: Trace, timed: pl.DataFrame, counted: pl.DataFrame) -> int:
-    """Return how long the kernels ran that counted ops, or ops inside them, launched."""
+    """Return how long the kernels ran that counted ops, or ops inside, launched."""
     known = counted.select("op").unique()
     covered = 0
     rest = timed.select("op", "dur")

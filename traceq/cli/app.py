@@ -57,8 +57,8 @@ app.command(
 app.command(
     "query",
     epilog=(
-        'Example:  [bold]traceq query trace.json "SELECT name, sum(dur) AS ns FROM kernels'
-        ' GROUP BY name ORDER BY ns DESC LIMIT 5"[/bold]'
+        'Example:  [bold]traceq query trace.json "SELECT name, sum(dur) AS ns FROM'
+        ' kernels GROUP BY name ORDER BY ns DESC LIMIT 5"[/bold]'
     ),
 )(query.command)
 app.command("schema", epilog="Example:  [bold]traceq schema kernels[/bold]")(

@@ -20,8 +20,8 @@ def info() -> None:
     sizes = [size for _, size, _ in cache.entries()]
     traces = "trace" if len(sizes) == 1 else "traces"
     output.write(
-        f"{cache.directory()}: {len(sizes)} {traces}, {units.size(sum(sizes))} of at most"
-        f" {units.size(cache.size_limit())}\n"
+        f"{cache.directory()}: {len(sizes)} {traces}, {units.size(sum(sizes))}"
+        f" of at most {units.size(cache.size_limit())}\n"
     )
 
 

@@ -47,7 +47,7 @@ def write(text: str) -> None:
 def say(text: str) -> None:
     """Tell the person at the terminal something that is not the result."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr)
+        sys.stderr.write(text + "\n")
 
 
 @contextlib.contextmanager

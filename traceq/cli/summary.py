@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.analysis.summary import summarise
+from traceq.analysis.summary import Summary, summarise
 from traceq.cli import output
 from traceq.cli.loading import NoCache, load_shown
 from traceq.errors import TraceqError, UsageError
@@ -26,7 +26,7 @@ class Format(str, Enum):
 
 def command(
     paths: Annotated[
-        list[Path], typer.Argument(help="Traces, plain or gzipped.", metavar="TRACE...")
+        list[Path], typer.Argument(help="Traces, plain or gzipped.", metavar="TRACE")
     ],
     *,
     form: Annotated[
@@ -47,30 +47,38 @@ def command(
     if csv is not None and csv.exists():
         msg = f"{csv} exists already and will not be overwritten: give another name"
         raise UsageError(msg)
-    summaries, refused = [], 0
-    for path in paths:
-        try:
-            summaries.append(summarise(load_shown(path, cache=not no_cache)))
-        except TraceqError as error:
-            if len(paths) == 1:
-                raise
-            output.say(f"traceq: {error}")
-            refused += 1
+    found = [
+        _summary(path, cache=not no_cache, alone=len(paths) == 1) for path in paths
+    ]
+    summaries = [summary for summary in found if summary is not None]
     if csv is not None:
         _write_new(csv, summary_csv.render(summaries))
-    if form is Format.json:
-        output.write(summary_json.render(summaries))
-    elif form is Format.csv:
-        output.write(summary_csv.render(summaries))
-    elif form is Format.markdown:
-        output.write(summary_markdown.render(summaries))
-    elif summaries:
-        output.write(
-            summary_text.render(summaries, width=output.width(), color=output.color())
-        )
-    if refused:
-        msg = f"{refused} of {len(paths)} files could not be read"
+    if summaries:
+        output.write(_rendered(summaries, form))
+    if len(summaries) < len(paths):
+        msg = f"{len(paths) - len(summaries)} of {len(paths)} files could not be read"
         raise UsageError(msg)
+
+
+def _summary(path: Path, *, cache: bool, alone: bool) -> Summary | None:
+    """Summarise a trace; one that cannot be read does not keep the others from it."""
+    try:
+        return summarise(load_shown(path, cache=cache))
+    except TraceqError as error:
+        if alone:
+            raise
+        output.say(f"traceq: {error}")
+        return None
+
+
+def _rendered(summaries: list[Summary], form: Format) -> str:
+    if form is Format.json:
+        return summary_json.render(summaries)
+    if form is Format.csv:
+        return summary_csv.render(summaries)
+    if form is Format.markdown:
+        return summary_markdown.render(summaries)
+    return summary_text.render(summaries, width=output.width(), color=output.color())
 
 
 def _write_new(file: Path, text: str) -> None:

@@ -71,7 +71,9 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
     if tally.events == tally.lost:
         msg = f"{path} is not a trace: it has no event that can be read"
         raise InputError(msg)
-    finished, start = _finish({name: pl.concat(rows) for name, rows in work.parts.items()})
+    finished, start = _finish(
+        {name: pl.concat(rows) for name, rows in work.parts.items()}
+    )
     return RawTrace(
         tables=finished,
         header=cut.header,
@@ -193,7 +195,9 @@ def _threads(raw: list[pl.DataFrame], metadata: pl.DataFrame) -> pl.DataFrame:
         pl.col("text").cast(pl.Categorical).alias("lane"),
         lane.list.first().alias("pid"),
         lane.list.last().alias("tid"),
-        pl.Series("name", [str(name) if name else None for name in named], dtype=pl.String),
+        pl.Series(
+            "name", [str(name) if name else None for name in named], dtype=pl.String
+        ),
     )
 
 

@@ -1,7 +1,7 @@
-"""The text of a trace cut into chunks of events, and what stands around the events.
+r"""The text of a trace cut into chunks of events, and what stands around the events.
 
 All writers put the same bytes between two events, from the last brace of one to
-the first quote of the next: ``\\n  },\\n  {\\n    "`` in Kineto's files, ``}, {"``
+the first quote of the next: ``\n  },\n  {\n    "`` in Kineto's files, ``}, {"``
 in a file that another tool rewrote as one line. Inside a JSON string a quote is
 escaped and a newline cannot occur, so these bytes mean nothing else, but for a
 list of objects among an event's arguments, which the decoder puts together again.
@@ -32,14 +32,13 @@ _SAMPLE = 1 << 16
 _EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
 _SEPARATOR = re.compile(rb'\s{0,64}\}\s{0,64},\s{0,64}\{\s{0,64}"')
 _OPENING = re.compile(rb'\s*\{\s*"')
-_TIMES = re.compile(
-    rb'"ts":(\s*)-?[0-9.]+(\s*,\s*)"dur":(\s*)[0-9.]+(\s*,\s*)"args":'
-)
+_TIMES = re.compile(rb'"ts":(\s*)-?[0-9.]+(\s*,\s*)"dur":(\s*)[0-9.]+(\s*,\s*)"args":')
 _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
 _LAST_BRACE = re.compile(rb"\s*\}\s*$")
 
 # Never found in a text: for files with a single event, or none.
 _NO_SEPARATOR = b"\0"
+
 
 @dataclass
 class Cut:
@@ -102,10 +101,8 @@ def chunks(
 def _layout(sample: bytes) -> Layout:
     separators = Counter(match[0] for match in _SEPARATOR.finditer(sample))
     separator = max(separators, key=separators.__getitem__, default=_NO_SEPARATOR)
-    gaps = Counter(match.groups() for match in _TIMES.finditer(sample))
-    if not gaps:
-        return Layout(separator)
-    return Layout(separator, *map(len, max(gaps, key=gaps.__getitem__)))
+    gaps = Counter(tuple(map(len, match.groups())) for match in _TIMES.finditer(sample))
+    return Layout(separator, *max(gaps, key=gaps.__getitem__, default=()))
 
 
 def _head(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:

@@ -89,7 +89,7 @@ def _from_args(column: Column) -> pl.Expr:
 
 
 def _inputs() -> pl.Expr:
-    """Cut out the four lists of inputs as one text, as they stand and repeat together."""
+    """Cut out the four lists of inputs as one text: they repeat together."""
     args = pl.col("args")
     lists = [args.str.find(f'"{key}":', literal=True) for key in _INPUTS]
     first, last = pl.min_horizontal(lists), pl.max_horizontal(lists)

@@ -21,7 +21,7 @@ _KERNEL_COLUMNS = ("id", "name", "kind", "stream", "ts", "dur")
 def window_graph(
     trace: Tables, *, step: int | None, root: int | None
 ) -> nx.DiGraph[tuple[str, int]]:
-    """Build the graph of the ops of a step, or under a root, with what they launched."""
+    """Build the graph of the ops of a step, or under a root, and their launches."""
     ops = _chosen_ops(trace, step, root)
     inside = ops.select(op="id")
     calls = trace.runtime.join(inside, on="op", how="semi")

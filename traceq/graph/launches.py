@@ -6,7 +6,6 @@ import polars as pl
 
 from traceq.graph import source
 from traceq.graph.host import describe
-from traceq.graph.nesting import INDEX
 from traceq.model import names, schema
 
 _CONVOLUTION = "conv"

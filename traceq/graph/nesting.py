@@ -81,14 +81,18 @@ def self_times(
 def _by_row(times: pl.DataFrame, count: int) -> pl.Series:
     """Put the times where their rows are, and 0 elsewhere."""
     rows = row_numbers(count).to_frame("row")
-    return rows.join(times, on="row", how="left", maintain_order="left")["time"].fill_null(0)
+    return rows.join(times, on="row", how="left", maintain_order="left")[
+        "time"
+    ].fill_null(0)
 
 
 def _siblings_cross(
     thread: pl.Series, start: pl.Series, end: pl.Series, parent: pl.Series
 ) -> bool:
     """Tell whether any event begins inside another and outlasts it."""
-    family = pl.DataFrame({"thread": thread, "parent": parent, "start": start, "end": end})
+    family = pl.DataFrame(
+        {"thread": thread, "parent": parent, "start": start, "end": end}
+    )
     # Of two siblings the later one ends later, or it would be the other's child.
     after = family.sort("thread", "parent", maintain_order=True).select(
         sibling=pl.col("thread").eq_missing(pl.col("thread").shift(1))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from traceq.graph.host import HostTree
 from traceq.model import schema
+
+if TYPE_CHECKING:
+    from traceq.graph.host import HostTree
 
 _PHASE = pl.Enum(schema.PHASES)
 # Threads on which so much is autograd's are its own.

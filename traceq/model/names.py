@@ -29,7 +29,10 @@ _PHASE_OF_REGION = (
     ("forward", r"(?i)\bforward\b|\bfwd\b"),
     ("data", r"(?i)\b(data ?load(er|ing)?|next_batch|get_batch)\b"),
 )
-_BACKWARD_OP = r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::(AccumulateGrad|CppNode)"
+_BACKWARD_OP = (
+    r"^autograd::engine::evaluate_function|Backward\d*$"
+    r"|^torch::autograd::(AccumulateGrad|CppNode)"
+)
 # A compilation runs ops on fake tensors; this is what they run inside of.
 _COMPILING = (
     r"\(dynamo_timed\)$|^dynamo$|^entire_(frame|backward)_compile$|^backend_compile$"
@@ -165,21 +168,23 @@ _CALL = (
 # Packages whose frames are never what the user can change. The profiler cuts the
 # path down to what follows an entry of sys.path, so that it begins with the name.
 _LIBRARIES = """
-    torch torchvision torchaudio torchdata torchtext torchrec torchao torchmetrics
-    torchtune functorch triton caffe2 apex transformer_engine xformers flash_attn
-    flash_attn_interface bitsandbytes deepspeed fairscale megatron accelerate
-    transformers peft trl diffusers datasets evaluate huggingface_hub safetensors
-    tokenizers lightning lightning_fabric lightning_utilities pytorch_lightning ignite
-    fastai composer streaming timm einops fairseq detectron2 mmcv mmengine mmdet
-    torch_geometric torch_scatter torch_sparse dgl vllm sglang flashinfer liger_kernel
-    unsloth fbgemm_gpu horovod ray numpy scipy pandas polars pyarrow sklearn cupy numba
-    jax tensorflow keras tqdm wandb mlflow tensorboard tensorboardX omegaconf hydra
+    torch torchvision torchaudio torchdata torchtext torchrec torchao
+    torchmetrics torchtune functorch triton caffe2 apex transformer_engine
+    xformers flash_attn flash_attn_interface bitsandbytes deepspeed fairscale
+    megatron accelerate transformers peft trl diffusers datasets evaluate
+    huggingface_hub safetensors tokenizers lightning lightning_fabric
+    lightning_utilities pytorch_lightning ignite fastai composer streaming timm
+    einops fairseq detectron2 mmcv mmengine mmdet torch_geometric torch_scatter
+    torch_sparse dgl vllm sglang flashinfer liger_kernel unsloth fbgemm_gpu
+    horovod ray numpy scipy pandas polars pyarrow sklearn cupy numba jax
+    tensorflow keras tqdm wandb mlflow tensorboard tensorboardX omegaconf hydra
     absl click typer fire rich yaml PIL cv2 matplotlib requests urllib3 aiohttp
-    fsspec s3fs boto3 botocore grpc google pydantic attr attrs jsonargparse IPython
-    ipykernel jupyter_client tornado zmq traitlets pytest _pytest pluggy nvtx pynvml
-    psutil packaging setuptools pkg_resources filelock dill cloudpickle joblib sympy
-    mpmath networkx regex sentencepiece tiktoken nltk spacy webdataset decord av
-""".split()
+    fsspec s3fs boto3 botocore grpc google pydantic attr attrs jsonargparse
+    IPython ipykernel jupyter_client tornado zmq traitlets pytest _pytest pluggy
+    nvtx pynvml psutil packaging setuptools pkg_resources filelock dill
+    cloudpickle joblib sympy mpmath networkx regex sentencepiece tiktoken nltk
+    spacy webdataset decord av
+""".split()  # noqa: SIM905 - as a list it is a page long
 # Names of the standard library that people give to files of their own.
 _OWN_NAMES = {"code", "cmd", "profile", "test", "trace", "statistics", "this", "site"}
 _STDLIB = sorted(sys.stdlib_module_names - _OWN_NAMES)

@@ -288,7 +288,7 @@ class Table:
 
     def shaped(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame with these columns, in this order, in these types."""
-        return frame.select(list(self.columns)).cast(dict(self.dtypes))
+        return frame.select(list(self.columns)).cast(pl.Schema(self.dtypes))
 
 
 TABLES = {

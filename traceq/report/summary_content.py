@@ -66,8 +66,8 @@ def content(summary: Summary) -> Content:
 
 def overview(summaries: Sequence[Summary]) -> TextTable:
     """Return a table with one row a trace."""
-    numbers = ("steps", "ms/step", "GPU busy", "gemm", "launches", "< 5 µs")
-    numbers += ("peak memory", "MFU")
+    numbers = ["steps", "ms/step", "GPU busy", "gemm", "launches", "< 5 µs"]
+    numbers += ["peak memory", "MFU"]
     columns = (Column("trace"), *(Column(title, number=True) for title in numbers))
     return TextTable(columns, tuple(_overview_row(summary) for summary in summaries))
 

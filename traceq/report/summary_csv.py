@@ -49,7 +49,7 @@ def _row(summary: Summary) -> dict[str, object]:
     }
     for column, values in (("phase", PHASES), ("kind", KINDS)):
         for value in values:
-            time = summary.kinds.filter(pl.col(column) == value)["time"].sum()
+            time = int(summary.kinds.filter(pl.col(column) == value)["time"].sum())
             row[f"{column}_{value}_ms"] = _ms(time / summary.part.count)
     return row
 

@@ -21,14 +21,12 @@ _MOST_SHAPES = 3
 
 
 def printable(text: str) -> str:
-    """Return a text that cannot move the cursor, ring the bell or hide itself.
+    r"""Return a text that cannot move the cursor, ring the bell or hide itself.
 
     Names in a trace come from strangers, and terminals obey control codes.
 
-    >>> printable("aten::mm")
-    'aten::mm'
-    >>> print(printable("\\x1b[2Jgone"))
-    \\x1b[2Jgone
+    >>> print(printable("aten::mm"), printable("\x1b[2Jgone"))
+    aten::mm \x1b[2Jgone
     """
     if text.isascii() and text.isprintable():
         return text
