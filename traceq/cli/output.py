@@ -18,11 +18,11 @@ _PIPE_WIDTH = 100
 _BROKEN_PIPE = 128 + 13
 
 
-def width() -> int:
-    """Return how wide the output may be."""
+def width(*, of_pipe: int = _PIPE_WIDTH) -> int:
+    """Return how wide the output may be: a terminal's width, or what a pipe gets."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return shutil.get_terminal_size().columns
-    return _PIPE_WIDTH
+    return of_pipe
 
 
 def color() -> bool:

@@ -15,6 +15,8 @@ from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 from traceq.report import frames
 
+_UNBOUNDED = 1_000_000
+
 
 class Format(str, Enum):
     """How to write the result of a query."""
@@ -43,11 +45,14 @@ def command(
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         msg = f"the query cannot be run: {reason} (tables: {', '.join(TABLES)})"
         raise UsageError(msg) from None
+    if not found.width:
+        msg = "the query asks for nothing: begin it with SELECT"
+        raise UsageError(msg)
     if form is Format.csv:
         output.write(frames.render_csv(found))
     elif form is Format.json:
         output.write(frames.render_json(found))
     else:
-        output.write(
-            frames.render_table(found, width=output.width(), color=output.color())
-        )
+        # A pipe wants whole values; a terminal wants lines that fit.
+        width = output.width(of_pipe=_UNBOUNDED)
+        output.write(frames.render_table(found, width=width, color=output.color()))

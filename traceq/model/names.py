@@ -167,31 +167,37 @@ _CALL = (
 
 # Packages whose frames are never what the user can change. The profiler cuts the
 # path down to what follows an entry of sys.path, so that it begins with the name.
+# Names that people give to folders of their own, such as datasets, are not here.
 _LIBRARIES = """
     torch torchvision torchaudio torchdata torchtext torchrec torchao
     torchmetrics torchtune functorch triton caffe2 apex transformer_engine
     xformers flash_attn flash_attn_interface bitsandbytes deepspeed fairscale
-    megatron accelerate transformers peft trl diffusers datasets evaluate
-    huggingface_hub safetensors tokenizers lightning lightning_fabric
-    lightning_utilities pytorch_lightning ignite fastai composer streaming timm
-    einops fairseq detectron2 mmcv mmengine mmdet torch_geometric torch_scatter
-    torch_sparse dgl vllm sglang flashinfer liger_kernel unsloth fbgemm_gpu
-    horovod ray numpy scipy pandas polars pyarrow sklearn cupy numba jax
-    tensorflow keras tqdm wandb mlflow tensorboard tensorboardX omegaconf hydra
-    absl click typer fire rich yaml PIL cv2 matplotlib requests urllib3 aiohttp
-    fsspec s3fs boto3 botocore grpc google pydantic attr attrs jsonargparse
-    IPython ipykernel jupyter_client tornado zmq traitlets pytest _pytest pluggy
-    nvtx pynvml psutil packaging setuptools pkg_resources filelock dill
-    cloudpickle joblib sympy mpmath networkx regex sentencepiece tiktoken nltk
-    spacy webdataset decord av
+    megatron accelerate transformers peft trl diffusers huggingface_hub
+    safetensors tokenizers lightning lightning_fabric lightning_utilities
+    pytorch_lightning ignite fastai timm einops fairseq detectron2 mmcv mmengine
+    mmdet torch_geometric torch_scatter torch_sparse dgl vllm sglang flashinfer
+    liger_kernel unsloth fbgemm_gpu horovod ray numpy scipy pandas polars
+    pyarrow sklearn cupy numba jax tensorflow keras tqdm wandb mlflow
+    tensorboard tensorboardX omegaconf hydra absl click typer rich yaml PIL cv2
+    matplotlib requests urllib3 aiohttp fsspec s3fs boto3 botocore grpc pydantic
+    attr attrs jsonargparse IPython ipykernel jupyter_client tornado zmq
+    traitlets pytest _pytest pluggy nvtx pynvml psutil setuptools pkg_resources
+    filelock dill cloudpickle joblib sympy mpmath networkx sentencepiece
+    tiktoken nltk spacy webdataset
 """.split()  # noqa: SIM905 - as a list it is a page long
 # Names of the standard library that people give to files of their own.
 _OWN_NAMES = {"code", "cmd", "profile", "test", "trace", "statistics", "this", "site"}
-_STDLIB = sorted(sys.stdlib_module_names - _OWN_NAMES)
+_STDLIB_MODULES = sorted(sys.stdlib_module_names - _OWN_NAMES)
+_STDLIB_PACKAGES = """
+    asyncio collections concurrent ctypes email encodings html http importlib json
+    logging multiprocessing pathlib re sqlite3 sysconfig unittest urllib xml zoneinfo
+""".split()  # noqa: SIM905 - as a list it is a page long
 _FRAME = r"^(?<file>.+?)\((?<line>\d+)\): (?<function>.+)$"
 _LIBRARY_FILE = (
-    r"^<|/?(site|dist)-packages/|/lib/python\d|^/tmp/torchinductor"
-    rf"|^(.*/)?({'|'.join(_LIBRARIES)})(/|\.py$)|^({'|'.join(_STDLIB)})(/|\.py$)"
+    r"^<|/(site|dist)-packages/|/lib/python\d|^/tmp/torchinductor"
+    r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
+    rf"|^({'|'.join(_LIBRARIES + _STDLIB_PACKAGES)})/"
+    rf"|^({'|'.join(_STDLIB_MODULES)})\.py$"
 )
 
 

@@ -16,32 +16,64 @@ from traceq.report.text import printable, rendered
 if TYPE_CHECKING:
     from traceq.model.schema import Dtype
 
-_MOST_CELL = 100
+_GAP = 2
+_NARROWEST = 8
 
 
 def render_table(frame: pl.DataFrame, *, width: int, color: bool) -> str:
     """Return a frame as an aligned table, all rows of it."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name, dtype in frame.schema.items():
-        number = dtype.is_numeric()
+    names = [printable(name) for name in frame.columns]
+    rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
+    numbers = [dtype.is_numeric() for dtype in frame.dtypes]
+    wanted = [
+        max(len(name), *(len(row[at]) for row in rows), 0)
+        for at, name in enumerate(names)
+    ]
+    widths = _fitting(wanted, numbers, width - _GAP * (len(names) - 1))
+    table = Table(
+        box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold"
+    )
+    for name, number, column in zip(names, numbers, widths, strict=True):
         table.add_column(
-            Text(printable(name)),
+            Text(_shortened(name, column)),
             justify="right" if number else "left",
+            width=column,
             no_wrap=True,
-            overflow="ellipsis",
         )
-    for row in frame.iter_rows():
-        table.add_row(*(Text(_cell(value)) for value in row))
-    return rendered([table], width=width, color=color)
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        table.add_row(*(Text(_shortened(cell, column)) for cell, column in cells))
+    needed = sum(widths) + _GAP * len(widths)
+    return rendered([table], width=max(width, needed), color=color)
+
+
+def _fitting(wanted: list[int], numbers: list[bool], room: int) -> list[int]:
+    """Give columns their widths: texts share what the numbers leave.
+
+    Half a number is worse than half a name, so only texts give way.
+    """
+    room -= sum(width for width, number in zip(wanted, numbers, strict=True) if number)
+    texts = sorted(
+        (at for at, number in enumerate(numbers) if not number), key=wanted.__getitem__
+    )
+    widths = list(wanted)
+    for done, at in enumerate(texts):
+        share = max(_NARROWEST, room // (len(texts) - done))
+        widths[at] = min(wanted[at], share)
+        room -= widths[at]
+    return widths
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:,.6g}"
-    text = printable(str(value))
-    return text if len(text) <= _MOST_CELL else text[: _MOST_CELL - 1] + "…"
+        return f"{value:.6g}"
+    return printable(str(value))
 
 
 def render_csv(frame: pl.DataFrame) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -69,13 +70,25 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
     numbers = ["steps", "ms/step", "GPU busy", "gemm", "launches", "< 5 µs"]
     numbers += ["peak memory", "MFU"]
     columns = (Column("trace"), *(Column(title, number=True) for title in numbers))
-    return TextTable(columns, tuple(_overview_row(summary) for summary in summaries))
+    paths = [Path(summary.facts.path) for summary in summaries]
+    # A folder that all are in does not tell them apart.
+    one_folder = len({path.parent for path in paths}) == 1
+    rows = (
+        (_overview_name(path.name if one_folder else str(path), summary), *row)
+        for path, summary, row in zip(
+            paths, summaries, map(_overview_row, summaries), strict=True
+        )
+    )
+    return TextTable(columns, tuple(rows))
+
+
+def _overview_name(name: str, summary: Summary) -> str:
+    return printable(name) + (" (incomplete)" if summary.facts.incomplete else "")
 
 
 def _overview_row(summary: Summary) -> tuple[str, ...]:
     gemm = int(summary.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
     memory, mfu = summary.memory, summary.compute.utilisation
-    mark = " (incomplete)" if summary.facts.incomplete else ""
     on_gpu = (
         units.share(summary.part.gpu_busy, summary.part.time),
         units.share(gemm, summary.gpu_time),
@@ -83,7 +96,6 @@ def _overview_row(summary: Summary) -> tuple[str, ...]:
         f"{100 * summary.small_kernels:.0f}%",
     )
     return (
-        printable(summary.facts.path) + mark,
         str(summary.part.count) if summary.steps.height else "-",
         units.milliseconds(summary.step_time),
         *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
