@@ -176,6 +176,11 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
     inputs, finished["inputs"] = decode_inputs(finished["ops"]["inputs"])
     finished["ops"] = finished["ops"].with_columns(inputs)
     finished["threads"] = threads.drop("lane")
+    finished["other"] = finished["other"].with_columns(
+        pl.Series(
+            "args", [texts.tidy(args) for args in finished["other"]["args"]], pl.String
+        )
+    )
     return finished, start
 
 

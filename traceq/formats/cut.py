@@ -101,8 +101,10 @@ def chunks(
 def _layout(sample: bytes) -> Layout:
     separators = Counter(match[0] for match in _SEPARATOR.finditer(sample))
     separator = max(separators, key=separators.__getitem__, default=_NO_SEPARATOR)
-    gaps = Counter(tuple(map(len, match.groups())) for match in _TIMES.finditer(sample))
-    return Layout(separator, *max(gaps, key=gaps.__getitem__, default=()))
+    blanks = Layout(separator).blanks + "".join(
+        blank for blank in "\r\t" if blank.encode() in sample
+    )
+    return Layout(separator, blanks)
 
 
 def _head(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:

@@ -46,17 +46,15 @@ _FIRST = json.JSONDecoder(parse_float=str)
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands between the parts of an event in one file, learnt from its start.
+    """How a file is laid out, learnt from its start.
 
     An event that is laid out otherwise costs more time, and is read all the same.
     """
 
     separator: bytes
     """Between two events, from the last brace of one to the first quote of the next."""
-    before_ts: int = 1
-    after_ts: int = 2
-    before_dur: int = 1
-    after_dur: int = 2
+    blanks: str = " ,\n"
+    """What may stand around a number; few, as each is tried on each number."""
 
 
 def _find(key: str) -> pl.Expr:
@@ -89,19 +87,23 @@ def _columns(layout: Layout) -> dict[str, pl.Expr]:
     text = pl.col("text")
     end = text.str.len_bytes()
     ts, dur, args = pl.col("ts"), pl.col("dur"), pl.col("args").fill_null(end)
-    # Where the keys do not stand in this order, there is no number between them. An
-    # event without duration has after its time what others have after the duration.
-    before_ts = ts + len('"ts":') + layout.before_ts
-    after_ts = (dur - layout.after_ts).fill_null(args - layout.after_dur)
-    before_dur = dur + len('"dur":') + layout.before_dur
+    # Where the keys do not stand in this order, there is no number between them.
+    ts_text = _between(ts + len('"ts":'), dur.fill_null(args))
+    dur_text = _between(dur + len('"dur":'), args)
     args_needed = ~text.str.contains(_WITHOUT_ARGS, literal=True)
     return {
         "head": _between(pl.lit(0), ts).cast(pl.Categorical),
-        "ts": _nanoseconds(_between(before_ts, after_ts)),
-        "dur": _nanoseconds(_between(before_dur, args - layout.after_dur)),
+        "ts": _nanoseconds(ts_text.str.strip_chars(layout.blanks)),
+        "dur": _nanoseconds(dur_text.str.strip_chars(layout.blanks)),
         "args": _between(pl.when(args_needed).then(args + len('"args":')), end),
-        "good": text.str.contains(_HEAD),
+        "good": text.str.contains(_HEAD)
+        & (pl.col("args").is_null() | _ends_in_brace()),
     }
+
+
+def _ends_in_brace() -> pl.Expr:
+    # Otherwise a list of objects among the arguments was taken for a row of events.
+    return pl.col("text").str.ends_with("}")
 
 
 @dataclass

@@ -51,7 +51,8 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str) -> Facts:
 def read_devices(raw: RawTrace) -> pl.DataFrame:
     """Make the table of GPUs."""
     said = (raw.footer | raw.header).get("deviceProperties")
-    listed = [entry for entry in said or [] if isinstance(entry, dict)]
+    entries = said if isinstance(said, list) else []
+    listed = [entry for entry in entries if isinstance(entry, dict)]
     used = raw.tables["kernels"]["device"].drop_nulls().unique().to_list()
     rows = [
         {

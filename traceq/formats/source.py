@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 BLOCK = 4 << 20
-_COMPRESSED_BLOCK = 1 << 18
+_PACKED_BLOCK = 1 << 16
 
 # What other files begin with, and what to say of them.
 _STRANGERS = (
@@ -27,6 +27,17 @@ _STRANGERS = (
 )
 _GZIP = b"\x1f\x8b"
 _PICKLE_PROTOCOLS = range(2, 6)
+
+
+def _bytes_before_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """Unpack byte by byte what comes before the place at which unpacking fails."""
+    for at in range(len(packed)):
+        try:
+            block = unpacker.decompress(packed[at : at + 1])
+        except zlib.error:
+            return
+        if block:
+            yield block
 
 
 class Source:
@@ -61,6 +72,8 @@ class Source:
                 yield block
             if first:
                 msg = f"{self.path} is empty: there is no trace in it"
+                if self.damage:
+                    msg = f"{self.path} cannot be unpacked: {self.damage}"
                 raise InputError(msg)
 
     def _open(self) -> BinaryIO:
@@ -84,27 +97,28 @@ class Source:
         """Unpack with a bound on each block, so that a gzip bomb stays small."""
         unpacker = zlib.decompressobj(wbits=31)
         packed = b""
-        try:
-            while True:
-                packed = unpacker.unconsumed_tail or packed
-                if unpacker.eof:
-                    packed = unpacker.unused_data or self._read(file, _COMPRESSED_BLOCK)
-                    # What follows the end of a member is another member, or
-                    # padding that every gzip tool ignores.
-                    if not packed.startswith(_GZIP):
-                        return
-                    unpacker = zlib.decompressobj(wbits=31)
-                elif not packed:
-                    packed = self._read(file, _COMPRESSED_BLOCK)
-                    if not packed:
-                        self.damage = "the gzip stream is cut off"
-                        return
+        while True:
+            if unpacker.eof:
+                packed = unpacker.unused_data or self._read(file, _PACKED_BLOCK)
+                # What follows the end of a member is another member, or padding
+                # that every gzip tool ignores.
+                if not packed.startswith(_GZIP):
+                    return
+                unpacker = zlib.decompressobj(wbits=31)
+            else:
+                packed = unpacker.unconsumed_tail or self._read(file, _PACKED_BLOCK)
+                if not packed:
+                    self.damage = "the gzip stream is cut off"
+                    return
+            before = unpacker.copy()
+            try:
                 block = unpacker.decompress(packed, BLOCK)
-                packed = b""
-                if block:
-                    yield block
-        except zlib.error:
-            self.damage = "the gzip stream is damaged"
+            except zlib.error:
+                self.damage = "the gzip stream is damaged"
+                yield from _bytes_before_damage(before, packed)
+                return
+            if block:
+                yield block
 
     def _read(self, file: BinaryIO, count: int) -> bytes:
         try:

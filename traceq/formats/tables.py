@@ -114,7 +114,7 @@ def _columns(table: str) -> dict[str, pl.Expr]:
     elif table == "memory":
         columns["out_of_memory"] = pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
     elif table == "other":
-        columns["args"] = pl.col("args").cast(pl.Categorical)
+        columns["args"] = pl.col("args")
     return columns
 
 

@@ -31,8 +31,10 @@ def parse(text: str) -> dict[str, Any]:
     """Parse ``"key": value, …`` or ``{"key": value, …}``; empty if it is neither."""
     text = text.strip(_AROUND)
     if not text.startswith("{"):
-        # The first quote of an event went with the separator.
-        text = "{" + ("" if text.startswith('"') else '"') + text + "}"
+        # The first quote of an event went with the separator; a part that was cut out
+        # of arguments may have their last brace.
+        quote = "" if text.startswith('"') else '"'
+        text = "{" + quote + text.removesuffix("}") + "}"
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -49,3 +51,13 @@ def parse_head(text: str) -> Head:
     keys = ("ph", "cat", "name", "pid", "tid")
     head = Head(*("" if found.get(key) is None else str(found[key]) for key in keys))
     return head._replace(name=_ADDRESS.sub(">", head.name))
+
+
+def tidy(args: str | None) -> str | None:
+    """Return arguments without the blanks that the file's layout puts into them."""
+    if not args or not args.strip():
+        return None
+    try:
+        return orjson.dumps(orjson.loads(args)).decode()
+    except orjson.JSONDecodeError:
+        return args.strip()

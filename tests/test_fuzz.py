@@ -1,0 +1,255 @@
+"""Whatever is in a file: a trace, or one sentence; never a crash, a hang or a flood."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from layouts import LAYOUTS
+
+import traceq
+from traceq.analysis.summary import summarise
+from traceq.errors import TraceqError
+from traceq.report import summary_csv, summary_json, summary_markdown, summary_text
+from traceq.testing import draw
+
+DOCUMENT = draw(
+    """
+    host     [ProfilerStep#1                                       ]
+    host      [train.py(3): main                                  ]
+    host       [aten::mm            ] [autograd::engine::evaluate_function: MmBackward0]
+    host        [cudaLaunchKernel>1]   [cudaMemcpyAsync>2     ]
+    gpu 7                      [nvjet_tst<1  ] [Memcpy HtoD (Pageable -> Device)<2 ]
+    """,
+    {
+        "aten::mm": {
+            "Input Dims": [[4, 8], [8, 2]],
+            "Input type": ["float", "float"],
+            "Sequence number": 3,
+            "Fwd thread id": 0,
+        },
+        "autograd::engine::evaluate_function: MmBackward0": {
+            "Sequence number": 3,
+            "Fwd thread id": 1,
+        },
+    },
+)
+DOCUMENT["deviceProperties"] = [{"id": 0, "name": "NVIDIA H200", "numSms": 132}]
+DOCUMENT["distributedInfo"] = {"rank": 0, "world_size": 2}
+TEXTS = [write(DOCUMENT).encode() for write in LAYOUTS.values()]
+
+examples = settings(
+    max_examples=60,
+    deadline=timedelta(seconds=10),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def use(content: bytes) -> None:
+    """Do with a file what a user does; only a refusal may come out."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        path.write_bytes(content)
+        try:
+            trace = traceq.load(path, cache=False)
+        except TraceqError as refusal:
+            assert "\n" not in str(refusal)
+            return
+        summary = summarise(trace)
+        summary_text.render([summary], width=80, color=False)
+        summary_text.render([summary, summary], width=40, color=True)
+        for report in (summary_json, summary_csv, summary_markdown):
+            report.render([summary])
+
+
+@examples
+@given(st.sampled_from(TEXTS), st.data())
+def test_files_cut_anywhere(text: bytes, data: st.DataObject) -> None:
+    use(text[: data.draw(st.integers(0, len(text)))])
+
+
+@examples
+@given(st.sampled_from(TEXTS), st.data())
+def test_bytes_flipped_anywhere(text: bytes, data: st.DataObject) -> None:
+    flipped = bytearray(text)
+    for _ in range(data.draw(st.integers(1, 8))):
+        flipped[data.draw(st.integers(0, len(text) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
+    use(bytes(flipped))
+
+
+@examples
+@given(st.sampled_from(TEXTS), st.binary(max_size=40), st.data())
+def test_junk_inserted_anywhere(text: bytes, junk: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(text)))
+    use(text[:at] + junk + text[at:])
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=8),
+    lambda children: (
+        st.lists(children, max_size=3)
+        | st.dictionaries(st.text(max_size=5), children, max_size=3)
+    ),
+    max_leaves=6,
+)
+KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id", "s")
+ARGUMENTS = (
+    "correlation",
+    "stream",
+    "device",
+    "Input Dims",
+    "Input type",
+    "Concrete Inputs",
+)
+ARGUMENTS += (
+    "Sequence number",
+    "Fwd thread id",
+    "bytes",
+    "Bytes",
+    "Total Allocated",
+    "grid",
+)
+CATEGORIES = ("cpu_op", "kernel", "cuda_runtime", "user_annotation", "python_function")
+CATEGORIES += ("cpu_instant_event", "gpu_memcpy", "overhead", "Trace")
+
+
+@examples
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(KEYS), VALUES), max_size=6)
+)
+def test_values_of_wrong_types(changes: list[tuple[int, str, Any]]) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    for at, key, value in changes:
+        document["traceEvents"][at][key] = value
+    use(json.dumps(document).encode(errors="replace"))
+
+
+@examples
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(CATEGORIES), st.sampled_from(ARGUMENTS), VALUES),
+        max_size=6,
+    )
+)
+def test_arguments_of_wrong_types(changes: list[tuple[str, str, Any]]) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    for category, key, value in changes:
+        event = {
+            "ph": "X",
+            "cat": category,
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 1,
+            "ts": 4,
+            "dur": 3,
+        }
+        document["traceEvents"].append(event | {"args": {key: value}})
+    use(json.dumps(document).encode(errors="replace"))
+
+
+@examples
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "deviceProperties",
+                "distributedInfo",
+                "baseTimeNanoseconds",
+                "cuda_runtime_version",
+                "schemaVersion",
+            ]
+        ),
+        VALUES,
+    )
+)
+def test_headers_of_wrong_types(header: dict[str, Any]) -> None:
+    use(
+        json.dumps(header | {"traceEvents": DOCUMENT["traceEvents"]}).encode(
+            errors="replace"
+        )
+    )
+
+
+@examples
+@given(st.lists(st.sampled_from(DOCUMENT["traceEvents"]), min_size=1, max_size=40))
+def test_events_doubled_and_missing(events: list[dict[str, Any]]) -> None:
+    use(json.dumps({"traceEvents": events}).encode())
+
+
+@examples
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(CATEGORIES),
+            st.integers(0, 30),
+            st.integers(0, 30),
+            st.integers(1, 2),
+            st.integers(0, 3),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_spans_that_overlap_in_any_way(
+    spans: list[tuple[str, int, int, int, int]],
+) -> None:
+    events = [
+        {"ph": "X", "cat": category, "name": f"ProfilerStep#{tie}", "pid": 1, "tid": tid, "ts": ts, "dur": dur,
+         "args": {"correlation": tie, "device": 0, "stream": tid, "Sequence number": tie, "Fwd thread id": tie % 2}}
+        for category, ts, dur, tid, tie in spans
+    ]  # fmt: skip
+    use(json.dumps(events).encode())
+
+
+def test_deep_nesting_is_refused_or_lost_not_followed() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    event = '{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {"x": %s}}'
+    for text in (
+        deep,
+        f"[{event % deep}, {event % 1}]",
+        '{"a": %s, "traceEvents": [%s]}' % (deep, event % 1),
+    ):
+        use(text.encode())
+
+
+def test_a_very_deep_stack_of_ops_is_read() -> None:
+    depth = 3_000
+    events = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "f",
+            "pid": 1,
+            "tid": 1,
+            "ts": at,
+            "dur": 2 * depth - 2 * at,
+        }
+        for at in range(depth)
+    ]
+    after = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "g",
+        "pid": 1,
+        "tid": 1,
+        "ts": 3 * depth,
+        "dur": 1,
+    }
+    use(json.dumps([*events, after]).encode())
+
+
+def test_long_runs_of_blanks_are_no_trap() -> None:
+    use(b'{"traceEvents": [' + b" " * 3_000_000 + b"}")
+    use(b'{"traceEvents": [{"ph": "X"}' + b"\n" * 3_000_000 + b"]")

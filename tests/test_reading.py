@@ -1,0 +1,473 @@
+"""Any trace, however it is written, becomes the same tables."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from layouts import LAYOUTS
+from polars.testing import assert_frame_equal
+
+import traceq
+from traceq.model.schema import TABLES
+from traceq.testing import draw
+
+DOCUMENT = draw(
+    """
+    host     [ProfilerStep#1                                       ]
+    host      [train.py(3): main                                  ]
+    host       [aten::addmm         ] [aten::copy_              ]
+    host        [cudaLaunchKernel>1]   [cudaMemcpyAsync>2     ]
+    gpu 7                      [nvjet_tst<1  ] [Memcpy HtoD (Pageable -> Device)<2 ]
+    """,
+    {
+        "aten::addmm": {
+            "External id": 5,
+            "Sequence number": 7,
+            "Fwd thread id": 0,
+            "Input Dims": [[64], [4, 64], [64, 8], [], []],
+            "Input type": ["float", "c10::BFloat16", "c10::BFloat16", "Scalar", ""],
+            "Input Strides": [[1], [64, 1], [1, 64], [], []],
+            "Concrete Inputs": ["", "", "", "1", "[2, 3]"],
+            "Ev Idx": 3,
+        },
+        "nvjet_tst": {
+            "grid": [12, 1, 1],
+            "block": [256, 1, 1],
+            "registers per thread": 32,
+        },
+        "Memcpy HtoD (Pageable -> Device)": {"bytes": 4096},
+    },
+)
+DOCUMENT["traceEvents"] += [
+    {
+        "ph": "M",
+        "name": "thread_name",
+        "pid": 1000,
+        "tid": 1,
+        "ts": 0,
+        "args": {"name": "main"},
+    },
+    {"ph": "s", "id": 1, "pid": 1000, "tid": 1, "ts": 5, "cat": "ac2g", "name": "ac2g"},
+    {
+        "ph": "f",
+        "id": 1,
+        "pid": 0,
+        "tid": 7,
+        "ts": 9,
+        "cat": "ac2g",
+        "name": "ac2g",
+        "bp": "e",
+    },
+    {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "s": "t",
+        "name": "[memory]",
+        "pid": 1000,
+        "tid": 1,
+        "ts": 8,
+        "args": {
+            "Bytes": -512,
+            "Addr": 140,
+            "Total Allocated": 1024,
+            "Device Type": 1,
+            "Device Id": 0,
+        },
+    },
+    {
+        "ph": "X",
+        "cat": "Trace",
+        "name": "PyTorch Profiler (0)",
+        "pid": "Spans",
+        "tid": "x",
+        "ts": 0,
+        "dur": 60,
+        "args": {"Op count": 0},
+    },
+    {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 61},
+]
+
+
+def write(folder: Path, text: str, name: str = "trace.json") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def load_text(folder: Path, text: str) -> traceq.Trace:
+    return traceq.load(write(folder, text), cache=False)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> traceq.Trace:
+    return load_text(tmp_path_factory.mktemp("expected"), json.dumps(DOCUMENT))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_trace_is_the_same_in_every_layout(
+    layout: str, expected: traceq.Trace, tmp_path: Path
+) -> None:
+    trace = load_text(tmp_path, LAYOUTS[layout](DOCUMENT))
+
+    assert trace.facts.events == len(DOCUMENT["traceEvents"])
+    assert trace.facts.flows == 2
+    assert trace.facts.damage == ()
+    for name, table in expected.frames_by_name().items():
+        assert_frame_equal(trace.table(name), table)
+
+
+def test_a_gzipped_trace_is_the_same(expected: traceq.Trace, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    text = LAYOUTS["kineto-2.11"](DOCUMENT).encode()
+    # Two members, as parallel compressors write.
+    path.write_bytes(gzip.compress(text[:300]) + gzip.compress(text[300:]))
+
+    trace = traceq.load(path, cache=False)
+
+    assert_frame_equal(trace.ops, expected.ops)
+    assert trace.facts.damage == ()
+
+
+def test_a_trace_larger_than_a_chunk_is_read_in_parts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("traceq.formats.chrome._CHUNK", 2_000)
+    monkeypatch.setattr("traceq.formats.chrome._BATCH", 1_000)
+    monkeypatch.setattr("traceq.formats.source.BLOCK", 300)
+    events = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": f"op{at}",
+            "pid": 1,
+            "tid": 1,
+            "ts": at,
+            "dur": 1,
+            "args": {"Ev Idx": at},
+        }
+        for at in range(500)
+    ]
+
+    trace = load_text(tmp_path, LAYOUTS["kineto-2.11"]({"traceEvents": events}))
+
+    assert trace.ops["name"].to_list() == [f"op{at}" for at in range(500)]
+    assert trace.facts.damage == ()
+
+
+@pytest.mark.parametrize(
+    ("ts", "nanoseconds"),
+    [
+        ("1682725898236567", 1_682_725_898_236_567_000),
+        ("3844467395529.833", 3_844_467_395_529_833),
+        ("136.73", 136_730),
+        ("37.502999999999986", 37_503),
+        ("1.5e3", 1_500_000),
+        ('"12.5"', 12_500),
+        ("0", 0),
+        ("-3.25", -3_250),
+    ],
+)
+def test_times_become_nanoseconds_without_loss(
+    ts: str, nanoseconds: int, tmp_path: Path
+) -> None:
+    text = (
+        '[{"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 1, "ts": %s, "dur": 0.125},'
+        ' {"ph": "X", "cat": "cpu_op", "name": "late", "pid": 1, "tid": 1,'
+        ' "ts": 9000000000000000.001, "dur": 2}]'
+    )
+    trace = load_text(tmp_path, text % ts)
+
+    first, late = trace.ops["ts"]
+    assert late - first == 9_000_000_000_000_000_001 - nanoseconds
+    assert trace.ops["dur"].to_list() == [125, 2000]
+
+
+def test_time_counts_from_the_earliest_event_and_the_facts_say_when_that_was(
+    tmp_path: Path,
+) -> None:
+    event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "a",
+        "pid": 1,
+        "tid": 1,
+        "ts": 7.25,
+        "dur": 1,
+    }
+    trace = load_text(
+        tmp_path, json.dumps({"baseTimeNanoseconds": 1_000_000, "traceEvents": [event]})
+    )
+
+    assert trace.ops["ts"].to_list() == [0]
+    assert trace.facts.start_ns == 1_007_250
+
+
+def test_inputs_are_decoded(expected: traceq.Trace) -> None:
+    addmm = expected.ops.filter(pl.col("name") == "aten::addmm")
+    inputs = expected.inputs.row(addmm["inputs"][0], named=True)
+
+    assert inputs["dims"] == [[64], [4, 64], [64, 8], [], []]
+    assert inputs["types"] == ["float", "c10::BFloat16", "c10::BFloat16", "Scalar", ""]
+    assert inputs["strides"] == [[1], [64, 1], [1, 64], [], []]
+    assert inputs["values"] == ["", "", "", "1", "[2, 3]"]
+
+
+def test_a_list_of_tensors_has_no_dims_but_its_text(tmp_path: Path) -> None:
+    args = {
+        "Input Dims": [[[2, 3], [4, 3]], []],
+        "Input type": ["TensorList", "Scalar"],
+    }
+    event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::cat",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 1,
+        "args": args,
+    }
+    inputs = load_text(tmp_path, json.dumps([event])).inputs.row(0, named=True)
+
+    assert inputs["dims"] == [None, []]
+    assert json.loads(inputs["dims_text"]) == args["Input Dims"]
+
+
+def test_same_inputs_are_one_row(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": at, "dur": 1,
+         "args": {"External id": at, "Input Dims": [[2, 3], [3, 4]], "Ev Idx": at}}
+        for at in range(5)
+    ]  # fmt: skip
+    trace = load_text(tmp_path, json.dumps(events))
+
+    assert trace.inputs.height == 1
+    assert trace.ops["inputs"].to_list() == [0] * 5
+
+
+def test_addresses_of_objects_are_not_part_of_a_name(tmp_path: Path) -> None:
+    name = "<built-in method append of list object at 0x7f1f8557b7c0>"
+    event = {
+        "ph": "X",
+        "cat": "python_function",
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 1,
+        "args": {},
+    }
+
+    frames = load_text(tmp_path, json.dumps([event])).frames
+
+    assert frames["name"].to_list() == ["<built-in method append of list object>"]
+
+
+def test_names_need_not_be_ascii(tmp_path: Path) -> None:
+    event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "加法 → ü",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 2,
+        "args": {"Ev Idx": 1},
+    }
+    for ascii_only in (True, False):
+        text = json.dumps([event, event], ensure_ascii=ascii_only)
+        trace = load_text(tmp_path, text)
+        assert trace.ops["name"].to_list() == ["加法 → ü"] * 2
+        assert trace.ops["dur"].to_list() == [2000, 2000]
+
+
+OLD_NAMES = {
+    "Operator": "ops",
+    "Kernel": "kernels",
+    "Memcpy": "kernels",
+    "Memset": "kernels",
+    "Runtime": "runtime",
+    "gpu_user_Annotation": "annotations",
+}
+
+
+@pytest.mark.parametrize("category", OLD_NAMES)
+def test_categories_of_old_versions_are_known(category: str, tmp_path: Path) -> None:
+    event = {
+        "ph": "X",
+        "cat": category,
+        "name": "a",
+        "pid": 1,
+        "tid": "stream 7",
+        "ts": 1,
+        "dur": 1,
+        "args": {},
+    }
+    op = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "b",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 1,
+        "args": {},
+    }
+
+    trace = load_text(tmp_path, json.dumps([event, op]))
+
+    assert "a" in trace.table(OLD_NAMES[category])["name"]
+
+
+def test_regions_of_old_versions_were_operators(tmp_path: Path) -> None:
+    event = {
+        "ph": "X",
+        "cat": "Operator",
+        "name": "ProfilerStep#3",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 9,
+        "args": {},
+    }
+
+    trace = load_text(tmp_path, json.dumps([event]))
+
+    assert trace.steps["step"].to_list() == [3]
+
+
+def test_the_profiler_before_kineto_had_processes_for_categories(
+    tmp_path: Path,
+) -> None:
+    events = [
+        {
+            "name": "aten::mm",
+            "ph": "X",
+            "ts": 1.5,
+            "dur": 2,
+            "tid": 1,
+            "pid": "CPU functions",
+            "args": {},
+        },
+        {
+            "name": "gemm",
+            "ph": "X",
+            "ts": 3,
+            "dur": 2,
+            "tid": 0,
+            "pid": "CUDA functions",
+            "args": {},
+        },
+    ]
+    trace = load_text(tmp_path, json.dumps(events))
+
+    assert trace.ops["name"].to_list() == ["aten::mm"]
+    assert trace.kernels["name"].to_list() == ["gemm"]
+
+
+def test_an_allocation_is_a_moment_though_the_python_exporter_gives_it_a_duration(
+    tmp_path: Path,
+) -> None:
+    memory = {"ph": "X", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 2, "dur": 900,
+              "args": {"Bytes": 64, "Device Type": 0}}  # fmt: skip
+    ops = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": name,
+            "pid": 1,
+            "tid": 1,
+            "ts": ts,
+            "dur": 5,
+            "args": {},
+        }
+        for name, ts in (("outer", 0), ("later", 10))
+    ]
+    trace = load_text(tmp_path, json.dumps([*ops, memory]))
+
+    assert trace.memory["op"].to_list() == [0]
+    assert trace.ops["parent"].to_list() == [None, None]
+
+
+def test_a_list_of_objects_among_the_arguments_is_not_a_row_of_events(
+    tmp_path: Path,
+) -> None:
+    strange = {"ph": "X", "cat": "cpu_op", "name": "strange", "pid": 1, "tid": 1, "ts": 1, "dur": 9,
+               "args": {"parts": [{"a": 1}, {"b": 2}, {"c": 3}], "Sequence number": 4}}  # fmt: skip
+    plain = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "plain",
+        "pid": 1,
+        "tid": 1,
+        "ts": 2,
+        "dur": 1,
+        "args": {},
+    }
+
+    trace = load_text(tmp_path, json.dumps([plain, strange, plain]))
+
+    assert sorted(trace.ops["name"]) == ["plain", "plain", "strange"]
+    assert trace.ops.filter(pl.col("name") == "strange")["sequence"].to_list() == [4]
+    assert trace.facts.damage == ()
+
+
+def test_a_file_may_change_its_layout_in_the_middle(tmp_path: Path) -> None:
+    event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "a",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 9,
+        "args": {"Ev Idx": 1},
+    }
+    first = LAYOUTS["kineto-2.11"]({"traceEvents": [event] * 20})
+    merged = first.replace("\n  ],", ", " + json.dumps([event] * 3)[1:-1] + "\n  ],")
+
+    trace = load_text(tmp_path, merged)
+
+    assert trace.ops.height == 23
+    assert trace.facts.events == 23
+
+
+def test_an_event_that_fits_no_table_is_kept_with_its_arguments(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "a",
+            "pid": 1,
+            "tid": 1,
+            "ts": 1,
+            "dur": 9,
+            "args": {},
+        },
+        {
+            "ph": "X",
+            "cat": "cuda_sync",
+            "name": "Stream Sync",
+            "pid": 0,
+            "tid": 7,
+            "ts": 1,
+            "dur": 2,
+            "args": {"stream": 7},
+        },
+    ]
+    other = load_text(tmp_path, json.dumps(events)).other
+
+    assert other["category"].to_list() == ["cuda_sync"]
+    assert json.loads(other["args"][0]) == {"stream": 7}
+
+
+def test_every_table_has_the_published_columns(fixture_trace: Path) -> None:
+    trace = traceq.load(fixture_trace)
+
+    for name, table in trace.frames_by_name().items():
+        assert dict(table.schema) == TABLES[name].dtypes

@@ -1,0 +1,97 @@
+"""Traces drawn as text: the picture is the test.
+
+One line is one lane, one character is one microsecond, and a span runs from its
+``[`` to its ``]``::
+
+    host     [ProfilerStep#1                          ]
+    host      [train.py(3): main                     ]
+    host       [aten::mm           ] [aten::item    ]
+    host        [cudaLaunchKernel>1]
+    gpu 7                      [gemm<1             ]
+
+``host`` is a thread, ``host 2`` another one; ``gpu 7`` is stream 7 of the GPU.
+``>1`` after a call and ``<1`` after a kernel tie the two together. What a span is
+follows from its name; ``@name`` makes it a region of record_function.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from traceq.loading import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceq.trace import Trace
+
+_SPAN = re.compile(r"\[([^\]]*)\]")
+_TIE = re.compile(r"\s*[<>](\d+)\s*$")
+_PID = 1000
+_REGION = re.compile(r"@|ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
+_CALL = re.compile(r"(cuda|cu|hip)[A-Z]")
+_PYTHON = re.compile(r".*\(\d+\): |nn\.Module: |<built-in")
+
+
+def draw(
+    text: str, args: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return the Chrome trace that a drawing shows; ``args`` are by span name."""
+    lines = [line for line in text.splitlines() if "[" in line]
+    origin = min(line.index("[") for line in lines)
+    events = [
+        _event(line[:origin].strip(), span, origin, args or {})
+        for line in lines
+        for span in _SPAN.finditer(line)
+    ]
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+def load_drawn(text: str, args: Mapping[str, Mapping[str, Any]] | None = None) -> Trace:
+    """Return a drawing as a trace, through the reader that reads real ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "drawn.json"
+        path.write_text(json.dumps(draw(text, args)), encoding="utf-8")
+        return load(path, cache=False)
+
+
+def _event(
+    lane: str, span: re.Match[str], origin: int, args: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    label = span[1].strip()
+    tie = _TIE.search(label)
+    name = label[: tie.start()] if tie else label
+    kind, _, number = lane.partition(" ")
+    category = _category(name, on_gpu=kind == "gpu")
+    found = dict(args.get(name, {}))
+    if tie:
+        found["correlation"] = int(tie[1])
+    if kind == "gpu":
+        found |= {"device": 0, "stream": int(number or 7)}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name.removeprefix("@"),
+        "pid": 0 if kind == "gpu" else _PID,
+        "tid": int(number or (7 if kind == "gpu" else 1)),
+        "ts": span.start() - origin,
+        "dur": span.end() - span.start(),
+        "args": found,
+    }
+
+
+def _category(name: str, *, on_gpu: bool) -> str:
+    if on_gpu:
+        for prefix, category in (("Memcpy", "gpu_memcpy"), ("Memset", "gpu_memset")):
+            if name.startswith(prefix):
+                return category
+        return "kernel"
+    if _REGION.match(name):
+        return "user_annotation"
+    if _CALL.match(name):
+        return "cuda_runtime"
+    return "python_function" if _PYTHON.match(name) else "cpu_op"
