@@ -8,7 +8,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = sorted((ROOT / "fixtures").glob("*/trace.json.gz"))
+# Many more, where whoever runs the tests has them.
 SHARED = ROOT.parent / "shared" / "traces"
+REAL = FIXTURES + sorted(
+    path for path in SHARED.rglob("*.json.gz") if not path.name.startswith("not_")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +29,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = [path.parent.name for path in FIXTURES]
         metafunc.parametrize("fixture_trace", FIXTURES, ids=names)
     if "real_trace" in metafunc.fixturenames:
-        found = sorted(SHARED.rglob("*.json.gz"))
-        reason = f"the folder of real traces is not at {SHARED}"
-        absent = [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
-        names = [path.name.split(".")[0] for path in found]
-        metafunc.parametrize("real_trace", found or absent, ids=names or ["absent"])
+        metafunc.parametrize("real_trace", REAL, ids=[_name(path) for path in REAL])
+
+
+def _name(path: Path) -> str:
+    folder = path.parent
+    return folder.name if folder.parent == ROOT / "fixtures" else path.name[:-8]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import polars as pl
 import pytest
 from layouts import LAYOUTS
@@ -15,6 +19,8 @@ from polars.testing import assert_frame_equal
 import traceq
 from traceq.model.schema import TABLES
 from traceq.testing import draw
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 
 DOCUMENT = draw(
     """
@@ -464,6 +470,35 @@ def test_an_event_that_fits_no_table_is_kept_with_its_arguments(tmp_path: Path) 
 
     assert other["category"].to_list() == ["cuda_sync"]
     assert json.loads(other["args"][0]) == {"stream": 7}
+
+
+def test_every_event_has_the_name_and_the_times_that_a_plain_parse_gives_it(
+    real_trace: Path,
+) -> None:
+    text = gzip.decompress(real_trace.read_bytes())
+    try:
+        document = orjson.loads(text)
+        events = document["traceEvents"] if isinstance(document, dict) else document
+    except orjson.JSONDecodeError:
+        pytest.skip("not whole JSON: nothing to compare with")
+    tables = ("ops", "kernels", "runtime", "annotations", "frames", "other")
+    plain = Counter(
+        (_ADDRESS.sub(">", event["name"]), _nanoseconds(event.get("dur", 0)))
+        for event in events
+        if event["ph"] in "Xi" and event["name"] not in ("[memory]", "[OutOfMemory]")
+    )
+
+    trace = traceq.load(real_trace, cache=False)
+
+    read = Counter[tuple[str, int]]()
+    for table in tables:
+        read.update(getattr(trace, table).select("name", "dur").iter_rows())
+    assert read == plain
+
+
+def _nanoseconds(value: float | str) -> int:
+    # JSON's numbers lose digits as floats, as one rounds them for the file.
+    return max(0, round(Decimal(str(value)) * 1000))
 
 
 def test_every_table_has_the_published_columns(fixture_trace: Path) -> None:

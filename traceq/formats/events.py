@@ -76,6 +76,7 @@ _KEYS = [_find(key).alias(key) for key in ("ts", "dur", "args")]
 _GOOD = (
     pl.col("good")
     & pl.col("ts").is_not_null()
+    & (pl.col("dur").is_not_null() | pl.col("moment"))
     # Two events in one piece are for the parser.
     & ~pl.col("args").str.contains('"ph":', literal=True).fill_null(value=False)
 )
@@ -98,6 +99,7 @@ def _columns(layout: Layout) -> dict[str, pl.Expr]:
         "args": _between(pl.when(args_needed).then(args + len('"args":')), end),
         "good": text.str.contains(_HEAD)
         & (pl.col("args").is_null() | _ends_in_brace()),
+        "moment": dur.is_null(),
     }
 
 
@@ -158,7 +160,7 @@ def decode(
     )
     tally.flows += int((~events["good"]).sum()) - odd.height
     rows += _decode_odd(odd, separator.decode(), tally)
-    good = events.filter("good").drop("good")
+    good = events.filter("good").select(*EVENTS)
     return pl.concat([good, _framed(rows, tally)]) if rows else good, tally
 
 
