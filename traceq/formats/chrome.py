@@ -31,6 +31,8 @@ _CHUNK = 4 << 20
 # How much text of arguments is decoded together; until then it is held in memory.
 _BATCH = 32 << 20
 _WORKERS = min(4, os.cpu_count() or 1)
+# A column of texts holds the chunk it was cut from, even if all of them are null.
+_NO_ARGS = pl.lit(None, pl.String).alias("args")
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class _Work:
         self.tally.add(counted)
         # What has no arguments to decode, Python's calls above all, can wait.
         has_args = events["args"].is_not_null()
-        self._bare.append(events.filter(~has_args))
+        self._bare.append(events.filter(~has_args).with_columns(_NO_ARGS))
         self._batch.append(events.filter(has_args))
         if sum(events.estimated_size() for events in self._batch) > _BATCH:
             self._sort_batch()

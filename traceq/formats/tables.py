@@ -65,6 +65,8 @@ _IDS = (
     "Fwd thread id",
     "Ev Idx",
 )
+# As texts they would hold the chunk they were cut from.
+_KEPT_ARGS = pl.col("args").cast(pl.Categorical)
 
 
 def _from_args(column: Column) -> pl.Expr:
@@ -114,7 +116,7 @@ def _columns(table: str) -> dict[str, pl.Expr]:
     elif table == "memory":
         columns["out_of_memory"] = pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
     elif table == "other":
-        columns["args"] = pl.col("args")
+        columns["args"] = _KEPT_ARGS
     return columns
 
 
@@ -156,7 +158,7 @@ def split(events: pl.DataFrame) -> Sorted:
         elif group == _BROKEN:
             result.broken += rows.height
         elif group == _METADATA:
-            kept = rows.select("name", "lane", "args")
+            kept = rows.select("name", "lane", _KEPT_ARGS)
             result.tables.setdefault(_METADATA, []).append(kept)
         else:
             by_table = {str(group): rows}
@@ -174,7 +176,7 @@ def empty() -> dict[str, pl.DataFrame]:
         pl.lit("").cast(pl.Categorical).alias(column) for column in ("name", "lane")
     )
     tables = {table: _rows(nothing, table, category="") for table in _COLUMNS}
-    return tables | {_METADATA: nothing.select("name", "lane", "args")}
+    return tables | {_METADATA: nothing.select("name", "lane", _KEPT_ARGS)}
 
 
 def _heads(column: pl.Series) -> pl.DataFrame:
