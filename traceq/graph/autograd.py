@@ -7,6 +7,11 @@ import polars as pl
 from traceq.graph.nesting import INDEX, nearest
 
 
+def is_node(ops: pl.DataFrame) -> pl.Series:
+    """Return for each op whether it runs a node of the backward graph."""
+    return (ops["forward_thread"] > 0).fill_null(value=False)
+
+
 def forward_twins(ops: pl.DataFrame) -> pl.Series:
     """Return for each op in a backward pass the forward op that made its node.
 
@@ -14,12 +19,9 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
     number, and so do the ops around it that began before the node was made. The
     one that began last is the one.
     """
-    backward = ops.filter(
-        pl.col("forward_thread") > 0, pl.col("sequence").is_not_null()
-    )
-    forward = ops.filter(
-        pl.col("forward_thread").fill_null(0) == 0, pl.col("sequence").is_not_null()
-    )
+    numbered = ops.filter(pl.col("sequence").is_not_null())
+    nodes = is_node(numbered)
+    backward, forward = numbered.filter(nodes), numbered.filter(~nodes)
     pairs = backward.select("id", "sequence", "forward_thread", back="ts").join(
         forward.select("sequence", "thread", twin="id", start="ts"), on="sequence"
     )

@@ -22,7 +22,7 @@ def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
     windows, steps_from = steps.find(raw["annotations"], regions)
 
     tree = host.build(raw, frames)
-    place = source.of_tree(tree, frames)
+    place = source.of_tree(tree, frames, autograd.is_node(raw["ops"]))
     step = steps.step_at(windows, tree.ts)
     compiling = tree.spread("ops", kinds["compiling"]) | tree.spread(
         "annotations", regions["compiling"]
@@ -94,9 +94,9 @@ def _ops(raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame) -> pl.DataFra
         .join(children, on="id", how="left", maintain_order="left")["children"]
         .fill_null(0),
     )
-    own = source.first_known(ops, source.of_call_stacks(ops["call_stack"]))
-    ops = ops.with_columns(autograd.forward_twins(ops), **source.columns(own))
-    place = source.first_known(own, source.gathered(own, ops["forward"]))
+    own = source.first_known(source.own(ops), source.of_call_stacks(ops["call_stack"]))
+    ops = ops.with_columns(autograd.forward_twins(ops))
+    place = source.first_known(own, source.gathered(own, ops["forward"]), ops)
     return ops.with_columns(**source.columns(place))
 
 
@@ -104,7 +104,8 @@ def _runtime(
     raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, ops: pl.DataFrame
 ) -> pl.DataFrame:
     runtime = _in_preorder(raw, tree, "runtime", context)
-    place = source.first_known(runtime, source.gathered(ops, runtime["op"]))
+    of_op = source.gathered(ops, runtime["op"])
+    place = source.first_known(source.own(runtime), of_op, runtime)
     return runtime.with_columns(
         host.describe(runtime, names.describe_calls).to_series(),
         **source.columns(place),

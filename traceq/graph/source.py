@@ -16,12 +16,23 @@ if TYPE_CHECKING:
 COLUMNS = ("module", "file", "line", "function")
 
 
-def of_tree(tree: HostTree, frames: pl.DataFrame) -> pl.DataFrame:
-    """Return the source of each row of the host tree, from the Python calls."""
+def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.DataFrame:
+    """Return the source of each row of the host tree, from the Python calls.
+
+    ``of_caller`` is true where a backward node lies between the row and that
+    source: then it is only the place at which backward() was called.
+    """
     is_user = tree.spread("frames", frames["user"]).fill_null(value=False)
+    is_node = tree.spread("ops", backward).fill_null(value=False)
     nearest = tree.row.gather(tree.at(is_user))
     place = frames.select(pl.col("file", "line", "function").gather(nearest))
-    return place.select(_module_paths(tree, frames["module"]), pl.all())
+    return place.select(
+        _module_paths(tree, frames["module"]),
+        pl.all(),
+        is_node.gather(tree.at(is_user | is_node))
+        .fill_null(value=False)
+        .alias("of_caller"),
+    )
 
 
 def _module_paths(tree: HostTree, module: pl.Series) -> pl.Series:
@@ -72,6 +83,11 @@ def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:
             pl.col("function").cast(schema.TEXT),
         )
     )
+
+
+def own(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows' source, none where it is that of a caller of backward()."""
+    return rows.select(pl.when(~pl.col("of_caller")).then(pl.col(COLUMNS)))
 
 
 def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
