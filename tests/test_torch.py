@@ -1,0 +1,115 @@
+"""Traces that the real profiler writes here and now."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import traceq
+
+PROGRAM = """
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+class Head(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(64, 8)
+
+    def forward(self, x):
+        return self.inner(x).relu()
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), Head())
+optimizer = torch.optim.AdamW(model.parameters())
+profiler = profile(
+    activities=[ProfilerActivity.CPU],
+    record_shapes=True,
+    with_stack=True,
+    profile_memory=True,
+    schedule=schedule(wait=0, warmup=1, active=2),
+)
+profiler.start()
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 64)).sum().backward()
+    optimizer.step()
+    if step < 2:
+        profiler.step()
+profiler.stop()
+profiler.export_chrome_trace(sys.argv[1] + "/kineto.json")
+for name in ("/python.json", "/python.json.gz"):
+    profiler.export_chrome_trace(sys.argv[1] + name, use_python_export=True)
+"""
+EXPORTS = ("kineto.json", "python.json", "python.json.gz")
+NAME = "train.py"
+FORWARD = PROGRAM.splitlines().index("    def forward(self, x):") + 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("torch")
+    program = folder / NAME
+    program.write_text(PROGRAM)
+    subprocess.run(
+        [sys.executable, str(program), str(folder)], check=True, capture_output=True
+    )
+    return folder
+
+
+@pytest.fixture(params=EXPORTS)
+def trace(request: pytest.FixtureRequest, folder: Path) -> traceq.Trace:
+    return traceq.load(folder / request.param, cache=False)
+
+
+def test_every_event_is_read(folder: Path) -> None:
+    for name in EXPORTS:
+        content = (folder / name).read_bytes()
+        text = gzip.decompress(content) if name.endswith(".gz") else content
+        facts = traceq.load(folder / name, cache=False).facts
+        assert facts.events == len(json.loads(text)["traceEvents"])
+        assert not facts.damage
+
+
+def test_the_two_steps_are_found(trace: traceq.Trace) -> None:
+    assert trace.steps["step"].to_list() == [1, 2]
+
+
+def test_each_step_has_the_same_matrix_products(trace: traceq.Trace) -> None:
+    products = trace.ops.filter(pl.col("name") == "aten::addmm")
+    assert products.group_by("step").len().sort("step")["len"].to_list() == [2, 2]
+
+
+def test_ops_know_their_module_and_line(trace: traceq.Trace) -> None:
+    product = trace.ops.filter(pl.col("name") == "aten::addmm").row(1, named=True)
+    assert product["module"] == "Sequential_0/Head_0/Linear_1"
+    assert (Path(product["file"]).name, product["line"]) == (NAME, FORWARD)
+
+
+def test_backward_ops_know_the_line_of_their_forward_twin(trace: traceq.Trace) -> None:
+    name = "autograd::engine::evaluate_function: ReluBackward0"
+    backward = trace.ops.filter(pl.col("name") == name)
+    assert backward["line"].to_list() == [FORWARD, FORWARD]
+
+
+def test_phases_are_known_without_regions(trace: traceq.Trace) -> None:
+    phase = dict(trace.ops.select("name", "phase").iter_rows())
+    assert phase["aten::addmm"] == "forward"
+    assert phase["AddmmBackward0"] == "backward"
+    assert phase["aten::addcdiv_"] == "optimizer"
+
+
+def test_shapes_are_decoded(trace: traceq.Trace) -> None:
+    product = trace.ops.filter(pl.col("name") == "aten::addmm").row(0, named=True)
+    inputs = trace.inputs.row(product["inputs"], named=True)
+    assert inputs["dims"][:3] == [[64], [4, 64], [64, 64]]
+
+
+def test_allocations_are_read(trace: traceq.Trace) -> None:
+    assert trace.memory.height > 0
