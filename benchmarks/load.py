@@ -22,9 +22,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from files import LAYOUTS, make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ROUNDS = 3
 _NS = 1000
@@ -61,8 +64,8 @@ def _traceq(path: Path, *, cache: bool) -> dict[str, Any]:
     start = time.perf_counter()
     trace = load(path, cache=cache)
     seconds = time.perf_counter() - start
-    tables = (trace.ops, trace.kernels, trace.runtime, trace.annotations)
-    tables += (trace.frames, trace.other)
+    tables = [trace.ops, trace.kernels, trace.runtime, trace.annotations]
+    tables += [trace.frames, trace.other]
     return {
         "seconds": seconds,
         "rows": trace.facts.events,
@@ -70,7 +73,7 @@ def _traceq(path: Path, *, cache: bool) -> dict[str, Any]:
     }
 
 
-_METHODS = {
+_METHODS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "orjson.loads": _orjson,
     "traceq.load": lambda path: _traceq(path, cache=False),
     "traceq.load, again": lambda path: _traceq(path, cache=True),

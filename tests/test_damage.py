@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
+import re
+from typing import TYPE_CHECKING
 
 import pytest
-from layouts import LAYOUTS
+from layouts import LAYOUTS, timed
 
 import traceq
 from traceq.errors import InputError
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 EVENTS = [
-    {"ph": "X", "cat": "cpu_op", "name": f"op{at}", "pid": 1, "tid": 1, "ts": 10 * at, "dur": 5,
-     "args": {"Sequence number": at, "Ev Idx": at}}
+    timed(f"op{at}", 10 * at, 5, args={"Sequence number": at, "Ev Idx": at})
     for at in range(20)
-]  # fmt: skip
+]
 LAID_OUT = ("kineto-2.11", "kineto-2.12", "python-2.13", "one-line")
 
 
@@ -31,8 +34,7 @@ def test_a_file_cut_anywhere_keeps_exactly_its_whole_events(
     layout: str, tmp_path: Path
 ) -> None:
     text = LAYOUTS[layout]({"traceEvents": EVENTS})
-    ends = [text.index(f'"Ev Idx": {at}') if f'"Ev Idx": {at}' in text else text.index(f'"Ev Idx":{at}')
-            for at in range(20)]  # fmt: skip
+    ends = [match.start() for match in re.finditer('"Ev Idx":', text)]
     for cut in range(ends[1], len(text) - 30, 113):
         # An event is whole when its own last brace is there.
         whole = 0
@@ -145,7 +147,9 @@ def test_bytes_that_are_no_utf8_do_not_spoil_a_trace(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_does_not_know_do_not_spoil_a_trace(tmp_path: Path) -> None:
-    kernel = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1, "args": {"blocks per SM": %s, "correlation": 3}}'
+    kernel = json.dumps(
+        timed("k", 1, 1, cat="kernel", args={"blocks per SM": "%s", "correlation": 3})
+    ).replace('"%s"', "%s")
     for number in ("NaN", "Infinity", "inf", '"inf"', "-nan"):
         trace = load_bytes(tmp_path, f"[{kernel % number}, {kernel % '2.5'}]".encode())
         assert trace.kernels["correlation"].to_list() == [3, 3]
@@ -197,7 +201,7 @@ REFUSED = {
     "list of numbers": (b"[1, 2, 3]", "it has no event that can be read"),
     "list of texts": (b'["a", "b"]', "it has no event that can be read"),
     "another tool's trace": (
-        b'[{"name": "x", "cat": "render", "ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]',
+        json.dumps([timed("x", 1, 2, cat="render")]).encode(),
         "is a Chrome trace, but not one of PyTorch's profiler",
     ),
 }

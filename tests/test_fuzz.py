@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from layouts import LAYOUTS
+from layouts import LAYOUTS, timed
 
 import traceq
 from traceq.analysis.summary import summarise
@@ -58,7 +58,7 @@ def use(content: bytes) -> None:
         try:
             trace = traceq.load(path, cache=False)
         except TraceqError as refusal:
-            assert "\n" not in str(refusal)
+            assert "\n" not in str(refusal)  # noqa: PT017 - it need not be refused
             return
         summary = summarise(trace)
         summary_text.render([summary], width=80, color=False)
@@ -112,8 +112,6 @@ ARGUMENTS = (
     "Input Dims",
     "Input type",
     "Concrete Inputs",
-)
-ARGUMENTS += (
     "Sequence number",
     "Fwd thread id",
     "bytes",
@@ -121,8 +119,17 @@ ARGUMENTS += (
     "Total Allocated",
     "grid",
 )
-CATEGORIES = ("cpu_op", "kernel", "cuda_runtime", "user_annotation", "python_function")
-CATEGORIES += ("cpu_instant_event", "gpu_memcpy", "overhead", "Trace")
+CATEGORIES = (
+    "cpu_op",
+    "kernel",
+    "cuda_runtime",
+    "user_annotation",
+    "python_function",
+    "cpu_instant_event",
+    "gpu_memcpy",
+    "overhead",
+    "Trace",
+)
 
 
 @examples
@@ -146,15 +153,7 @@ def test_values_of_wrong_types(changes: list[tuple[int, str, Any]]) -> None:
 def test_arguments_of_wrong_types(changes: list[tuple[str, str, Any]]) -> None:
     document = json.loads(json.dumps(DOCUMENT))
     for category, key, value in changes:
-        event = {
-            "ph": "X",
-            "cat": category,
-            "name": "[memory]",
-            "pid": 1,
-            "tid": 1,
-            "ts": 4,
-            "dur": 3,
-        }
+        event = timed("[memory]", 4, 3, cat=category)
         document["traceEvents"].append(event | {"args": {key: value}})
     use(json.dumps(document).encode(errors="replace"))
 
@@ -206,47 +205,41 @@ def test_spans_that_overlap_in_any_way(
     spans: list[tuple[str, int, int, int, int]],
 ) -> None:
     events = [
-        {"ph": "X", "cat": category, "name": f"ProfilerStep#{tie}", "pid": 1, "tid": tid, "ts": ts, "dur": dur,
-         "args": {"correlation": tie, "device": 0, "stream": tid, "Sequence number": tie, "Fwd thread id": tie % 2}}
+        timed(
+            f"ProfilerStep#{tie}",
+            ts,
+            dur,
+            cat=category,
+            tid=tid,
+            args={
+                "correlation": tie,
+                "device": 0,
+                "stream": tid,
+                "Sequence number": tie,
+                "Fwd thread id": tie % 2,
+            },
+        )
         for category, ts, dur, tid, tie in spans
-    ]  # fmt: skip
+    ]
     use(json.dumps(events).encode())
 
 
 def test_deep_nesting_is_refused_or_lost_not_followed() -> None:
     deep = "[" * 100_000 + "]" * 100_000
-    event = '{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {"x": %s}}'
+    plain = json.dumps(timed("a", 1, 1, args={"x": 1}))
+    strange = plain.replace('"x": 1', f'"x": {deep}')
     for text in (
         deep,
-        f"[{event % deep}, {event % 1}]",
-        '{"a": %s, "traceEvents": [%s]}' % (deep, event % 1),
+        f"[{strange}, {plain}]",
+        f'{{"a": {deep}, "traceEvents": [{plain}]}}',
     ):
         use(text.encode())
 
 
 def test_a_very_deep_stack_of_ops_is_read() -> None:
     depth = 3_000
-    events = [
-        {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": "f",
-            "pid": 1,
-            "tid": 1,
-            "ts": at,
-            "dur": 2 * depth - 2 * at,
-        }
-        for at in range(depth)
-    ]
-    after = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "g",
-        "pid": 1,
-        "tid": 1,
-        "ts": 3 * depth,
-        "dur": 1,
-    }
+    events = [timed("f", at, 2 * depth - 2 * at) for at in range(depth)]
+    after = timed("g", 3 * depth, 1)
     use(json.dumps([*events, after]).encode())
 
 

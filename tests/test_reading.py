@@ -7,18 +7,20 @@ import json
 import re
 from collections import Counter
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
 import pytest
-from layouts import LAYOUTS
+from layouts import LAYOUTS, timed
 from polars.testing import assert_frame_equal
 
 import traceq
 from traceq.model.schema import TABLES
 from traceq.testing import draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 
@@ -85,16 +87,15 @@ DOCUMENT["traceEvents"] += [
             "Device Id": 0,
         },
     },
-    {
-        "ph": "X",
-        "cat": "Trace",
-        "name": "PyTorch Profiler (0)",
-        "pid": "Spans",
-        "tid": "x",
-        "ts": 0,
-        "dur": 60,
-        "args": {"Op count": 0},
-    },
+    timed(
+        "PyTorch Profiler (0)",
+        0,
+        60,
+        cat="Trace",
+        pid="Spans",
+        tid="x",
+        args={"Op count": 0},
+    ),
     {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 61},
 ]
 
@@ -145,19 +146,7 @@ def test_a_trace_larger_than_a_chunk_is_read_in_parts(
     monkeypatch.setattr("traceq.formats.chrome._CHUNK", 2_000)
     monkeypatch.setattr("traceq.formats.chrome._BATCH", 1_000)
     monkeypatch.setattr("traceq.formats.source.BLOCK", 300)
-    events = [
-        {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": f"op{at}",
-            "pid": 1,
-            "tid": 1,
-            "ts": at,
-            "dur": 1,
-            "args": {"Ev Idx": at},
-        }
-        for at in range(500)
-    ]
+    events = [timed(f"op{at}", at, 1, args={"Ev Idx": at}) for at in range(500)]
 
     trace = load_text(tmp_path, LAYOUTS["kineto-2.11"]({"traceEvents": events}))
 
@@ -181,12 +170,9 @@ def test_a_trace_larger_than_a_chunk_is_read_in_parts(
 def test_times_become_nanoseconds_without_loss(
     ts: str, nanoseconds: int, tmp_path: Path
 ) -> None:
-    text = (
-        '[{"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 1, "ts": %s, "dur": 0.125},'
-        ' {"ph": "X", "cat": "cpu_op", "name": "late", "pid": 1, "tid": 1,'
-        ' "ts": 9000000000000000.001, "dur": 2}]'
-    )
-    trace = load_text(tmp_path, text % ts)
+    events = [timed("first", 1, 0.125), timed("late", 2, 2)]
+    text = json.dumps(events).replace('"ts": 1', f'"ts": {ts}')
+    trace = load_text(tmp_path, text.replace('"ts": 2,', '"ts": 9000000000000000.001,'))
 
     first, late = trace.ops["ts"]
     assert late - first == 9_000_000_000_000_000_001 - nanoseconds
@@ -196,15 +182,7 @@ def test_times_become_nanoseconds_without_loss(
 def test_time_counts_from_the_earliest_event_and_the_facts_say_when_that_was(
     tmp_path: Path,
 ) -> None:
-    event = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "a",
-        "pid": 1,
-        "tid": 1,
-        "ts": 7.25,
-        "dur": 1,
-    }
+    event = timed("a", 7.25, 1)
     trace = load_text(
         tmp_path, json.dumps({"baseTimeNanoseconds": 1_000_000, "traceEvents": [event]})
     )
@@ -228,16 +206,7 @@ def test_a_list_of_tensors_has_no_dims_but_its_text(tmp_path: Path) -> None:
         "Input Dims": [[[2, 3], [4, 3]], []],
         "Input type": ["TensorList", "Scalar"],
     }
-    event = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "aten::cat",
-        "pid": 1,
-        "tid": 1,
-        "ts": 1,
-        "dur": 1,
-        "args": args,
-    }
+    event = timed("aten::cat", 1, 1, args=args)
     inputs = load_text(tmp_path, json.dumps([event])).inputs.row(0, named=True)
 
     assert inputs["dims"] == [None, []]
@@ -246,10 +215,14 @@ def test_a_list_of_tensors_has_no_dims_but_its_text(tmp_path: Path) -> None:
 
 def test_same_inputs_are_one_row(tmp_path: Path) -> None:
     events = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": at, "dur": 1,
-         "args": {"External id": at, "Input Dims": [[2, 3], [3, 4]], "Ev Idx": at}}
+        timed(
+            "aten::mm",
+            at,
+            1,
+            args={"External id": at, "Input Dims": [[2, 3], [3, 4]], "Ev Idx": at},
+        )
         for at in range(5)
-    ]  # fmt: skip
+    ]
     trace = load_text(tmp_path, json.dumps(events))
 
     assert trace.inputs.height == 1
@@ -258,16 +231,7 @@ def test_same_inputs_are_one_row(tmp_path: Path) -> None:
 
 def test_addresses_of_objects_are_not_part_of_a_name(tmp_path: Path) -> None:
     name = "<built-in method append of list object at 0x7f1f8557b7c0>"
-    event = {
-        "ph": "X",
-        "cat": "python_function",
-        "name": name,
-        "pid": 1,
-        "tid": 1,
-        "ts": 1,
-        "dur": 1,
-        "args": {},
-    }
+    event = timed(name, 1, 1, cat="python_function")
 
     frames = load_text(tmp_path, json.dumps([event])).frames
 
@@ -275,16 +239,7 @@ def test_addresses_of_objects_are_not_part_of_a_name(tmp_path: Path) -> None:
 
 
 def test_names_need_not_be_ascii(tmp_path: Path) -> None:
-    event = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "加法 → ü",
-        "pid": 1,
-        "tid": 1,
-        "ts": 1,
-        "dur": 2,
-        "args": {"Ev Idx": 1},
-    }
+    event = timed("加法 → ü", 1, 2, args={"Ev Idx": 1})
     for ascii_only in (True, False):
         text = json.dumps([event, event], ensure_ascii=ascii_only)
         trace = load_text(tmp_path, text)
@@ -304,26 +259,8 @@ OLD_NAMES = {
 
 @pytest.mark.parametrize("category", OLD_NAMES)
 def test_categories_of_old_versions_are_known(category: str, tmp_path: Path) -> None:
-    event = {
-        "ph": "X",
-        "cat": category,
-        "name": "a",
-        "pid": 1,
-        "tid": "stream 7",
-        "ts": 1,
-        "dur": 1,
-        "args": {},
-    }
-    op = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "b",
-        "pid": 1,
-        "tid": 1,
-        "ts": 1,
-        "dur": 1,
-        "args": {},
-    }
+    event = timed("a", 1, 1, cat=category, tid="stream 7")
+    op = timed("b", 1, 1)
 
     trace = load_text(tmp_path, json.dumps([event, op]))
 
@@ -331,16 +268,7 @@ def test_categories_of_old_versions_are_known(category: str, tmp_path: Path) -> 
 
 
 def test_regions_of_old_versions_were_operators(tmp_path: Path) -> None:
-    event = {
-        "ph": "X",
-        "cat": "Operator",
-        "name": "ProfilerStep#3",
-        "pid": 1,
-        "tid": 1,
-        "ts": 1,
-        "dur": 9,
-        "args": {},
-    }
+    event = timed("ProfilerStep#3", 1, 9, cat="Operator")
 
     trace = load_text(tmp_path, json.dumps([event]))
 
@@ -379,21 +307,14 @@ def test_the_profiler_before_kineto_had_processes_for_categories(
 def test_an_allocation_is_a_moment_though_the_python_exporter_gives_it_a_duration(
     tmp_path: Path,
 ) -> None:
-    memory = {"ph": "X", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 2, "dur": 900,
-              "args": {"Bytes": 64, "Device Type": 0}}  # fmt: skip
-    ops = [
-        {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": name,
-            "pid": 1,
-            "tid": 1,
-            "ts": ts,
-            "dur": 5,
-            "args": {},
-        }
-        for name, ts in (("outer", 0), ("later", 10))
-    ]
+    memory = timed(
+        "[memory]",
+        2,
+        900,
+        cat="cpu_instant_event",
+        args={"Bytes": 64, "Device Type": 0},
+    )
+    ops = [timed(name, ts, 5) for name, ts in (("outer", 0), ("later", 10))]
     trace = load_text(tmp_path, json.dumps([*ops, memory]))
 
     assert trace.memory["op"].to_list() == [0]
@@ -403,18 +324,13 @@ def test_an_allocation_is_a_moment_though_the_python_exporter_gives_it_a_duratio
 def test_a_list_of_objects_among_the_arguments_is_not_a_row_of_events(
     tmp_path: Path,
 ) -> None:
-    strange = {"ph": "X", "cat": "cpu_op", "name": "strange", "pid": 1, "tid": 1, "ts": 1, "dur": 9,
-               "args": {"parts": [{"a": 1}, {"b": 2}, {"c": 3}], "Sequence number": 4}}  # fmt: skip
-    plain = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "plain",
-        "pid": 1,
-        "tid": 1,
-        "ts": 2,
-        "dur": 1,
-        "args": {},
-    }
+    strange = timed(
+        "strange",
+        1,
+        9,
+        args={"parts": [{"a": 1}, {"b": 2}, {"c": 3}], "Sequence number": 4},
+    )
+    plain = timed("plain", 2, 1)
 
     trace = load_text(tmp_path, json.dumps([plain, strange, plain]))
 
@@ -424,16 +340,7 @@ def test_a_list_of_objects_among_the_arguments_is_not_a_row_of_events(
 
 
 def test_a_file_may_change_its_layout_in_the_middle(tmp_path: Path) -> None:
-    event = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "a",
-        "pid": 1,
-        "tid": 1,
-        "ts": 1,
-        "dur": 9,
-        "args": {"Ev Idx": 1},
-    }
+    event = timed("a", 1, 9, args={"Ev Idx": 1})
     first = LAYOUTS["kineto-2.11"]({"traceEvents": [event] * 20})
     merged = first.replace("\n  ],", ", " + json.dumps([event] * 3)[1:-1] + "\n  ],")
 
@@ -445,26 +352,8 @@ def test_a_file_may_change_its_layout_in_the_middle(tmp_path: Path) -> None:
 
 def test_an_event_that_fits_no_table_is_kept_with_its_arguments(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = [
-        {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": "a",
-            "pid": 1,
-            "tid": 1,
-            "ts": 1,
-            "dur": 9,
-            "args": {},
-        },
-        {
-            "ph": "X",
-            "cat": "cuda_sync",
-            "name": "Stream Sync",
-            "pid": 0,
-            "tid": 7,
-            "ts": 1,
-            "dur": 2,
-            "args": {"stream": 7},
-        },
+        timed("a", 1, 9),
+        timed("Stream Sync", 1, 2, cat="cuda_sync", pid=0, tid=7, args={"stream": 7}),
     ]
     other = load_text(tmp_path, json.dumps(events)).other
 
