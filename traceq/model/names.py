@@ -24,11 +24,13 @@ MODULE = r"^nn\.Module: (.+)$"
 _PHASE_OF_REGION = (
     ("optimizer", r"^Optimizer\."),
     ("data", r"^enumerate\(DataLoader\)#"),
-    ("optimizer", r"(?i)\boptim(izer)?\b|\bclip_grad"),
-    ("backward", r"(?i)\bbackward\b|\bbwd\b"),
-    ("forward", r"(?i)\bforward\b|\bfwd\b"),
-    ("data", r"(?i)\b(data ?load(er|ing)?|next_batch|get_batch)\b"),
+    ("optimizer", r"(?i)\boptim(izer)?(\b|_)|\bclip_grad"),
+    ("backward", r"(?i)\b(backward|bwd)(\b|_)"),
+    ("forward", r"(?i)\b(forward|fwd)(\b|_)"),
+    ("data", r"(?i)\b(data[ _]?load(er|ing)?|next_batch|get_batch)\b"),
 )
+# A region around both passes says nothing about what is inside.
+_BOTH_PASSES = r"(?i)\b(forward|fwd)[\W_]*(and[\W_]*)?(backward|bwd)(\b|_)"
 _BACKWARD_OP = (
     r"^autograd::engine::evaluate_function|Backward\d*$"
     r"|^torch::autograd::(AccumulateGrad|CppNode)"
@@ -43,10 +45,10 @@ GRAPH_RECORDING = r"^(CUDAGraphNode\.record|cudagraphify)"
 
 _KIND = (
     ("communication", r"(?i)nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter"),
-    ("communication", r"(?i)all_?to_?all|^deep_ep::"),
+    ("communication", r"(?i)all_?to_?all|^deep_ep::|cross_device_reduce"),
     (
         "attention",
-        r"(?i)flash_(fwd|bwd|attn)|\bfmha|_sdpa_sm\d+_|FlashAttn|FlashAttention"
+        r"(?i)flash_(fwd|bwd|attn)|fmha|_sdpa_sm\d+_|FlashAttn|FlashAttention"
         r"|flex_(attention|decoding)|attn_(fwd|bwd)|paged_attention|decode_attention"
         r"|Batch(Decode|Prefill)With|merge_attn_states|unified_attention"
         r"|compute_dot_do_o|convert_dq_to",
@@ -62,7 +64,7 @@ _KIND = (
         "embedding",
         r"(?i)embedding|indexSelect|indexing_backward|index_elementwise|indexFunc"
         r"|gather_kernel|scatter|compute_grad_weight|partial_segment|partials_per_segment"
-        r"|sum_and_scatter|permute_(pooled|indices)",
+        r"|sum_and_scatter|permute_(pooled|indices|2D)|bounds_check_ind|linearize_index",
     ),
     (
         "conv",
@@ -70,14 +72,20 @@ _KIND = (
         r"|fft2d_|\bigemm_(fwd|bwd|wrw)|grouped_conv|conv_depthwise|bwd_weight|gcgemm"
         r"|compute(B|Wgrad\w*)?Offsets|cudnn::cnn::",
     ),
-    ("copy", r"CopyFunctor|CatArrayBatchedCopy|\w*copy_kernel|copy_device_to_device"),
+    (
+        "copy",
+        r"CopyFunctor|\bCopy<|CatArrayBatchedCopy|copy_kernel|copy_device_to_device"
+        r"|^triton_poi_fused_((_to_copy|clone|copy_?|cat|_unsafe_view|view|permute"
+        r"|transpose|t|expand)_)+\d+$",
+    ),
     (
         "optimizer",
         r"(?i)multi_tensor_apply|fused_?(adam|sgd|lamb|adagrad)|amp_update_scale",
     ),
     (
         "gemm",
-        r"(?i)gemm|nvjet|^Cijk_|gemv|split_?K_?reduce|reduce_?SplitK|cublas|\bdot_kernel|fused_moe|marlin"
+        # Not FBGEMM, which is a library of embeddings and of number formats.
+        r"(?i)(^b?|[^b]|[^f]b)gemm|nvjet|^Cijk_|gemv|split_?K_?reduce|reduce_?SplitK|cublas|\bdot_kernel|fused_moe|marlin"
         r"|triton_tem_fused_\w*mm|epilogue::impl|_scaled_mm|\bmatmul",
     ),
     (
@@ -86,12 +94,13 @@ _KIND = (
     ),
     (
         "reduction",
-        r"reduce_kernel|DeviceReduce|DeviceScan|(?i)triton_(red|per)_|nll_?(loss|criterion)"
+        r"reduce_kernel|DeviceReduce|DeviceScan|(?i)triton_(red|per|spl)_|nll_?(loss|criterion)"
         r"|cross_entropy|tensor_kernel_scan|arg(max|min)",
     ),
     (
         "elementwise",
-        r"(?i)elementwise|triton_poi_|fused_dropout|SubTensorOp|scalePackedTensor|OpTensor|_and_mul_kernel",
+        r"(?i)elementwise|triton_(poi|for)_|fused_dropout|SubTensorOp|scalePackedTensor"
+        r"|OpTensor|_and_mul_kernel|quantize|_to_float|swiglu|geglu|rotary|(\b|_)rope_",
     ),
 )
 _KIND_OF_COPY = "copy"
@@ -102,17 +111,21 @@ _KIND_OF_SET = "memory"
 _DTYPE = (
     ("fp4", r"nvjet_(sm\d+_)?oo\w+_|e2m1|ue4m3x"),
     ("fp8", r"(?i)e4m3|e5m2|_f8_|nvjet_(sm\d+_)?qq\w+_|fp8"),
-    ("bf16", r"bf16|nvjet_(sm\d+_)?t[st][st]_|_BBS_"),
+    ("bf16", r"bf16|nvjet_(sm\d+_)?t[st][st]_|^Cijk_\w+_B[BS]S_"),
     (
         "fp16",
         r"f16f16|h\d+gemm_|gemm_(\w+_)?fp?16_|nvjet_(sm\d+_)?h[sh][sh]_|_f16_|fp16",
     ),
-    ("fp16", r"_half\b|_HHS_|_HB_"),
+    ("fp16", r"_half\b|^Cijk_\w+_H([HS]S|B)_|\bfloat16(to|_copy_kernel)"),
     ("tf32", r"tf32|tensorop_s1688(gemm|dgrad|fprop|wgrad)_"),
     ("int8", r"i8i8|imma|s8_s8|int8"),
-    ("fp64", r"f64f64|dgemm|d884|_f64_"),
-    ("fp32", r"sgemm|scudnn|f32f32|_f32_|_SB_"),
+    ("fp64", r"f64f64|(\b|_)dgemm|d884|_f64_|^Cijk_\w+_DB_"),
+    ("fp32", r"sgemm|scudnn|f32f32|_f32_|^Cijk_\w+_SB_"),
 )
+# cuDNN writes f16 for both formats of 16 bits into the names of its attention.
+_NO_DTYPE = r"_sdpa_sm\d+_|^void cudnn::fusion::"
+# Types of arguments that are no data: defaults, and the scalars of foreach ops.
+_NO_DATA = r"optional<double>|TensorListScalarListMetadata<\w+|, double"
 _CPP_TYPE = r"(BFloat16|bfloat16|Half\b|half\b|\bdouble\b|(?:\b|_)float\b)"
 _DTYPE_OF_CPP_TYPE = {
     "BFloat16": "bf16",
@@ -127,11 +140,14 @@ _DTYPE_OF_CPP_TYPE = {
 _LIBRARY = (
     ("nccl", r"(?i)nccl|rccl"),
     ("triton", r"^triton_|^_?\w+_kernel_0d1d"),
-    ("flash-attention", r"flash_(fwd|bwd)|FlashAttn|FlashAttention"),
+    (
+        "flash-attention",
+        r"flash_(fwd|bwd)|FlashAttn|FlashAttention|\bfmha_(fwd_loop|bwd_\w+)_kernel",
+    ),
     ("xformers", r"\bfmha_"),
     ("cudnn", r"cudnn|^\w+_scudnn|nchwToNhwc|nhwcToNchw|convolve_sgemm|fft2d_"),
     ("transformer-engine", r"transformer_engine::"),
-    ("fbgemm", r"fbgemm|split_embedding|permute_pooled"),
+    ("fbgemm", r"fbgemm|split_embedding|permute_pooled|bounds_check_ind"),
     (
         "aten",
         r"at::native|at::cuda|at_cuda_detail::|cunn_|softmax_warp_|\bindexing_backward",
@@ -160,7 +176,7 @@ _CALL = (
     ),
     (
         "allocation",
-        r"^(cuda|hip)(Malloc|Free)|Host(Alloc|Register|Unregister)|MallocHost"
+        r"^(cuda|hip)(Malloc|Free)|Host(Alloc|Malloc|Free|Register|Unregister)"
         r"|^cuMem(Create|Map|Unmap|Release|SetAccess|AddressReserve)",
     ),
 )
@@ -221,11 +237,11 @@ def describe_kernels(names: pl.Series) -> pl.DataFrame:
         .then(pl.lit(_KIND_OF_SET))
         .otherwise(_first_match(name, _KIND).fill_null("other"))
         .cast(pl.Enum(schema.KINDS)),
-        dtype=pl.when(~copy & ~memset).then(
+        dtype=pl.when(~copy & ~memset & ~name.str.contains(_NO_DTYPE)).then(
             _first_match(name, _DTYPE).fill_null(
-                name.str.extract(_CPP_TYPE).replace_strict(
-                    _DTYPE_OF_CPP_TYPE, return_dtype=pl.String
-                )
+                name.str.replace_all(_NO_DATA, "")
+                .str.extract(_CPP_TYPE)
+                .replace_strict(_DTYPE_OF_CPP_TYPE, return_dtype=pl.String)
             )
         ),
         library=pl.when(copy | memset)
@@ -246,7 +262,9 @@ def describe_regions(names: pl.Series) -> pl.DataFrame:
     return names.to_frame("name").select(
         name,
         step=name.str.extract(STEP).cast(pl.Int64, strict=False),
-        phase=_first_match(name, _PHASE_OF_REGION).cast(pl.Enum(schema.PHASES)),
+        phase=pl.when(~name.str.contains(_BOTH_PASSES))
+        .then(_first_match(name, _PHASE_OF_REGION))
+        .cast(pl.Enum(schema.PHASES)),
         compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_RECORDING),
     )
 
