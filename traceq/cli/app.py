@@ -20,6 +20,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Read what PyTorch's profiler recorded and say what is in it.\n\n"
+        "Works on saved traces, without a GPU and without torch: plain or gzipped, of"
+        " every torch, from kilobytes to gigabytes."
+    ),
     epilog="Example:  [bold]traceq summary trace.json.gz[/bold]",
 )
 
@@ -43,11 +48,7 @@ def _traceq(
         ),
     ] = False,
 ) -> None:
-    """Read what PyTorch's profiler recorded and say what is in it.
-
-    Works on saved traces, without a GPU and without torch: plain or gzipped, of every
-    torch since 1.8, from kilobytes to gigabytes.
-    """
+    """Read what PyTorch's profiler recorded and say what is in it."""
 
 
 app.command(

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from traceq.report.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_PIPE_WIDTH = 100
-_BROKEN_PIPE = 128 + 13
 
-
-def width(*, of_pipe: int = _PIPE_WIDTH) -> int:
-    """Return how wide the output may be: a terminal's width, or what a pipe gets."""
+def width() -> int | None:
+    """Return how wide a line may be; none in a pipe, which has no width."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return shutil.get_terminal_size().columns
-    return of_pipe
+    return None
 
 
 def color() -> bool:
@@ -31,23 +30,25 @@ def color() -> bool:
 
 
 def write(text: str) -> None:
-    """Print a result; end quietly when the reader has had enough, as head does."""
+    """Print a result; that the reader has had enough, as head, is no error."""
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(_encodable(text))
         sys.stdout.flush()
     except BrokenPipeError:
         # Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(_BROKEN_PIPE) from None
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+
+
+def _encodable(text: str) -> str:
+    """Return what the output's encoding can write of a text."""
+    encoding = sys.stdout.encoding or "ascii"
+    return text.encode(encoding, errors="replace").decode(encoding)
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal something that is not the result."""
+    """Tell the person at the terminal, in one line, something beside the result."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(printable(text) + "\n")
 
 
 @contextlib.contextmanager

@@ -15,8 +15,6 @@ from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 from traceq.report import frames
 
-_UNBOUNDED = 1_000_000
-
 
 class Format(str, Enum):
     """How to write the result of a query."""
@@ -54,5 +52,5 @@ def command(
         output.write(frames.render_json(found))
     else:
         # A pipe wants whole values; a terminal wants lines that fit.
-        width = output.width(of_pipe=_UNBOUNDED)
-        output.write(frames.render_table(found, width=width, color=output.color()))
+        width, color = output.width(), output.color()
+        output.write(frames.render_table(found, width=width, color=color))

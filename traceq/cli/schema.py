@@ -16,7 +16,7 @@ def command(
     tables: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Tables to describe; all if none is given.", metavar="[TABLE...]"
+            help="Tables to describe; all if none is given.", metavar="TABLE"
         ),
     ] = None,
 ) -> None:
@@ -27,6 +27,8 @@ def command(
             msg = f"there is no table {name!r}; there are " + ", ".join(known)
             raise UsageError(msg)
     text = frames.render_schema(
-        tuple(tables or ()), width=output.width(), color=output.color()
+        tuple(tables or ()),
+        width=output.width(),
+        color=output.color(),
     )
     output.write(text)

@@ -11,61 +11,30 @@ from rich.text import Text
 
 from traceq.model.facts import FACTS
 from traceq.model.schema import TABLES
-from traceq.report.text import printable, rendered
+from traceq.report.columns import Column, fitted
+from traceq.report.text import bold, plain_csv, plain_json, printable, rendered
 
 if TYPE_CHECKING:
     from traceq.model.schema import Dtype
 
-_GAP = 2
-_NARROWEST = 8
+_PIPE = 100
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
 
-def render_table(frame: pl.DataFrame, *, width: int, color: bool) -> str:
-    """Return a frame as an aligned table, all rows of it."""
-    names = [printable(name) for name in frame.columns]
-    rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
-    numbers = [dtype.is_numeric() for dtype in frame.dtypes]
-    wanted = [
-        max(len(name), *(len(row[at]) for row in rows), 0)
-        for at, name in enumerate(names)
-    ]
-    widths = _fitting(wanted, numbers, width - _GAP * (len(names) - 1))
-    table = Table(
-        box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold"
-    )
-    for name, number, column in zip(names, numbers, widths, strict=True):
-        table.add_column(
-            Text(_shortened(name, column)),
-            justify="right" if number else "left",
-            width=column,
-            no_wrap=True,
-        )
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        table.add_row(*(Text(_shortened(cell, column)) for cell, column in cells))
-    needed = sum(widths) + _GAP * len(widths)
-    return rendered([table], width=max(width, needed), color=color)
+def render_table(frame: pl.DataFrame, *, width: int | None, color: bool) -> str:
+    """Return a frame as an aligned table, all rows of it, in lines that fit if may be.
 
-
-def _fitting(wanted: list[int], numbers: list[bool], room: int) -> list[int]:
-    """Give columns their widths: texts share what the numbers leave.
-
-    Half a number is worse than half a name, so only texts give way.
+    A column that was asked for is never left out, even if the lines grow too long.
     """
-    room -= sum(width for width, number in zip(wanted, numbers, strict=True) if number)
-    texts = sorted(
-        (at for at, number in enumerate(numbers) if not number), key=wanted.__getitem__
-    )
-    widths = list(wanted)
-    for done, at in enumerate(texts):
-        share = max(_NARROWEST, room // (len(texts) - done))
-        widths[at] = min(wanted[at], share)
-        room -= widths[at]
-    return widths
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    columns = [
+        Column(printable(name), number=dtype.is_numeric())
+        for name, dtype in frame.schema.items()
+    ]
+    rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
+    lines, left_out = fitted(columns, rows, width)
+    if left_out:
+        lines, _ = fitted(columns, rows, None)
+    return "\n".join([bold(lines[0], color=color), *lines[1:]]) + "\n"
 
 
 def _cell(value: object) -> str:
@@ -77,28 +46,37 @@ def _cell(value: object) -> str:
 
 
 def render_csv(frame: pl.DataFrame) -> str:
-    """Return a frame as CSV; lists are written as JSON."""
-    nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
+    """Return a frame as CSV; lists are written as JSON, nothing as a formula."""
+    texts = [
+        name
+        for name, dtype in frame.schema.items()
+        if dtype.is_nested() or dtype in _TEXTS
+    ]
     flat = frame.with_columns(
-        pl.Series(
-            name,
-            [
-                None if value is None else orjson.dumps(value).decode()
-                for value in frame[name].to_list()
-            ],
-            dtype=pl.String,
-        )
-        for name in nested
+        pl.Series(name, map(_csv_cell, frame[name].to_list()), dtype=pl.String)
+        for name in texts
     )
     return flat.write_csv()
 
 
+def _csv_cell(value: object) -> str | None:
+    if value is None:
+        return None
+    return plain_csv(value if isinstance(value, str) else _json(value))
+
+
 def render_json(frame: pl.DataFrame) -> str:
     """Return a frame as a list of objects."""
-    return orjson.dumps(frame.to_dicts(), option=orjson.OPT_INDENT_2).decode() + "\n"
+    found = _json(frame.to_dicts(), orjson.OPT_INDENT_2)
+    return plain_json(found) + "\n"
 
 
-def render_schema(tables: tuple[str, ...], *, width: int, color: bool) -> str:
+def _json(value: object, option: int | None = None) -> str:
+    # What JSON has no form for, a decimal or a duration, is written as text.
+    return orjson.dumps(value, default=str, option=option).decode()
+
+
+def render_schema(tables: tuple[str, ...], *, width: int | None, color: bool) -> str:
     """Return what is in the tables, column by column."""
     parts: list[Table | Text | str] = []
     for name in tables or (*TABLES, "facts"):
@@ -110,7 +88,7 @@ def render_schema(tables: tuple[str, ...], *, width: int, color: bool) -> str:
         else:
             parts += [_heading(name, TABLES[name].meaning), _columns(name)]
         parts.append("")
-    return rendered(parts[:-1], width=width, color=color)
+    return rendered(parts[:-1], width=width or _PIPE, color=color)
 
 
 def _heading(name: str, meaning: str) -> Text:

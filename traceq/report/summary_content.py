@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from traceq import units
 from traceq.analysis.idle import UNKNOWN
 from traceq.analysis.summary import SMALL_KERNEL_NS, Summary
 from traceq.model.schema import PHASES
+from traceq.report.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.text import place, printable, shapes, short_kernel
 
 if TYPE_CHECKING:
@@ -21,16 +24,9 @@ _MOST_STEPS = 6
 _MOST_OPS = 8
 _MOST_KERNELS = 6
 _MOST_CAUSES = 4
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table: its title, and what it does in a narrow place."""
-
-    title: str
-    number: bool = False
-    ratio: int = 0
-    """How much of the free width it takes; 0 for as much as it needs."""
+_LEAST_PERCENT = 0.001
+# Below so much GPU time a step, hundredths of milliseconds say nothing.
+_TINY = 100_000
 
 
 @dataclass(frozen=True)
@@ -53,37 +49,58 @@ class Content:
 
 def content(summary: Summary) -> Content:
     """Return the words for one trace."""
-    gpu = summary.facts.gpu
-    tables = (
-        [_kinds(summary), _ops(summary), _kernels(summary)] if gpu else [_ops(summary)]
-    )
+    tables = [_ops(summary)]
+    if summary.facts.gpu:
+        tables = [_kinds(summary), _ops(summary), _kernels(summary)]
     return Content(
         title=printable(summary.facts.path),
         warnings=tuple(printable(sentence) for sentence in summary.facts.damage),
         facts=tuple((label, printable(text)) for label, text in _facts(summary)),
-        tables=tuple(tables),
+        tables=tuple(table for table in tables if table.rows),
     )
 
 
 def overview(summaries: Sequence[Summary]) -> TextTable:
     """Return a table with one row a trace."""
-    numbers = ["steps", "ms/step", "GPU busy", "gemm", "launches", "< 5 µs"]
-    numbers += ["peak memory", "MFU"]
-    columns = (Column("trace"), *(Column(title, number=True) for title in numbers))
-    paths = [Path(summary.facts.path) for summary in summaries]
-    # A folder that all are in does not tell them apart.
-    one_folder = len({path.parent for path in paths}) == 1
-    rows = (
-        (_overview_name(path.name if one_folder else str(path), summary), *row)
-        for path, summary, row in zip(
-            paths, summaries, map(_overview_row, summaries), strict=True
-        )
+    numbers = ["steps", "ms/step", "busy", "gemm", "launches", "<5 µs", "memory", "MFU"]
+    columns = (
+        Column("trace", cut=cut_middle),
+        *(Column(title, number=True) for title in numbers),
     )
-    return TextTable(columns, tuple(rows))
+    names = _telling_names([summary.facts.path for summary in summaries])
+    return TextTable(
+        columns,
+        tuple(
+            (
+                printable(name) + (" (incomplete)" if summary.facts.incomplete else ""),
+                *_overview_row(summary),
+            )
+            for name, summary in zip(names, summaries, strict=True)
+        ),
+    )
 
 
-def _overview_name(name: str, summary: Summary) -> str:
-    return printable(name) + (" (incomplete)" if summary.facts.incomplete else "")
+def _telling_names(paths: Sequence[str]) -> list[str]:
+    """Return paths without the folders in front that all are in, and the common end.
+
+    Neither tells them apart: runs/a/trace.json and runs/b/trace.json are a and b.
+    """
+    parts = [Path(path).parts for path in paths]
+    folders = _alike([path[:-1] for path in parts])
+    names = [str(Path(*path[folders:])) for path in parts]
+    ends = {
+        name[len(name) - _alike([name[::-1] for name in names]) :] for name in names
+    }
+    found = re.search(r"[./\\].*", ends.pop())
+    if found is None or len(names) == 1 or found[0] in names:
+        return names
+    return [name.removesuffix(found[0]) for name in names]
+
+
+def _alike(sequences: Sequence[Sequence[str]]) -> int:
+    """Return how many elements the sequences have in common at their start."""
+    pairs = zip(*sequences, strict=False)
+    return sum(1 for _ in takewhile(lambda elements: len(set(elements)) == 1, pairs))
 
 
 def _overview_row(summary: Summary) -> tuple[str, ...]:
@@ -93,14 +110,14 @@ def _overview_row(summary: Summary) -> tuple[str, ...]:
         units.share(summary.part.gpu_busy, summary.part.time),
         units.share(gemm, summary.gpu_time),
         f"{summary.launches:,.0f}",
-        f"{100 * summary.small_kernels:.0f}%",
+        units.share(summary.small_kernels, 1),
     )
     return (
         str(summary.part.count) if summary.steps.height else "-",
         units.milliseconds(summary.step_time),
         *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
         units.size(memory.allocated) if memory else "-",
-        f"{100 * mfu:.1f}%" if mfu is not None else "-",
+        _percent(mfu) if mfu is not None else "-",
     )
 
 
@@ -110,8 +127,11 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Recorded", _recorded(summary)
     yield "Steps", _steps(summary)
     if not facts.gpu:
+        if not summary.ops.height:
+            yield "Ops", "none in the steps"
         return
     yield "GPU", _gpu(summary)
+    yield "Phases", _phases(summary)
     yield "Launches", _launches(summary)
     yield "Compute", _compute(summary)
     yield "Memory", _memory(summary)
@@ -161,8 +181,10 @@ def _steps(summary: Summary) -> str:
         )
     source = summary.facts.steps_from
     taken = "" if source == "ProfilerStep" else f", taken from {source}"
-    text = f"{summary.part.count} of {_ms(summary.step_time)} on average{taken}: "
     rows = list(summary.steps.select("step", "time", "warmup").iter_rows())
+    if len(rows) == 1:
+        return f"1 (#{rows[0][0]}) of {_ms(summary.step_time)}{taken}"
+    text = f"{summary.part.count} of {_ms(summary.step_time)} on average{taken}: "
     shown = [
         f"#{step} {_ms(time)}" + (" (warm-up, left out)" if warmup else "")
         for step, time, warmup in rows[:_MOST_STEPS]
@@ -188,8 +210,12 @@ def _gpu(summary: Summary) -> str:
         f"{_cause(cause, summary)} {units.share(time, whole)}"
         for cause, time in summary.idle.head(_MOST_CAUSES).iter_rows()
     ]
-    per_step = units.time(idle / summary.part.count)
-    return f"{text} ({per_step} a step) while the host was " + ", ".join(causes)
+    each = units.time(idle / summary.part.count) + _a_step(summary)
+    return f"{text} ({each}) while the host was " + ", ".join(causes)
+
+
+def _a_step(summary: Summary) -> str:
+    return " a step" if summary.steps.height else ""
 
 
 def _cause(cause: str, summary: Summary) -> str:
@@ -198,12 +224,23 @@ def _cause(cause: str, summary: Summary) -> str:
     return "elsewhere" if summary.facts.stacks else "outside operators"
 
 
+def _phases(summary: Summary) -> str:
+    times = dict(summary.kinds.group_by("phase").agg(pl.col("time").sum()).iter_rows())
+    named = [(phase, times[phase]) for phase in (*PHASES, None) if times.get(phase)]
+    shares = ", ".join(
+        f"{phase or 'none'} {units.share(time, summary.gpu_time)}"
+        for phase, time in named
+    )
+    return f"{shares} of the GPU's time"
+
+
 def _launches(summary: Summary) -> str:
-    kernels = summary.part.kernels.height / summary.part.count
+    work = round(summary.part.kernels.height / summary.part.count)
+    pieces = "kernel, copy or set" if work == 1 else "kernels, copies and sets"
+    small = units.share(summary.small_kernels, 1)
     return (
-        f"{summary.launches:,.0f} a step, of {kernels:,.0f} kernels, copies and sets;"
-        f" {100 * summary.small_kernels:.0f}% of the kernels are shorter than"
-        f" {SMALL_KERNEL_NS // 1000} µs"
+        f"{summary.launches:,.0f}{_a_step(summary)} for {work:,} {pieces}; {small} of"
+        f" the kernels are shorter than {SMALL_KERNEL_NS // 1000} µs"
     )
 
 
@@ -211,11 +248,16 @@ def _compute(summary: Summary) -> str:
     found = summary.compute
     if found.flops is None or found.rate is None:
         return f"unknown: {found.unknown}"
-    text = f"{_prefixed(found.flops)}FLOP a step, {_prefixed(found.rate)}FLOP/s"
+    text = f"{_prefixed(found.flops)}FLOP{_a_step(summary)}"
+    text += f", {_prefixed(found.rate)}FLOP/s"
     if found.utilisation is None:
         return f"{text}; MFU unknown: no peak is known for this GPU in {found.dtype}"
     peak = f"{_prefixed(found.peak or 0)}FLOP/s"
-    return f"{text}: MFU {100 * found.utilisation:.1f}% ({found.dtype} peak {peak})"
+    return f"{text}: MFU {_percent(found.utilisation)} ({found.dtype} peak {peak})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%" if share >= _LEAST_PERCENT else "<0.1%"
 
 
 def _prefixed(count: float) -> str:
@@ -249,6 +291,7 @@ def _kinds(summary: Summary) -> TextTable:
     phases = [
         phase for phase in PHASES if any((kind, phase) in times for kind in kinds)
     ]
+    unit = _Unit.of(summary)
 
     def row(chosen: Sequence[str]) -> tuple[str, ...]:
         cells = []
@@ -258,19 +301,18 @@ def _kinds(summary: Summary) -> TextTable:
             }
             time = sum(time for (kind, _), time in column.items() if kind in chosen)
             share = units.share(time, sum(column.values()))
-            steps = summary.part.count
-            cells.append(
-                f"{units.milliseconds(time / steps)} {share:>4}" if time else "-"
-            )
+            cells.append(f"{unit.written(time)} {share:>4}" if time else "-")
         return tuple(cells)
 
     by_time = sorted(
         kinds,
         key=lambda kind: -sum(time for key, time in times.items() if key[0] == kind),
     )
-    titles = ("step, ms", *phases)
     return TextTable(
-        (Column("GPU time by kind"), *(Column(title, number=True) for title in titles)),
+        (
+            Column("GPU time"),
+            *(Column(title, number=True) for title in (unit.title, *phases)),
+        ),
         (*((kind, *row([kind])) for kind in by_time), ("all", *row(kinds))),
     )
 
@@ -278,52 +320,75 @@ def _kinds(summary: Summary) -> TextTable:
 def _ops(summary: Summary) -> TextTable:
     where = "GPU" if summary.facts.gpu else "host"
     total = int(summary.ops["time"].sum())
-    rows = summary.ops.head(_MOST_OPS).iter_rows(named=True)
+    unit = _Unit.of(summary)
     return TextTable(
         (
-            *_listing(f"Ops with the most {where} time"),
-            Column("shapes", ratio=3),
-            Column("where", ratio=3),
+            *_listing(f"Ops by {where} time", unit),
+            Column("phase", spare=True),
+            Column("shapes", weight=3, cut=cut_list),
+            Column("where", weight=3, cut=cut_place),
         ),
         tuple(
             (
                 printable(row["name"] or "(no op)"),
-                *_numbers(row["time"], total, row["calls"], summary.part.count),
+                *_numbers(row["time"], total, row["calls"], unit),
+                row["phase"] or "",
                 shapes(row["dims"]),
                 place(row["file"], row["line"], row["function"]),
             )
-            for row in rows
+            for row in summary.ops.head(_MOST_OPS).iter_rows(named=True)
         ),
     )
 
 
 def _kernels(summary: Summary) -> TextTable:
-    rows = summary.kernels.head(_MOST_KERNELS).iter_rows(named=True)
+    unit = _Unit.of(summary)
     return TextTable(
-        (*_listing("Kernels with the most time"), Column("kind"), Column("library")),
+        (
+            *_listing("Kernels by time", unit),
+            Column("kind", weight=3),
+            Column("library", weight=2, spare=True),
+        ),
         tuple(
             (
                 short_kernel(row["name"]),
-                *_numbers(
-                    row["time"], summary.gpu_time, row["kernels"], summary.part.count
-                ),
-                " ".join(part for part in (row["kind"], row["dtype"]) if part),
-                row["library"] or "",
+                *_numbers(row["time"], summary.gpu_time, row["kernels"], unit),
+                printable(" ".join(filter(None, (row["kind"], row["dtype"])))),
+                printable(row["library"] or ""),
             )
-            for row in rows
+            for row in summary.kernels.head(_MOST_KERNELS).iter_rows(named=True)
         ),
     )
 
 
-def _listing(title: str) -> tuple[Column, ...]:
-    numbers = (Column(title, number=True) for title in ("ms/step", "share", "calls"))
-    return (Column(title, ratio=4), *numbers)
+@dataclass(frozen=True)
+class _Unit:
+    """How the tables of one trace write times: per step, in ms or, if tiny, in µs."""
+
+    title: str
+    nanoseconds: int
+    steps: int
+
+    @classmethod
+    def of(cls, summary: Summary) -> _Unit:
+        steps = summary.part.count
+        whole = summary.gpu_time if summary.facts.gpu else summary.ops["time"].sum()
+        unit, size = ("µs", 1_000) if whole < steps * _TINY else ("ms", 1_000_000)
+        return cls(f"{unit}/step" if summary.steps.height else unit, size, steps)
+
+    def written(self, time: float) -> str:
+        return f"{time / self.steps / self.nanoseconds:,.2f}"
 
 
-def _numbers(time: int, total: int, count: int, steps: int) -> tuple[str, str, str]:
-    calls = count / steps
+def _listing(title: str, unit: _Unit) -> tuple[Column, ...]:
+    numbers = (Column(title, number=True) for title in (unit.title, "share", "calls"))
+    return (Column(title, weight=4, cut=cut_middle), *numbers)
+
+
+def _numbers(time: int, total: int, count: int, unit: _Unit) -> tuple[str, str, str]:
+    calls = count / unit.steps
     return (
-        units.milliseconds(time / steps),
+        unit.written(time),
         units.share(time, total),
         f"{calls:,.0f}" if calls == int(calls) else f"{calls:,.1f}",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.model.schema import KINDS, PHASES
+from traceq.report.text import plain_csv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,24 +29,25 @@ def render(summaries: Sequence[Summary]) -> str:
     return text.getvalue()
 
 
-def _row(summary: Summary) -> dict[str, object]:
+def _row(summary: Summary) -> dict[str, str]:
     """Return a trace's figures; times are milliseconds a step."""
     facts, memory, found = summary.facts, summary.memory, summary.compute
-    row: dict[str, object] = {
-        "trace": facts.path,
-        "incomplete": facts.incomplete,
-        "device": " + ".join(summary.devices["name"].drop_nulls().unique().sort()),
-        "rank": facts.rank,
-        "steps": summary.part.count if summary.steps.height else 0,
+    devices = summary.devices["name"].drop_nulls().unique().sort()
+    row = {
+        "trace": plain_csv(facts.path),
+        "incomplete": "true" if facts.incomplete else "false",
+        "device": plain_csv(" + ".join(devices)),
+        "rank": _number(facts.rank),
+        "steps": _number(summary.part.count if summary.steps.height else 0),
         "step_ms": _ms(summary.step_time),
-        "gpu_busy": round(summary.gpu_busy, 4) if facts.gpu else None,
-        "launches": round(summary.launches, 1) if facts.gpu else None,
-        "kernels_under_5_us": round(summary.small_kernels, 4) if facts.gpu else None,
-        "peak_allocated_bytes": memory.allocated if memory else None,
-        "peak_reserved_bytes": memory.reserved if memory else None,
-        "flop": found.flops,
-        "flop_per_second": found.rate,
-        "mfu": None if found.utilisation is None else round(found.utilisation, 4),
+        "gpu_busy": _number(summary.gpu_busy, 4) if facts.gpu else "",
+        "launches": _number(summary.launches, 1) if facts.gpu else "",
+        "kernels_under_5_us": _number(summary.small_kernels, 4) if facts.gpu else "",
+        "peak_allocated_bytes": _number(memory.allocated if memory else None),
+        "peak_reserved_bytes": _number(memory.reserved if memory else None),
+        "flop": _number(found.flops),
+        "flop_per_second": _number(found.rate),
+        "mfu": _number(found.utilisation, 4),
     }
     for column, values in (("phase", PHASES), ("kind", KINDS)):
         for value in values:
@@ -54,5 +56,13 @@ def _row(summary: Summary) -> dict[str, object]:
     return row
 
 
-def _ms(nanoseconds: float) -> float:
-    return round(nanoseconds / _NS_PER_MS, 6)
+def _ms(nanoseconds: float) -> str:
+    return _number(nanoseconds / _NS_PER_MS, 6)
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    """Write a number without an exponent, which not every sheet reads."""
+    if value is None:
+        return ""
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.text import place
+from traceq.report.text import place, plain_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ def render(summaries: Sequence[Summary]) -> str:
         "traceq": __version__,
         "traces": [_trace(summary) for summary in summaries],
     }
-    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n"
+    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def _trace(summary: Summary) -> dict[str, Any]:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import unicodedata
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import RenderableType
 
+TIE = "\ue000"
+"""A space at which ``rendered`` breaks no line, and which it prints as any other."""
+
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_UNUSUAL = re.compile(r"[^ -~]")
+_FORMULA = ("=", "+", "-", "@")
+_NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.IGNORECASE)
 _ANONYMOUS = "(anonymous namespace)::"
 _NAMESPACES = re.compile(r"\b(at::native|at::cuda|c10|std|pytorch_flash|cutlass|cub)::")
 _MOST_SHAPES = 3
+# Words in the arguments of a kernel template that say what it computes.
+_TELLING = re.compile(
+    r"\b(cutlass_\d\w*|multiplies|divides|plus|minus|Copy|Sqrt|launch_\w+|\w+Ops"
+    r"|\w*Functor\w*|\w*(?:_functor|Epilogue|KernelImpl)"
+    r"|(?!gpu_kernel)\w+_kernel(?:_cuda|_impl)?)\b"
+)
 
 
 def printable(text: str) -> str:
@@ -28,21 +42,58 @@ def printable(text: str) -> str:
     >>> print(printable("aten::mm"), printable("\x1b[2Jgone"))
     aten::mm \x1b[2Jgone
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character.encode("unicode_escape").decode()
-        if unicodedata.category(character) in _INVISIBLE
-        else character
-        for character in text
+    return _UNUSUAL.sub(lambda found: _made_visible(found[0], _python_escape), text)
+
+
+def _made_visible(character: str, escape: Callable[[str], str]) -> str:
+    """Escape a character that acts instead of being seen, and keep any other."""
+    acts = unicodedata.category(character) in _INVISIBLE
+    return escape(character) if acts else character
+
+
+def _python_escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _json_escape(character: str) -> str:
+    return json.dumps(character)[1:-1] if character != "\x7f" else r"\u007f"
+
+
+def plain_json(text: str) -> str:
+    r"""Return JSON in which no character can act on a terminal, with the same meaning.
+
+    >>> print(plain_json('"\u202egnp.exe"'))
+    "\u202egnp.exe"
+    """
+    # Its line ends are its own: those of names are escaped already.
+    return "\n".join(
+        _UNUSUAL.sub(lambda found: _made_visible(found[0], _json_escape), line)
+        for line in text.split("\n")
     )
+
+
+def plain_csv(text: str) -> str:
+    r"""Return a text for a cell of a sheet, which would compute what begins like "=".
+
+    >>> plain_csv("=1+1"), plain_csv("aten::mm"), plain_csv("-1")
+    ("'=1+1", 'aten::mm', '-1')
+    """
+    text = printable(text)
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text
 
 
 def short_kernel(name: str) -> str:
     """Return a kernel's name without what C++ adds to it.
 
-    >>> short_kernel("void at::native::reduce_kernel<512, 1, X<float> >(X<float>)")
-    'reduce_kernel<512, 1, X<float>>'
+    Of a template's arguments only those stay that say what it computes; the types are
+    not among them.
+
+    >>> short_kernel("void at::native::reduce_kernel<512, 1, sum_functor<float> >(int)")
+    'reduce_kernel<sum_functor>'
+    >>> short_kernel("void dgrad_engine<float, 512, 6>(int, float const*)")
+    'dgrad_engine<float, 512, 6>'
     """
     name = name.replace(_ANONYMOUS, "").removeprefix("void ")
     depth = 0
@@ -54,18 +105,24 @@ def short_kernel(name: str) -> str:
         elif character == "(" and depth == 0 and not name.startswith("Mem"):
             name = name[:at]
             break
+    base, opening, arguments = name.partition("<")
+    telling = dict.fromkeys(_TELLING.findall(arguments))
+    if telling:
+        name = f"{base}{opening}{', '.join(telling)}>"
     return printable(_NAMESPACES.sub("", name).replace(" >", ">"))
 
 
 def shapes(dims: Sequence[Sequence[int] | None] | None) -> str:
     """Return the shapes of an op's tensors, those that say something.
 
-    >>> shapes([[8, 64], [], [64, 32]])
-    '[8,64] [64,32]'
+    >>> shapes([[8, 64], [], [64, 32]]), shapes([[8], [8], [8], [64]])
+    ('[8,64] [64,32]', '[8] ×3 [64]')
     """
     known = ["[" + ",".join(map(str, sizes)) + "]" for sizes in dims or [] if sizes]
-    text = " ".join(known[:_MOST_SHAPES])
-    return f"{text} …" if len(known) > _MOST_SHAPES else text
+    runs = [(shape, len(list(run))) for shape, run in groupby(known)]
+    texts = [f"{shape} ×{count}" if count > 1 else shape for shape, count in runs]
+    text = " ".join(texts[:_MOST_SHAPES])
+    return f"{text} …" if len(texts) > _MOST_SHAPES else text
 
 
 def place(file: str | None, line: int | None, function: str | None) -> str:
@@ -77,6 +134,11 @@ def place(file: str | None, line: int | None, function: str | None) -> str:
     if not file:
         return ""
     return printable(f"{file}:{line}" + (f" {function}" if function else ""))
+
+
+def bold(text: str, *, color: bool) -> str:
+    """Return a text in bold, where there is such a thing."""
+    return f"\x1b[1m{text}\x1b[0m" if color else text
 
 
 def rendered(parts: Sequence[RenderableType], *, width: int, color: bool) -> str:
@@ -93,4 +155,5 @@ def rendered(parts: Sequence[RenderableType], *, width: int, color: bool) -> str
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    text = text.replace(TIE, " ")
+    return "\n".join(line.rstrip() for line in text.split("\n")[:-1]) + "\n"

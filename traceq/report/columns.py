@@ -1,0 +1,173 @@
+"""How columns share the width of a screen, and how texts that do not fit are cut.
+
+Half a number is worse than half a name: numbers keep their width, texts give way, each
+in its own manner, and a column for which there is no room at all is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+GAP = 2
+_MORE = "…"
+_NARROWEST = 8
+# Where texts would get less than this, columns that can be spared go first.
+_EASY = 16
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: its title, and what it does in a narrow place."""
+
+    title: str
+    number: bool = False
+    weight: int = 1
+    """How much of the room that the numbers leave it may claim."""
+    cut: Callable[[str, int], str] | None = None
+    """How its texts are cut; at their end if it does not say."""
+    spare: bool = False
+    """Whether the others come first where room is scarce."""
+
+
+def cut_end(text: str, width: int) -> str:
+    """Keep the beginning.
+
+    >>> cut_end("aten::convolution", 9)
+    'aten::co…'
+    """
+    return text[: max(0, width - 1)] + _MORE
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Keep both ends: names that begin alike often end differently.
+
+    >>> cut_middle("aten::convolution_backward", 15)
+    'aten::c…ackward'
+    """
+    tail = (width - 1) // 2
+    return text[: max(0, width - 1 - tail)] + _MORE + text[len(text) - tail :]
+
+
+def cut_list(text: str, width: int) -> str:
+    """Keep what comes before a comma or a space, and so no half of a number.
+
+    >>> cut_list("[8,1024] [1024,64]", 12), cut_list("[8,1024] [1024,64]", 7)
+    ('[8,1024] …', '[8,…')
+    """
+    ends = [found.end() for found in re.finditer("[ ,]", text)]
+    return text[: max((end for end in ends if end < width), default=0)] + _MORE
+
+
+def cut_place(text: str, width: int) -> str:
+    """Keep file and line before the function, and the file's name before its folder.
+
+    >>> cut_place("src/model.py:42 forward", 15), cut_place("src/model.py:42", 12)
+    ('src/model.py:42', '…model.py:42')
+    """
+    file, _, _ = text.rpartition(" ")
+    file = file or text
+    return file if len(file) <= width else _MORE + file[len(file) - width + 1 :]
+
+
+def fitted(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
+) -> tuple[list[str], list[str]]:
+    """Return a table's lines, its titles first, and the titles that found no room.
+
+    Without a ``width`` every column takes what it needs.
+    """
+    wanted = [
+        max([cell_len(column.title), *(cell_len(row[at]) for row in rows)])
+        for at, column in enumerate(columns)
+    ]
+    kept = list(range(len(columns)))
+    widths = wanted
+    if width is not None:
+        kept = _kept(columns, wanted, width)
+        widths = _widths(columns, wanted, kept, width)
+    lines = [
+        _line([columns[at] for at in kept], [cells[at] for at in kept], widths)
+        for cells in ([column.title for column in columns], *rows)
+    ]
+    left_out = [
+        column.title
+        for at, column in enumerate(columns)
+        if at not in kept and not column.spare
+    ]
+    return lines, left_out
+
+
+def _kept(columns: Sequence[Column], wanted: list[int], width: int) -> list[int]:
+    """Choose the columns for which there is room."""
+    kept = list(range(len(columns)))
+    for at in reversed(range(len(columns))):
+        if columns[at].spare and sum(_least(columns, wanted, kept, _EASY)) > width:
+            kept.remove(at)
+    # The first column says what a row is about, and stays.
+    while len(kept) > 1 and sum(_least(columns, wanted, kept, _NARROWEST)) > width:
+        kept.pop()
+    return kept
+
+
+def _least(
+    columns: Sequence[Column], wanted: list[int], kept: list[int], narrow: int
+) -> list[int]:
+    """Return what each column needs at least, with the gap before it."""
+    return [
+        (GAP if at else 0)
+        + (
+            wanted[at]
+            if columns[at].number
+            else min(wanted[at], max(narrow, cell_len(columns[at].title)))
+        )
+        for at in kept
+    ]
+
+
+def _widths(
+    columns: Sequence[Column], wanted: list[int], kept: list[int], width: int
+) -> list[int]:
+    """Give every column what it needs, and texts their shares of what is left."""
+    least = _least(columns, wanted, kept, _NARROWEST)
+    widths = {
+        at: need - (GAP if at else 0) for at, need in zip(kept, least, strict=True)
+    }
+    room = max(0, width - sum(least))
+    # Who wants the least for its weight is served first and leaves the rest.
+    texts = sorted(
+        (at for at in kept if not columns[at].number),
+        key=lambda at: (wanted[at] - widths[at]) / columns[at].weight,
+    )
+    for done, at in enumerate(texts):
+        weights = sum(columns[other].weight for other in texts[done:])
+        more = min(wanted[at] - widths[at], room * columns[at].weight // weights)
+        widths[at] += more
+        room -= more
+    return [widths[at] for at in kept]
+
+
+def _line(columns: list[Column], cells: list[str], widths: list[int]) -> str:
+    padded = []
+    for column, cell, width in zip(columns, cells, widths, strict=True):
+        text = _shortened(cell, width, column.cut or cut_end)
+        fill = " " * (width - cell_len(text))
+        padded.append(fill + text if column.number else text + fill)
+    return (" " * GAP).join(padded).rstrip()
+
+
+def _shortened(text: str, width: int, cut: Callable[[str, int], str]) -> str:
+    """Cut a text to so many cells of a terminal, of which some characters take two."""
+    if cell_len(text) <= width:
+        return text
+    for room in range(width, 0, -1):
+        short = cut(text, room)
+        if cell_len(short) <= width:
+            return short
+    return ""
