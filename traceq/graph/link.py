@@ -29,7 +29,7 @@ def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
     )
     context = place.with_columns(
         step.alias("step"),
-        phases.of_tree(tree, kinds, regions, place["module"], step),
+        phases.of_tree(tree, kinds, regions, frames["module"], step),
         op=tree.place_in("ops").gather(tree.around(tree.is_of("ops"))),
         compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
     )

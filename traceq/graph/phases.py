@@ -26,45 +26,46 @@ def of_tree(
     """Return the phase of each row of the host tree.
 
     Backward, optimizer and data are told by autograd's ops and by regions; forward
-    by regions, modules, and by coming before a backward of the same step.
+    by regions, by ``module`` calls among the frames, and by coming before a backward
+    of the same step.
     """
     backward = tree.spread("ops", ops["backward"]).fill_null(value=False)
     region = tree.spread("annotations", regions["phase"])
+    is_forward = region == "forward"
+    firm = pl.select(
+        pl.when(backward)
+        .then(pl.lit("backward", _PHASE))
+        .when(~is_forward)
+        .then(region)
+    ).to_series()
+    marked = is_forward | tree.spread("frames", module.is_not_null())
+    around = tree.at(firm.is_not_null())
+    forward = tree.at(marked.fill_null(value=False))
     rows = pl.DataFrame(
         {
             "thread": tree.thread,
             "ts": tree.ts,
             "step": step,
-            "module": module.is_not_null(),
-            "backward": backward,
-            "region": region,
+            "firm": firm.gather(around),
+            "forward": forward.is_not_null(),
+            # Of two rows around another, the inner one comes later.
+            "inside": (forward > around).fill_null(value=False),
         }
-    ).with_columns(
-        firm=pl.when("backward")
-        .then(pl.lit("backward", _PHASE))
-        .when(pl.col("region") != pl.lit("forward", _PHASE))
-        .then("region")
     )
-    around = tree.at(rows["firm"].is_not_null())
-    forward = tree.at(
-        (rows["region"] == "forward").fill_null(value=False)
-    ).is_not_null()
-    rows = rows.with_columns(firm=rows["firm"].gather(around), forward=forward)
-    is_backward = pl.col("firm") == pl.lit("backward", _PHASE)
-    own_thread = (
-        is_backward.fill_null(value=False).mean().over("thread") > _AUTOGRAD_SHARE
-    )
-    last_backward = pl.col("ts").filter("backward").max()
+    is_backward = (pl.col("firm") == pl.lit("backward", _PHASE)).fill_null(value=False)
+    own_thread = is_backward.mean().over("thread") > _AUTOGRAD_SHARE
+    last_backward = pl.col("ts").filter(is_backward).max()
+    before_backward = (
+        pl.col("ts") < last_backward.over("step")
+    ) | last_backward.is_null()
+    forward_phase = pl.lit("forward", _PHASE)
     return rows.select(
         pl.coalesce(
+            # An optimizer may call the model, and a backward may compute it again.
+            pl.when(pl.col("inside") & ~is_backward).then(forward_phase),
             pl.col("firm"),
             pl.when(own_thread).then(pl.lit("backward", _PHASE)),
-            pl.when(pl.col("forward") | pl.col("module")).then(
-                pl.lit("forward", _PHASE)
-            ),
-            pl.when(
-                (pl.col("ts") < last_backward.over("step")) | last_backward.is_null()
-            ).then(pl.lit("forward", _PHASE)),
+            pl.when(pl.col("forward") | before_backward).then(forward_phase),
             pl.lit("other", _PHASE),
         ).alias("phase")
     ).to_series()

@@ -1,0 +1,162 @@
+"""Which part of a step an op is of, with and without regions that say so."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceq.testing import load_drawn
+
+
+def phases(drawing: str) -> dict[str, str]:
+    """Return the phases of the ops by name."""
+    ops = load_drawn(drawing).ops
+    return dict(ops.select(pl.col("name").cast(pl.String), "phase").iter_rows())
+
+
+def test_regions_say_the_phase() -> None:
+    found = phases(
+        """
+        host   [ProfilerStep#1                                               ]
+        host    [@FORWARD      ][@BACKWARD      ][@OPTIMIZER     ]
+        host     [aten::mm   ]   [aten::mul    ]  [aten::add_   ] [aten::item]
+        """
+    )
+
+    assert found == {
+        "aten::mm": "forward",
+        "aten::mul": "backward",
+        "aten::add_": "optimizer",
+        "aten::item": "other",
+    }
+
+
+def test_without_regions_autograd_and_the_optimizer_say_the_phase() -> None:
+    found = phases(
+        """
+        host     [ProfilerStep#1                                                   ]
+        host      [aten::mm   ]                 [Optimizer.step#SGD.step] [aten::item]
+        host                                     [aten::add_   ]
+        host 2                 [AddmmBackward0 ]
+        host 2                  [aten::mul    ]
+        """
+    )
+
+    assert found == {
+        "aten::mm": "forward",
+        "AddmmBackward0": "backward",
+        "aten::mul": "backward",
+        "aten::add_": "optimizer",
+        "aten::item": "other",
+    }
+
+
+def test_all_on_autograds_own_thread_is_backward() -> None:
+    found = phases(
+        """
+        host    [aten::mm]
+        host 2            [AddmmBackward0 ][aten::add_  ][MulBackward0 ]
+        """
+    )
+
+    assert found["aten::add_"] == "backward"
+
+
+def test_a_backward_on_the_thread_of_the_forward_is_told_by_its_ops() -> None:
+    found = phases(
+        """
+        host   [aten::mm] [aten::sum] [aten::abs] [AddmmBackward0 ] [aten::item]
+        host                                       [aten::mul    ]
+        """
+    )
+
+    assert found["aten::mm"] == "forward"
+    assert found["aten::mul"] == "backward"
+    assert found["aten::item"] == "other"
+
+
+def test_without_a_backward_all_is_forward() -> None:
+    assert phases("host   [aten::mm] [aten::item]") == {
+        "aten::mm": "forward",
+        "aten::item": "forward",
+    }
+
+
+def test_the_forward_of_the_next_step_comes_after_a_backward_and_is_forward() -> None:
+    trace = load_drawn(
+        """
+        host    [ProfilerStep#1                        ][ProfilerStep#2             ]
+        host     [aten::mm] [AddmmBackward0]             [aten::mm] [AddmmBackward0]
+        """
+    )
+
+    assert trace.ops["phase"].to_list() == ["forward", "backward"] * 2
+
+
+def test_loading_data_is_its_own_phase() -> None:
+    found = phases(
+        """
+        host   [enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__] [aten::mm]
+        host      [aten::stack]
+        """
+    )
+
+    assert found == {"aten::stack": "data", "aten::mm": "forward"}
+
+
+def test_what_a_backward_computes_again_is_backward() -> None:
+    found = phases(
+        """
+        host     [aten::mm  ]
+        host 2                [CheckpointFunctionBackward        ]
+        host 2                 [nn.Module: Block_0             ]
+        host 2                  [@forward                     ]
+        host 2                   [aten::relu                 ]
+        """
+    )
+
+    assert found["aten::relu"] == "backward"
+
+
+def test_a_model_called_by_the_optimizer_is_forward() -> None:
+    found = phases(
+        """
+        host     [Optimizer.step#LBFGS.step                                     ]
+        host      [nn.Module: Net_0 ][@forward    ]                [aten::add_ ]
+        host        [aten::mm     ]   [aten::relu ]
+        host 2                                      [MmBackward0 ]
+        """
+    )
+
+    assert found == {
+        "aten::mm": "forward",
+        "aten::relu": "forward",
+        "MmBackward0": "backward",
+        "aten::add_": "optimizer",
+    }
+
+
+def test_an_optimizer_inside_a_backward_is_the_optimizer() -> None:
+    found = phases(
+        """
+        host     [aten::mm  ]
+        host 2                [torch::autograd::AccumulateGrad       ]
+        host 2                 [Optimizer.step#SGD.step            ]
+        host 2                   [aten::add_                    ]
+        """
+    )
+
+    assert found["aten::add_"] == "optimizer"
+
+
+def test_gpu_work_is_of_the_phase_of_its_launch_even_outside_of_ops() -> None:
+    trace = load_drawn(
+        """
+        host   [@BACKWARD                             ]
+        host    [aten::mul         ][cudaMemsetAsync>2]
+        host    [cudaLaunchKernel>1]
+        gpu 7                  [mul<1]            [loose<2]
+        """
+    )
+
+    assert trace.kernels["op"].to_list() == [0, None]
+    assert trace.kernels["phase"].to_list() == ["backward", "backward"]
