@@ -29,7 +29,7 @@ def window_graph(
         # Some calls are made outside of any op.
         loose = trace.runtime.filter(pl.col("op").is_null(), pl.col("step") == step)
         calls = pl.concat([calls, loose])
-    kernels = trace.kernels.join(calls.select(launch="id"), on="launch", how="semi")
+    kernels = _started_kernels(trace, calls, step if root is None else None)
 
     graph: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
     for kind, frame, columns in (
@@ -58,11 +58,25 @@ def _chosen_ops(trace: Tables, step: int | None, root: int | None) -> pl.DataFra
         is_root = trace.ops["id"] == root
         under = nearest(trace.ops["parent"], is_root).is_not_null()
         return trace.ops.filter(under)
-    if step not in trace.steps["step"]:
-        known = ", ".join(str(number) for number in trace.steps["step"]) or "none"
-        msg = f"give the step or the root op of the graph; the steps are: {known}"
+    known = trace.steps["step"].to_list()
+    if step not in known:
+        wanted = (
+            "give a step or a root op" if step is None else f"there is no step {step}"
+        )
+        steps = ", ".join(str(number) for number in known) or "none"
+        msg = f"{wanted}; the steps of this trace are: {steps}"
         raise UsageError(msg)
     return trace.ops.filter(pl.col("step") == step)
+
+
+def _started_kernels(
+    trace: Tables, calls: pl.DataFrame, step: int | None
+) -> pl.DataFrame:
+    """Return what these calls started, and the step's work without a launch."""
+    wanted = pl.col("launch").is_in(calls["id"].implode())
+    if step is not None:
+        wanted |= pl.col("launch").is_null() & (pl.col("step") == step)
+    return trace.kernels.filter(wanted)
 
 
 def _add(
