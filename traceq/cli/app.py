@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from traceq import __version__
+from traceq.cache import finish
 from traceq.cli import cache, output, query, schema, summary
 from traceq.errors import TraceqError
 
@@ -71,7 +72,7 @@ app.add_typer(cache.app, name="cache")
 def main() -> None:
     """Run the command line; exit 0 if all went well, 2 if traceq could not work."""
     try:
-        app()
+        _run()
     except TraceqError as error:
         output.say(f"traceq: {error}")
         sys.exit(CANNOT_WORK)
@@ -85,3 +86,11 @@ def main() -> None:
             " TRACEQ_TRACEBACK=1 to see where, and report it with the file if you can"
         )
         sys.exit(CANNOT_WORK)
+
+
+def _run() -> None:
+    try:
+        app()
+    finally:
+        # Here, where an interruption is caught, and not when Python ends.
+        finish()

@@ -1,0 +1,352 @@
+"""Tables that are kept: the same as those that were read, and never in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import FIXTURES, ROOT
+from polars.testing import assert_frame_equal
+
+import traceq
+from traceq import cache
+from traceq.testing import draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRAWING = """
+host     [aten::mm                ]
+host      [cudaLaunchKernel>1]
+gpu 7                       [gemm<1]
+"""
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which entries are kept, and empty at first."""
+    folder = tmp_path / "kept"
+    monkeypatch.setenv("TRACEQ_CACHE", str(folder))
+    return folder
+
+
+def write_trace(path: Path, text: str = DRAWING) -> Path:
+    path.write_text(json.dumps(draw(text)), encoding="utf-8")
+    return path
+
+
+def load_and_keep(path: Path) -> traceq.Trace:
+    trace = traceq.load(path)
+    cache.finish()
+    return trace
+
+
+def is_kept(path: Path) -> bool:
+    return cache.find(path) is not None
+
+
+def entry_of(folder: Path) -> Path:
+    (facts,) = folder.glob("code-*/*/facts.json")
+    return facts.parent
+
+
+def assert_equal(one: traceq.Trace, other: traceq.Trace) -> None:
+    assert one.facts == other.facts
+    for name, table in one.frames_by_name().items():
+        assert_frame_equal(table, other.frames_by_name()[name])
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_is_kept_equals_what_was_read(fixture_trace: Path) -> None:
+    read = load_and_keep(fixture_trace)
+
+    found = cache.find(fixture_trace)
+
+    assert found is not None
+    assert_equal(found, read)
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_second_load_reads_no_event(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    heard: list[int] = []
+    load_and_keep(path)
+
+    traceq.load(path, progress=lambda done, _: heard.append(done))
+
+    assert heard == []
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_copy_under_another_name_is_found_and_has_its_own_name(
+    tmp_path: Path,
+) -> None:
+    load_and_keep(write_trace(tmp_path / "one.json"))
+
+    found = cache.find(write_trace(tmp_path / "two.json"))
+
+    assert found is not None
+    assert found.facts.path == str(tmp_path / "two.json")
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("settled", [True, False])
+def test_changed_content_of_the_same_size_and_date_is_read_again(
+    settled: bool,  # noqa: FBT001 - a parameter of the test
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if settled:
+        # As if the file had been there for long, so that its identity is believed.
+        monkeypatch.setattr(cache, "_UNSETTLED_NS", 0)
+    path = write_trace(tmp_path / "trace.json")
+    date = path.stat().st_mtime_ns
+    load_and_keep(path)
+    size = path.stat().st_size
+    write_trace(path, DRAWING.replace("aten::mm", "aten::mv"))
+    os.utime(path, ns=(date, date))
+    assert path.stat().st_size == size
+
+    assert traceq.load(path).ops["name"].to_list() == ["aten::mv"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(
+    tmp_path: Path, kept: Path
+) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    before = path.stat()
+    trace = traceq.load(path, cache=False)
+    write_trace(path, DRAWING.replace("aten::mm", "aten::mv"))
+
+    cache.keep(path, trace, before)
+    cache.finish()
+
+    assert not list(kept.glob("code-*/*"))
+
+
+def test_a_damaged_byte_anywhere_makes_no_wrong_trace(
+    tmp_path: Path, kept: Path
+) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    read = load_and_keep(path)
+    files = sorted(file.name for file in entry_of(kept).iterdir())
+    assert "facts.json" in files
+    assert "kernels.parquet" in files
+    for name in files:
+        load_and_keep(path)
+        file = entry_of(kept) / name
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 0x10
+        file.write_bytes(content)
+
+        assert_equal(load_and_keep(path), read)
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 10, -1])
+def test_a_truncated_entry_is_ignored_and_written_again(
+    keep_bytes: int, tmp_path: Path, kept: Path
+) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    read = load_and_keep(path)
+    for file in entry_of(kept).iterdir():
+        file.write_bytes(file.read_bytes()[:keep_bytes])
+
+    assert_equal(load_and_keep(path), read)
+    assert is_kept(path)
+
+
+def test_an_entry_that_lacks_a_file_is_ignored_and_written_again(
+    tmp_path: Path, kept: Path
+) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    read = load_and_keep(path)
+    (entry_of(kept) / "ops.parquet").unlink()
+
+    assert_equal(load_and_keep(path), read)
+    assert is_kept(path)
+
+
+def test_a_directory_that_cannot_be_made_is_harmless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRACEQ_CACHE", str(tmp_path / "file" / "below"))
+    path = write_trace(tmp_path / "trace.json")
+
+    assert load_and_keep(path).ops.height == 1
+    assert load_and_keep(path).ops.height == 1
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write")
+def test_a_directory_that_cannot_be_written_is_harmless(
+    tmp_path: Path, kept: Path
+) -> None:
+    kept.mkdir(mode=0o500)
+
+    assert load_and_keep(write_trace(tmp_path / "trace.json")).ops.height == 1
+
+
+def test_a_user_without_a_home_can_load(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    unset = ("TRACEQ_CACHE", "XDG_CACHE_HOME", "HOME")
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
+    code = f"""
+import pathlib
+def nowhere(cls): raise RuntimeError("no home")
+pathlib.Path.home = classmethod(nowhere)
+import traceq
+assert traceq.load({str(path)!r}).ops.height == 1
+from traceq.cli import main
+import sys
+sys.argv = ["traceq", "cache", "info"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        "traceq: this user has no home directory: set TRACEQ_CACHE to keep tables\n"
+    )
+
+
+def test_processes_that_write_at_once_all_succeed(kept: Path) -> None:
+    path = FIXTURES[0]
+    code = f"import traceq; print(traceq.load({str(path)!r}).ops.height)"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    answers = {process.communicate() for process in running}
+
+    assert answers == {(f"{traceq.load(path, cache=False).ops.height}\n".encode(), b"")}
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert is_kept(path)
+    assert not list(kept.glob("traceq-new-*")), "nothing is left aside"
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def test_the_entry_unused_for_longest_goes_when_the_bound_is_reached(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = FIXTURES[:3]
+    for path in (one, two):
+        load_and_keep(path)
+    for age, entry in enumerate(sorted(kept.glob("code-*/*"))):
+        os.utime(entry / "facts.json", (age, age))
+    assert is_kept(one), "it is used again, and so the younger one"
+    # One MiB of two other entries beside these would be too much.
+    filler = bytes(1 << 20)
+    for entry in kept.glob("code-*/*"):
+        (entry / "filler").write_bytes(filler)
+    monkeypatch.setenv("TRACEQ_CACHE_MB", "2")
+
+    load_and_keep(three)
+
+    assert is_kept(one)
+    assert not is_kept(two)
+    assert is_kept(three)
+    assert size_of(kept) < 2 << 20
+
+
+@pytest.mark.usefixtures("kept")
+def test_an_entry_larger_than_the_bound_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRACEQ_CACHE_MB", "0")
+
+    load_and_keep(FIXTURES[0])
+
+    assert not is_kept(FIXTURES[0])
+    assert not list(cache.entries())
+
+
+def test_what_a_killed_process_left_is_removed_after_a_day(
+    tmp_path: Path, kept: Path
+) -> None:
+    old, new = kept / "traceq-new-old", kept / "traceq-new-new"
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+
+    load_and_keep(write_trace(tmp_path / "trace.json"))
+
+    assert not old.exists()
+    assert new.exists(), "another process may be writing it"
+
+
+@pytest.mark.usefixtures("kept")
+def test_entries_of_other_code_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    load_and_keep(path)
+    monkeypatch.setattr(cache, "_code", lambda: "code-" + "0" * 16)
+
+    assert not is_kept(path)
+
+
+def test_every_edit_of_the_code_that_makes_tables_gives_it_another_name(
+    tmp_path: Path,
+) -> None:
+    def code(edited: str | None) -> str:
+        copy = tmp_path / (edited or "none").replace("/", "-")
+        for file in (ROOT / "traceq").rglob("*.py"):
+            name = file.relative_to(ROOT / "traceq")
+            target = copy / "traceq" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            text = file.read_text(encoding="utf-8")
+            change = "# edited\n" if str(name) == edited else ""
+            target.write_text(text + change, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-c", "import traceq.cache as c; print(c._code())"],
+            cwd=copy, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    edits = (None, "graph/steps.py", "formats/events.py", "model/schema.py", "cache.py")
+
+    assert len({code(edited) for edited in edits}) == len(edits)
+
+
+def test_clearing_removes_entries_and_nothing_else(tmp_path: Path, kept: Path) -> None:
+    mine = [
+        kept / name
+        for name in ("code-review/notes-1/facts.json", "seen/diary.txt", "new-year.txt")
+    ]
+    for file in mine:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine")
+    path = write_trace(tmp_path / "trace.json")
+    load_and_keep(path)
+
+    count, size = cache.clear()
+
+    assert count == 1
+    assert size > 0
+    assert not is_kept(path)
+    assert sorted(file for file in kept.rglob("*") if file.is_file()) == sorted(mine)
+
+
+def test_without_cache_nothing_is_read_or_written(tmp_path: Path, kept: Path) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    traceq.load(path, cache=False)
+    cache.finish()
+    assert not kept.exists()
+    load_and_keep(path)
+    heard: list[int] = []
+
+    traceq.load(path, cache=False, progress=lambda done, _: heard.append(done))
+
+    assert heard != []
