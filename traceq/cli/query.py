@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,16 @@ from traceq.cli.loading import NoCache, load_shown
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 from traceq.report import frames
+
+_SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+_QUESTION = re.compile(
+    rf"(?:{_SPACE}\()*{_SPACE}(?:select|with|show|explain|from)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+# Looked for in literals, too: what is a literal only the parser knows for sure.
+_FILE_FUNCTION = re.compile(
+    rf"\b((?:read|scan)_\w+)[\"`]?{_SPACE}\(", re.IGNORECASE | re.DOTALL
+)
 
 
 class Format(str, Enum):
@@ -34,18 +45,15 @@ def command(
     no_cache: NoCache = False,
 ) -> None:
     """Ask the tables of a trace in SQL; `traceq schema` says what is in them."""
+    _refuse_all_but_questions(sql)
     trace = load_shown(path, cache=not no_cache)
-    tables = trace.frames_by_name()
     try:
-        with pl.SQLContext(tables, eager=True) as context:
+        with pl.SQLContext(trace.frames_by_name(), eager=True) as context:
             found = context.execute(sql)
     except (pl.exceptions.PolarsError, pl.exceptions.SQLSyntaxError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        msg = f"the query cannot be run: {reason} (tables: {', '.join(TABLES)})"
+        msg = f"the query cannot be run: {reason}; {_hint(reason)}"
         raise UsageError(msg) from None
-    if not found.width:
-        msg = "the query asks for nothing: begin it with SELECT"
-        raise UsageError(msg)
     if form is Format.csv:
         output.write(frames.render_csv(found))
     elif form is Format.json:
@@ -54,3 +62,19 @@ def command(
         # A pipe wants whole values; a terminal wants lines that fit.
         width, color = output.width(), output.color()
         output.write(frames.render_table(found, width=width, color=color))
+
+
+def _refuse_all_but_questions(sql: str) -> None:
+    """Let a query ask the trace, and neither make a table nor open a file."""
+    if not _QUESTION.match(sql):
+        msg = "the query asks for nothing: begin it with SELECT or WITH"
+        raise UsageError(msg)
+    if found := _FILE_FUNCTION.search(sql):
+        msg = f"a query reads the trace and no other file: leave out {found[1]}"
+        raise UsageError(msg)
+
+
+def _hint(reason: str) -> str:
+    if reason.startswith("relation"):
+        return f"the tables are {', '.join(TABLES)}"
+    return "traceq schema says what is in the tables"
