@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
+import polars.selectors as cs
 import typer
 
 from traceq.cli import output
@@ -15,6 +16,9 @@ from traceq.cli.loading import NoCache, load_shown
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 from traceq.report import frames
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
 
 _SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
 _QUESTION = re.compile(
@@ -48,7 +52,7 @@ def command(
     _refuse_all_but_questions(sql)
     trace = load_shown(path, cache=not no_cache)
     try:
-        with pl.SQLContext(trace.frames_by_name(), eager=True) as context:
+        with pl.SQLContext(_asked(trace), eager=True) as context:
             found = context.execute(sql)
     except (pl.exceptions.PolarsError, pl.exceptions.SQLSyntaxError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -62,6 +66,15 @@ def command(
         # A pipe wants whole values; a terminal wants lines that fit.
         width, color = output.width(), output.color()
         output.write(frames.render_table(found, width=width, color=color))
+
+
+def _asked(trace: Trace) -> dict[str, pl.LazyFrame]:
+    """Return the tables with plain texts, which LIKE and || want."""
+    coded = cs.categorical() | cs.enum()
+    return {
+        name: table.lazy().with_columns(coded.cast(pl.String))
+        for name, table in trace.frames_by_name().items()
+    }
 
 
 def _refuse_all_but_questions(sql: str) -> None:

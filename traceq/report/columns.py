@@ -36,6 +36,11 @@ class Column:
     """Whether the others come first where room is scarce."""
 
 
+def cells(text: str) -> int:
+    """Return how wide a text is on a terminal, where some characters take two cells."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def cut_end(text: str, width: int) -> str:
     """Keep the beginning.
 
@@ -84,7 +89,7 @@ def fitted(
     Without a ``width`` every column takes what it needs.
     """
     wanted = [
-        max([cell_len(column.title), *(cell_len(row[at]) for row in rows)])
+        max([cells(column.title), *(cells(row[at]) for row in rows)])
         for at, column in enumerate(columns)
     ]
     kept = list(range(len(columns)))
@@ -93,8 +98,8 @@ def fitted(
         kept = _kept(columns, wanted, width)
         widths = _widths(columns, wanted, kept, width)
     lines = [
-        _line([columns[at] for at in kept], [cells[at] for at in kept], widths)
-        for cells in ([column.title for column in columns], *rows)
+        _line([columns[at] for at in kept], [row[at] for at in kept], widths)
+        for row in ([column.title for column in columns], *rows)
     ]
     left_out = [
         column.title
@@ -125,7 +130,7 @@ def _least(
         + (
             wanted[at]
             if columns[at].number
-            else min(wanted[at], max(narrow, cell_len(columns[at].title)))
+            else min(wanted[at], max(narrow, cells(columns[at].title)))
         )
         for at in kept
     ]
@@ -153,21 +158,21 @@ def _widths(
     return [widths[at] for at in kept]
 
 
-def _line(columns: list[Column], cells: list[str], widths: list[int]) -> str:
+def _line(columns: list[Column], row: list[str], widths: list[int]) -> str:
     padded = []
-    for column, cell, width in zip(columns, cells, widths, strict=True):
+    for column, cell, width in zip(columns, row, widths, strict=True):
         text = _shortened(cell, width, column.cut or cut_end)
-        fill = " " * (width - cell_len(text))
+        fill = " " * (width - cells(text))
         padded.append(fill + text if column.number else text + fill)
     return (" " * GAP).join(padded).rstrip()
 
 
 def _shortened(text: str, width: int, cut: Callable[[str, int], str]) -> str:
-    """Cut a text to so many cells of a terminal, of which some characters take two."""
-    if cell_len(text) <= width:
+    """Cut a text to so many cells of a terminal."""
+    if cells(text) <= width:
         return text
     for room in range(width, 0, -1):
         short = cut(text, room)
-        if cell_len(short) <= width:
+        if cells(short) <= width:
             return short
     return ""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from traceq.report.columns import GAP, fitted
+from traceq.report.columns import GAP, cells, fitted
 from traceq.report.summary_content import TextTable, content, overview
 from traceq.report.text import TIE, rendered
 
@@ -58,7 +57,7 @@ def _screen(summary: Summary, width: int) -> Iterator[RenderableType]:
 def _overview(table: TextTable, width: int) -> Iterator[Text]:
     """Give names that leave no room beside them a line of their own: they are keys."""
     lines, _ = fitted(table.columns, table.rows, None)
-    if max(map(cell_len, lines)) <= width:
+    if max(map(cells, lines)) <= width:
         yield from _table(table, width)
         return
     numbers = TextTable(table.columns[1:], tuple(row[1:] for row in table.rows))
