@@ -44,7 +44,9 @@ COUNTED = (*_PRODUCTS, *_ATTENTION, _CONVOLUTION, _CONVOLUTION_BACKWARD)
 
 def op_flops(trace: Trace) -> pl.DataFrame:
     """Return the ops that can be counted: ``op``, ``flops``, ``type`` of their data."""
-    calls = trace.ops.select("id", "inputs", pl.col("name").cast(pl.String)).filter(
+    # Some traces say which overload of an op was called, as aten::mm.out.
+    name = pl.col("name").cast(pl.String).str.replace(r"\.\w+$", "")
+    calls = trace.ops.select("id", "inputs", name).filter(
         pl.col("name").is_in(COUNTED), ~trace.ops["compiling"]
     )
     distinct = calls.select("name", "inputs").unique(maintain_order=True)
@@ -109,14 +111,18 @@ def _attention(name: str, dims: Any, values: Any) -> float:  # noqa: ANN401 - un
 
 def _convolution(name: str, dims: Any, values: Any) -> float:  # noqa: ANN401 - unchecked
     if name == _CONVOLUTION_BACKWARD:
-        output, weight = dims[0], dims[2]
-        wanted = values[10].count("True", 0, values[10].rindex(",")) if values else 2
-        return wanted * _one_convolution(output, weight)
+        output, image, weight = dims[:3]
+        wanted, transposed = 2, False
+        if values:
+            # Which of the gradients of image, weight and bias; the last is a sum.
+            wanted = values[10].count("True", 0, values[10].rindex(","))
+            transposed = values[7] == "True"
+        return wanted * _one_convolution(image if transposed else output, weight)
     image, weight = dims[0], dims[1]
     stride, padding, dilation = (_numbers(values[at]) for at in (3, 4, 5))
     if values[6] == "True":
         # Transposed: the roles of input and output are exchanged.
-        return _one_convolution([image[0], *image[1:]], weight)
+        return _one_convolution(image, weight)
     spatial = [
         (size + 2 * padding[at] - dilation[at] * (weight[2 + at] - 1) - 1) // stride[at]
         + 1

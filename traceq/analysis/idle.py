@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.graph.steps import on_busiest_device
 from traceq.model.names import DATA_REGION, GRAPH_RECORDING
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ _CAUSE_OF_CALL = {
 
 
 def idle_causes(trace: Trace, part: Steady) -> pl.DataFrame:
-    """Return how long the GPU idled, by what the host did: ``cause``, ``time``."""
+    """Return how long the GPU idled, by what the host did: ``cause``, ``time``.
+
+    Of several GPUs it is the busiest one; without any, nothing idled.
+    """
+    if not trace.kernels.height:
+        return pl.DataFrame(schema={"cause": pl.String, "time": pl.Int64})
     intervals = pl.concat(_intervals(trace, part))
     labels = (_WINDOW, _GPU, *CAUSES)
     moments = pl.concat(
@@ -87,7 +93,7 @@ def _intervals(trace: Trace, part: Steady) -> list[pl.DataFrame]:
         .replace_strict(_CAUSE_OF_CALL, default=None)
     ).drop_nulls("label")
     spans = (
-        (_GPU, trace.kernels),
+        (_GPU, on_busiest_device(trace.kernels)),
         ("compiling", trace.ops.filter("compiling")),
         ("loading data", regions),
         ("recording CUDA graphs", recording),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.graph.steps import on_busiest_device
 from traceq.intervals import covered
 
 if TYPE_CHECKING:
@@ -55,12 +56,9 @@ def steady(trace: Trace) -> Steady:
 
 
 def _busy(kernels: pl.DataFrame) -> int:
-    by_device = (
-        kernels.lazy()
-        .select("device", start="ts", end=pl.col("ts") + pl.col("dur"))
+    spans = (
+        on_busiest_device(kernels)
+        .select(start="ts", end=pl.col("ts") + pl.col("dur"))
         .sort("start")
-        .group_by("device")
-        .agg(covered(pl.col("start"), pl.col("end")).sum().alias("busy"))
-        .collect()
     )
-    return int(by_device["busy"].max() or 0)  # type: ignore[arg-type]  # an integer
+    return int(spans.select(covered(pl.col("start"), pl.col("end")).sum()).item())

@@ -108,7 +108,11 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     steps, and the ``backlog`` from before, is done, and ends when both sides are done
     with it. On a machine with several GPUs the busiest one counts.
     """
-    gpu = _on_busiest_device(kernels)
+    gpu = (
+        on_busiest_device(kernels)
+        .select("step", "launch", start="ts", end=pl.col("ts") + pl.col("dur"))
+        .sort("start")
+    )
     work = (
         gpu.lazy()
         .filter(pl.col("step").is_not_null())
@@ -147,19 +151,10 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     )
 
 
-def _on_busiest_device(kernels: pl.DataFrame) -> pl.DataFrame:
-    busiest = (
-        kernels.group_by("device")
-        .agg(pl.col("dur").sum())
-        .sort("dur", "device")["device"]
-    )
-    return (
-        kernels.filter(
-            pl.col("device").eq_missing(busiest.last() if len(busiest) else None)
-        )
-        .select("step", "launch", start="ts", end=pl.col("ts") + pl.col("dur"))
-        .sort("start")
-    )
+def on_busiest_device(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the work of the GPU that had the most of it."""
+    devices = kernels.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device")
+    return kernels.filter(pl.col("device").eq_missing(devices["device"].last()))
 
 
 def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:
