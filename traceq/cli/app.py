@@ -10,7 +10,7 @@ import typer
 
 from traceq import __version__
 from traceq.cache import finish
-from traceq.cli import cache, output, query, schema, summary
+from traceq.cli import cache, lint, output, query, rules, schema, summary, test_pack
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
@@ -52,6 +52,17 @@ def _traceq(
     """Read what PyTorch's profiler recorded and say what is in it."""
 
 
+app.command(
+    "lint",
+    epilog="Example:  [bold]traceq lint trace.json.gz --log train.log[/bold]",
+)(lint.command)
+app.command("rules", epilog="Example:  [bold]traceq rules[/bold]")(rules.list_command)
+app.command("rule", epilog="Example:  [bold]traceq rule SYN001[/bold]")(
+    rules.page_command
+)
+app.command("test", epilog="Example:  [bold]traceq test ci/my_rules[/bold]")(
+    test_pack.command
+)
 app.command(
     "summary",
     epilog="Example:  [bold]traceq summary before.json.gz after.json.gz[/bold]",

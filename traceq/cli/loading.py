@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.formats.log import read_log
 from traceq.loading import load
+from traceq.recording import Recording
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
+
+_LOGS = (".log", ".txt", ".out", ".err")
 
 NoCache = Annotated[
     bool,
@@ -28,3 +32,11 @@ def load_shown(path: Path, *, cache: bool) -> Trace:
     for sentence in trace.facts.damage:
         output.say(f"traceq: {path} is incomplete: {sentence}")
     return trace
+
+
+def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
+    """Load what was recorded of a program: a trace, or a log alone."""
+    lines = read_log(log) if log else None
+    if path.suffix in _LOGS or path.name.endswith(".log.gz"):
+        return Recording(str(path), log=read_log(path))
+    return Recording(str(path), load_shown(path, cache=cache), lines)

@@ -21,9 +21,9 @@ def render(summaries: Sequence[Summary]) -> str:
     if len(summaries) != 1:
         return "\n".join(_table(overview(summaries))) + "\n"
     words = content(summaries[0])
-    lines = [f"### {_escaped(words.title)}", ""]
-    lines += [f"- **Incomplete**: {_escaped(warning)}" for warning in words.warnings]
-    lines += [f"- **{label}**: {_escaped(text)}" for label, text in words.facts]
+    lines = [f"### {escaped(words.title)}", ""]
+    lines += [f"- **Incomplete**: {escaped(warning)}" for warning in words.warnings]
+    lines += [f"- **{label}**: {escaped(text)}" for label, text in words.facts]
     for table in words.tables:
         lines += ["", *_table(table)]
     return "\n".join(lines) + "\n"
@@ -31,9 +31,9 @@ def render(summaries: Sequence[Summary]) -> str:
 
 def _table(table: TextTable) -> list[str]:
     return [
-        _line(_escaped(column.title) for column in table.columns),
+        _line(escaped(column.title) for column in table.columns),
         _line("---:" if column.number else "---" for column in table.columns),
-        *(_line(_escaped(cell) for cell in row) for row in table.rows),
+        *(_line(escaped(cell) for cell in row) for row in table.rows),
     ]
 
 
@@ -41,5 +41,6 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text as Markdown that shows it as it is."""
     return "".join(_ENTITIES.get(character, character) for character in text)

@@ -38,7 +38,9 @@ _PYTHON = re.compile(r".*\(\d+\): |nn\.Module: |<built-in")
 
 
 def draw(
-    text: str, args: Mapping[str, Mapping[str, Any]] | None = None
+    text: str,
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+    device: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the Chrome trace that a drawing shows; ``args`` are by span name."""
     lines = [line for line in text.splitlines() if "[" in line]
@@ -48,14 +50,19 @@ def draw(
         for line in lines
         for span in _SPAN.finditer(line)
     ]
-    return {"schemaVersion": 1, "traceEvents": events}
+    document = {"schemaVersion": 1, "traceEvents": events}
+    return document | ({"deviceProperties": [device]} if device else {})
 
 
-def load_drawn(text: str, args: Mapping[str, Mapping[str, Any]] | None = None) -> Trace:
+def load_drawn(
+    text: str,
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+    device: Mapping[str, Any] | None = None,
+) -> Trace:
     """Return a drawing as a trace, through the reader that reads real ones."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.json"
-        path.write_text(json.dumps(draw(text, args)), encoding="utf-8")
+        path.write_text(json.dumps(draw(text, args, device)), encoding="utf-8")
         return load(path, cache=False)
 
 

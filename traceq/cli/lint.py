@@ -1,0 +1,189 @@
+"""`traceq lint`: what is wrong, where, what it costs, and what to write instead."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceq.cli import output
+from traceq.cli.loading import NoCache, load_recording
+from traceq.errors import TraceqError, UsageError
+from traceq.lint.config import find_config, read_config, severity
+from traceq.lint.engine import Report, lint
+from traceq.lint.pack import load_rules
+from traceq.report import (
+    lint_concise,
+    lint_full,
+    lint_github,
+    lint_json,
+    lint_markdown,
+    lint_sarif,
+)
+
+if TYPE_CHECKING:
+    from traceq.lint.config import Config
+    from traceq.lint.pack import Rules
+    from traceq.recording import Recording
+
+_FOUND = 1
+_NANOSECONDS = 1_000_000
+
+
+class Format(str, Enum):
+    """How to write the findings."""
+
+    full = "full"
+    concise = "concise"
+    json = "json"
+    sarif = "sarif"
+    github = "github"
+    markdown = "markdown"
+
+
+Packs = Annotated[
+    list[Path] | None,
+    typer.Option("--rules", help="A folder of rules of your own.", metavar="FOLDER"),
+]
+
+
+def command(  # noqa: PLR0913 - one parameter an option
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Traces, run folders or logs.", metavar="PATH"),
+    ],
+    *,
+    form: Annotated[
+        Format, typer.Option("--format", help="How to write the findings.")
+    ] = Format.full,
+    file: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file.", metavar="FILE"),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only these: codes, prefixes or names.", metavar="RULE"),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Do not run these.", metavar="RULE")
+    ] = None,
+    packs: Packs = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="What the traced program printed.", metavar="FILE"),
+    ] = None,
+    step_ms: Annotated[
+        float | None,
+        typer.Option(
+            help="What a step takes without the profiler.", metavar="MS", min=0.000001
+        ),
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            help="Exit 1 from this on: info, warning, error.", metavar="LEVEL"
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Configuration instead of the nearest traceq.toml.", metavar="FILE"
+        ),
+    ] = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Say what is wrong in a trace, worst first, and what to write instead.
+
+    Exits 0 if there is nothing to fail on, 1 if there is, 2 if traceq could not work.
+    """
+    wanted = read_config(config) if config else find_config(Path.cwd())
+    wanted = _overridden(wanted, select, ignore, packs, fail_on)
+    rules = load_rules(wanted.packs)
+    found = [
+        _recording(path, log, step_ms, cache=not no_cache, alone=len(paths) == 1)
+        for path in paths
+    ]
+    recordings = [one for one in found if one is not None]
+    report = lint(recordings, rules, wanted)
+    text = _rendered(report, rules, form, to_file=file is not None)
+    if file is None:
+        output.write(text)
+    else:
+        _write(file, text)
+    _exit(report, unread=len(paths) - len(recordings))
+
+
+def _overridden(
+    config: Config,
+    select: list[str] | None,
+    ignore: list[str] | None,
+    packs: list[Path] | None,
+    fail_on: str | None,
+) -> Config:
+    """Return the configuration with what the command line says instead."""
+    if select:
+        config = replace(config, select=_split(select))
+    if ignore:
+        config = replace(config, ignore=config.ignore + _split(ignore))
+    if packs:
+        config = replace(config, packs=config.packs + tuple(packs))
+    if fail_on:
+        config = replace(config, fail_on=severity(fail_on, "--fail-on"))
+    return config
+
+
+def _split(texts: list[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for text in texts for part in text.split(",") if part)
+
+
+def _recording(
+    path: Path, log: Path | None, step_ms: float | None, *, cache: bool, alone: bool
+) -> Recording | None:
+    step_ns = round(step_ms * _NANOSECONDS) if step_ms else None
+    try:
+        recording = load_recording(path, log=log, cache=cache)
+    except TraceqError as error:
+        if alone:
+            raise
+        output.say(f"traceq: {error}")
+        return None
+    return replace(recording, step_ns=step_ns or recording.step_ns)
+
+
+def _rendered(report: Report, rules: Rules, form: Format, *, to_file: bool) -> str:
+    if form is Format.sarif:
+        return lint_sarif.render(report, rules)
+    if form is Format.full:
+        if to_file:
+            return lint_full.render(report, width=None, color=False)
+        return lint_full.render(report, width=output.width(), color=output.color())
+    renderers = {
+        Format.concise: lint_concise.render,
+        Format.json: lint_json.render,
+        Format.github: lint_github.render,
+        Format.markdown: lint_markdown.render,
+    }
+    return renderers[form](report)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        msg = f"{file} cannot be written: {error.strerror or error}"
+        raise UsageError(msg) from None
+
+
+def _exit(report: Report, unread: int) -> None:
+    if unread:
+        msg = f"{unread} of {unread + len(report.outcomes)} files could not be read"
+        raise UsageError(msg)
+    if report.crashed:
+        msg = "a rule failed: what it looks for may be there, so this is no clean bill"
+        raise UsageError(msg)
+    if report.failing:
+        sys.exit(_FOUND)

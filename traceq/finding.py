@@ -1,0 +1,99 @@
+"""What lint and diff report: one thing that is wrong, where, and what it costs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+# The number of an instance: every layer has the same finding, and so one fingerprint.
+_INSTANCE = re.compile(r"_\d+(?=/|$)")
+
+
+class Severity(str, Enum):
+    """How much a finding matters; only those at or above ``fail-on`` fail a run."""
+
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+    @property
+    def rank(self) -> int:
+        """Return a number that grows with how much the finding matters."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the user's own program; any part may be unknown."""
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    module: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return what stays the same when lines move and layers are counted anew."""
+        if self.file:
+            return f"{self.file}:{self.function or ''}"
+        return _INSTANCE.sub("", self.module or "")
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One line of what the finding was seen by."""
+
+    what: str
+    """As ``kernel``, ``op``, ``shapes``."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong."""
+
+    code: str
+    name: str
+    """The rule's name, as implicit-device-sync."""
+    severity: Severity
+    message: str
+    """The sentence that says it."""
+    advice: str
+    """What to write instead."""
+    place: Place
+    subject: str
+    """What it is about, as an op's name; never a time, a count or an id."""
+    count: int
+    """How often it happens in a step, or in the trace where there are no steps."""
+    gpu_ns: int
+    """GPU time per step that its evidence holds."""
+    host_ns: int
+    """Time of the host per step that its evidence holds."""
+    evidence: tuple[Evidence, ...] = ()
+    data: Mapping[str, Json] = field(default_factory=dict)
+    """The evidence once more, for programs."""
+    explains: frozenset[str] = frozenset()
+    """Codes of findings that this one, seen in a log, is the reason of."""
+    cost_ns: int = 0
+    """What it costs per step, on what the step waits for; the engine says."""
+    ops: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
+    """The ops it was seen by."""
+    kernels: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
+    """The kernels it was seen by."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what is the same for the same finding in another run."""
+        text = f"{self.code}\n{self.place.key}\n{self.subject}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,22 @@
+"""Rules, and what runs them. This is what a rule imports."""
+
+from __future__ import annotations
+
+from traceq.finding import NOWHERE, Evidence, Finding, Place, Severity
+from traceq.lint.rule import Bad, Good, Need, Rule, inputs, option
+from traceq.lint.view import View
+
+__all__ = [
+    "NOWHERE",
+    "Bad",
+    "Evidence",
+    "Finding",
+    "Good",
+    "Need",
+    "Place",
+    "Rule",
+    "Severity",
+    "View",
+    "inputs",
+    "option",
+]

@@ -1,0 +1,178 @@
+"""The configuration: ``traceq.toml``, or ``[tool.traceq]`` in ``pyproject.toml``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from traceq.errors import ConfigError
+from traceq.finding import Severity
+from traceq.lint.select import ALL, find_rule
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from traceq.lint.pack import Rules
+    from traceq.lint.rule import Rule
+
+_OWN_FILE = "traceq.toml"
+_SHARED_FILE = "pyproject.toml"
+
+
+@dataclass(frozen=True)
+class Allow:
+    """A finding that is there on purpose."""
+
+    rule: str
+    reason: str
+    where: str = "*"
+    """A pattern of the finding's file, module or subject."""
+    trace: str = "*"
+    """A pattern of the trace's path."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the user wants looked for, and what of it matters."""
+
+    packs: tuple[Path, ...] = ()
+    select: tuple[str, ...] = (ALL,)
+    ignore: tuple[str, ...] = ()
+    fail_on: Severity = Severity.warning
+    min_cost_us: float = 0
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options, by the rules' codes or names."""
+    allow: tuple[Allow, ...] = ()
+    file: Path | None = None
+
+
+def find_config(start: Path) -> Config:
+    """Return the nearest configuration at or above a folder, or the default."""
+    for folder in (start, *start.parents):
+        if (own := folder / _OWN_FILE).is_file():
+            return read_config(own)
+        shared = folder / _SHARED_FILE
+        if shared.is_file() and "traceq" in _parse(shared).get("tool", {}):
+            return read_config(shared)
+    return Config()
+
+
+def read_config(file: Path) -> Config:
+    """Return the configuration that a file holds."""
+    content = _parse(file)
+    if file.name == _SHARED_FILE:
+        content = content.get("tool", {}).get("traceq", {})
+    known = {item.name.replace("_", "-") for item in fields(Config)} - {"file"}
+    _refuse_unknown(content, known, f"{file}")
+    readers: dict[str, Callable[[Any], Any]] = {
+        "packs": lambda value: tuple(
+            file.parent / entry for entry in _texts(file, "packs", value)
+        ),
+        "select": lambda value: tuple(_texts(file, "select", value)),
+        "ignore": lambda value: tuple(_texts(file, "ignore", value)),
+        "fail-on": lambda value: severity(str(value), f"{file}: fail-on"),
+        "min-cost-us": lambda value: _number(file, "min-cost-us", value),
+        "rules": lambda value: _tables(file, value),
+        "allow": lambda value: tuple(_allow(file, entry) for entry in value),
+    }
+    found = {
+        key.replace("-", "_"): readers[key](value) for key, value in content.items()
+    }
+    return Config(**found, file=file)
+
+
+def severity(text: str, where: str) -> Severity:
+    """Return the severity that a user named."""
+    if text not in list(Severity):
+        msg = f"{where} cannot be {text!r}: say " + ", ".join(Severity)
+        raise ConfigError(msg)
+    return Severity(text)
+
+
+def configured(rules: Rules, chosen: Rules, config: Config) -> list[Rule]:
+    """Return the chosen of all rules, with the options that the user gave them."""
+    options = {
+        find_rule(rules, name).code: values for name, values in config.rules.items()
+    }
+    # All of them, so that a mistake shows even in options of a rule that does not run.
+    made = {
+        code: _made(rule, options.get(code, {}), config) for code, rule in rules.items()
+    }
+    return [made[code] for code in chosen]
+
+
+def _made(rule: type[Rule], values: Mapping[str, Any], config: Config) -> Rule:
+    known = {option.name: option for option in rule.options()}
+    where = f"{config.file}: rules.{rule.name()}"
+    _refuse_unknown(values, known, where)
+    for name, value in values.items():
+        wanted = type(known[name].default)
+        fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
+        if not fits or (wanted is not bool and isinstance(value, bool)):
+            msg = f"{where}: {name} must be of type {wanted.__name__}, not {value!r}"
+            raise ConfigError(msg)
+    return rule(**{name.replace("-", "_"): value for name, value in values.items()})
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{file} cannot be read: {error.strerror or error}"
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{file} is not TOML: {error}"
+    raise ConfigError(msg)
+
+
+def _refuse_unknown(
+    content: Mapping[str, Any], known: Iterable[str], where: str
+) -> None:
+    for key in content:
+        if key not in known:
+            near = get_close_matches(key, list(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(known)}"
+            msg = f"{where}: unknown key {key!r}: {hint}"
+            raise ConfigError(msg)
+
+
+def _texts(file: Path, key: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        msg = f"{file}: {key} must be a list of texts, not {value!r}"
+        raise ConfigError(msg)
+    return value
+
+
+def _number(file: Path, key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        msg = f"{file}: {key} must be a number of 0 or more, not {value!r}"
+        raise ConfigError(msg)
+    return value
+
+
+def _tables(file: Path, value: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(
+        isinstance(options, dict) for options in value.values()
+    ):
+        msg = f"{file}: rules must hold a table for each rule, as [rules.SYN001]"
+        raise ConfigError(msg)
+    return value
+
+
+def _allow(file: Path, entry: object) -> Allow:
+    if not isinstance(entry, dict):
+        msg = f"{file}: write each allowed finding as a table [[allow]]"
+        raise ConfigError(msg)
+    _refuse_unknown(entry, [item.name for item in fields(Allow)], f"{file}: allow")
+    for key in ("rule", "reason"):
+        if not str(entry.get(key, "")).strip():
+            msg = f"{file}: an entry of allow needs a {key}"
+            raise ConfigError(msg)
+    return Allow(**{key: str(value) for key, value in entry.items()})

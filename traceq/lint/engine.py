@@ -1,0 +1,270 @@
+"""Run rules on what was recorded: skip with a reason, survive a crash, say the cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from traceq.errors import ConfigError
+from traceq.finding import Evidence, Severity
+from traceq.lint import allow
+from traceq.lint.config import configured
+from traceq.lint.rule import Need
+from traceq.lint.select import selected
+from traceq.lint.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from traceq.analysis.bound import Bound
+    from traceq.finding import Finding
+    from traceq.lint.config import Allow, Config
+    from traceq.lint.pack import Rules
+    from traceq.lint.rule import Rule
+    from traceq.model.facts import Facts
+    from traceq.recording import Recording
+
+# A finding that costs less than this share of the step is worth knowing, no more.
+_WORTH_FIXING = 0.01
+# Where stacks may have slowed the host down by this much, its times count for less.
+_INFLATION = 3.0
+
+_NO_TRACE = "there is no trace"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rule that could not look."""
+
+    code: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """A rule that failed, which says nothing about the trace."""
+
+    code: str
+    name: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A finding that is there on purpose."""
+
+    finding: Finding
+    reason: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What lint has to say of one recording."""
+
+    name: str
+    """The path that was given."""
+    facts: Facts | None
+    bound: Bound | None
+    steps: int
+    """How many steps the averages are over."""
+    findings: tuple[Finding, ...]
+    """Worst first."""
+    cheap: int
+    """Findings that cost less than the user wants to see."""
+    skipped: tuple[Skipped, ...]
+    crashed: tuple[Crashed, ...]
+    allowed: tuple[Allowed, ...]
+    checked: int
+    """How many rules could look."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What lint has to say of all recordings."""
+
+    outcomes: tuple[Outcome, ...]
+    fail_on: Severity
+    unused: tuple[Allow, ...] = ()
+    """What the configuration allows and nothing was found of."""
+
+    @property
+    def failing(self) -> list[Finding]:
+        """The findings that fail the run."""
+        return [
+            finding
+            for outcome in self.outcomes
+            for finding in outcome.findings
+            if finding.severity.rank >= self.fail_on.rank
+        ]
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a rule failed, so that what it looks for may be there."""
+        return any(outcome.crashed for outcome in self.outcomes)
+
+
+def lint(recordings: Iterable[Recording], rules: Rules, config: Config) -> Report:
+    """Run the selected rules on each recording."""
+    chosen = selected(rules, config.select, config.ignore)
+    if not chosen:
+        msg = f"{config.file or 'the command line'} ignores all rules it selects"
+        raise ConfigError(msg)
+    ready = configured(rules, chosen, config)
+    used: set[Allow] = set()
+    outcomes = [
+        _lint(recording, ready, rules, config, used) for recording in recordings
+    ]
+    unused = [entry for entry in config.allow if entry not in used]
+    return Report(tuple(outcomes), config.fail_on, tuple(unused))
+
+
+def run_rule(rule: Rule, recording: Recording, view: View | None) -> list[Finding]:
+    """Return what one rule finds, in an order that does not depend on the file's."""
+    found: Iterable[Finding] = ()
+    if Need.LOG not in rule.needs and view is not None:
+        found = rule.check(view)
+    elif recording.log is not None:
+        found = rule.check_log(recording.log)
+    return sorted(_merged(found), key=_by_weight)
+
+
+def _lint(
+    recording: Recording,
+    ready: Sequence[Rule],
+    rules: Rules,
+    config: Config,
+    used: set[Allow],
+) -> Outcome:
+    view = View(recording.trace, recording.step_ns) if recording.trace else None
+    found: list[Finding] = []
+    skipped: list[Skipped] = []
+    crashed: list[Crashed] = []
+    for rule in ready:
+        reason = _why_not(rule, recording, view)
+        if reason:
+            skipped.append(Skipped(rule.code, rule.name(), reason))
+            continue
+        try:
+            found += run_rule(rule, recording, view)
+        except Exception as error:  # noqa: BLE001 - the other rules go on
+            text = f"{type(error).__name__}: {error}".partition("\n")[0]
+            crashed.append(Crashed(rule.code, rule.name(), text))
+    allowed: list[Allowed] = []
+    kept: list[Finding] = []
+    inside = allow.regions(view.trace) if view else None
+    for finding in found:
+        entry = allow.allowed_by(finding, config.allow, rules, recording.name)
+        if entry:
+            used.add(entry)
+            allowed.append(Allowed(finding, entry.reason))
+        elif view and inside is not None and allow.lies_in(finding, view.trace, inside):
+            allowed.append(Allowed(finding, allow.IN_PROGRAM))
+        else:
+            kept.append(finding)
+    by_code = {rule.code: rule for rule in ready}
+    priced = [_priced(one, by_code[one.code], view) for one in _explained(kept)]
+    worth = [
+        one
+        for one in priced
+        if not by_code[one.code].priced or one.cost_ns >= config.min_cost_us * 1000
+    ]
+    return Outcome(
+        name=recording.name,
+        facts=recording.trace.facts if recording.trace else None,
+        bound=view.bound if view else None,
+        steps=view.steps if view else 0,
+        findings=tuple(sorted(worth, key=_by_weight)),
+        cheap=len(priced) - len(worth),
+        skipped=tuple(skipped),
+        crashed=tuple(crashed),
+        allowed=tuple(allowed),
+        checked=len(ready) - len(skipped) - len(crashed),
+    )
+
+
+def _why_not(rule: Rule, recording: Recording, view: View | None) -> str:
+    """Say why a rule cannot look; empty if it can."""
+    if Need.LOG in rule.needs:
+        return "" if recording.log is not None else Need.LOG.value
+    if view is None:
+        return _NO_TRACE
+    missing = [
+        need.value for need in Need if need in rule.needs and not view.meets(need)
+    ]
+    return "; ".join(missing)
+
+
+def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Make one of findings that say the same of the same place."""
+    groups: dict[tuple[str, object, str], list[Finding]] = {}
+    for finding in found:
+        key = (finding.fingerprint, finding.place, finding.message)
+        groups.setdefault(key, []).append(finding)
+    for first, *others in groups.values():
+        everything = [first, *others]
+        yield replace(
+            first,
+            count=sum(one.count for one in everything),
+            gpu_ns=sum(one.gpu_ns for one in everything),
+            host_ns=sum(one.host_ns for one in everything),
+            ops=first.ops.union(*(one.ops for one in others)),
+            kernels=first.kernels.union(*(one.kernels for one in others)),
+        )
+
+
+def _explained(found: Sequence[Finding]) -> list[Finding]:
+    """Give findings the lines of the log that explain them, and drop these as own."""
+    codes = {finding.code for finding in found}
+    reasons = [finding for finding in found if finding.explains & codes]
+    kept = []
+    for finding in found:
+        if finding in reasons:
+            continue
+        lines = tuple(
+            Evidence("log", reason.message)
+            for reason in reasons
+            if finding.code in reason.explains
+        )
+        kept.append(replace(finding, evidence=finding.evidence + lines))
+    return kept
+
+
+def _priced(finding: Finding, rule: Rule, view: View | None) -> Finding:
+    """Say what a finding costs on what the step waits for, and if that matters."""
+    if view is None or not rule.priced:
+        return finding
+    cost = _cost(finding, view)
+    severity = finding.severity
+    if cost < _WORTH_FIXING * view.bound.step_ns:
+        severity = Severity.info
+    return replace(finding, cost_ns=cost, severity=severity)
+
+
+def _cost(finding: Finding, view: View) -> int:
+    bound = view.bound
+    if bound.by == "gpu":
+        cost = float(finding.gpu_ns)
+    elif bound.by == "host":
+        # The profiler slows the host down, so its times are only as long as recorded.
+        recorded = view.part.time / view.part.count
+        cost = finding.host_ns * (min(1.0, bound.step_ns / recorded) if recorded else 1)
+    else:
+        cost = max(float(finding.gpu_ns), finding.host_ns / _INFLATION)
+    return round(min(cost, bound.step_ns))
+
+
+def _by_weight(finding: Finding) -> tuple[object, ...]:
+    place = finding.place
+    return (
+        -finding.severity.rank,
+        -finding.cost_ns,
+        -finding.gpu_ns,
+        -finding.host_ns,
+        finding.code,
+        place.file or "",
+        place.line or 0,
+        place.module or "",
+        finding.subject,
+        finding.message,
+    )

@@ -1,0 +1,66 @@
+"""Rule packs: folders of rules, traceq's own and the user's, loaded one way."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+from traceq._folders import bundled
+from traceq._load import mount, walk
+from traceq.errors import PackError
+from traceq.lint.rule import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+    from types import ModuleType
+
+Rules: TypeAlias = "Mapping[str, type[Rule]]"
+
+_CODE = re.compile(r"[A-Z]{2,5}\d{3}")
+
+
+def load_rules(packs: Iterable[Path] = ()) -> Rules:
+    """Return traceq's rules and those of ``packs``, by code."""
+    rules: dict[str, type[Rule]] = {}
+    for number, folder in enumerate((bundled("rules"), *packs)):
+        for rule in load_pack(folder, f"_traceq_pack{number}"):
+            known = rules.setdefault(rule.code, rule)
+            if known is not rule:
+                msg = (
+                    f"{rule.code} is both {known.__name__} and {rule.__name__}:"
+                    f" give the one in {folder} another code"
+                )
+                raise PackError(msg)
+    return dict(sorted(rules.items()))
+
+
+def load_pack(folder: Path, name: str) -> Iterator[type[Rule]]:
+    """Yield the rules of one folder, imported under a private name."""
+    if not folder.is_dir():
+        msg = f"{folder} is no rule pack: a pack is a folder of Python files"
+        raise PackError(msg)
+    mount(folder, name)
+    try:
+        for file, module in walk(folder, name):
+            yield from _rules_in(file, module)
+    except PackError:
+        raise
+    except Exception as error:
+        msg = (
+            f"the rule pack {folder} cannot be loaded: {type(error).__name__}: {error}"
+        )
+        raise PackError(msg) from error
+
+
+def _rules_in(file: Path, module: ModuleType) -> Iterator[type[Rule]]:
+    for value in vars(module).values():
+        if (
+            isinstance(value, type)
+            and issubclass(value, Rule)
+            and value.__module__ == module.__name__
+        ):
+            if not _CODE.fullmatch(getattr(value, "code", "")):
+                msg = f"{file}: {value.__name__} needs a code such as SYN001"
+                raise PackError(msg)
+            yield value

@@ -1,0 +1,171 @@
+"""What a rule is: a class in one file, with its page, options and examples."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from traceq.finding import NOWHERE, Evidence, Finding, Json, Place, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import polars as pl
+
+    from traceq.lint.view import View
+
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+Value = TypeVar("Value", bool, int, float, str)
+
+
+class Need(Enum):
+    """What a rule cannot look without; the value says what is missing and what to do.
+
+    A rule whose needs are not met is reported as skipped, never as clean.
+    """
+
+    GPU = "the trace has no work of a GPU"
+    STEPS = "the trace has no steps: call prof.step() in the loop"
+    SHAPES = "shapes were not recorded: profile(record_shapes=True)"
+    STACKS = "stacks were not recorded: profile(with_stack=True)"
+    OPS = "the trace has no operators: profile(activities=[CPU, CUDA])"
+    LOG = "there is no log: give it with --log FILE, or record with traceq collect"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A drawn trace in which the rule finds something."""
+
+    drawing: str
+    finds: tuple[str, ...]
+    """The findings' sentences, worst first."""
+    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Arguments of the drawn events, by name."""
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Good:
+    """A drawn trace in which the rule finds nothing."""
+
+    drawing: str
+    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    log: str = ""
+
+
+def inputs(
+    dims: Sequence[Sequence[int]],
+    types: Sequence[str],
+    strides: Sequence[Sequence[int]] | None = None,
+    values: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return an op's arguments as the profiler writes them, for a drawn trace."""
+    found: dict[str, Any] = {"Input Dims": list(dims), "Input type": list(types)}
+    if strides is not None:
+        found["Input Strides"] = list(strides)
+    if values is not None:
+        found["Concrete Inputs"] = list(values)
+    return found
+
+
+def option(default: Value, meaning: str) -> Value:
+    """Declare an option of a rule: its default, and what it means in one sentence."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as the configuration sees it."""
+
+    name: str
+    default: bool | float | str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing to look for. Subclasses are its page: their docstring, and examples.
+
+    A rule looks at a trace (``check``), or at a program's log (``check_log``) if it
+    needs one.
+    """
+
+    code: ClassVar[str]
+    severity: ClassVar[Severity] = Severity.warning
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    advice: ClassVar[str] = ""
+    priced: ClassVar[bool] = True
+    """Whether a finding that costs next to nothing matters less."""
+    examples: ClassVar[tuple[Bad | Good, ...]] = ()
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the rule's name: that of its class, as implicit-device-sync."""
+        return _WORD.sub("-", cls.__name__).lower()
+
+    @classmethod
+    def page(cls) -> str:
+        """Return the rule's documentation."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return the first sentence of the rule's documentation."""
+        return cls.page().partition("\n")[0]
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        """Return the rule's options."""
+        return tuple(
+            Option(item.name.replace("_", "-"), item.default, item.metadata["meaning"])
+            for item in fields(cls)
+            if item.default is not MISSING
+        )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Yield what is wrong in the steady part of a trace."""
+        raise NotImplementedError
+
+    def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
+        """Yield what a program's log says, whose lines have ``line`` and ``text``."""
+        raise NotImplementedError
+
+    def finding(  # noqa: PLR0913 - a finding has this many sides
+        self,
+        message: str,
+        *,
+        subject: str,
+        place: Place = NOWHERE,
+        count: float = 1,
+        gpu_ns: float = 0,
+        host_ns: float = 0,
+        evidence: Iterable[tuple[str, str]] = (),
+        data: Mapping[str, Json] | None = None,
+        advice: str | None = None,
+        severity: Severity | None = None,
+        explains: Iterable[str] = (),
+        ops: Iterable[int] = (),
+        kernels: Iterable[int] = (),
+    ) -> Finding:
+        """Return a finding of this rule; times and counts are per step."""
+        return Finding(
+            code=self.code,
+            name=self.name(),
+            severity=severity or self.severity,
+            message=message,
+            advice=self.advice if advice is None else advice,
+            place=place,
+            subject=subject,
+            count=round(count),
+            gpu_ns=round(gpu_ns),
+            host_ns=round(host_ns),
+            evidence=tuple(Evidence(what, text) for what, text in evidence if text),
+            data=data or {},
+            explains=frozenset(explains),
+            ops=frozenset(ops),
+            kernels=frozenset(kernels),
+        )

@@ -1,0 +1,113 @@
+"""What a rule looks at: the part of a trace that stands for the rest of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.bound import Bound, bound
+from traceq.analysis.steady import Steady, steady
+from traceq.finding import Place
+from traceq.graph.nesting import nearest
+from traceq.lint.rule import Need
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceq.trace import Trace
+
+PLACE = ("file", "line", "function", "module")
+
+
+@dataclass(frozen=True)
+class View:
+    """The steady steps of a trace, without what ran while compiling.
+
+    Where the trace has no steps it is the whole trace, and counts as one step.
+    """
+
+    trace: Trace
+    step_ns: int | None = None
+    """What a step takes without the profiler, where that was measured."""
+
+    @cached_property
+    def part(self) -> Steady:
+        """The steady steps and their kernels."""
+        return steady(self.trace)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are, to divide by."""
+        return self.part.count
+
+    @cached_property
+    def bound(self) -> Bound:
+        """What a step waits for, the GPU or the host."""
+        return bound(self.part, self.trace.facts, self.step_ns)
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """What the GPU did in these steps."""
+        return self.part.kernels
+
+    @cached_property
+    def ops(self) -> pl.DataFrame:
+        """The ops of these steps."""
+        return self._steady(self.trace.ops.filter(~pl.col("compiling")))
+
+    @cached_property
+    def runtime(self) -> pl.DataFrame:
+        """The runtime calls of these steps."""
+        return self._steady(self.trace.runtime)
+
+    @cached_property
+    def annotations(self) -> pl.DataFrame:
+        """The regions of these steps."""
+        return self._steady(self.trace.annotations)
+
+    def _steady(self, table: pl.DataFrame) -> pl.DataFrame:
+        if not self.trace.steps.height:
+            return table
+        steps = self.part.windows.select("step")
+        return table.join(steps, on="step", how="semi", maintain_order="left")
+
+    def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
+        """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""
+        known = self.trace.inputs.rename({"id": "inputs"})
+        return ops.join(known, on="inputs", how="left", maintain_order="left")
+
+    def roots(self, marked: pl.Expr) -> pl.Series:
+        """Return for each op of the trace itself, if marked, or the nearest around it.
+
+        The result is as long as ``trace.ops``, so that an op's id is its place in it.
+        """
+        ops = self.trace.ops
+        return nearest(
+            ops["parent"], ops.select(marked.fill_null(value=False)).to_series()
+        )
+
+    def kernels_under(self, marked: pl.Expr) -> pl.DataFrame:
+        """Return the kernels of ops under marked ones, with those as ``root``."""
+        roots = self.roots(marked)
+        return self.kernels.with_columns(
+            roots.gather(self.kernels["op"]).alias("root")
+        ).filter(pl.col("root").is_not_null())
+
+    def meets(self, need: Need) -> bool:
+        """Return whether a need of a rule is met."""
+        trace = self.trace
+        return {
+            Need.GPU: trace.facts.gpu,
+            Need.STEPS: trace.steps.height > 0,
+            Need.SHAPES: trace.facts.shapes,
+            Need.STACKS: trace.facts.stacks,
+            Need.OPS: trace.ops.height > 0,
+        }.get(need, False)
+
+    @staticmethod
+    def place(row: Mapping[str, object]) -> Place:
+        """Return the place of a row that has the columns of PLACE."""
+        return Place(**{column: row[column] for column in PLACE if column in row})  # type: ignore[arg-type]  # a row's values are what the schema says

@@ -1,0 +1,55 @@
+"""Words that findings share: how often, how long, how large, of what shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.units import share, size, time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["counted", "listed", "shape", "share", "size", "time", "times"]
+
+
+def times(count: float) -> str:
+    """Write how often something happens.
+
+    >>> times(1), times(2), times(0.5), times(1234.0)
+    ('once', 'twice', '0.5 times', '1,234 times')
+    """
+    if count in (1, 2):
+        return "once" if count == 1 else "twice"
+    return f"{count:,.0f} times" if count == round(count) else f"{count:.3g} times"
+
+
+def counted(count: float, what: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "kernel"), counted(5200, "launch")
+    ('1 kernel', '5,200 launches')
+    """
+    number = f"{count:,.0f}" if count == round(count) else f"{count:,.3g}"
+    if count == 1:
+        return f"1 {what}"
+    return f"{number} {what}" + ("es" if what.endswith(("s", "ch", "sh", "x")) else "s")
+
+
+def shape(dims: Sequence[int] | None) -> str:
+    """Write the shape of one tensor.
+
+    >>> shape([8, 64])
+    '[8,64]'
+    """
+    return "[" + ",".join(map(str, dims or ())) + "]"
+
+
+def listed(texts: Sequence[str], most: int = 3) -> str:
+    """Write some things, and how many more there are.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    shown = ", ".join(texts[:most])
+    rest = len(texts) - most
+    return f"{shown} and {rest} more" if rest > 0 else shown

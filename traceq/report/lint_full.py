@@ -1,0 +1,100 @@
+"""Findings for the terminal, a block each."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from traceq.finding import Severity
+from traceq.report import lint_content as words
+from traceq.report.text import bold, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.finding import Finding
+    from traceq.lint.engine import Outcome, Report
+
+_PIPE = 100
+_WIDEST = 120
+_LABEL = 10
+
+
+def render(report: Report, *, width: int | None, color: bool) -> str:
+    """Return the whole report, wrapped to a width."""
+    width = min(width or _PIPE, _WIDEST)
+    blocks = [
+        "\n".join(_outcome(outcome, width, color=color)) for outcome in report.outcomes
+    ]
+    blocks += ["\n".join(_wrapped(text, width)) for text in words.unused(report)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
+    yield bold(words.title(outcome), color=color)
+    yield from _wrapped(words.facts(outcome), width)
+    minor = []
+    for finding in outcome.findings:
+        if finding.severity is Severity.info:
+            minor.append(finding)
+            continue
+        yield ""
+        yield from _block(finding, outcome, width, color=color)
+    if minor:
+        yield ""
+        yield "Minor:"
+        for finding in minor:
+            where = words.place(finding)
+            text = f"{finding.code} {printable(finding.message)}"
+            text += f" ({words.cost(finding, outcome)})" * bool(
+                words.cost(finding, outcome)
+            )
+            yield from _wrapped(text + f", {where}" * bool(where), width, indent=2)
+    if outcome.skipped:
+        yield ""
+        yield "Could not look:"
+        for codes, reason in words.skipped(outcome):
+            yield from _wrapped(f"{codes}: {reason}", width, indent=2)
+    for note in words.notes(outcome):
+        yield ""
+        yield from _wrapped(note, width)
+    yield ""
+    yield from _wrapped(words.verdict(outcome), width)
+
+
+def _block(
+    finding: Finding, outcome: Outcome, width: int, *, color: bool
+) -> Iterator[str]:
+    head = f"{finding.code} {finding.name}"
+    if finding.severity is Severity.error:
+        head += " (error)"
+    cost = words.cost(finding, outcome)
+    yield bold(head, color=color) + (f"  {cost}" if cost else "")
+    yield from _wrapped(printable(finding.message), width, indent=2)
+    lines = [("at", words.place(finding))]
+    lines += [(entry.what, words.evidence(entry)) for entry in finding.evidence]
+    lines += [("instead", printable(finding.advice))]
+    for label, text in lines:
+        if text:
+            yield from _labelled(label, text, width)
+
+
+def _labelled(label: str, text: str, width: int) -> Iterator[str]:
+    first = f"  {label:<{_LABEL - 3}} "
+    yield from textwrap.wrap(
+        text,
+        max(width, _LABEL + 20),
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_on_hyphens=False,
+    ) or [first.rstrip()]
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, 20),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2 * bool(indent)),
+        break_on_hyphens=False,
+    )

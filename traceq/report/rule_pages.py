@@ -1,0 +1,57 @@
+"""Pages on rules, made of what is in their files."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traceq.lint.pack import Rules
+    from traceq.lint.rule import Bad, Good, Rule
+
+
+def listing(rules: Rules) -> str:
+    """Return the rules, a line each."""
+    widest = max((len(rule.name()) for rule in rules.values()), default=0)
+    return "".join(
+        f"{code}  {rule.name():<{widest}}  {rule.summary()}\n"
+        for code, rule in rules.items()
+    )
+
+
+def table(rules: Rules) -> str:
+    """Return the rules as a table in Markdown."""
+    lines = ["| code | rule | finds |", "| --- | --- | --- |"]
+    lines += [
+        f"| {code} | {rule.name()} | {rule.summary()} |" for code, rule in rules.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def page(rule: type[Rule]) -> str:
+    """Return all there is to say of a rule."""
+    parts = [f"# {rule.name()} ({rule.code})", rule.page()]
+    if rule.needs:
+        needs = ", ".join(sorted(need.name.lower() for need in rule.needs))
+        parts.append(f"## Needs\n\n{needs}")
+    if rule.options():
+        lines = [
+            f"- `{option.name} = {_toml(option.default)}` {option.meaning}"
+            for option in rule.options()
+        ]
+        parts.append("\n".join(["## Options", "", *lines]))
+    parts += [_example(example) for example in rule.examples]
+    return "\n\n".join(parts) + "\n"
+
+
+def _example(example: Bad | Good) -> str:
+    drawing = textwrap.dedent(example.drawing).strip("\n")
+    text = drawing or example.log.strip("\n")
+    found = "".join(f"\n\n> {sentence}" for sentence in getattr(example, "finds", ()))
+    return f"## {type(example).__name__}\n\n{textwrap.indent(text, '    ')}{found}"
+
+
+def _toml(value: bool | float | str) -> str:  # noqa: FBT001 - a value of any type
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,77 @@
+"""A rule's drawn examples are its tests: Bad finds these sentences, Good none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.formats.log import log_lines
+from traceq.lint.engine import run_rule
+from traceq.lint.rule import Bad
+from traceq.lint.view import View
+from traceq.recording import Recording
+from traceq.testing.timeline import load_drawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.lint.pack import Rules
+    from traceq.lint.rule import Good, Rule
+
+# Rules differ by what a GPU can do; this is the one that drawn traces are of.
+_DEVICE = {
+    "id": 0,
+    "name": "NVIDIA H200",
+    "computeMajor": 9,
+    "computeMinor": 0,
+    "numSms": 132,
+    "totalGlobalMem": 150_000_000_000,
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One drawn example of a rule, and what came of it."""
+
+    name: str
+    """As ``SYN001-Bad-0``."""
+    expected: tuple[str, ...]
+    found: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rule found what it should, and nothing else."""
+        return self.expected == self.found
+
+
+def run_examples(rules: Rules) -> Iterator[Example]:
+    """Run every example of every rule, through the real reader and engine."""
+    for rule in rules.values():
+        numbers = {"Bad": 0, "Good": 0}
+        for example in rule.examples:
+            kind = type(example).__name__
+            yield run_example(f"{rule.code}-{kind}-{numbers[kind]}", rule(), example)
+            numbers[kind] += 1
+
+
+def run_example(name: str, rule: Rule, example: Bad | Good) -> Example:
+    """Run one example of a rule."""
+    recording = drawn(example)
+    view = View(recording.trace) if recording.trace else None
+    found = run_rule(rule, recording, view)
+    return Example(
+        name,
+        example.finds if isinstance(example, Bad) else (),
+        tuple(finding.message for finding in found),
+    )
+
+
+def drawn(example: Bad | Good) -> Recording:
+    """Return what an example shows as a recording."""
+    return Recording(
+        name="drawn",
+        trace=load_drawn(example.drawing, example.args, _DEVICE)
+        if example.drawing
+        else None,
+        log=log_lines(example.log) if example.log else None,
+    )
