@@ -1,0 +1,29 @@
+"""`python collect -- python train.py`: record a run, with nothing but torch installed.
+
+The folder's files are mounted as a package of a private name, here as in the program
+that is recorded, so that none of them is ever importable by its own name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def main() -> int:
+    """Run the launcher on this command line and return the exit status."""
+    spec = ModuleSpec("_traceq_collect", loader=None, is_package=True)
+    spec.submodule_search_locations = [HERE]
+    sys.modules[spec.name] = module_from_spec(spec)
+    launcher = import_module("_traceq_collect.launcher")
+    status: int = launcher.main(sys.argv[1:])
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

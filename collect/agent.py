@@ -1,0 +1,91 @@
+"""What every Python of the program loads: it waits until the program imports torch.
+
+Two promises: it never imports torch itself, and it never raises into the program. All
+that needs torch is in session.py and below, which is loaded when torch has been.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from typing import TYPE_CHECKING, Callable
+
+from . import control
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class _AfterImport(MetaPathFinder):
+    """Call ``then`` once the program has imported the module ``name``.
+
+    Looking for the module, as importlib.util.find_spec does, is not importing it: the
+    finder stays until the module has been executed.
+    """
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self.name = name
+        self.then = then
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: ModuleSpec | None = find(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Then(spec.loader, self)
+                return spec
+        return None
+
+
+class _Then(Loader):
+    """The module's own loader, followed by one call; gone once it has loaded."""
+
+    def __init__(self, loader: Loader, finder: _AfterImport) -> None:
+        self.loader = loader
+        self.finder = finder
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)
+            self.finder.then()
+
+
+def arm() -> None:
+    """Begin when the program imports torch."""
+    control.mark("python")
+    sys.meta_path.insert(0, _AfterImport("torch", _begin))
+
+
+def _begin() -> None:
+    try:
+        control.mark("torch")
+        begin: Callable[[], None] = import_module("_traceq_agent.session").begin
+        begin()
+    except Exception as error:  # noqa: BLE001 - the program must go on
+        control.mark("failed", f"{type(error).__name__}: {error}")
+        if os.environ.get("TRACEQ_TRACEBACK"):
+            sys.excepthook(type(error), error, error.__traceback__)

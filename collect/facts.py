@@ -1,0 +1,140 @@
+"""What is known of a process that records: versions, devices, switches, its rank."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import warnings
+from typing import Any, Callable
+
+import torch
+
+gpu: Any = torch.cuda  # parts of it have no types
+
+# All other variables stay where they are: an environment is full of secrets.
+VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "TORCHDYNAMO_DISABLE",
+    "TORCHINDUCTOR_CUDAGRAPHS",
+    "TORCHINDUCTOR_FREEZING",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+    "TORCH_COMPILE_DISABLE",
+    "TORCH_CUDNN_SDPA_ENABLED",
+    "TORCH_CUDNN_V8_API_DISABLED",
+    "TORCH_LOGS",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_BLOCKING_WAIT",
+)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment variables that matter and are set."""
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what the program runs on."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": _text(torch.version.cuda),
+        "hip": _text(getattr(torch.version, "hip", None)),
+        "cudnn": _text(_try(torch.backends.cudnn.version)),
+        "nccl": _try(_nccl) if gpu.is_initialized() else None,
+        "triton": _triton(),
+    }
+
+
+def devices() -> list[dict[str, Any]]:
+    """Return the GPUs that the process sees; none if it does not use CUDA."""
+    if not gpu.is_initialized():
+        return []
+    found = []
+    for index in range(gpu.device_count()):
+        seen = gpu.get_device_properties(index)
+        found.append(
+            {
+                "index": index,
+                "name": seen.name,
+                "capability": f"{seen.major}.{seen.minor}",
+                "memory_bytes": seen.total_memory,
+                "multiprocessors": seen.multi_processor_count,
+            }
+        )
+    return found
+
+
+def switches() -> dict[str, Any]:
+    """Return torch's settings that decide which kernels run."""
+    cuda: Any = torch.backends.cuda
+    cudnn = torch.backends.cudnn
+    asked: dict[str, Callable[[], Any]] = {
+        "float32_matmul_precision": torch.get_float32_matmul_precision,
+        "matmul_allow_tf32": lambda: cuda.matmul.allow_tf32,
+        "cudnn_allow_tf32": lambda: cudnn.allow_tf32,
+        "cudnn_enabled": lambda: cudnn.enabled,
+        "cudnn_benchmark": lambda: cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "flash_sdp": cuda.flash_sdp_enabled,
+        "mem_efficient_sdp": cuda.mem_efficient_sdp_enabled,
+        "math_sdp": cuda.math_sdp_enabled,
+        "cudnn_sdp": lambda: cuda.cudnn_sdp_enabled(),  # noqa: PLW0108 - since 2.5
+        "anomaly_detection": torch.is_anomaly_enabled,
+        "cpu_threads": torch.get_num_threads,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer torch has another way to ask for TF32
+        return {name: _try(ask) for name, ask in asked.items()}
+
+
+def rank() -> tuple[int, int, int]:
+    """Return rank, rank on this machine and number of ranks."""
+    env = os.environ
+    dist = torch.distributed
+    local = _number(env.get("LOCAL_RANK"), 0)
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), local, dist.get_world_size()
+    return _number(env.get("RANK"), 0), local, _number(env.get("WORLD_SIZE"), 1)
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdigit() else default
+
+
+def _nccl() -> str:
+    return ".".join(str(part) for part in gpu.nccl.version())
+
+
+def _triton() -> str | None:
+    return _text(getattr(sys.modules.get("triton"), "__version__", None))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _try(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 - not in this torch
+        return None

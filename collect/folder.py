@@ -1,0 +1,97 @@
+"""The run folder: its name, and whose it is. Nothing in it is ever overwritten."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from pathlib import Path
+from typing import Mapping
+
+_NODE_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "NODE_RANK", "GROUP_RANK")
+_NODE_OPTION = re.compile(r"--node[-_]rank(=(?P<value>\d+))?")
+_INTERPRETERS = re.compile(r"(python|torchrun|accelerate|bash|sh|env|srun)[\d.]*")
+
+
+class TakenError(Exception):
+    """A run of that name exists."""
+
+
+def launch_index(command: list[str], environment: Mapping[str, str]) -> int | None:
+    """Return which of several launchers of one run this is, if there are several.
+
+    One launcher runs on each node, or before each rank where a cluster's own launcher
+    starts the ranks; then the cluster has numbered them.
+    """
+    for name in _NODE_VARIABLES:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    if environment.get("SLURM_NTASKS", "1") != "1" and "SLURM_STEP_ID" in environment:
+        return int(environment.get("SLURM_PROCID", "0"))
+    for word, following in zip(command, [*command[1:], ""]):
+        found = _NODE_OPTION.fullmatch(word)
+        value = (found["value"] or following) if found else ""
+        if value.isdigit():
+            return int(value)
+    return None
+
+
+def run_file(index: int | None) -> str:
+    """Return the name of the run file of one launcher."""
+    return f"run.node-{index}.json" if index else "run.json"
+
+
+def log_file(index: int | None) -> str:
+    """Return the name of the log of one launcher."""
+    return f"stderr.node-{index}.log" if index else "stderr.log"
+
+
+def create(out: Path, name: str | None, command: list[str], index: int | None) -> Path:
+    """Make the run folder and return it.
+
+    An existing folder is refused if the user named it, and gets a sister with a number
+    if not; only launchers of one run, told apart by ``index``, share a folder.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    base = name or default_name(command)
+    for number in range(1, 1000):
+        folder = out / (base if number == 1 else f"{base}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            shared = index is not None and not (folder / run_file(index)).exists()
+            if shared and folder.is_dir() and (name or number > 1):
+                return folder
+            if name is None:
+                continue
+            msg = f"{folder} exists and is not overwritten: choose another --name"
+            raise TakenError(msg) from None
+        return folder
+    msg = f"{out} is full of runs named {base}: choose a --name"
+    raise TakenError(msg)
+
+
+def default_name(command: list[str]) -> str:
+    """Return a name made of the program's and the time of day."""
+    moment = dt.datetime.now().astimezone()
+    return f"{program_name(command)}-{moment:%Y%m%d-%H%M%S}"
+
+
+def program_name(command: list[str]) -> str:
+    """Return what the program is called, without the interpreters before it."""
+    words = list(command)
+    for place, word in enumerate(words):
+        base = os.path.basename(word)
+        if word == "-m" and place + 1 < len(words):
+            return _plain(words[place + 1].split(".")[0])
+        if base.endswith((".py", ".sh")):
+            return _plain(base.rsplit(".", 1)[0])
+    for word in words:
+        base = os.path.basename(word)
+        if not word.startswith("-") and not _INTERPRETERS.fullmatch(base):
+            return _plain(base)
+    return _plain(os.path.basename(words[0]))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", text).strip("._-")[:60] or "run"

@@ -1,0 +1,77 @@
+"""The program's own use of torch's profiler: noticed, and given way to.
+
+Two profilers at once make the second one raise, in the program. All of torch's ways to
+profile go through two methods of one class, which are watched while we are armed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Iterator
+
+import torch
+
+
+class GiveWay:
+    """Know whether the program profiles itself, and call ``stop`` when it begins to."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.stop = stop
+        self.seen = False
+        self._running = 0
+        self._ours = False
+        self._undo: Callable[[], None] = _nothing
+
+    @property
+    def active(self) -> bool:
+        """Whether a profiler that is not ours is set up or running now."""
+        enabled = getattr(torch.autograd, "_profiler_enabled", None)
+        return self._running > 0 or bool(enabled is not None and enabled())
+
+    @contextlib.contextmanager
+    def ours(self) -> Iterator[None]:
+        """Mark what happens inside as our own doing."""
+        self._ours = True
+        try:
+            yield
+        finally:
+            self._ours = False
+
+    def install(self) -> None:
+        """Begin to watch."""
+        watched: Any = torch.autograd.profiler.profile
+        prepare, leave = watched._prepare_trace, watched.__exit__  # noqa: SLF001
+
+        def prepare_trace(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._ours:
+                self._begins()
+            return prepare(this, *args, **kwargs)
+
+        def leave_trace(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._ours:
+                self._running = max(0, self._running - 1)
+            return leave(this, *args, **kwargs)
+
+        watched._prepare_trace = prepare_trace  # noqa: SLF001
+        watched.__exit__ = leave_trace
+
+        def undo() -> None:
+            watched._prepare_trace = prepare  # noqa: SLF001
+            watched.__exit__ = leave
+
+        self._undo = undo
+
+    def remove(self) -> None:
+        """Watch no more."""
+        undo, self._undo = self._undo, _nothing
+        undo()
+
+    def _begins(self) -> None:
+        self.seen = True
+        self._running += 1
+        with contextlib.suppress(Exception), self.ours():
+            self.stop()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,258 @@
+"""Run the user's command so that every Python in it loads our agent; report on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from . import control, folder, manifest, options, run_facts
+from .screen import Screen
+from .tee import Tee
+
+BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+POLL = 0.1
+LINGER = 1.0  # seconds that a process left behind may still write to stderr
+NOT_FOUND = 127
+NOT_RUN = 126
+
+_PASSED_ON = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+_LEFT_TO_THE_PROGRAM = ("SIGINT", "SIGHUP", "SIGQUIT")
+
+
+def main(words: list[str]) -> int:
+    """Do what the command line says and return the exit status."""
+    name = os.path.basename(sys.argv[0])
+    prog = "traceq collect" if name.startswith("traceq") else f"python {name}"
+    chosen = options.parse(words, prog)
+    screen = Screen(quiet=chosen.quiet)
+    index = chosen.node
+    if index is None:
+        index = folder.launch_index(chosen.command, os.environ)
+    try:
+        place = folder.create(Path(chosen.out), chosen.name, chosen.command, index)
+        with tempfile.TemporaryDirectory(prefix="traceq-") as signs:
+            return Launch(chosen, place, index, Path(signs), screen).run()
+    except (OSError, folder.TakenError) as error:
+        screen.say(str(error))
+        return options.CANNOT_WORK
+
+
+class Launch:
+    """One run of the user's command."""
+
+    def __init__(
+        self,
+        chosen: Any,
+        place: Path,
+        index: int | None,
+        signs: Path,
+        screen: Screen,
+    ) -> None:
+        self.options = chosen
+        self.folder = place
+        self.index = index
+        self.signs = signs
+        self.screen = screen
+        self.file = place / folder.run_file(index)
+        self.facts = run_facts.at_start(chosen, place.name, index)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Run the command to its end, write the run file, say what there is."""
+        self.file.touch(exist_ok=False)
+        manifest.write(self.file, self.facts)
+        tee = Tee(self.folder / folder.log_file(self.index), self.screen.passed)
+        began = time.monotonic()
+        try:
+            status = self._execute(tee)
+        finally:
+            tee.close()
+        self._finish(status, time.monotonic() - began, tee)
+        return self._report(status)
+
+    def _execute(self, tee: Tee) -> int:
+        try:
+            self._child = subprocess.Popen(
+                self.options.command,
+                env=self._environment(),
+                stderr=tee.end,
+            )
+        except OSError as error:
+            os.close(tee.end)
+            self.screen.say(f"cannot run {self.options.command[0]}: {error.strerror}")
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUN
+        tee.started()
+        self._handle_signals(tee)
+        return self._attend(self._child, tee)
+
+    def _attend(self, child: subprocess.Popen[bytes], tee: Tee) -> int:
+        """Pass stderr on and show progress until the program has ended."""
+        more = True
+        while child.poll() is None:
+            if more:
+                more = tee.pump(POLL)
+            else:
+                time.sleep(POLL)
+            self._show_progress()
+        deadline = time.monotonic() + LINGER
+        while more and time.monotonic() < deadline:
+            more = tee.pump(POLL)
+        return child.returncode
+
+    def _handle_signals(self, tee: Tee) -> None:
+        def pass_on(number: int, _frame: Any) -> None:
+            if self._child is not None:
+                self._child.send_signal(number)
+
+        def ignore(_number: int, _frame: Any) -> None:
+            # The terminal sends these to the program too: it decides what happens.
+            pass
+
+        for names, handler in ((_PASSED_ON, pass_on), (_LEFT_TO_THE_PROGRAM, ignore)):
+            for name in names:
+                number = getattr(signal, name, None)
+                if number and signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, handler)
+        if hasattr(signal, "SIGWINCH"):
+            signal.signal(signal.SIGWINCH, lambda _number, _frame: tee.resize())
+
+    def _environment(self) -> dict[str, str]:
+        inherited = os.environ.get("PYTHONPATH")
+        paths = [str(BOOTSTRAP), *([inherited] if inherited else [])]
+        settings = {
+            "folder": str(self.folder.resolve()),
+            "control": str(self.signs),
+            "launch": self.index or 0,
+            "options": run_facts.shown_options(self.options),
+        }
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            control.VARIABLE: json.dumps(settings),
+        }
+
+    def _show_progress(self) -> None:
+        found = sorted(self.signs.glob("status-*"))
+        if not found:
+            return
+        try:
+            phase, done, total = found[0].read_text().split("\t")
+            self.screen.progress(phase, int(done), int(total))
+        except (OSError, ValueError):
+            return
+
+    def _finish(self, status: int, seconds: float, tee: Tee) -> None:
+        ranks = [
+            rank
+            for file in sorted(self.folder.glob("rank-*.json"))
+            for rank in [manifest.read(file)]
+            if rank.get("launch") == (self.index or 0)
+        ]
+        ranks.sort(key=lambda rank: (rank["rank"], rank["name"]))
+        for rank in ranks:
+            _explain_sudden_end(rank)
+        self.facts.update(
+            state="finished",
+            ended=manifest.now(),
+            seconds=round(seconds, 3),
+            exit=_exit_facts(status, stopped=self._has("stopped")),
+            log={
+                "file": folder.log_file(self.index),
+                "bytes": tee.kept,
+                "cut": tee.cut,
+            },
+            ranks=ranks,
+            missing=[] if ranks else [{"what": "ranks", "why": self._why_nothing()}],
+        )
+        manifest.write(self.file, self.facts)
+        _remove_halves(self.folder)
+
+    def _why_nothing(self) -> str:
+        """Return why no process recorded anything."""
+        failed = self.signs / "failed"
+        if failed.exists():
+            return f"a fault of traceq: {failed.read_text()}"
+        if self._has("torch"):
+            return (
+                "no step was seen: no optimizer stepped and no module was called often"
+                " enough; say what a step is with --steps-by"
+            )
+        if self._has("python"):
+            return "the program never imported torch"
+        return run_facts.why_no_python(self.options.command)
+
+    def _report(self, status: int) -> int:
+        code = 128 - status if status < 0 else status
+        if self._has("stopped"):
+            code = 0
+        ranks = self.facts["ranks"]
+        if not any(rank["step_time"] or rank["trace"] for rank in ranks):
+            why = (
+                "; ".join(dict.fromkeys(_reasons(ranks)))
+                or self.facts["missing"][0]["why"]
+            )
+            self.screen.say(f"nothing was recorded: {why}")
+            return code or options.CANNOT_WORK
+        for text in dict.fromkeys(_reasons(ranks)):
+            self.screen.say(text)
+        for rank in ranks[:1]:
+            if rank["step_time"]:
+                found = rank["step_time"]
+                self.screen.say(
+                    f"{found['ms']:.2f} ms a step without the profiler, over"
+                    f" {found['steps']} steps"
+                )
+        size = sum(file.stat().st_size for file in self.folder.iterdir())
+        self.screen.say(f"recorded {self.folder}, {_readable(size)}; next:")
+        self.screen.say(f"  traceq summary {self.folder}")
+        return code
+
+    def _has(self, sign: str) -> bool:
+        return (self.signs / sign).exists()
+
+
+def _reasons(ranks: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"no {entry['what'].replace('_', ' ')}: {entry['why']}"
+        for rank in ranks
+        for entry in rank["missing"]
+    ]
+
+
+def _explain_sudden_end(rank: dict[str, Any]) -> None:
+    """Complete what a process says of itself that was killed before it could."""
+    if rank["state"] != "recording":
+        return
+    rank["state"] = "killed"
+    for what in ("step_time", "trace", "memory"):
+        if rank[what] is None:
+            why = "the process was killed before it was written"
+            rank["missing"].append({"what": what, "why": why})
+
+
+def _exit_facts(status: int, *, stopped: bool) -> dict[str, Any]:
+    killed_by = signal.Signals(-status).name if status < 0 else None
+    return {
+        "status": 128 - status if status < 0 else status,
+        "signal": killed_by,
+        "stopped_by_traceq": stopped,
+    }
+
+
+def _remove_halves(place: Path) -> None:
+    """Remove files that were being written when their process was killed."""
+    for file in place.glob(".rank-*"):
+        if file.is_file():
+            file.unlink()
+
+
+def _readable(size: int) -> str:
+    megabytes = f"{size / 1e6:.1f} MB"
+    return megabytes if megabytes != "0.0 MB" else f"{size / 1e3:.1f} kB"

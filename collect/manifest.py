@@ -1,0 +1,55 @@
+"""What an agent writes about its rank, and the launcher about the run.
+
+README.md says what every key means; change both together, and FORMAT when a reader of
+the old form would go wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from . import control
+
+FORMAT = 1
+
+
+def now() -> str:
+    """Return the time of day, in UTC, to the millisecond."""
+    moment = dt.datetime.now(dt.timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def write(file: Path, content: dict[str, Any]) -> None:
+    """Write a manifest, whole or not at all."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
+    control.replace(file, text.encode("utf-8", "replace") + b"\n")
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Return a manifest; empty if it is not one."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def claim(folder: Path, rank: int) -> str:
+    """Take a name for this process's files that no other process has.
+
+    That is ``rank-0``, or ``rank-0-2`` if another process of rank 0 was first, as
+    where a program without ranks starts several that train.
+    """
+    for number in range(1, 1000):
+        name = f"rank-{rank}" if number == 1 else f"rank-{rank}-{number}"
+        with contextlib.suppress(FileExistsError):
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+            os.close(os.open(folder / f"{name}.json", flags, 0o644))
+            return name
+    msg = f"too many processes of rank {rank}"
+    raise RuntimeError(msg)

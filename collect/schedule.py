@@ -1,0 +1,147 @@
+"""When to do what: a state machine fed with step boundaries. It knows no torch.
+
+waiting → timing → tracing → memory → done. Every call of ``boundary`` is the end of
+one step of the program and the beginning of the next, and is answered by what to do
+there, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WAITING, TIMING, TRACING, MEMORY, DONE = (
+    "waiting",
+    "timing",
+    "tracing",
+    "memory",
+    "done",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many steps, and how long, each phase takes; 0 steps leaves a phase out."""
+
+    warmup: int = 10
+    quiet: int = 3  # steps without compilation that end the warm-up
+    patience: int = 50  # steps after which the warm-up ends though it still compiles
+    patience_s: float = 120.0
+    timed: int = 20
+    timed_least: int = 3  # of slow steps, so many are enough ...
+    timed_s: float = 10.0  # ... once they took so long
+    lead_in: int = 1  # steps in which the profiler is set up but does not record
+    active: int = 3
+    memory: int = 2
+
+
+class Schedule:
+    """The phase that a run is in, and what each step boundary asks for."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.phase = WAITING
+        self.seen = 0  # boundaries so far
+        self.in_phase = 0  # steps done of this phase
+        self.still_compiling = False
+        self._quiet_since = 0
+        self._compiles = 0
+        self._warm_at: float | None = None
+        self._phase_began = 0.0
+
+    def boundary(self, now: float, compiles: int, *, hold: bool = False) -> list[str]:
+        """Return what to do at this boundary.
+
+        ``compiles`` is a number that changes when something was compiled. ``hold``
+        keeps the next phase from beginning: somebody else is profiling.
+        """
+        self.seen += 1
+        self.in_phase += 1
+        compiled = compiles != self._compiles
+        if compiled:
+            self._compiles = compiles
+            self._quiet_since = self.seen
+        if self.phase == WAITING:
+            return self._waiting(now, hold=hold)
+        if self.phase == TIMING:
+            return self._timing(now, compiled=compiled, hold=hold)
+        if self.phase == TRACING:
+            return self._tracing(now)
+        if self.phase == MEMORY:
+            return self._memory(now)
+        return []
+
+    def again(self) -> None:
+        """Begin the traced steps anew."""
+        self.phase = TRACING
+        self.in_phase = 0
+
+    def total(self) -> int:
+        """Return how many steps the present phase takes, as far as is known."""
+        return {
+            WAITING: self.plan.warmup,
+            TIMING: self.plan.timed,
+            TRACING: self.plan.lead_in + self.plan.active,
+            MEMORY: self.plan.memory,
+        }.get(self.phase, 0)
+
+    def _waiting(self, now: float, *, hold: bool) -> list[str]:
+        if self.seen < self.plan.warmup:
+            return []
+        if self._warm_at is None:
+            self._warm_at = now
+        # One boundary ends no step: quiet steps lie between boundaries.
+        busy = self.seen - self._quiet_since < self.plan.quiet and self._compiles != 0
+        if hold or (busy and not self._impatient(now)):
+            return []
+        self.still_compiling = busy
+        return self._enter(TIMING, now)
+
+    def _impatient(self, now: float) -> bool:
+        began = now if self._warm_at is None else self._warm_at
+        return (
+            self.seen >= self.plan.warmup + self.plan.patience
+            or now - began >= self.plan.patience_s
+        )
+
+    def _timing(self, now: float, *, compiled: bool, hold: bool) -> list[str]:
+        if hold or (compiled and not self._impatient(now)):
+            self.phase = WAITING
+            return ["drop timing"]
+        enough = self.in_phase >= self.plan.timed or (
+            self.in_phase >= self.plan.timed_least
+            and now - self._phase_began >= self.plan.timed_s
+        )
+        if not enough:
+            return ["lap"]
+        return ["lap", "end timing", *self._enter(TRACING, now)]
+
+    def _tracing(self, now: float) -> list[str]:
+        if self.in_phase < self.plan.lead_in + self.plan.active:
+            return ["trace step"]
+        return ["end trace", *self._enter(MEMORY, now)]
+
+    def _memory(self, now: float) -> list[str]:
+        if self.in_phase < self.plan.memory:
+            return []
+        return ["end memory", *self._enter(DONE, now)]
+
+    def _enter(self, phase: str, now: float) -> list[str]:
+        """Begin a phase, or the one after it where the plan has no steps for it."""
+        steps = {
+            TIMING: self.plan.timed,
+            TRACING: self.plan.active,
+            MEMORY: self.plan.memory,
+        }
+        order = (TIMING, TRACING, MEMORY)
+        while phase in order and steps[phase] == 0:
+            place = order.index(phase) + 1
+            phase = order[place] if place < len(order) else DONE
+        self.phase = phase
+        self.in_phase = 0
+        self._phase_began = now
+        return {
+            TIMING: ["begin timing"],
+            TRACING: ["begin trace"],
+            MEMORY: ["begin memory"],
+            DONE: ["done"],
+        }[phase]

@@ -1,0 +1,64 @@
+"""What the person at the terminal sees of us, beside what the program prints."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+_SENTENCES = {
+    "waiting": "waiting for the program to warm up, step {done} of {total}",
+    "timing": "timing, step {done} of {total}",
+    "tracing": "tracing, step {done} of {total}",
+    "memory": "recording memory, step {done} of {total}",
+    "writing": "writing",
+    "done": "recorded; the program goes on",
+}
+
+
+class Screen:
+    """One line that moves, on a terminal; a line a phase, elsewhere."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.moving = sys.stderr.isatty()
+        self._line = ""
+        self._phase: str | None = None
+        self._at_line_start = True
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._clear()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"traceq: {text}\n")
+            sys.stderr.flush()
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """Show how far the recording is."""
+        if self.quiet or phase not in _SENTENCES:
+            return
+        text = _SENTENCES[phase].format(done=min(done, total), total=total)
+        if not self.moving:
+            if phase != self._phase:
+                self.say(text.split(", step")[0])
+        elif self._at_line_start and text != self._line:
+            # The cursor goes back: what the program prints covers the line.
+            self._write(f"\x1b[K\x1b[2mtraceq: {text}\x1b[0m\r".encode())
+            self._line = text
+        self._phase = phase
+
+    def passed(self, data: bytes) -> None:
+        """Write what the program wrote."""
+        self._clear()
+        self._write(data)
+        self._at_line_start = data.endswith(b"\n")
+
+    def _clear(self) -> None:
+        if self._line:
+            self._write(b"\x1b[K")
+            self._line = ""
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()

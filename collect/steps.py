@@ -1,0 +1,331 @@
+"""What a step of the program is: where one ends and the next begins.
+
+No hook is left on modules in general: those slow every module down and make
+torch.compile warn, and break graphs. An optimizer's step is seen by a hook that torch
+offers; the outermost module is found by looking at the stacks of the running threads,
+and then gets one hook of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable
+
+import torch
+from torch.nn import Module
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+MARK = "traceq: step"
+
+_DYNAMO = os.path.join("torch", "_dynamo")
+_CALLS = frozenset(
+    function.__code__
+    for function in (
+        getattr(Module, "_wrapped_call_impl", None),
+        getattr(Module, "_call_impl", None),
+    )
+    if function is not None
+)
+
+Boundary = Callable[[], None]
+
+
+def _compiling() -> bool:
+    found = getattr(torch.compiler, "is_compiling", None)
+    return bool(found()) if found is not None else False
+
+
+class OptimizerSteps:
+    """A step ends where one optimizer, the first that stepped, has stepped.
+
+    Others, as in a GAN, do not count; nor does a step that a GradScaler left out. If
+    the first one is gone, or has stood still while another made many steps, that
+    other one takes its place.
+    """
+
+    STALE = 20
+
+    def __init__(self, boundary: Boundary) -> None:
+        self.boundary = boundary
+        self.of = ""
+        self.called = False
+        self._chosen: weakref.ref[Optimizer] | None = None
+        self._others = 0
+        self._handle: Any = None
+        self._after = _AfterAnnotation()
+
+    def install(self) -> None:
+        self._handle = register_optimizer_step_post_hook(self._hook)
+
+    def remove(self) -> None:
+        # A hook that was never called may be part of a compiled optimizer: taking it
+        # away would make torch compile that again.
+        if self._handle is not None and self.called:
+            self._handle.remove()
+            self._handle = None
+        self.boundary = _nothing
+
+    def _hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if _compiling():
+            return
+        self.called = True
+        if self._counts(optimizer):
+            self._after.run(self.boundary)
+
+    def _counts(self, optimizer: Optimizer) -> bool:
+        chosen = self._chosen() if self._chosen is not None else None
+        if chosen is optimizer:
+            self._others = 0
+            return True
+        self._others += 1
+        if chosen is not None and self._others < self.STALE:
+            return False
+        self._chosen = weakref.ref(optimizer)
+        self._others = 0
+        self.of = type(optimizer).__name__
+        return True
+
+
+class _AfterAnnotation:
+    """Run something when the annotation ``Optimizer.step#...`` has ended.
+
+    torch calls the hook inside of it; a profiler's step that ended there would cut it
+    in two. Its class gets another ``__exit__`` between the hook and that exit, where no
+    line of the program runs.
+    """
+
+    def __init__(self) -> None:
+        self._works = True
+        self._pending = False
+
+    def run(self, boundary: Boundary) -> None:
+        if self._pending:  # the exit never came: this torch is built differently
+            self._works = False
+            self._pending = False
+        if not self._works:
+            boundary()
+            return
+        annotation: Any = torch.autograd.profiler.record_function
+        original = annotation.__exit__
+        thread = threading.get_ident()
+        self._pending = True
+
+        def leave(this: Any, *error: Any) -> Any:
+            if threading.get_ident() != thread:
+                return original(this, *error)
+            annotation.__exit__ = original
+            self._pending = False
+            result = original(this, *error)
+            boundary()
+            return result
+
+        annotation.__exit__ = leave
+
+
+class ForwardSteps:
+    """A step ends where a call of the outermost module ends.
+
+    A thread looks at the stacks until it has met one module outermost a few times,
+    and ends; then that module alone has a hook.
+    """
+
+    SIGHTINGS = 3
+    LONGEST_PAUSE = 0.05
+
+    def __init__(self, boundary: Boundary) -> None:
+        self.boundary = boundary
+        self.of = ""
+        self._stop = threading.Event()
+        self._module: weakref.ref[Module] | None = None
+        self._undo: Callable[[], None] = _nothing
+
+    def install(self) -> None:
+        threading.Thread(target=self._look, name="traceq", daemon=True).start()
+
+    def remove(self) -> None:
+        self._stop.set()
+        undo, self._undo = self._undo, _nothing
+        undo()
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        sightings: dict[int, int] = {}
+        pause = 0.002
+        while not self._stop.wait(pause):
+            pause = min(self.LONGEST_PAUSE, 0.002 + (time.monotonic() - began) / 200)
+            for module in outermost_modules():
+                count = sightings[id(module)] = sightings.get(id(module), 0) + 1
+                if count >= self.SIGHTINGS:
+                    self._follow(module)
+                    return
+
+    def _follow(self, module: Module) -> None:
+        self._module = weakref.ref(module)
+        inner = getattr(module, "_orig_mod", module)  # what torch.compile has wrapped
+        self.of = type(inner).__name__
+        compiled = module.__dict__.get("_compiled_call_impl")
+        if compiled is None:
+            handle = module.register_forward_hook(_Hook(self._ended))
+            self._undo = handle.remove
+            return
+
+        # module.compile(): a hook would be part of what is compiled.
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = compiled(*args, **kwargs)
+            self._ended()
+            return result
+
+        module.__dict__["_compiled_call_impl"] = call
+
+        def undo() -> None:
+            if module.__dict__.get("_compiled_call_impl") is call:
+                module.__dict__["_compiled_call_impl"] = compiled
+
+        self._undo = undo
+
+    def _ended(self) -> None:
+        if not _compiling():
+            self.boundary()
+
+
+class _Hook:
+    """What the module carries: it must not keep a program from copying or saving it."""
+
+    def __init__(self, ended: Boundary) -> None:
+        self.ended = ended
+
+    def __call__(self, _module: Any, _args: Any, _result: Any) -> None:
+        self.ended()
+
+    def __deepcopy__(self, _memo: Any) -> _Hook:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A saved module is loaded where we are not: it gets a hook that does nothing.
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+def outermost_modules() -> list[Module]:
+    """Return, for each running thread, the module whose call encloses all others."""
+    found = []
+    for thread, top in sys._current_frames().items():  # noqa: SLF001
+        if thread == threading.get_ident():
+            continue
+        outermost = None
+        frame: Any = top
+        while frame is not None:
+            if frame.f_code in _CALLS:
+                outermost = frame
+            elif outermost is not None and _DYNAMO in frame.f_code.co_filename:
+                outermost = None  # called by compiled code: a hook would break it
+            frame = frame.f_back
+        module = outermost.f_locals.get("self") if outermost is not None else None
+        if isinstance(module, Module):
+            found.append(module)
+    return found
+
+
+class MarkSteps:
+    """A step ends where the program leaves ``record_function("traceq: step")``."""
+
+    def __init__(self, boundary: Boundary) -> None:
+        self.boundary = boundary
+        self.of = MARK
+        self._undo: Callable[[], None] = _nothing
+
+    def install(self) -> None:
+        annotation: Any = torch.autograd.profiler.record_function
+        original = annotation.__exit__
+
+        def leave(this: Any, *error: Any) -> Any:
+            result = original(this, *error)
+            if getattr(this, "name", None) == MARK:
+                self.boundary()
+            return result
+
+        annotation.__exit__ = leave
+
+        def undo() -> None:
+            annotation.__exit__ = original
+
+        self._undo = undo
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, _nothing
+        undo()
+
+
+class AutoSteps:
+    """Optimizer steps if there are any, calls of the outermost module if not.
+
+    Calls count from the first one; an optimizer that steps before the recording has
+    begun takes over, and counting begins anew. Where an optimizer exists but has not
+    stepped, calls are believed only after a while: it may be the first of many
+    micro-batches, or a validation before training.
+    """
+
+    DOUBT_S = 30.0
+
+    def __init__(self, boundary: Boundary, restart: Callable[[], bool]) -> None:
+        self.boundary = boundary
+        self.restart = restart
+        self._optimizer = OptimizerSteps(self._optimizer_stepped)
+        self._forward = ForwardSteps(self._forward_ended)
+        self._by = ""
+        self._first_call: float | None = None
+
+    @property
+    def by(self) -> str:
+        return self._by
+
+    @property
+    def of(self) -> str:
+        return self._optimizer.of if self._by == "optimizer" else self._forward.of
+
+    def install(self) -> None:
+        self._optimizer.install()
+        self._forward.install()
+
+    def remove(self) -> None:
+        self._optimizer.remove()
+        self._forward.remove()
+
+    def _optimizer_stepped(self) -> None:
+        if self._by != "optimizer":
+            if self._by == "forward" and not self.restart():
+                return
+            self._by = "optimizer"
+            self._forward.remove()
+        self.boundary()
+
+    def _forward_ended(self) -> None:
+        if self._by == "optimizer":
+            return
+        now = time.monotonic()
+        if self._first_call is None:
+            self._first_call = now
+        if optimizer_exists() and now - self._first_call < self.DOUBT_S:
+            return
+        self._by = "forward"
+        self.boundary()
+
+
+def optimizer_exists() -> bool:
+    """Return whether the program has made an optimizer, of any class."""
+    classes = list(Optimizer.__subclasses__())
+    while classes:
+        one = classes.pop()
+        # torch marks a class's step when the first of that class is made.
+        if getattr(getattr(one, "step", None), "hooked", False):
+            return True
+        classes.extend(one.__subclasses__())
+    return False
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,97 @@
+"""The program's stderr: shown at once, byte for byte, and kept in a file.
+
+If our stderr is a terminal the program gets a terminal too, so that progress bars and
+colours stay as they are; else it gets a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+try:
+    import fcntl
+    import pty
+    import termios
+except ImportError:  # not a POSIX system: always a pipe
+    pty = None  # type: ignore[assignment] # the sign that there is none
+
+
+class Tee:
+    """One end for the program to write to, the other for us to read from."""
+
+    LIMIT = 20_000_000
+
+    def __init__(self, file: Path, show: Callable[[bytes], None]) -> None:
+        self.show = show
+        self.kept = 0
+        self.cut = False
+        self._log: Any = file.open("xb")
+        self.end, self.source = _terminal() if _wants_terminal() else _pipe()
+
+    def started(self) -> None:
+        """Let go of the program's end once the program has it."""
+        os.close(self.end)
+
+    def pump(self, seconds: float) -> bool:
+        """Pass on what comes within that time; return False when all has come."""
+        ready, _, _ = select.select([self.source], [], [], seconds)
+        if not ready:
+            return True
+        try:
+            data = os.read(self.source, 1 << 16)
+        except OSError:  # a terminal whose other end is closed
+            data = b""
+        if data:
+            self.show(data)
+            self._keep(data)
+        return bool(data)
+
+    def resize(self) -> None:
+        """Tell the program's terminal how large ours is."""
+        with contextlib.suppress(Exception):
+            _copy_size(self.source)
+
+    def close(self) -> None:
+        """Close what is ours."""
+        self._log.close()
+        os.close(self.source)
+
+    def _keep(self, data: bytes) -> None:
+        room = self.LIMIT - self.kept
+        if len(data) > room:
+            data = data[:room]
+            self.cut = True
+        with contextlib.suppress(OSError):
+            self._log.write(data)
+            self._log.flush()
+            self.kept += len(data)
+
+
+def _wants_terminal() -> bool:
+    return pty is not None and sys.stderr.isatty()
+
+
+def _pipe() -> tuple[int, int]:
+    source, end = os.pipe()
+    return end, source
+
+
+def _terminal() -> tuple[int, int]:
+    source, end = pty.openpty()
+    # The real terminal turns newlines into what it needs; twice would be once too much.
+    settings = termios.tcgetattr(end)
+    settings[1] &= ~termios.OPOST
+    termios.tcsetattr(end, termios.TCSANOW, settings)
+    with contextlib.suppress(OSError):
+        _copy_size(source)
+    return end, source
+
+
+def _copy_size(to: int) -> None:
+    size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, b"\0" * 8)
+    fcntl.ioctl(to, termios.TIOCSWINSZ, size)

@@ -1,0 +1,69 @@
+"""The program's Python warnings, kept in a file of the rank; still shown as before."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class WarningLog:
+    """Keep what goes through ``warnings``; only the first bytes of very much."""
+
+    LIMIT = 1_000_000
+    HELD = 200  # warnings kept in memory while there is no file yet
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.cut = False
+        self.file: Path | None = None
+        self._held: list[str] = []
+        self._size = 0
+        self._shown: Any = None
+
+    def install(self) -> None:
+        """Look at every warning from now on, then show it as the program would."""
+        self._shown = warnings.showwarning
+        warnings.showwarning = self._show
+
+    def open(self, file: Path) -> None:
+        """Write to ``file`` from now on, beginning with what came before."""
+        self.file = file
+        held, self._held = self._held, []
+        for text in held:
+            self._write(text)
+
+    def _show(  # noqa: PLR0913, PLR0917 - as warnings.showwarning is called
+        self,
+        message: Any,
+        category: Any,
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        with contextlib.suppress(Exception):
+            self._keep(
+                warnings.formatwarning(message, category, filename, lineno, line)
+            )
+        self._shown(message, category, filename, lineno, file, line)
+
+    def _keep(self, text: str) -> None:
+        self.count += 1
+        if self.file is None:
+            if len(self._held) < self.HELD:
+                self._held.append(text)
+            else:
+                self.cut = True
+        else:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        if self.file is None or self._size + len(data) > self.LIMIT:
+            self.cut = True
+            return
+        with self.file.open("ab") as stream:
+            stream.write(data)
+        self._size += len(data)
