@@ -15,15 +15,15 @@ from importlib.util import module_from_spec
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def main() -> int:
-    """Run the launcher on this command line and return the exit status."""
+def main(words: list[str], prog: str) -> int:
+    """Run the launcher on a command line and return the exit status."""
     spec = ModuleSpec("_traceq_collect", loader=None, is_package=True)
     spec.submodule_search_locations = [HERE]
     sys.modules[spec.name] = module_from_spec(spec)
     launcher = import_module("_traceq_collect.launcher")
-    status: int = launcher.main(sys.argv[1:])
+    status: int = launcher.main(words, prog)
     return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:], f"python {os.path.basename(HERE)}"))

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,10 +25,8 @@ _PASSED_ON = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 _LEFT_TO_THE_PROGRAM = ("SIGINT", "SIGHUP", "SIGQUIT")
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], prog: str) -> int:
     """Do what the command line says and return the exit status."""
-    name = os.path.basename(sys.argv[0])
-    prog = "traceq collect" if name.startswith("traceq") else f"python {name}"
     chosen = options.parse(words, prog)
     screen = Screen(quiet=chosen.quiet)
     index = chosen.node

@@ -10,7 +10,17 @@ import typer
 
 from traceq import __version__
 from traceq.cache import finish
-from traceq.cli import cache, lint, output, query, rules, schema, summary, test_pack
+from traceq.cli import (
+    cache,
+    collect,
+    lint,
+    output,
+    query,
+    rules,
+    schema,
+    summary,
+    test_pack,
+)
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
@@ -77,6 +87,11 @@ app.command(
 app.command("schema", epilog="Example:  [bold]traceq schema kernels[/bold]")(
     schema.command
 )
+app.command(
+    "collect",
+    cls=collect.Untouched,
+    epilog="Example:  [bold]traceq collect -- python train.py[/bold]",
+)(collect.command)
 app.add_typer(cache.app, name="cache")
 
 
