@@ -9,15 +9,19 @@ import threading
 import time
 from typing import Any
 
+from .steps import Source
 
-class TimeSteps:
+
+class TimeSteps(Source):
     """Waits for the warm-up in seconds, then traces, then records memory."""
+
+    of = "seconds"
 
     PATIENCE_S = 600.0
 
     def __init__(self, session: Any) -> None:
+        super().__init__(session.boundary)
         self.session = session
-        self.of = "seconds"
         self._stop = threading.Event()
 
     def install(self) -> None:
@@ -35,4 +39,4 @@ class TimeSteps:
                 return
             self._stop.wait(1.0)
         if not self._stop.is_set():
-            self.session.record_by_time(self._stop, float(options["seconds"]))
+            self.session.record_seconds(self._stop, float(options["seconds"]))

@@ -191,13 +191,10 @@ class Launch:
             code = 0
         ranks = self.facts["ranks"]
         if not any(rank["step_time"] or rank["trace"] for rank in ranks):
-            why = (
-                "; ".join(dict.fromkeys(_reasons(ranks)))
-                or self.facts["missing"][0]["why"]
-            )
+            why = "; ".join(_reasons(ranks)) or self.facts["missing"][0]["why"]
             self.screen.say(f"nothing was recorded: {why}")
             return code or options.CANNOT_WORK
-        for text in dict.fromkeys(_reasons(ranks)):
+        for text in _reasons(ranks):
             self.screen.say(text)
         for rank in ranks[:1]:
             if rank["step_time"]:
@@ -216,11 +213,15 @@ class Launch:
 
 
 def _reasons(ranks: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"no {entry['what'].replace('_', ' ')}: {entry['why']}"
-        for rank in ranks
-        for entry in rank["missing"]
-    ]
+    """Return what could not be had and why, a sentence a reason."""
+    missing: dict[str, list[str]] = {}
+    for rank in ranks:
+        for entry in rank["missing"]:
+            what = entry["what"].replace("_", " ")
+            known = missing.setdefault(entry["why"], [])
+            if what not in known:
+                known.append(what)
+    return [f"no {', '.join(what)}: {why}" for why, what in missing.items()]
 
 
 def _explain_sudden_end(rank: dict[str, Any]) -> None:

@@ -13,12 +13,13 @@ import os
 import pickle
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity
+
+from .schedule import LEAD_IN
 
 cuda_api: Any = torch.cuda  # parts of it have no types
 
@@ -38,14 +39,11 @@ class Trace:
     a torch that can, which ``all_threads`` tells.
     """
 
-    def __init__(
-        self, *, cuda: bool, active: int, lead_in: int, stacks: bool, memory: bool
-    ) -> None:
+    def __init__(self, *, cuda: bool, active: int, stacks: bool, memory: bool) -> None:
         self.stacks = stacks
         self.memory = memory and cuda
         self.activities = ["CPU", "CUDA"] if cuda else ["CPU"]
         self.steps: list[int] = []
-        self._lead_in = lead_in
         self._active = active
         self._rss = resident_bytes()
         config = _every_thread() if active == 0 else None
@@ -67,7 +65,7 @@ class Trace:
         """Note that a step has ended."""
         number = self.profiler.step_num
         self.profiler.step()
-        if self._lead_in <= number < self._lead_in + self._active:
+        if LEAD_IN <= number < LEAD_IN + self._active:
             self.steps.append(number)
 
     def stop(self) -> None:
@@ -111,11 +109,11 @@ class Trace:
                 plain.unlink()
 
     def _action(self, step: int) -> ProfilerAction:
-        if step < self._lead_in:
+        if step < LEAD_IN:
             return ProfilerAction.WARMUP
-        if step < self._lead_in + self._active - 1:
+        if step < LEAD_IN + self._active - 1:
             return ProfilerAction.RECORD
-        if step == self._lead_in + self._active - 1:
+        if step == LEAD_IN + self._active - 1:
             return ProfilerAction.RECORD_AND_SAVE
         return ProfilerAction.NONE
 
@@ -251,8 +249,3 @@ def _check_room(folder: Path, needed: int) -> None:
     if free < needed + _SPARE:
         msg = f"the disk has {free // MEGABYTE} MB free, too little"
         raise TooLargeError(msg)
-
-
-def seconds_since(began: float) -> float:
-    """Return seconds on the monotonic clock, rounded for people."""
-    return round(time.monotonic() - began, 3)

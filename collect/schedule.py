@@ -17,6 +17,8 @@ WAITING, TIMING, TRACING, MEMORY, DONE = (
     "done",
 )
 
+LEAD_IN = 1  # steps in which the profiler is set up but does not record
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -29,7 +31,7 @@ class Plan:
     timed: int = 20
     timed_least: int = 3  # of slow steps, so many are enough ...
     timed_s: float = 10.0  # ... once they took so long
-    lead_in: int = 1  # steps in which the profiler is set up but does not record
+    lead_in: int = LEAD_IN
     active: int = 3
     memory: int = 2
 
@@ -69,6 +71,11 @@ class Schedule:
         if self.phase == MEMORY:
             return self._memory(now)
         return []
+
+    def skip(self, now: float) -> list[str]:
+        """End the present phase, which cannot be; return what to do instead."""
+        following = {TRACING: MEMORY, MEMORY: DONE}
+        return self._enter(following[self.phase], now)
 
     def again(self) -> None:
         """Begin the traced steps anew."""
@@ -122,8 +129,8 @@ class Schedule:
 
     def _memory(self, now: float) -> list[str]:
         if self.in_phase < self.plan.memory:
-            return []
-        return ["end memory", *self._enter(DONE, now)]
+            return ["memory step"]
+        return ["memory step", "end memory", *self._enter(DONE, now)]
 
     def _enter(self, phase: str, now: float) -> list[str]:
         """Begin a phase, or the one after it where the plan has no steps for it."""

@@ -40,7 +40,25 @@ def _compiling() -> bool:
     return bool(found()) if found is not None else False
 
 
-class OptimizerSteps:
+class Source:
+    """Something that calls ``boundary`` where a step ends."""
+
+    of = ""  # what makes the steps: the class of an optimizer, of a module
+
+    def __init__(self, boundary: Boundary) -> None:
+        self.boundary = boundary
+
+    def install(self) -> None:
+        """Begin to look."""
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+
+    def traced(self, *, on: bool) -> None:
+        """Take note that the steps are traced from now on, or no longer."""
+
+
+class OptimizerSteps(Source):
     """A step ends where one optimizer, the first that stepped, has stepped.
 
     Others, as in a GAN, do not count; nor does a step that a GradScaler left out. If
@@ -51,31 +69,36 @@ class OptimizerSteps:
     STALE = 20
 
     def __init__(self, boundary: Boundary) -> None:
-        self.boundary = boundary
-        self.of = ""
-        self.called = False
+        super().__init__(boundary)
+        self._called = False
         self._chosen: weakref.ref[Optimizer] | None = None
         self._others = 0
         self._handle: Any = None
-        self._after = _AfterAnnotation()
+        self._annotation = _AfterAnnotation()
 
     def install(self) -> None:
         self._handle = register_optimizer_step_post_hook(self._hook)
 
     def remove(self) -> None:
+        self._annotation.remove()
         # A hook that was never called may be part of a compiled optimizer: taking it
         # away would make torch compile that again.
-        if self._handle is not None and self.called:
+        if self._handle is not None and self._called:
             self._handle.remove()
             self._handle = None
-        self.boundary = _nothing
+
+    def traced(self, *, on: bool) -> None:
+        if on:
+            self._annotation.install()
+        else:
+            self._annotation.remove()
 
     def _hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if _compiling():
             return
-        self.called = True
+        self._called = True
         if self._counts(optimizer):
-            self._after.run(self.boundary)
+            self._annotation.after(self.boundary)
 
     def _counts(self, optimizer: Optimizer) -> bool:
         chosen = self._chosen() if self._chosen is not None else None
@@ -94,40 +117,62 @@ class OptimizerSteps:
 class _AfterAnnotation:
     """Run something when the annotation ``Optimizer.step#...`` has ended.
 
-    torch calls the hook inside of it; a profiler's step that ended there would cut it
-    in two. Its class gets another ``__exit__`` between the hook and that exit, where no
-    line of the program runs.
+    torch calls the hook inside of it: a profiler that ended a step there would cut it
+    in two, and one that stopped there would leave it open. So, for the few steps that
+    are traced, the end of annotations is watched.
     """
 
     def __init__(self) -> None:
-        self._works = True
-        self._pending = False
+        self._due: Boundary | None = None
+        self._undo: Callable[[], None] | None = None
 
-    def run(self, boundary: Boundary) -> None:
-        if self._pending:  # the exit never came: this torch is built differently
-            self._works = False
-            self._pending = False
-        if not self._works:
+    def install(self) -> None:
+        if self._undo is None:
+            self._undo = after_annotations(self._ended)
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def after(self, boundary: Boundary) -> None:
+        """Run ``boundary`` when the annotation has ended, or now if none is watched."""
+        if self._undo is None:
             boundary()
             return
-        annotation: Any = torch.autograd.profiler.record_function
-        original = annotation.__exit__
-        thread = threading.get_ident()
-        self._pending = True
-
-        def leave(this: Any, *error: Any) -> Any:
-            if threading.get_ident() != thread:
-                return original(this, *error)
-            annotation.__exit__ = original
-            self._pending = False
-            result = original(this, *error)
+        late, self._due = self._due, boundary
+        if late is not None:  # the end never came: this torch is built differently
+            self._due = None
+            self.remove()
             boundary()
-            return result
 
-        annotation.__exit__ = leave
+    def _ended(self, name: str) -> None:
+        if self._due is not None and name.startswith("Optimizer.step#"):
+            due, self._due = self._due, None
+            due()
 
 
-class ForwardSteps:
+def after_annotations(ended: Callable[[str], None]) -> Callable[[], None]:
+    """Call ``ended`` with the name of every annotation that ends; return the undoing.
+
+    An annotation that is open already is not seen: its end was looked up when it began.
+    """
+    annotation: Any = torch.autograd.profiler.record_function
+    original = annotation.__exit__
+
+    def leave(this: Any, *error: Any) -> Any:
+        result = original(this, *error)
+        ended(str(getattr(this, "name", "")))
+        return result
+
+    def undo() -> None:
+        annotation.__exit__ = original
+
+    annotation.__exit__ = leave
+    return undo
+
+
+class ForwardSteps(Source):
     """A step ends where a call of the outermost module ends.
 
     A thread looks at the stacks until it has met one module outermost a few times,
@@ -138,8 +183,7 @@ class ForwardSteps:
     LONGEST_PAUSE = 0.05
 
     def __init__(self, boundary: Boundary) -> None:
-        self.boundary = boundary
-        self.of = ""
+        super().__init__(boundary)
         self._stop = threading.Event()
         self._module: weakref.ref[Module] | None = None
         self._undo: Callable[[], None] = _nothing
@@ -230,37 +274,28 @@ def outermost_modules() -> list[Module]:
     return found
 
 
-class MarkSteps:
+class MarkSteps(Source):
     """A step ends where the program leaves ``record_function("traceq: step")``."""
 
+    of = MARK
+
     def __init__(self, boundary: Boundary) -> None:
-        self.boundary = boundary
-        self.of = MARK
+        super().__init__(boundary)
         self._undo: Callable[[], None] = _nothing
 
     def install(self) -> None:
-        annotation: Any = torch.autograd.profiler.record_function
-        original = annotation.__exit__
-
-        def leave(this: Any, *error: Any) -> Any:
-            result = original(this, *error)
-            if getattr(this, "name", None) == MARK:
-                self.boundary()
-            return result
-
-        annotation.__exit__ = leave
-
-        def undo() -> None:
-            annotation.__exit__ = original
-
-        self._undo = undo
+        self._undo = after_annotations(self._ended)
 
     def remove(self) -> None:
         undo, self._undo = self._undo, _nothing
         undo()
 
+    def _ended(self, name: str) -> None:
+        if name == MARK:
+            self.boundary()
 
-class AutoSteps:
+
+class AutoSteps(Source):
     """Optimizer steps if there are any, calls of the outermost module if not.
 
     Calls count from the first one; an optimizer that steps before the recording has
@@ -272,7 +307,7 @@ class AutoSteps:
     DOUBT_S = 30.0
 
     def __init__(self, boundary: Boundary, restart: Callable[[], bool]) -> None:
-        self.boundary = boundary
+        super().__init__(boundary)
         self.restart = restart
         self._optimizer = OptimizerSteps(self._optimizer_stepped)
         self._forward = ForwardSteps(self._forward_ended)
@@ -284,8 +319,11 @@ class AutoSteps:
         return self._by
 
     @property
-    def of(self) -> str:
+    def of(self) -> str:  # type: ignore[override] # it depends on who steps
         return self._optimizer.of if self._by == "optimizer" else self._forward.of
+
+    def traced(self, *, on: bool) -> None:
+        self._optimizer.traced(on=on)
 
     def install(self) -> None:
         self._optimizer.install()

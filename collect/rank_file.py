@@ -1,0 +1,101 @@
+"""What a process that records says of itself: its manifest, and its progress."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import control, facts, manifest, record
+from .warnlog import WarningLog
+
+REPORT_S = 0.2
+
+
+class RankFile:
+    """The manifest of one process; it has a file from its first step on."""
+
+    def __init__(self, folder: Path, launch: int) -> None:
+        self.folder = folder
+        self.launch = launch
+        self.name: str | None = None
+        self.facts: dict[str, Any] = {"missing": [], "notes": [], "timeline": []}
+        self.warnings = WarningLog()
+        self._said = 0.0
+
+    def claim(self) -> None:
+        """Take the name that all files of this process begin with."""
+        rank, local_rank, world_size = facts.rank()
+        self.name = manifest.claim(self.folder, rank)
+        self.facts = {
+            "format": manifest.FORMAT,
+            "name": self.name,
+            "rank": rank,
+            "local_rank": local_rank,
+            "world_size": world_size,
+            "launch": self.launch,
+            "state": "recording",
+            "device": None,
+            "versions": None,
+            "devices": [],
+            "switches": {},
+            "environment": facts.environment(),
+            "steps": {},
+            "warmup": None,
+            "step_time": None,
+            "trace": None,
+            "memory": None,
+            "log": None,
+            **self.facts,
+        }
+        self.warnings.open(self.path(".log"))
+
+    def path(self, ending: str) -> Path:
+        """Return the path of one of this process's files."""
+        return self.folder / f"{self.name}{ending}"
+
+    def save(self, **changes: Any) -> None:
+        """Write the manifest, with what has changed."""
+        self.facts.update(changes)
+        if self.name is None:
+            return
+        cuda = record.uses_cuda()
+        log = self.warnings
+        self.facts.update(
+            device=f"cuda:{torch.cuda.current_device()}" if cuda else "cpu",
+            versions=facts.versions(),
+            devices=facts.devices(),
+            switches=facts.switches(),
+            log={
+                "file": f"{self.name}.log" if log.count else None,
+                "warnings": log.count,
+                "cut": log.cut,
+            },
+        )
+        manifest.write(self.path(".json"), self.facts)
+
+    def missing(self, what: str, why: str) -> None:
+        """Note that something could not be had."""
+        entry = {"what": what, "why": why}
+        if entry not in self.facts["missing"]:
+            self.facts["missing"].append(entry)
+
+    def note(self, text: str) -> None:
+        """Note something worth knowing, once."""
+        if text not in self.facts["notes"]:
+            self.facts["notes"].append(text)
+
+    def happened(self, what: str, step: int) -> None:
+        """Note what began when."""
+        entry = {"what": what, "step": step, "at": manifest.now()}
+        self.facts["timeline"].append(entry)
+
+    def report(self, phase: str, done: int, total: int, *, often: bool = False) -> None:
+        """Tell the launcher how far it is; a few times a second at most, if often."""
+        now = time.monotonic()
+        if often and now - self._said < REPORT_S:
+            return
+        self._said = now
+        control.mark(f"status-{self.name}", f"{phase}\t{done}\t{total}")

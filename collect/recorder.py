@@ -1,0 +1,249 @@
+"""What is done at the boundaries of a schedule: timing, tracing, memory, writing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable
+
+from . import record
+from .give_way import GiveWay
+from .rank_file import RankFile
+from .timing import StepTimer
+
+
+class Recorder:
+    """Does what the schedule asks for, and keeps the results in the manifest."""
+
+    def __init__(
+        self, options: dict[str, Any], rank: RankFile, others: GiveWay
+    ) -> None:
+        self.options = options
+        self.rank = rank
+        self.others = others
+        self.compiles = 0  # changes when something is compiled
+        self.restarted = False  # whether the last traced step began the trace anew
+        self.refused = False  # whether what was to begin last cannot be
+        self._stacks = not options["no_stack"]
+        self._timer: StepTimer | None = None
+        self._trace: record.Trace | None = None
+        self._history: record.MemoryHistory | None = None
+        self._compiles_at_start = 0
+        self._memory_steps = 0
+
+    def do(self, action: str) -> None:
+        """Do one thing that the schedule asks for."""
+        actions: dict[str, Callable[[], None]] = {
+            "begin timing": self._begin_timing,
+            "lap": self._lap,
+            "drop timing": self._drop_timing,
+            "end timing": self._end_timing,
+            "begin trace": self._begin_trace,
+            "trace step": self._trace_step,
+            "end trace": self._end_trace,
+            "begin memory": self._begin_memory,
+            "memory step": self._memory_step,
+            "end memory": self._end_memory,
+        }
+        self.restarted = self.refused = False
+        actions[action]()
+
+    def record_seconds(self, stop: threading.Event, seconds: float) -> None:
+        """Trace for so long, then record memory for as long."""
+        self.rank.missing("step_time", "there are no steps with --steps-by time")
+        self._start_trace(active=0)
+        stop.wait(seconds)
+        trace = self._stop_trace()
+        if trace is not None:
+            self._keep(trace)
+            if not trace.all_threads:
+                self.rank.missing("host ops", "this torch cannot record all threads")
+        if not self.options["no_memory"]:
+            self._begin_memory()
+            if self._history is not None:
+                stop.wait(seconds)
+                self._end_memory()
+
+    def end_early(self) -> None:
+        """Write what there is."""
+        if self._timer is not None:
+            self._end_timing()
+        trace = self._stop_trace()
+        if trace is not None and trace.recorded() and trace.steps:
+            self._keep(trace)
+        if self._history is not None:
+            self._end_memory()
+
+    def drop_all(self) -> None:
+        """Stop everything and write nothing."""
+        self._timer = None
+        self._stop_trace()
+        history, self._history = self._history, None
+        if history is not None:
+            history.stop()
+
+    def give_way(self) -> None:
+        """Stop our profiler: the program has begun to use its own."""
+        if self._trace is not None:
+            self._stop_trace()
+            self.rank.missing("trace", "the program began to profile itself")
+
+    def drop_stacks(self, why: str) -> None:
+        """Trace without stacks from now on."""
+        if self._stacks:
+            self._stacks = False
+            self.rank.missing("stacks", why)
+
+    # Timing.
+
+    def _begin_timing(self) -> None:
+        self._timer = StepTimer(on_cuda=record.uses_cuda())
+
+    def _lap(self) -> None:
+        if self._timer is not None:
+            self._timer.lap()
+
+    def _drop_timing(self) -> None:
+        if self._timer is not None:
+            self._timer = None
+            self.rank.note("the steps were timed anew: they were not yet steady")
+
+    def _end_timing(self) -> None:
+        timer, self._timer = self._timer, None
+        found = timer.result() if timer is not None else None
+        if found is not None:
+            self.rank.save(step_time=found)
+
+    # Tracing.
+
+    def _begin_trace(self) -> None:
+        foreign = record.foreign_profiler(dict(os.environ))
+        if foreign is not None:
+            self.rank.missing("trace", f"{foreign} is attached to the program")
+            self.refused = True
+            return
+        self._start_trace(self.options["active"])
+
+    def _start_trace(self, active: int) -> None:
+        self._compiles_at_start = self.compiles
+        self._trace = record.Trace(
+            cuda=record.uses_cuda(),
+            active=active,
+            stacks=self._stacks,
+            memory=not self.options["no_memory"],
+        )
+        with self.others.ours():
+            self._trace.start()
+
+    def _stop_trace(self) -> record.Trace | None:
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            with self.others.ours():
+                trace.stop()
+        return trace
+
+    def _trace_step(self) -> None:
+        if self._trace is None:
+            return
+        with self.others.ours():
+            self._trace.step()
+        why = self._too_much(self._trace)
+        if why:
+            self._stop_trace()
+            self._again_or_never(why)
+
+    def _too_much(self, trace: record.Trace) -> str:
+        """Return why this trace would become too large, if it would."""
+        if self._stacks and self.compiles != self._compiles_at_start:
+            return "something was compiled in the traced steps"
+        if trace.grown() > self._max_bytes():
+            return "the process grew by more than --max-mb while it was traced"
+        return ""
+
+    def _again_or_never(self, why: str) -> None:
+        """Trace once more, without stacks; if there were none, do without a trace."""
+        if self._stacks:
+            self.drop_stacks(why)
+            self._start_trace(self.options["active"])
+            self.restarted = True
+        else:
+            self.rank.missing("trace", why)
+
+    def _end_trace(self) -> None:
+        self._trace_step()
+        if self.restarted:
+            return
+        trace = self._stop_trace()
+        if trace is not None:
+            why = self._write(trace)
+            if why:
+                self._again_or_never(why)
+
+    def _keep(self, trace: record.Trace) -> None:
+        why = self._write(trace)
+        if why:
+            self.rank.missing("trace", why)
+
+    def _write(self, trace: record.Trace) -> str:
+        """Write the trace; return why not, if not."""
+        self.rank.report("writing", 0, 0)
+        began = time.monotonic()
+        file = self.rank.path(".trace.json.gz")
+        try:
+            size = trace.write(file, max_bytes=self._max_bytes())
+        except record.TooLargeError as error:
+            return str(error)
+        self.rank.save(
+            trace={
+                "file": file.name,
+                "bytes": size,
+                "steps": trace.steps,
+                "activities": trace.activities,
+                "shapes": True,
+                "stacks": trace.stacks,
+                "memory_events": trace.memory,
+                "compiled_meanwhile": self.compiles != self._compiles_at_start,
+                "write_seconds": round(time.monotonic() - began, 3),
+            }
+        )
+        return ""
+
+    def _max_bytes(self) -> int:
+        return int(self.options["max_mb"]) * record.MEGABYTE
+
+    # Memory.
+
+    def _begin_memory(self) -> None:
+        self._memory_steps = 0
+        why = record.no_memory_history(cuda=record.uses_cuda())
+        if why is not None:
+            self.rank.missing("memory", why)
+            self.refused = True
+            return
+        self._history = record.MemoryHistory()
+
+    def _memory_step(self) -> None:
+        self._memory_steps += 1
+
+    def _end_memory(self) -> None:
+        history, self._history = self._history, None
+        if history is None:
+            return
+        self.rank.report("writing", 0, 0)
+        file = self.rank.path(".memory.pickle.gz")
+        try:
+            size = history.write(file)
+        except record.TooLargeError as error:
+            self.rank.missing("memory", str(error))
+        else:
+            self.rank.save(
+                memory={
+                    "file": file.name,
+                    "bytes": size,
+                    "steps": self._memory_steps,
+                    "entries_at_most": history.ENTRIES,
+                }
+            )
+        finally:
+            history.stop()
