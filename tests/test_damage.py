@@ -197,6 +197,10 @@ REFUSED = {
         "it is not whole JSON and has no events",
     ),
     "no events": (b'{"traceEvents": []}', "it has no event that can be read"),
+    "no events but a footer": (
+        b'{"traceEvents": [], "deviceProperties": [{"id": 0}]}',
+        "it has no event that can be read",
+    ),
     "empty list": (b"[]", "it has no event that can be read"),
     "list of numbers": (b"[1, 2, 3]", "it has no event that can be read"),
     "list of texts": (b'["a", "b"]', "it has no event that can be read"),

@@ -339,6 +339,22 @@ def test_a_list_of_objects_among_the_arguments_is_not_a_row_of_events(
     assert trace.facts.damage == ()
 
 
+@pytest.mark.parametrize("layout", ["one-line", "compact", "indented", "kineto-2.11"])
+def test_lists_of_objects_after_the_events_are_no_events(
+    layout: str, tmp_path: Path
+) -> None:
+    events = [timed("aten::mm", 1, 9), timed("k", 2, 3, cat="kernel")]
+    said = {"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}], "x": [{"a": [1]}]}
+    text = LAYOUTS[layout]({"traceEvents": events})
+    end = text.rindex("}")
+
+    trace = load_text(tmp_path, text[:end] + ", " + json.dumps(said)[1:])
+
+    assert (trace.ops.height, trace.kernels.height) == (1, 1)
+    assert trace.devices["name"].to_list() == ["NVIDIA H200"]
+    assert trace.facts.damage == ()
+
+
 def test_a_file_may_change_its_layout_in_the_middle(tmp_path: Path) -> None:
     event = timed("a", 1, 9, args={"Ev Idx": 1})
     first = LAYOUTS["kineto-2.11"]({"traceEvents": [event] * 20})

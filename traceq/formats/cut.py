@@ -32,9 +32,9 @@ _SAMPLE = 1 << 16
 _EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
 _SEPARATOR = re.compile(rb'\s{0,64}\}\s{0,64},\s{0,64}\{\s{0,64}"')
 _OPENING = re.compile(rb'\s*\{\s*"')
-_TIMES = re.compile(rb'"ts":(\s*)-?[0-9.]+(\s*,\s*)"dur":(\s*)[0-9.]+(\s*,\s*)"args":')
 _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
-_LAST_BRACE = re.compile(rb"\s*\}\s*$")
+_NO_EVENTS = re.compile(rb"\s*\]")
+_END = re.compile(rb"\s{0,64}\}\s{0,64}\]")
 
 # Never found in a text: for files with a single event, or none.
 _NO_SEPARATOR = b"\0"
@@ -142,24 +142,19 @@ def _why_no_events(path: Path, text: bytes, *, whole: bool) -> str:
 def _footer(head: bytes, text: bytes) -> tuple[int, dict[str, Any] | None]:
     """Find where the events end in the last chunk; no footer if they never do.
 
-    They end at the bracket from which on the file, with the events taken out, is
-    whole JSON.
+    They end at the first bracket from which on the file, with the events taken out,
+    is whole JSON; a later one ends a list among what follows the events.
     """
     opening = b'{"traceEvents":[' if head.lstrip()[:1] == b"{" else b"["
-    end = len(text)
-    for _ in range(_MOST_ENDS):
-        end = text.rfind(b"]", max(0, len(text) - _FOOTER_LIMIT), end)
-        if end < 0:
-            break
-        before = text[max(0, end - 256) : end]
-        brace = _LAST_BRACE.search(before)
-        if not brace and (len(before) < end or before.strip()):
-            continue
+    found = _END.finditer(text, max(0, len(text) - _FOOTER_LIMIT))
+    ends = [(match.start(), match.end() - 1) for match in found][-_MOST_ENDS:]
+    if nothing := _NO_EVENTS.match(text):
+        ends = [(0, nothing.end() - 1)]
+    for events, end in ends:
         try:
             footer = orjson.loads(opening + text[end:])
         except orjson.JSONDecodeError:
             continue
-        events = end - len(before) + brace.start() if brace else 0
         return events, footer if isinstance(footer, dict) else {}
     return len(text), None
 
