@@ -226,7 +226,7 @@ def _read(entry: Path, path: Path) -> Trace:
         name: table.shaped(pl.read_parquet(contents.pop(_table_file(name))))
         for name, table in TABLES.items()
     }
-    return Trace(facts=replace(Facts(**facts), path=str(path)), **tables)
+    return Trace.of(replace(Facts(**facts), path=str(path)), tables)
 
 
 def _table_file(name: str) -> str:

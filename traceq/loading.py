@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.cache import find, keep
-from traceq.errors import InputError
+from traceq.errors import InputError, UsageError
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
+from traceq.formats.run import is_run, read_run
 from traceq.graph.link import link
 from traceq.trace import Trace
 
@@ -16,16 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
+    from traceq.model.run import Run
+
 _TELLING = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 
 
 def load(
     path: str | PathLike[str],
     *,
+    rank: int | None = None,
     cache: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
     """Load a trace of PyTorch's profiler into linked Polars tables.
+
+    Of a run folder of ``traceq collect`` the trace of one rank is loaded, the lowest
+    unless ``rank`` says another, with what is known of the run.
 
     The tables are kept in the user's cache directory, and come from there when the
     same content is loaded again; with ``cache=False`` they are neither written nor
@@ -33,6 +41,40 @@ def load(
     Raises ``InputError`` for a file that is not such a trace.
     """
     file = Path(path)
+    if is_run(file):
+        return _load_rank(read_run(file), rank, cache=cache, progress=progress)
+    if rank is not None:
+        msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
+        raise UsageError(msg)
+    return _load(file, cache=cache, progress=progress)
+
+
+def _load_rank(
+    run: Run,
+    number: int | None,
+    *,
+    cache: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Trace:
+    """Load the trace of one rank, and say why if there is none."""
+    wanted = [rank for rank in run.ranks if number is None or rank.rank == number]
+    recorded = [rank for rank in wanted if rank.trace]
+    if not recorded or recorded[0].trace is None:
+        why = "; ".join(text for rank in wanted for text in rank.missing)
+        if not wanted and number is not None:
+            known = ", ".join(str(rank.rank) for rank in run.ranks) or "none"
+            why = f"there is no rank {number}, the ranks are {known}"
+        msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
+        raise InputError(msg)
+    rank = recorded[0]
+    trace = _load(recorded[0].trace, cache=cache, progress=progress)
+    step_ns = rank.step_time.ns if rank.step_time else None
+    return replace(trace, run=run, step_ns=step_ns)
+
+
+def _load(
+    file: Path, *, cache: bool, progress: Callable[[int, int], None] | None
+) -> Trace:
     if not cache or not file.is_file():
         return _read(file, progress)
     if (known := find(file)) is not None:
@@ -52,6 +94,5 @@ def _read(file: Path, progress: Callable[[int, int], None] | None) -> Trace:
         )
         raise InputError(msg)
     tables, steps_from = link(raw.tables)
-    return Trace(
-        facts=read_facts(file, raw, steps_from), devices=read_devices(raw), **tables
-    )
+    tables["devices"] = read_devices(raw)
+    return Trace.of(read_facts(file, raw, steps_from), tables)

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.graph.dag import window_graph
+from traceq.model.schema import TABLES
 from traceq.model.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import networkx as nx
+    import polars as pl
+
+    from traceq.model.facts import Facts
+    from traceq.model.run import Run
 
 
+@dataclass(frozen=True, repr=False)
 class Trace(Tables):
     """One trace, as ``traceq.load`` returns it."""
+
+    run: Run | None = None
+    """The run it was recorded in, if it was loaded from a run folder."""
+    step_ns: int | None = None
+    """What a step takes without the profiler, if that was measured."""
+
+    @classmethod
+    def of(cls, facts: Facts, tables: Mapping[str, pl.DataFrame]) -> Trace:
+        """Return the trace that has these tables."""
+        return cls(facts, **{name: tables[name] for name in TABLES})  # type: ignore[arg-type]  # the names of the tables are its fields
 
     def graph(
         self, *, step: int | None = None, root: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import polars as pl
 import typer
 
 from traceq.cli import output
@@ -36,7 +37,9 @@ def load_shown(path: Path, *, cache: bool) -> Trace:
 
 def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
     """Load what was recorded of a program: a trace, or a log alone."""
-    lines = read_log(log) if log else None
     if path.suffix in _LOGS or path.name.endswith(".log.gz"):
         return Recording(str(path), log=read_log(path))
-    return Recording(str(path), load_shown(path, cache=cache), lines)
+    trace = load_shown(path, cache=cache)
+    logs = [log] if log else list(trace.run.logs) if trace.run else []
+    lines = pl.concat(map(read_log, logs)) if logs else None
+    return Recording(str(path), trace, lines, trace.step_ns)

@@ -78,7 +78,10 @@ class Source:
 
     def _open(self) -> BinaryIO:
         if self.path.is_dir():
-            msg = f"{self.path} is a directory: give the trace file inside it"
+            msg = (
+                f"{self.path} is a directory, but no run folder of traceq collect: give"
+                " the trace inside it"
+            )
             raise InputError(msg)
         try:
             return self.path.open("rb")

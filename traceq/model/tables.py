@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.errors import UsageError
@@ -47,8 +47,4 @@ class Tables:
 
     def frames_by_name(self) -> dict[str, pl.DataFrame]:
         """Return all tables by their names."""
-        return {
-            item.name: getattr(self, item.name)
-            for item in fields(self)
-            if item.name != "facts"
-        }
+        return {name: self.table(name) for name in TABLES}

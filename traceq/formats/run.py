@@ -1,0 +1,114 @@
+"""Read a run folder of ``traceq collect``; its README says what is in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traceq.errors import InputError
+from traceq.model.run import Rank, Run, StepTime
+
+_FORMAT = 1
+_MILLISECOND = 1_000_000
+_LARGEST = 64 << 20
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is one of ``traceq collect``."""
+    return folder.is_dir() and any(_manifests(folder))
+
+
+def read_run(folder: Path) -> Run:
+    """Return what a run folder says of itself; files it names must be in it."""
+    manifests = [_read(file) for file in _manifests(folder)]
+    launchers = [found for found in manifests if "command" in found]
+    first = launchers[0] if launchers else {}
+    by_name = {
+        str(rank.get("name")): rank
+        for rank in (
+            *(found for found in manifests if "rank" in found),
+            *(rank for found in launchers for rank in _list(found.get("ranks"))),
+        )
+        if isinstance(rank, dict)
+    }
+    ranks = [_rank(folder, rank) for rank in by_name.values()]
+    logs = [_file(folder, found.get("log")) for found in launchers]
+    return Run(
+        folder=folder,
+        command=tuple(map(str, _list(first.get("command")))),
+        labels={str(key): str(value) for key, value in _dict(first, "labels").items()},
+        ranks=tuple(sorted(ranks, key=lambda rank: (rank.rank, rank.name))),
+        logs=tuple(log for log in logs if log),
+        state=str(first.get("state", "running")),
+        manifest=first,
+    )
+
+
+def _manifests(folder: Path) -> list[Path]:
+    return sorted(folder.glob("run*.json")) + sorted(folder.glob("rank-*[0-9].json"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = file.read_bytes() if file.stat().st_size < _LARGEST else b""
+        found = orjson.loads(content)
+    except (OSError, orjson.JSONDecodeError):
+        # A process that was killed leaves the file that it took its name with.
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    version = found.get("format")
+    if isinstance(version, int) and version > _FORMAT:
+        msg = f"{file} was written by a newer traceq (format {version}): update traceq"
+        raise InputError(msg)
+    return found
+
+
+def _rank(folder: Path, found: dict[str, Any]) -> Rank:
+    number = found.get("rank")
+    return Rank(
+        name=str(found.get("name")),
+        rank=number if isinstance(number, int) else 0,
+        state=str(found.get("state", "")),
+        trace=_file(folder, found.get("trace")),
+        memory=_file(folder, found.get("memory")),
+        step_time=_step_time(_dict(found, "step_time")),
+        missing=tuple(
+            f"no {entry.get('what')}: {entry.get('why')}"
+            for entry in _list(found.get("missing"))
+            if isinstance(entry, dict)
+        ),
+    )
+
+
+def _step_time(found: dict[str, Any]) -> StepTime | None:
+    keys = ("ms", "mean_ms", "min_ms", "max_ms")
+    times = [found.get(key) for key in keys]
+    steps = found.get("steps")
+    if not isinstance(steps, int) or not all(
+        isinstance(value, (int, float)) and 0 < value < 1e12  # noqa: PLR2004 - sane
+        for value in times
+    ):
+        return None
+    median, mean, least, most = (round(float(ms or 0) * _MILLISECOND) for ms in times)
+    return StepTime(median, mean, least, most, steps)
+
+
+def _file(folder: Path, entry: object) -> Path | None:
+    """Return a file that the manifest names, if it is there and nowhere else."""
+    name = entry.get("file") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or name != Path(name).name:
+        return None
+    file = folder / name
+    return file if file.is_file() else None
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(found: dict[str, Any], key: str) -> dict[str, Any]:
+    value = found.get(key)
+    return value if isinstance(value, dict) else {}
