@@ -1,0 +1,365 @@
+"""The command line: help, exit statuses, errors in one sentence, pipes, terminals."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from command import traceq
+from conftest import FIXTURES
+
+from traceq import __version__
+from traceq.cli import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMANDS = (
+    "",
+    "summary",
+    "query",
+    "schema",
+    "cache",
+    "cache info",
+    "cache clear",
+)
+TRACE = FIXTURES[0]
+RUN = [sys.executable, "-m", "traceq"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_shows_an_example_that_works(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("trace.json.gz", "before.json.gz", "after.json.gz"):
+        (tmp_path / name).write_bytes(TRACE.read_bytes())
+    (tmp_path / "trace.json").write_bytes(gzip.decompress(TRACE.read_bytes()))
+
+    shown = traceq(*command.split(), "--help", width=200)
+    (example,) = re.findall(r"Example: +traceq (.*)", shown.out)
+    done = traceq(*shlex.split(example))
+
+    assert shown.status == 0
+    assert example.startswith(command)
+    assert (done.status, done.err) == (0, "")
+    assert done.out
+
+
+def test_it_says_its_version() -> None:
+    assert traceq("--version").out == f"traceq {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["sumary", "x"], "Did you mean 'summary'?"),
+        (["summary", "--formt", "json", "x"], "--format"),
+        (["summary", "--format", "xml", "x"], "'text', 'json', 'csv', 'markdown'"),
+        (["summary"], "Missing argument 'TRACE'"),
+        (["schema", "kernel"], "there are ops, kernels,"),
+    ],
+)
+def test_a_wrong_call_exits_2_with_a_hint(arguments: list[str], hint: str) -> None:
+    answer = traceq(*arguments, width=200)
+
+    assert answer.status == 2
+    assert answer.out == ""
+    assert hint in answer.err
+
+
+def test_shells_can_complete_its_commands() -> None:
+    script = Path(sys.executable).with_name("traceq")
+    asked = {
+        "_TRACEQ_COMPLETE": "complete_bash",
+        "COMP_WORDS": "traceq sum",
+        "COMP_CWORD": "1",
+    }
+
+    done = subprocess.run(
+        [script], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout.split() == ["summary"]
+
+
+def nothing(_: Path) -> None:
+    pass
+
+
+def missing_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def refused(write: Callable[[Path], object], what_to_do: str, name: str) -> object:
+    return pytest.param(write, what_to_do, id=name)
+
+
+REFUSED = [
+    refused(nothing, "check the name", "missing"),
+    refused(missing_folder, "give the trace inside it", "directory"),
+    refused(lambda path: path.write_bytes(b""), "there is no trace in it", "empty"),
+    refused(lambda path: path.write_text("hello"), "begins with '{' or '['", "text"),
+    refused(lambda path: path.write_text("[]"), "no event", "empty list"),
+    refused(lambda path: path.write_text('{"a": 1}'), '"traceEvents"', "other JSON"),
+    refused(
+        lambda path: path.write_text(
+            json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []})
+        ),
+        "give the trace that export_chrome_trace wrote",
+        "execution trace",
+    ),
+    refused(
+        lambda path: path.write_bytes(pickle.dumps({"segments": []})),
+        "give the .json or .json.gz that the profiler wrote",
+        "snapshot",
+    ),
+    refused(
+        lambda path: path.write_bytes(gzip.compress(pickle.dumps({"segments": []}))),
+        "give the .json or .json.gz that the profiler wrote",
+        "snapshot, gzipped",
+    ),
+    refused(
+        lambda path: path.write_bytes(gzip.compress(b"junk" * 99)),
+        "begins with '{' or '['",
+        "junk, gzipped",
+    ),
+    refused(
+        lambda path: path.write_bytes(b"\x1f\x8b" + bytes(range(200))),
+        "cannot be unpacked",
+        "broken gzip",
+    ),
+]
+
+
+@pytest.mark.parametrize("command", ["summary", "query"])
+@pytest.mark.parametrize(("write", "what_to_do"), REFUSED)
+def test_a_refused_file_gets_one_sentence_and_exit_2(
+    write: Callable[[Path], object], what_to_do: str, command: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "given.json"
+    write(path)
+    sql = ["SELECT 1"] if command == "query" else []
+
+    answer = traceq(command, path, *sql)
+
+    assert answer.status == 2
+    assert answer.out == ""
+    assert answer.err.count("\n") == 1
+    assert answer.err.startswith(f"traceq: {path} ")
+    assert what_to_do in answer.err
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads all")
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "given.json"
+    path.write_bytes(TRACE.read_bytes())
+    path.chmod(0)
+
+    assert traceq("summary", path).err == (
+        f"traceq: {path} cannot be read: Permission denied\n"
+    )
+
+
+def test_a_name_that_would_act_on_the_terminal_is_made_harmless(tmp_path: Path) -> None:
+    answer = traceq("summary", tmp_path / "a\x1b[2J\nb.json")
+
+    assert "\x1b" not in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_of_several_files_the_good_ones_are_shown_and_the_bad_one_is_named(
+    tmp_path: Path,
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("hello")
+
+    answer = traceq("summary", TRACE, bad, FIXTURES[1])
+
+    assert answer.status == 2
+    assert len(answer.lines) == 3
+    told = answer.err.splitlines()
+    assert told[0].startswith(f"traceq: {bad} is not a trace")
+    assert told[1:] == ["traceq: 1 of 3 files could not be read"]
+
+
+def break_down(*_: object, **__: object) -> None:
+    msg = "wheels\ncame off"
+    raise ZeroDivisionError(msg)
+
+
+def test_a_fault_of_traceq_is_one_sentence_and_exit_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(summary, "summarise", break_down)
+
+    answer = traceq("summary", TRACE)
+
+    assert answer.status == 2
+    assert answer.out == ""
+    assert answer.err.count("\n") == 1
+    assert "a fault in traceq itself, ZeroDivisionError: wheels" in answer.err
+    assert "TRACEQ_TRACEBACK=1" in answer.err
+
+
+def test_the_traceback_of_a_fault_is_shown_to_who_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(summary, "summarise", break_down)
+    monkeypatch.setenv("TRACEQ_TRACEBACK", "1")
+
+    with pytest.raises(ZeroDivisionError):
+        traceq("summary", TRACE)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
+@pytest.mark.parametrize("arguments", ["summary", "schema"])
+def test_a_reader_that_has_enough_is_no_error(arguments: str) -> None:
+    # `true` reads nothing, so that every byte meets a closed pipe.
+    command = f"{shlex.join(RUN)} {arguments} {TRACE if arguments == 'summary' else ''}"
+    script = f"{command} | true; echo ${{PIPESTATUS[0]}}"
+
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "0\n"
+    assert done.stderr == ""
+
+
+def test_an_output_that_knows_few_characters_gets_those() -> None:
+    done = subprocess.run(
+        [*RUN, "summary", TRACE],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == 0
+    assert b"397 ?s a step" in done.stdout
+
+
+INTERRUPTED = """
+import contextlib, os, signal, sys
+from traceq.cli import main, output
+
+@contextlib.contextmanager
+def reading(name):
+    yield lambda done, total: os.kill(os.getpid(), signal.SIGINT)
+
+output.reading = reading
+sys.argv = ["traceq", "summary", "--no-cache", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of Unix")
+def test_an_interruption_while_a_trace_is_read_prints_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, TRACE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interruption_while_tables_are_kept_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("traceq.cli.app.finish", interrupt)
+
+    answer = traceq("summary", TRACE)
+
+    assert (answer.status, answer.err) == (130, "")
+
+
+def run_on_terminals(*arguments: str | Path) -> tuple[bytes, bytes]:
+    """Return what a command writes to a terminal as output and to one as errors."""
+    out, out_end = os.openpty()
+    err, err_end = os.openpty()
+    environment = os.environ | {"TERM": "xterm"}
+    environment.pop("COLUMNS", None)
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [*RUN, *arguments], stdout=out_end, stderr=err_end, env=environment
+    ) as running:
+        os.close(out_end)
+        os.close(err_end)
+        written = (_read_all(out), _read_all(err))
+    assert running.returncode == 0
+    return written
+
+
+def _read_all(terminal: int) -> bytes:
+    content = b""
+    while True:
+        try:
+            block = os.read(terminal, 1 << 16)
+        except OSError:
+            return content
+        if not block:
+            return content
+        content += block
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+def test_a_terminal_sees_progress_on_stderr_and_bold_titles() -> None:
+    out, err = run_on_terminals("summary", TRACE, "--no-cache")
+
+    assert b"reading trace.json.gz" in err
+    assert b"reading" not in out
+    assert b"\x1b[1m" in out
+
+
+def test_a_pipe_sees_no_progress_and_no_colour() -> None:
+    done = subprocess.run(
+        [*RUN, "summary", TRACE, "--no-cache"], capture_output=True, check=True
+    )
+
+    assert done.stderr == b""
+    assert b"\x1b" not in done.stdout
+
+
+def test_no_cache_keeps_no_tables() -> None:
+    traceq("summary", TRACE, "--no-cache")
+
+    assert ": 0 traces, 0 B of at most 4.00 GiB" in traceq("cache", "info").out
+
+
+def test_the_cache_says_where_it_is_and_what_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEQ_CACHE", str(tmp_path))
+    monkeypatch.setenv("TRACEQ_CACHE_MB", "7")
+    traceq("summary", TRACE)
+
+    info = traceq("cache", "info").out
+
+    assert re.fullmatch(
+        rf"{tmp_path}: 1 trace, \d+ KiB of at most 7\.00 MiB\n", info
+    ), info
+
+
+def test_the_cache_is_cleared_and_says_so() -> None:
+    traceq("summary", TRACE)
+
+    first, second = traceq("cache", "clear").out, traceq("cache", "clear").out
+
+    assert re.fullmatch(r"removed the tables of 1 trace, \d+ KiB\n", first), first
+    assert second == "removed the tables of 0 traces, 0 B\n"
