@@ -41,7 +41,7 @@ def write(text: str) -> None:
 
 def _encodable(text: str) -> str:
     """Return what the output's encoding can write of a text."""
-    encoding = sys.stdout.encoding or "ascii"
+    encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, errors="replace").decode(encoding)
 
 
