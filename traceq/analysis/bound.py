@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # From this share of busy time on, the GPU is what a step waits for.
 _GPU_BOUND = 0.9
 # Recording stacks makes the host up to this much slower than it is.
-_INFLATION = 3.0
+INFLATION = 3.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,6 @@ def bound(part: Steady, facts: Facts, step_ns: int | None = None) -> Bound:
     if share >= _GPU_BOUND:
         return Bound("gpu", step, share, measured=step_ns is not None)
     inflated = facts.stacks and step_ns is None
-    if inflated and share * _INFLATION >= _GPU_BOUND:
+    if inflated and share * INFLATION >= _GPU_BOUND:
         return Bound("unclear", step, share, measured=False)
     return Bound("host", step, share, measured=step_ns is not None)

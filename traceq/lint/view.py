@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.bound import Bound, bound
+from traceq.analysis.bound import INFLATION, Bound, bound
 from traceq.analysis.steady import Steady, steady
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
@@ -47,6 +47,18 @@ class View:
     def bound(self) -> Bound:
         """What a step waits for, the GPU or the host."""
         return bound(self.part, self.trace.facts, self.step_ns)
+
+    @cached_property
+    def host_scale(self) -> float:
+        """What part of a recorded time of the host is sure to be there unrecorded.
+
+        Recording makes the host slower: by how much is known where a step was measured
+        without it; else, with stacks, the most that it may be is assumed.
+        """
+        recorded = self.part.time / self.part.count
+        if self.bound.measured and recorded:
+            return min(1.0, self.bound.step_ns / recorded)
+        return 1 / INFLATION if self.trace.facts.stacks else 1.0
 
     @property
     def kernels(self) -> pl.DataFrame:
