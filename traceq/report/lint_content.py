@@ -63,7 +63,7 @@ def cost(finding: Finding, outcome: Outcome) -> str:
             text for text, ns in ((gpu, finding.gpu_ns), (host, finding.host_ns)) if ns
         ]
         return f"{' and '.join(both)} a step"
-    if bound.by == "host" and finding.gpu_ns:
+    if bound.by == "host" and finding.gpu_ns > finding.host_ns:
         return f"{of_step}; {gpu} a step, but the step is bound by the host"
     if bound.by == "gpu" and not finding.gpu_ns:
         return f"{host} a step, but the step is bound by the GPU"

@@ -1,0 +1,65 @@
+"""Whose Python code was running: around a moment, and inside a span."""
+
+from __future__ import annotations
+
+import polars as pl
+
+PLACE = ("file", "line", "function")
+
+
+def callers(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
+    """Return the user's innermost calls around moments, most frequent first.
+
+    The moments, few of them, have ``thread`` and ``ts``; the result has the columns of
+    PLACE and ``calls``, the number of moments.
+    """
+    own = frames.filter("user").select(
+        *PLACE,
+        around=pl.col("thread"),
+        start="ts",
+        end=pl.col("ts") + pl.col("dur"),
+    )
+    return (
+        moments.select("thread", "ts")
+        .with_row_index("moment")
+        .join_where(
+            own,
+            pl.col("thread") == pl.col("around"),
+            pl.col("start") <= pl.col("ts"),
+            pl.col("end") > pl.col("ts"),
+        )
+        .sort("start", "end", descending=[True, False])
+        .group_by("moment", maintain_order=True)
+        .agg(pl.col(PLACE).first())
+        .group_by(PLACE)
+        .agg(calls=pl.len())
+        .sort("calls", *PLACE, descending=[True, False, False, False])
+    )
+
+
+def called_inside(frames: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
+    """Return the user's outermost calls inside regions, longest first.
+
+    The regions have ``thread``, ``ts`` and ``dur`` and do not overlap on a thread; the
+    result has the columns of PLACE, ``calls`` and ``time``.
+    """
+    end = pl.col("ts") + pl.col("dur")
+    found = (
+        frames.filter("user")
+        .sort("ts", "dur", descending=[False, True])
+        .join_asof(
+            regions.select("thread", region="ts", until=end, ts="ts").sort("ts"),
+            on="ts",
+            by="thread",
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .filter(end <= pl.col("until"))
+    )
+    before = end.cum_max().shift(1).over("thread", "region").fill_null(0)
+    return (
+        found.filter(pl.col("ts") >= before)
+        .group_by(PLACE)
+        .agg(calls=pl.len(), time=pl.col("dur").sum())
+        .sort("time", *PLACE, descending=[True, False, False, False])
+    )
