@@ -1,0 +1,75 @@
+"""Lines of evidence that rules share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.lint.words import counted, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceq.lint.view import View
+
+_TYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+}
+
+
+def kernel_lines(
+    view: View, kernels: Sequence[int], most: int = 3
+) -> list[tuple[str, str]]:
+    """Return the kernels' names and how often they run in a step, longest time first.
+
+    >>> # [("kernel", "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(…) ×4"), …]
+    """
+    names = (
+        view.trace.kernels.select("name", "dur")[list(kernels)]
+        .group_by("name")
+        .agg(calls=pl.len(), time=pl.col("dur").sum())
+        .with_columns(pl.col("name").cast(pl.String))
+        .sort("time", "name", descending=[True, False])
+        .head(most)
+    )
+    return [
+        ("kernel", f"{name} ×{calls / view.steps:.3g}")
+        for name, calls, _ in names.iter_rows()
+    ]
+
+
+def module_line(modules: Sequence[str | None]) -> list[tuple[str, str]]:
+    """Return in how many modules something is, and the first of them."""
+    known = [module for module in modules if module]
+    if not known:
+        return []
+    if len(known) == 1:
+        return [("module", known[0])]
+    return [("modules", f"{counted(len(known), 'module')}, as {known[0]}")]
+
+
+def attention_lines(call: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the shapes and types of a row of traceq.analysis.attention."""
+    if not call["query"]:
+        return [("dtype", call["dtype"] or "")]
+    parts = ("query", "key", "value")
+    types = dict.fromkeys(dtype(call[f"{part}_type"]) for part in parts)
+    return [
+        ("shapes", ", ".join(f"{part} {shape(call[part])}" for part in parts)),
+        ("dtype", ", ".join(types)),
+    ]
+
+
+def dtype(recorded: str | None) -> str:
+    """Write a type as a program does.
+
+    >>> dtype("c10::BFloat16"), dtype("float")
+    ('bfloat16', 'float32')
+    """
+    return _TYPES.get(recorded or "", recorded or "")
