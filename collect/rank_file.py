@@ -24,6 +24,7 @@ class RankFile:
         self.facts: dict[str, Any] = {"missing": [], "notes": [], "timeline": []}
         self.warnings = WarningLog()
         self._said = 0.0
+        self._phase = ""
 
     def claim(self) -> None:
         """Take the name that all files of this process begin with."""
@@ -92,10 +93,11 @@ class RankFile:
         entry = {"what": what, "step": step, "at": manifest.now()}
         self.facts["timeline"].append(entry)
 
-    def report(self, phase: str, done: int, total: int, *, often: bool = False) -> None:
-        """Tell the launcher how far it is; a few times a second at most, if often."""
+    def report(self, phase: str, done: int, total: int) -> None:
+        """Tell the launcher how far it is: every phase, and a few times a second."""
         now = time.monotonic()
-        if often and now - self._said < REPORT_S:
+        if phase == self._phase and now - self._said < REPORT_S:
             return
+        self._phase = phase
         self._said = now
         control.mark(f"status-{self.name}", f"{phase}\t{done}\t{total}")

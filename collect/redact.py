@@ -53,7 +53,7 @@ def _is_secret(name: str) -> bool:
 
 
 def path(value: str, *, cwd: str, home: str) -> str:
-    """Return a path as seen from the working directory, or from ``~``."""
+    """Return a path as seen from the working directory or ``~``, without the user."""
     for base, short in ((cwd, "."), (home, "~")):
         if base and base != os.sep:
             if value == base:
@@ -61,7 +61,11 @@ def path(value: str, *, cwd: str, home: str) -> str:
             if value.startswith(base + os.sep):
                 rest = value[len(base) + 1 :]
                 return rest if short == "." else short + os.sep + rest
-    return value
+    if os.sep not in value:
+        return value
+    user = os.path.basename(home)
+    parts = value.split(os.sep)
+    return os.sep.join("[user]" if user and part == user else part for part in parts)
 
 
 def paths(word: str, *, cwd: str, home: str) -> str:

@@ -238,9 +238,9 @@ class Session:
         self.rank.save(steps=seen, **changes)
 
     def _report(self) -> None:
-        one = self.schedule
-        often = one.phase == WAITING
-        self.rank.report(one.phase, one.in_phase, one.total(), often=often)
+        self.rank.report(
+            self.schedule.phase, self.schedule.in_phase, self.schedule.total()
+        )
 
 
 def _plan(options: dict[str, Any]) -> Plan:

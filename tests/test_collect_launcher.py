@@ -1,0 +1,396 @@
+"""The launcher and its folder, without torch: names, secrets, Pythons, terminals."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collecting import COLLECT, Run, collect, environment, module, words
+from command import traceq
+
+folder = module("folder")
+options = module("options")
+redact = module("redact")
+run_facts = module("run_facts")
+
+OLDEST, NEWEST = 6, 14
+SUPPORTED = range(9, 14)
+
+
+def find_pythons() -> dict[int, str]:
+    """Return the Pythons of this machine that start, by their minor version."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    found = {sys.version_info.minor: sys.executable}
+    for minor in range(OLDEST, NEWEST):
+        kept = [str(one) for one in root.glob(f"3.{minor}.*/bin/python")]
+        for path in [shutil.which(f"python3.{minor}"), *kept]:
+            if path and _starts(path):
+                found.setdefault(minor, path)
+    return found
+
+
+def _starts(python: str) -> bool:
+    done = subprocess.run([python, "-c", ""], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+PYTHONS = find_pythons()
+
+
+@pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
+def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> None:
+    python = PYTHONS[minor]
+    code = "import sys; print(sorted(n for n in sys.modules if 'traceq' in n))"
+    out = ["--out", str(tmp_path / "out"), "--name", "run"]
+    done = subprocess.run(
+        [python, str(COLLECT), *out, "--", python, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert "never imported torch" in done.stderr
+    names = ["_traceq_agent", "_traceq_agent.agent", "_traceq_agent.control"]
+    assert done.stdout == f"{names}\n"
+
+
+@pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
+def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> None:
+    shutil.copytree(COLLECT, tmp_path / "collect")
+    command = [PYTHONS[minor], "-m", "compileall", "-q", str(tmp_path / "collect")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("minor", [one for one in PYTHONS if one < min(SUPPORTED)])
+def test_a_python_too_old_for_us_is_left_in_peace(minor: int, tmp_path: Path) -> None:
+    run = collect(tmp_path, [PYTHONS[minor], "-c", "print('ran')"])
+    assert run.out == "ran\n"
+    assert (run.folder / "stderr.log").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "file", sorted(COLLECT.rglob("*.py")), ids=lambda one: one.name
+)
+def test_nothing_but_the_standard_library_and_torch_is_imported(file: Path) -> None:
+    tree = ast.parse(file.read_text(), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [str(node.module)]
+        for name in names:
+            top = name.split(".")[0]
+            assert top == "torch" or top in sys.stdlib_module_names, name
+
+
+def test_a_copy_of_the_folder_works_where_traceq_is_not_installed(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    shutil.copytree(COLLECT, tmp_path / "elsewhere")
+    program = (
+        "import importlib.util, torch\n"
+        "layer = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "for _ in range(9):\n"
+        "    layer(torch.ones(2)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    oldest = PYTHONS[min(one for one in PYTHONS if one in SUPPORTED)]
+    # -I and -S: neither the working directory nor site-packages, and so no traceq.
+    launcher = [oldest, "-I", "-S", "elsewhere", "--name", "run", "--warmup", "1"]
+    command = ["--timed", "2", "--active", "1", "--", sys.executable, "program.py"]
+    done = subprocess.run(
+        [*launcher, *command],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    run = Run(done.returncode, done.stdout, done.stderr, tmp_path / "traceq-runs/run")
+    assert run.status == 0, run.err
+    assert run.rank["trace"]["steps"] == [1]
+
+
+def test_the_command_of_traceq_is_the_same_one(tmp_path: Path) -> None:
+    answer = traceq("collect", "--help")
+    assert answer.status == 0
+    assert "traceq collect -- python train.py" in answer.out
+    alone = [sys.executable, str(COLLECT), "--help"]
+    done = subprocess.run(
+        alone, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    shown = os.environ.get("COLUMNS")
+    if shown is None:
+        assert done.stdout.replace("python collect", "traceq collect") == answer.out
+
+
+def test_traceq_collect_passes_every_word_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys; print(sys.argv[1:]); sys.exit(3)"
+    command = [sys.executable, "-c", code, "--help", "--", "-x"]
+    answer = traceq("collect", "--out", str(tmp_path), "--", *command)
+    assert answer.status == 3
+    assert capfd.readouterr().out == "['--help', '--', '-x']\n"
+
+
+def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
+    run = collect(tmp_path, ["no-such-command"])
+    assert run.status == 127
+    assert "cannot run no-such-command: No such file" in run.err
+
+
+def test_a_named_run_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out" / "run").mkdir(parents=True)
+    run = collect(tmp_path, [sys.executable, "-c", "print('ran')"])
+    assert (run.status, run.out) == (2, "")
+    assert "exists and is not overwritten" in run.err
+    assert run.files == set()
+
+
+def test_a_run_without_a_name_gets_the_next_free_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "default_name", lambda _: "train")
+    made = [folder.create(tmp_path, None, ["python"], None).name for _ in range(3)]
+    assert made == ["train", "train-2", "train-3"]
+
+
+def test_launchers_of_several_nodes_share_a_named_folder(tmp_path: Path) -> None:
+    first = folder.create(tmp_path, "run", [], 1)
+    (first / folder.run_file(1)).touch()
+    assert folder.create(tmp_path, "run", [], 0) == first
+    with pytest.raises(folder.TakenError):
+        folder.create(tmp_path, "run", [], 1)
+    assert folder.run_file(0) == "run.json"
+    assert folder.run_file(1) == "run.node-1.json"
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "index"),
+    [
+        (["torchrun", "train.py"], {}, None),
+        (["torchrun", "--node-rank=2", "train.py"], {}, 2),
+        (["torchrun", "--node_rank", "3", "train.py"], {}, 3),
+        (["python", "train.py"], {"RANK": "5"}, 5),
+        (["python", "train.py"], {"SLURM_PROCID": "4", "SLURM_NTASKS": "8"}, None),
+        (
+            ["python", "train.py"],
+            {"SLURM_PROCID": "4", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"},
+            4,
+        ),
+    ],
+)
+def test_which_launcher_of_several_this_is(
+    command: list[str], env: dict[str, str], index: int | None
+) -> None:
+    assert folder.launch_index(command, env) == index
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "code/train.py", "--x"], "train"),
+        (["python3.11", "-m", "my.trainer"], "my"),
+        (["torchrun", "--nproc-per-node", "2", "train.py"], "train"),
+        (["bash", "run.sh"], "run"),
+        (["./train"], "train"),
+        (["python"], "python"),
+    ],
+)
+def test_a_run_is_named_after_the_program(command: list[str], name: str) -> None:
+    assert folder.program_name(command) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("--lr 0.1 --batch 32", "--lr 0.1 --batch 32"),
+        ("--token abc --x", "--token [redacted] --x"),
+        ("--api-key=abc", "--api-key=[redacted]"),
+        ("--wandb_key abc", "--wandb_key [redacted]"),
+        ("db.password=abc", "db.password=[redacted]"),
+        ("--auth abc", "--auth [redacted]"),
+        ("--max-tokens 512", "--max-tokens 512"),
+        ("--tokenizer gpt2", "--tokenizer gpt2"),
+        ("--use-token --x", "--use-token --x"),
+        ("hf_abcdefghij", "[redacted]"),
+        ("--x=sk-abcdefgh1234", "--x=[redacted]"),
+        ("ghp_abcdefghij", "[redacted]"),
+        ("AKIAABCDEFGHIJ", "[redacted]"),
+        ("s3://me:word@host/x", "s3://[redacted]@host/x"),
+    ],
+)
+def test_what_looks_like_a_secret_is_left_out(given: str, shown: str) -> None:
+    assert redact.arguments(given.split()) == shown.split()
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("/work/data/x", "data/x"),
+        ("/work", "."),
+        ("/home/ann/x", "~/x"),
+        ("--data=/home/ann/x", "--data=~/x"),
+        ("/home/anna/x", "/home/anna/x"),
+        ("/opt/x", "/opt/x"),
+        ("/scratch/ann/x", "/scratch/[user]/x"),
+        ("ann", "ann"),
+    ],
+)
+def test_paths_are_shortened(given: str, shown: str) -> None:
+    assert redact.paths(given, cwd="/work", home="/home/ann") == shown
+
+
+def test_no_variable_but_those_on_the_list_is_kept(tmp_path: Path) -> None:
+    env = {"MY_SECRET": "very-secret-value", "HOSTNAME": "very-secret-host"}
+    run = collect(tmp_path, [sys.executable, "-c", ""], env=env)
+    text = "".join(file.read_text() for file in run.folder.iterdir())
+    assert "very-secret" not in text
+    assert run.facts["host"] is None
+
+
+def test_host_and_paths_are_kept_if_asked_for(tmp_path: Path) -> None:
+    run = collect(tmp_path, [sys.executable, "-c", ""], ("--keep-paths",))
+    assert run.facts["host"]
+    assert run.facts["cwd"] == str(tmp_path)
+    assert run.facts["command"][0] == sys.executable
+
+
+def test_the_commit_of_the_program_is_kept(tmp_path: Path) -> None:
+    place = tmp_path / "repo"
+    place.mkdir()
+    (place / "train.py").touch()
+    git(place, "init", "-q")
+    git(place, "add", "train.py")
+    git(place, "commit", "-qm", "first")
+    found = run_facts.git(run_facts.program_folder([str(place / "train.py")]))
+    assert re.fullmatch(r"[0-9a-f]{40}", found["commit"])
+    assert found["dirty"] is False
+    (place / "train.py").write_text("changed")
+    assert run_facts.git(place)["dirty"] is True
+
+
+def test_a_program_outside_of_a_repository_has_no_commit(tmp_path: Path) -> None:
+    assert run_facts.git(tmp_path) is None
+
+
+def git(place: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(place), *who, *arguments], check=True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "--",
+        "--warmup -1 -- python x.py",
+        "--warmup x -- python x.py",
+        "--max-mb 0 -- python x.py",
+        "--seconds 0 -- python x.py",
+        "--steps-by wish -- python x.py",
+        "--label novalue -- python x.py",
+        "--name ../up -- python x.py",
+        "--unknown -- python x.py",
+        "python x.py -- python x.py",
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        options.parse(given.split(), "collect")
+    assert end.value.code == 2
+    assert "collect: " in capsys.readouterr().err
+
+
+def test_the_two_dashes_may_be_left_out() -> None:
+    found = options.parse(
+        ["--warmup", "3", "python", "x.py", "--warmup", "9"], "collect"
+    )
+    assert found.warmup == 3
+    assert found.command == ["python", "x.py", "--warmup", "9"]
+
+
+def test_on_a_terminal_the_program_has_one_too(tmp_path: Path) -> None:
+    ours, end = pty.openpty()
+    code = "import sys; print(sys.stderr.isatty()); print('a\\nb', file=sys.stderr)"
+    done = subprocess.run(
+        words(tmp_path, [sys.executable, "-c", code]),
+        stderr=end,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    os.close(end)
+    shown = os.read(ours, 10_000)
+    os.close(ours)
+    assert done.stdout == "True\n"
+    assert b"a\r\nb\r\n" in shown  # as a terminal shows it: once turned, not twice
+    assert (tmp_path / "out/run/stderr.log").read_bytes() == b"a\nb\n"
+
+
+def test_progress_is_one_line_that_moves_on_a_terminal(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    screen = make_screen(moving=True)
+    screen.progress("waiting", 1, 10)
+    screen.progress("waiting", 2, 10)
+    screen.passed(b"hello\n")
+    shown = capfdbinary.readouterr().err
+    assert b"step 1 of 10" in shown
+    assert shown.count(b"\n") == 1
+    assert shown.endswith(b"\x1b[Khello\n")
+
+
+def test_progress_keeps_out_of_a_line_that_the_program_has_begun(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    screen = make_screen(moving=True)
+    screen.passed(b"loading ...")
+    screen.progress("waiting", 1, 10)
+    assert capfdbinary.readouterr().err == b"loading ..."
+
+
+def test_elsewhere_progress_is_a_line_a_phase(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    screen = make_screen(moving=False)
+    for done in range(3):
+        screen.progress("timing", done, 3)
+    screen.progress("tracing", 0, 3)
+    lines = capfdbinary.readouterr().err.decode().splitlines()
+    assert lines == ["traceq: timing", "traceq: tracing"]
+
+
+def make_screen(*, moving: bool) -> Any:  # noqa: ANN401 - of collect/, by path
+    screen = module("screen").Screen()
+    screen.moving = moving
+    return screen
+
+
+def test_a_log_is_bounded_and_says_that_it_was_cut(tmp_path: Path) -> None:
+    tee = module("tee").Tee(tmp_path / "log", lambda _: None)
+    tee.LIMIT = 10
+    os.write(tee.end, b"0123456789abc")
+    tee.started()
+    while tee.pump(0.1):
+        pass
+    tee.close()
+    assert (tmp_path / "log").read_bytes() == b"0123456789"
+    assert tee.cut
