@@ -127,7 +127,7 @@ class GraphRerecording(Rule):
             shapes = _shapes(view, row["regions"])
             yield self.finding(
                 "compiled code sets up or records CUDA graphs"
-                f" in {row['steps']} of {counted(view.steps, 'step')}"
+                f" in {_steps(view, row['steps'])}"
                 " instead of replaying them",
                 subject="cuda graph recording",
                 place=view.place(row),
@@ -151,6 +151,12 @@ class GraphRerecording(Rule):
                 severity=Severity.info if view.steps == 1 else None,
                 ops=row["ops"],
             )
+
+
+def _steps(view: View, found: int) -> str:
+    if not view.trace.steps.height:
+        return "this trace"
+    return f"{found} of {counted(view.steps, 'step')}"
 
 
 def _gpu_time(view: View) -> pl.DataFrame:
