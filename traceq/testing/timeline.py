@@ -11,7 +11,8 @@ One line is one lane, one character is one microsecond, and a span runs from its
 
 ``host`` is a thread, ``host 2`` another one; ``gpu 7`` is stream 7 of the GPU.
 ``>1`` after a call and ``<1`` after a kernel tie the two together. What a span is
-follows from its name; ``@name`` makes it a region of record_function.
+follows from its name; ``@name`` makes it a region of record_function. Where the last
+span lacks its ``]``, the file ends in the middle of it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _SPAN = re.compile(r"\[([^\]]*)\]")
+_UNFINISHED = re.compile(r"\[[^\]]*\Z")
 _TIE = re.compile(r"\s*[<>](\d+)\s*$")
 _PID = 1000
 _REGION = re.compile(r"@|ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
@@ -43,15 +45,16 @@ def draw(
     device: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the Chrome trace that a drawing shows; ``args`` are by span name."""
-    lines = [line for line in text.splitlines() if "[" in line]
+    closed = text.rstrip() + "]" * bool(_UNFINISHED.search(text))
+    lines = [line for line in closed.splitlines() if "[" in line]
     origin = min(line.index("[") for line in lines)
     events = [
         _event(line[:origin].strip(), span, origin, args or {})
         for line in lines
         for span in _SPAN.finditer(line)
     ]
-    document = {"schemaVersion": 1, "traceEvents": events}
-    return document | ({"deviceProperties": [device]} if device else {})
+    head = {"schemaVersion": 1} | ({"deviceProperties": [device]} if device else {})
+    return head | {"traceEvents": events}
 
 
 def load_drawn(
@@ -62,7 +65,10 @@ def load_drawn(
     """Return a drawing as a trace, through the reader that reads real ones."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.json"
-        path.write_text(json.dumps(draw(text, args, device)), encoding="utf-8")
+        written = json.dumps(draw(text, args, device))
+        if _UNFINISHED.search(text):
+            written = written[: written.rindex('"ts"')]
+        path.write_text(written, encoding="utf-8")
         return load(path, cache=False)
 
 

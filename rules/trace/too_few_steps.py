@@ -1,0 +1,87 @@
+"""TRC002: nothing tells a usual step from an unusual one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.lint import Bad, Good, Need, Rule, Severity, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.lint import Finding
+
+_SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=2, active=3)"
+
+
+@dataclass(frozen=True)
+class TooFewSteps(Rule):
+    """The trace has no steps, or a single one, to compare with others.
+
+    ## What it does
+
+    Counts the steps: the regions that the profiler opens when ``prof.step()`` is
+    called, or else the optimizer's.
+
+    ## Why is this bad?
+
+    Without steps, start and warm-up are part of every number, and nothing can be given
+    per step. A single step may be the one that loads kernels, compiles, or writes a
+    checkpoint; two that look alike are evidence.
+
+    ## How to fix it
+
+    Give the profiler a schedule with a few steps of warm-up and three to record, and
+    call ``prof.step()`` at the end of each step.
+
+    ## When it is wrong
+
+    A program that answers requests has no steps; open a region around each request and
+    record several.
+    """
+
+    code = "TRC002"
+    severity = Severity.info
+    needs = frozenset({Need.OPS})
+    priced = False
+
+    examples = (
+        Bad(
+            """
+            host   [ProfilerStep#1        ]
+            host    [aten::mm            ]
+            """,
+            finds=("only one step was recorded: it may not be like the others",),
+        ),
+        Bad(
+            """
+            host   [aten::mm            ]
+            """,
+            finds=(
+                "the trace has no steps: everything counts as one, with its warm-up",
+            ),
+        ),
+        Good(
+            """
+            host   [ProfilerStep#1        ] [ProfilerStep#2        ]
+            host    [aten::mm            ]   [aten::mm            ]
+            """
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Count the steps that are left without warm-up."""
+        if not view.trace.steps.height:
+            yield self.finding(
+                "the trace has no steps: everything counts as one, with its warm-up",
+                subject="no steps",
+                advice=f"record with profile({_SCHEDULE}) and call prof.step() in the"
+                " loop",
+            )
+        elif view.steps == 1:
+            yield self.finding(
+                "only one step was recorded: it may not be like the others",
+                subject="one step",
+                advice=f"record three: profile({_SCHEDULE})",
+            )

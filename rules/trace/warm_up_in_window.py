@@ -1,0 +1,119 @@
+"""TRC003: the recorded window holds what happens only once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.overlap import disjoint, spans
+from traceq.lint import Bad, Good, Need, Rule, Severity, View
+from traceq.lint.words import counted, listed, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.lint import Finding
+
+_ADVICE = "record later steps, as with schedule(wait=5, warmup=2, active=3)"
+
+
+@dataclass(frozen=True)
+class WarmUpInWindow(Rule):
+    """Compilation or warm-up lies inside the recorded window.
+
+    ## What it does
+
+    Looks for steps in which torch.compile compiles while others do not, for a
+    compilation in a trace without steps or with one, and for steps at the start that
+    take far longer than the rest. Compilation in most steps is no warm-up: that is
+    JIT002.
+
+    ## Why is this bad?
+
+    A program compiles once and runs for days. Numbers over a window that holds the
+    compilation say what the start costs, and nothing of the days.
+
+    ## How to fix it
+
+    Let the program run some steps before the profiler records: ``wait`` and ``warmup``
+    of its schedule.
+
+    ## When it is wrong
+
+    Where the start is what you want to look at. Steps that are marked as warm-up are
+    left out of all averages already, so that the other findings hold.
+    """
+
+    code = "TRC003"
+    needs = frozenset({Need.OPS})
+    priced = False
+
+    examples = (
+        Bad(
+            """
+            host   [ProfilerStep#1                     ] [ProfilerStep#2   ]
+            host    [_compile.compile_inner (dynamo_timed)][aten::mm      ]
+            """,
+            finds=("step 1 compiles, and is part of the averages",),
+        ),
+        Good(
+            """
+            host   [ProfilerStep#1                     ] [ProfilerStep#2   ]
+            host    [Torch-Compiled Region: 0/0       ]   [aten::mm      ]
+            """
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Say which steps are no steady ones, and if they are left out."""
+        compiling = view.trace.ops.filter("compiling")
+        if not view.trace.steps.height:
+            yield from self._without_steps(view, compiling)
+            return
+        steps = view.trace.steps
+        compiled = steps.filter(pl.col("step").is_in(compiling["step"].implode()))
+        spoiled = compiled.filter(~pl.col("warmup"))
+        if spoiled.height and (2 * spoiled.height <= view.steps or view.steps == 1):
+            where = _numbered(spoiled)
+            yield self.finding(
+                f"{where} {_verb(spoiled, 'compile')}, and {_verb(spoiled, 'is')} part"
+                " of the averages",
+                subject="compilation",
+                evidence=[("steps", f"{counted(view.steps, 'step')} in the averages")],
+                data={"steps": spoiled["step"].to_list()},
+                advice=_ADVICE,
+            )
+        left_out = steps.filter("warmup")
+        if left_out.height:
+            yield self.finding(
+                f"{_numbered(left_out)} {_verb(left_out, 'take')} far longer than the"
+                f" others and {_verb(left_out, 'is')} left out of the averages",
+                subject="warm-up",
+                data={"steps": left_out["step"].to_list()},
+                advice=_ADVICE,
+                severity=Severity.info,
+            )
+
+    def _without_steps(self, view: View, compiling: pl.DataFrame) -> Iterator[Finding]:
+        parts = disjoint(spans(compiling))
+        took = (parts["end"] - parts["start"]).sum()
+        if took:
+            yield self.finding(
+                f"{share(took, view.part.time)} of the trace is compilation, and part"
+                " of the averages",
+                subject="compilation",
+                advice=_ADVICE,
+            )
+
+
+def _numbered(steps: pl.DataFrame) -> str:
+    numbers = [str(number) for number in steps["step"]]
+    return f"{'step' if len(numbers) == 1 else 'steps'} {listed(numbers)}"
+
+
+def _verb(steps: pl.DataFrame, verb: str) -> str:
+    if verb == "is":
+        return "is" if steps.height == 1 else "are"
+    return f"{verb}s" if steps.height == 1 else verb

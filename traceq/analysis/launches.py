@@ -1,0 +1,23 @@
+"""Calls that start GPU work."""
+
+from __future__ import annotations
+
+import polars as pl
+
+
+def launches_outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
+    """Return the launches that ran at once, without those that a graph recorded."""
+    name = pl.col("name").cast(pl.String)
+    change = (
+        name.str.contains("BeginCapture").cast(pl.Int32)
+        - name.str.contains("EndCapture").cast(pl.Int32)
+    ).cum_sum()
+    return (
+        runtime.sort("thread", "ts", "id")
+        .with_columns(open_captures=change.over("thread"))
+        .filter(
+            pl.col("call").is_in(["launch", "graph launch"]),
+            pl.col("open_captures") <= 0,
+        )
+        .drop("open_captures")
+    )
