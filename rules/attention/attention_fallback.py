@@ -100,8 +100,8 @@ class AttentionFallback(Rule):
     ## When it is wrong
 
     A program may need float32, or may have chosen the kernel by ``sdpa_kernel``; in the
-    latter case no cause is seen, and the finding is an info. The cost is that of attention alone, at the rate flash
-    attention has on short sequences.
+    latter case no cause is seen, and the finding is an info. The cost is that of
+    attention alone, at the rate flash attention has on short sequences.
     """
 
     code = "ATT002"

@@ -70,9 +70,12 @@ def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFram
     ).filter(pl.col("owner").is_not_null())
 
 
-def busy() -> pl.Expr:
+def busy(of: pl.Expr | None = None) -> pl.Expr:
     """Return how long kernels ran, each instant counted once; sort them by ts."""
-    return covered(pl.col("ts"), pl.col("ts") + pl.col("dur")).sum()
+    start, end = pl.col("ts"), pl.col("ts") + pl.col("dur")
+    if of is not None:
+        start, end = start.filter(of), end.filter(of)
+    return covered(start, end).sum()
 
 
 def same_place() -> list[pl.Expr]:
