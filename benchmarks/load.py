@@ -10,24 +10,19 @@ durations must agree with the plain parse, or it stops.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import gzip
-import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from files import LAYOUTS, make
+import common
+from files import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _ROUNDS = 3
 _NS = 1000
@@ -80,31 +75,15 @@ _METHODS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def _measure(method: str, path: Path) -> dict[str, Any]:
-    """Run a method in a process of its own."""
-    command = [sys.executable, __file__, "--run", method, str(path)]
-    run = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if run.returncode:
-        sys.exit(f"{method} failed on {path}")
-    found: dict[str, Any] = json.loads(run.stdout)
-    return found
-
-
-def _peak() -> int:
-    """Return the most memory this process held; rusage would count its parent's."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-
-
 def _compare(path: Path, label: str) -> None:
-    size = path.stat().st_size
-    if path.suffix == ".gz":
-        size = int.from_bytes(path.read_bytes()[-4:], "little")
+    size = common.unpacked_size(path)
     runs: dict[str, list[dict[str, Any]]] = {method: [] for method in _METHODS}
-    _measure("traceq.load, again", path)  # so that there is something to find
+    common.measure(
+        __file__, "traceq.load, again", path
+    )  # so that there is something to find
     for _ in range(_ROUNDS):
         for method, results in runs.items():
-            results.append(_measure(method, path))
+            results.append(common.measure(__file__, method, path))
     plain = runs["orjson.loads"]
     for method, results in runs.items():
         for found in results:
@@ -125,43 +104,10 @@ def _compare(path: Path, label: str) -> None:
 
 def main() -> None:
     """Make the files and compare the methods on each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("traces", nargs="+", type=Path)
-    parser.add_argument("--mb", action="append", type=int, help="size, default 400")
-    parser.add_argument("--layout", action="append", choices=[*LAYOUTS, "gzip"])
-    parser.add_argument("--folder", type=Path, help="keep the files here")
-    options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp())
-    os.environ["TRACEQ_CACHE"] = str(folder / "cache")
-    try:
-        for size in options.mb or [400]:
-            for layout in options.layout or [*LAYOUTS, "gzip"]:
-                _compare(
-                    _file(options.traces, folder, size, layout), f"{size} MB {layout}"
-                )
-    finally:
-        if not options.folder:
-            shutil.rmtree(folder)
+    with common.files(common.options(__doc__ or ""), [*LAYOUTS, "gzip"]) as files:
+        for label, path in files.items():
+            _compare(path, label)
 
 
-def _file(traces: list[Path], folder: Path, size: int, layout: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{layout}-{size}.json"
-    if layout == "gzip":
-        packed = path.with_suffix(".json.gz")
-        if not packed.exists():
-            plain = _file(traces, folder, size, "kineto-2.11")
-            with plain.open("rb") as source, gzip.open(packed, "wb", 6) as target:
-                shutil.copyfileobj(source, target)
-        return packed
-    if not path.exists():
-        make(traces, path, size * 1_000_000, layout)
-    return path
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--run"]:
-        result = _METHODS[sys.argv[2]](Path(sys.argv[3]))
-        print(json.dumps(result | {"peak": _peak()}))
-    else:
-        main()
+if __name__ == "__main__" and not common.run_if_asked(_METHODS):
+    main()
