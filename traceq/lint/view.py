@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.bound import INFLATION, Bound, bound
+from traceq.analysis.copies import copies
 from traceq.analysis.steady import Steady, steady
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
@@ -64,6 +65,11 @@ class View:
     def kernels(self) -> pl.DataFrame:
         """What the GPU did in these steps."""
         return self.part.kernels
+
+    @cached_property
+    def copies(self) -> pl.DataFrame:
+        """The kernels of these steps that copy, and why each does."""
+        return copies(self.trace, self.kernels)
 
     @cached_property
     def ops(self) -> pl.DataFrame:
