@@ -181,7 +181,7 @@ def capturing() -> bool:
 
 
 def compilations() -> int:
-    """Return a number that changes whenever torch compiles or captures something."""
+    """Return a number that changes whenever torch compiles something."""
     count = 0
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is not None:
@@ -191,10 +191,10 @@ def compilations() -> int:
         for group, key in (("frames", "total"), ("stats", "unique_graphs")):
             if group in counters:
                 count += counters[group].get(key, 0)
-    return count + _captured_graphs()
+    return count
 
 
-def _captured_graphs() -> int:
+def captured_graphs() -> int:
     """Return how many CUDA graphs torch.compile keeps; 0 where that is not known."""
     trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
     if trees is None or not uses_cuda():

@@ -10,6 +10,7 @@ from typing import Any, Callable
 from . import record
 from .give_way import GiveWay
 from .rank_file import RankFile
+from .schedule import Plan
 from .timing import StepTimer
 
 
@@ -22,15 +23,21 @@ class Recorder:
         self.options = options
         self.rank = rank
         self.others = others
-        self.compiles = 0  # changes when something is compiled
         self.restarted = False  # whether the last traced step began the trace anew
         self.refused = False  # whether what was to begin last cannot be
         self._stacks = not options["no_stack"]
         self._timer: StepTimer | None = None
         self._trace: record.Trace | None = None
         self._history: record.MemoryHistory | None = None
+        self._compiles = 0  # changes when something is compiled
         self._compiles_at_start = 0
+        self._quiet = 0  # steps since that changed
         self._memory_steps = 0
+
+    def saw(self, compiles: int) -> None:
+        """Take note of a step, and of a number that changes when torch compiles."""
+        self._quiet = 0 if compiles != self._compiles else self._quiet + 1
+        self._compiles = compiles
 
     def do(self, action: str) -> None:
         """Do one thing that the schedule asks for."""
@@ -89,8 +96,7 @@ class Recorder:
             self._stop_trace()
             self.rank.missing("trace", "the program began to profile itself")
 
-    def drop_stacks(self, why: str) -> None:
-        """Trace without stacks from now on."""
+    def _drop_stacks(self, why: str) -> None:
         if self._stacks:
             self._stacks = False
             self.rank.missing("stacks", why)
@@ -123,10 +129,12 @@ class Recorder:
             self.rank.missing("trace", f"{foreign} is attached to the program")
             self.refused = True
             return
+        if self._compiles and self._quiet < Plan.quiet:
+            self._drop_stacks("the program compiles in every step")
         self._start_trace(self.options["active"])
 
     def _start_trace(self, active: int) -> None:
-        self._compiles_at_start = self.compiles
+        self._compiles_at_start = self._compiles
         self._trace = record.Trace(
             cuda=record.uses_cuda(),
             active=active,
@@ -155,7 +163,7 @@ class Recorder:
 
     def _too_much(self, trace: record.Trace) -> str:
         """Return why this trace would become too large, if it would."""
-        if self._stacks and self.compiles != self._compiles_at_start:
+        if self._stacks and self._compiles != self._compiles_at_start:
             return "something was compiled in the traced steps"
         if trace.grown() > self._max_bytes():
             return "the process grew by more than --max-mb while it was traced"
@@ -164,7 +172,7 @@ class Recorder:
     def _again_or_never(self, why: str) -> None:
         """Trace once more, without stacks; if there were none, do without a trace."""
         if self._stacks:
-            self.drop_stacks(why)
+            self._drop_stacks(why)
             self._start_trace(self.options["active"])
             self.restarted = True
         else:
@@ -203,7 +211,7 @@ class Recorder:
                 "shapes": True,
                 "stacks": trace.stacks,
                 "memory_events": trace.memory,
-                "compiled_meanwhile": self.compiles != self._compiles_at_start,
+                "compiled_meanwhile": self._compiles != self._compiles_at_start,
                 "write_seconds": round(time.monotonic() - began, 3),
             }
         )

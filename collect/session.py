@@ -116,9 +116,10 @@ class Session:
         if self.rank.name is None:
             self._claim()
         compiles = record.compilations()
-        self.recorder.compiles = compiles
+        self.recorder.saw(compiles)
+        unrest = compiles + record.captured_graphs()
         now = time.monotonic()
-        due = self.schedule.boundary(now, compiles, hold=self.others.active)
+        due = self.schedule.boundary(now, unrest, hold=self.others.active)
         while due:
             action = due.pop(0)
             self._do(action)
@@ -136,8 +137,6 @@ class Session:
                 "steps": self.schedule.seen,
                 "still_compiling": self.schedule.still_compiling,
             }
-        if action == "begin trace" and self.schedule.still_compiling:
-            self.recorder.drop_stacks("the program compiles in every step")
         if action.startswith("begin "):
             self.rank.happened(action[len("begin ") :], self.schedule.seen)
         if action in ("begin trace", "end trace"):

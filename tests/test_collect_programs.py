@@ -438,6 +438,15 @@ def test_a_compilation_in_the_traced_steps_costs_the_stacks(tmp_path: Path) -> N
     assert names == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
+def test_a_program_that_compiles_in_every_step_is_recorded_without_stacks(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, compiles(70, "range(70)"))
+    assert run.rank["warmup"] == {"steps": 52, "still_compiling": True}
+    assert "in every step" in run.why_missing("stacks")
+    assert run.rank["trace"]["compiled_meanwhile"]
+
+
 COMPILED_MODEL = """
 import torch, torch._dynamo.utils as utils
 class Model(torch.nn.Module):
