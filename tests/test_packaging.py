@@ -1,0 +1,149 @@
+"""The wheel: one top-level name, with rules/ and collect/ inside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from traceq import __version__
+from traceq._folders import bundled
+
+FOLDERS = ("rules", "collect")
+NO_NETWORK = ("No matching distribution found", "Could not find a version")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel, as `pip install .` does."""
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--no-deps",
+            "--wheel-dir",
+            folder,
+            ROOT,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if any(sentence in done.stderr for sentence in NO_NETWORK):
+        pytest.skip("pip finds no hatchling to build with: there is no network")
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into an empty environment; return the environment."""
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, with_pip=False)
+    target = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    return environment
+
+
+def run_installed(environment: Path, *arguments: str) -> str:
+    """Run Python there, with the libraries of here, but not with this traceq."""
+    done = subprocess.run(
+        [environment / "bin" / "python", *arguments],
+        # An editable install is found through a .pth file, which is not read here.
+        env=os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")},
+        cwd=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def files_below(folder: Path) -> set[str]:
+    """Return the files in a folder, without what tools leave there."""
+    found = {file.relative_to(folder) for file in folder.rglob("*") if file.is_file()}
+    left = ("__pycache__", ".ruff_cache", ".mypy_cache")
+    return {file.as_posix() for file in found if not set(file.parts) & set(left)}
+
+
+def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+
+    assert tops == {"traceq", f"traceq-{__version__}.dist-info"}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_wheel_carries_the_folder_whole(name: str, wheel: Path) -> None:
+    inside = f"traceq/_bundled/{name}/"
+    carried = {
+        entry.removeprefix(inside)
+        for entry in zipfile.ZipFile(wheel).namelist()
+        if entry.startswith(inside)
+    }
+
+    assert carried == files_below(ROOT / name)
+
+
+def test_the_wheel_starts_the_command_line(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        scripts = archive.read(f"traceq-{__version__}.dist-info/entry_points.txt")
+
+    assert b"traceq = traceq.cli:main" in scripts
+
+
+@pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
+def test_an_installed_copy_runs(installed: Path) -> None:
+    out = run_installed(installed, "-m", "traceq", "--version")
+
+    assert out == f"traceq {__version__}\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_an_installed_copy_finds_its_own_folder(name: str, installed: Path) -> None:
+    code = f"from traceq._folders import bundled; print(bundled({name!r}))"
+
+    found = Path(run_installed(installed, "-c", code).strip())
+
+    assert found.is_relative_to(installed)
+    assert files_below(found) == files_below(ROOT / name)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_checkout_finds_the_folder_next_door(name: str) -> None:
+    assert bundled(name) == ROOT / name  # type: ignore[arg-type]  # one of the two
+
+
+@pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
+def test_a_copy_without_its_folders_does_not_take_those_of_a_stranger(
+    tmp_path: Path,
+) -> None:
+    for file in (ROOT / "traceq").rglob("*.py"):
+        target = tmp_path / file.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    (tmp_path / "rules").mkdir()
+    code = "from traceq._folders import bundled; bundled('rules')"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "traceq is installed without its rules/ folder; reinstall it" in done.stderr

@@ -1,0 +1,90 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+
+import pytest
+from command import traceq
+from conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEMO = "fixtures/attn_mask_fmha/trace.json.gz"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_the_demo_is_what_the_summary_prints() -> None:
+    found = re.search(
+        r"<!-- demo -->\n```\n(.*?)```\n<!-- /demo -->", README, re.DOTALL
+    )
+
+    assert found is not None
+    assert found[1] == traceq("summary", DEMO, width=80).out
+
+
+def test_make_demo_runs_that_summary() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    assert re.search(
+        rf"^demo:.*\n\t\$\(BIN\)/traceq summary {DEMO}$", makefile, re.MULTILINE
+    )
+
+
+def test_the_python_example_prints_what_its_comments_say() -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    said = [
+        comment
+        for line in code.splitlines()
+        if (comment := line.partition("# ")[2]) and not line.startswith("graph")
+    ]
+    printed = io.StringIO()
+
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own page
+
+    assert said
+    assert printed.getvalue().splitlines() == said
+    assert ast.literal_eval(said[0])
+
+
+def commands() -> list[str]:
+    """Return the commands that the README calls by name."""
+    called = re.findall(
+        r"(?:^|`)traceq ([a-z]+(?: (?:clear|info))?)", README, re.MULTILINE
+    )
+    return sorted(set(called))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_in_the_readme_exists(command: str) -> None:
+    assert traceq(*command.split(), "--help").status == 0
+
+
+def test_the_readme_names_the_commands_there_are() -> None:
+    assert {"summary", "query", "schema", "cache clear"} <= set(commands())
+
+
+def test_every_environment_variable_is_one_that_traceq_reads() -> None:
+    named = set(re.findall(r"`(TRACEQ_\w+)`", README))
+    code = "".join(
+        file.read_text(encoding="utf-8")
+        for folder in ("traceq", "collect")
+        for file in (ROOT / folder).rglob("*.py")
+    )
+
+    assert {"TRACEQ_CACHE", "TRACEQ_CACHE_MB", "TRACEQ_TRACEBACK"} <= named
+    assert all(f'"{name}"' in code for name in named)
+
+
+def test_every_folder_of_the_map_exists() -> None:
+    named = re.findall(r"^(traceq/\w+/|rules/|collect/) *", README, re.MULTILINE)
+
+    assert len(named) > 5
+    assert all((ROOT / name).is_dir() for name in named)
