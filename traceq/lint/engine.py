@@ -29,6 +29,9 @@ _WORTH_FIXING = 0.01
 # Where stacks may have slowed the host down by this much, its times count for less.
 _INFLATION = 3.0
 
+# A log may name a hundred graph breaks; the first few explain a finding.
+_MOST_REASONS = 3
+
 _NO_TRACE = "there is no trace"
 
 
@@ -221,12 +224,13 @@ def _explained(found: Sequence[Finding]) -> list[Finding]:
     for finding in found:
         if finding in reasons:
             continue
-        lines = tuple(
-            Evidence("log", reason.message)
-            for reason in reasons
-            if finding.code in reason.explains
-        )
-        kept.append(replace(finding, evidence=finding.evidence + lines))
+        mine = [reason for reason in reasons if finding.code in reason.explains]
+        lines = [
+            line
+            for reason in mine[:_MOST_REASONS]
+            for line in (Evidence("log", reason.message), *reason.evidence)
+        ]
+        kept.append(replace(finding, evidence=(*finding.evidence, *lines)))
     return kept
 
 

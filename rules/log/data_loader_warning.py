@@ -1,0 +1,78 @@
+"""LOG005: the log says that a DataLoader is set up for another machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.lint import Bad, Good, Need, Rule
+from traceq.lint.log_messages import Message, findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from traceq.lint import Finding
+
+_MESSAGES = (
+    Message(
+        "workers",
+        r"This DataLoader will create (?P<count>\d+) worker processes in total",
+        "the DataLoader has {count} workers, more than the machine's {most} cores",
+        "set num_workers={most} or less: more of them get in each other's way",
+        ("DAT001",),
+        details=(r"suggested max number of worker[^.]*? is (?P<most>\d+)",),
+    ),
+    Message(
+        "pinning",
+        r"'pin_memory' argument is set as true but (?:no accelerator is found"
+        r"|not supported on MPS)",
+        "pin_memory=True has no effect: torch sees no accelerator",
+        "check that torch sees the GPU (torch.cuda.is_available()); on a machine"
+        " without one remove the argument",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class DataLoaderWarning(Rule):
+    """The log says that a DataLoader is set up for another machine.
+
+    ## What it does
+
+    Looks in the program's log for the DataLoader's warnings: more workers than cores,
+    and pinned memory without a GPU.
+
+    ## Why is this bad?
+
+    Workers without a core of their own slow each other and the training process down.
+    Pinned memory without a GPU most often means that the program runs on the CPU.
+
+    ## How to fix it
+
+    As many workers as the process may use cores, less one for itself.
+
+    ## When it is wrong
+
+    Workers that wait for the network rather than compute may outnumber the cores.
+    """
+
+    code = "LOG005"
+    needs = frozenset({Need.LOG})
+    priced = False
+
+    examples = (
+        Bad(
+            "",
+            log="dataloader.py:604: UserWarning: This DataLoader will create 64 worker"
+            " processes in total. Our suggested max number of worker in current system"
+            " is 8, which is smaller than what this DataLoader is going to create.\n",
+            finds=("the DataLoader has 64 workers, more than the machine's 8 cores",),
+        ),
+        Good("", log="DataLoader with 8 worker processes\n"),
+    )
+
+    def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
+        """Look for each message."""
+        yield from findings(self, _MESSAGES, log)

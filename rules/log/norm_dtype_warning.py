@@ -1,0 +1,75 @@
+"""LOG003: the log says that a norm left its fused kernel for a dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.lint import Bad, Good, Need, Rule
+from traceq.lint.log_messages import Message, findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from traceq.lint import Finding
+
+_MESSAGES = (
+    Message(
+        "rms norm",
+        r"Mismatch dtype between input and weight: input dtype = (?P<input>[^,]+),"
+        r" weight dtype = (?P<weight>[^,]+), Cannot dispatch to fused implementation",
+        "RMSNorm leaves its fused kernel: its input is {input}, its weight {weight}",
+        "give the norm's weight the type of its input, as model.to(torch.bfloat16) or"
+        " nn.RMSNorm(..., dtype=torch.bfloat16)",
+        ("NRM001",),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class NormDtypeWarning(Rule):
+    """The log says that a norm does not use its fused kernel because of a dtype.
+
+    ## What it does
+
+    Looks in the program's log for the warning of ``rms_norm`` on input and weight of
+    different types, which torch 2.9 and later print once in a process.
+
+    ## Why is this bad?
+
+    Instead of one kernel, six to eight run, each of which reads and writes the whole
+    activation.
+
+    ## How to fix it
+
+    Give the norm's weight the type of its input, or compile the model.
+
+    ## When it is wrong
+
+    The warning is printed once for all norms: it does not say how many there are, nor
+    whether they matter. NRM001 does, from a trace.
+    """
+
+    code = "LOG003"
+    needs = frozenset({Need.LOG})
+    priced = False
+
+    examples = (
+        Bad(
+            "",
+            log="UserWarning: Mismatch dtype between input and weight: input dtype ="
+            " c10::BFloat16, weight dtype = float, Cannot dispatch to fused"
+            " implementation. (Triggered internally)\n",
+            finds=(
+                "RMSNorm leaves its fused kernel: its input is c10::BFloat16, its"
+                " weight float",
+            ),
+        ),
+        Good("", log="input dtype = c10::BFloat16, weight dtype = c10::BFloat16\n"),
+    )
+
+    def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
+        """Look for the message."""
+        yield from findings(self, _MESSAGES, log)

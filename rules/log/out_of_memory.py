@@ -1,0 +1,99 @@
+"""LOG006: the log says that the GPU ran out of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from traceq.lint import Bad, Good, Need, Rule, Severity
+from traceq.lint.log_messages import Message, findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from traceq.lint import Finding
+
+_BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = r"[\d.]+ (?:bytes|[KMGT]iB)"
+_FRAGMENTED = (
+    "the allocator holds {unused} that is free but in pieces too small: set"
+    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+)
+_LIMITED = (
+    "the GPU has {free} free that the process may not use: look for"
+    " set_per_process_memory_fraction or another limit; within it, use less memory or"
+    " set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+)
+_MESSAGE = Message(
+    "out of memory",
+    rf"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<tried>{_SIZE})",
+    "the GPU ran out of memory: {tried} could not be allocated",
+    "use less: a smaller batch, activation checkpointing, bfloat16, gradients freed"
+    " before the next forward; a memory snapshot names the lines that hold the memory",
+    severity=Severity.error,
+    details=(
+        rf"(?P<unused>{_SIZE}) is reserved by PyTorch but unallocated",
+        rf"total capacity of (?P<total>{_SIZE})",
+        rf"of which (?P<free>{_SIZE}) is free",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class OutOfMemory(Rule):
+    """The log says that the GPU ran out of memory.
+
+    ## What it does
+
+    Looks in the program's log for the allocator's error, and compares what could not be
+    allocated with what the allocator held without using it.
+
+    ## Why is this bad?
+
+    Most programs end with it. One that goes on has emptied the allocator's cache and
+    waits for the driver from then on.
+
+    ## How to fix it
+
+    If more was held unused than was asked for, memory is fragmented:
+    ``expandable_segments:True``. Otherwise the program needs less: a smaller batch,
+    activation checkpointing, a narrower type.
+
+    ## When it is wrong
+
+    Programs that look for the largest batch provoke the error on purpose.
+    """
+
+    code = "LOG006"
+    severity = Severity.error
+    needs = frozenset({Need.LOG})
+    priced = False
+
+    examples = (
+        Bad(
+            "",
+            log="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00"
+            " MiB. GPU 0 has a total capacity of 79.10 GiB of which 31.00 MiB is free."
+            " 2.00 GiB is reserved by PyTorch but unallocated.\n",
+            finds=("the GPU ran out of memory: 512.00 MiB could not be allocated",),
+        ),
+        Good("", log="allocated 512.00 MiB\n"),
+    )
+
+    def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
+        """Look for the message, and tell fragmentation from want."""
+        for finding in findings(self, [_MESSAGE], log):
+            said = {key: str(value) for key, value in finding.data.items()}
+            advice = finding.advice
+            if _bytes(said.get("unused")) >= _bytes(said["tried"]):
+                advice = _FRAGMENTED.format_map(said)
+            elif _bytes(said.get("free")) >= _bytes(said["tried"]):
+                advice = _LIMITED.format_map(said)
+            yield replace(finding, advice=advice)
+
+
+def _bytes(text: str | None) -> float:
+    number, unit = (text or "0 bytes").split()
+    return float(number) * _BYTES[unit]

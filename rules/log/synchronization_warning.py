@@ -1,0 +1,70 @@
+"""LOG009: the log names lines that make the host wait for the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.lint import Bad, Good, Need, Rule
+from traceq.lint.log_messages import WARNED_AT, Message, findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from traceq.lint import Finding
+
+_MESSAGES = (
+    Message(
+        "synchronizing operation",
+        rf"{WARNED_AT}called a synchronizing CUDA operation",
+        "torch warns that this line makes the host wait for the GPU",
+        "keep the value on the GPU, or do this less often",
+        ("SYN001",),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class SynchronizationWarning(Rule):
+    """The log names lines that make the host wait for the GPU.
+
+    ## What it does
+
+    Looks in the program's log for the warnings that
+    ``torch.cuda.set_sync_debug_mode(1)`` turns on: one for each operation that waits
+    for the GPU, with its line.
+
+    ## Why is this bad?
+
+    While the host waits it launches nothing, and then the GPU waits for the host.
+
+    ## How to fix it
+
+    Keep values on the GPU: ``torch.where`` instead of a boolean index, a loss that is
+    read every hundred steps. What must be copied can be copied with
+    ``non_blocking=True`` and read later.
+
+    ## When it is wrong
+
+    Waits before and after the loop cost nothing that matters.
+    """
+
+    code = "LOG009"
+    needs = frozenset({Need.LOG})
+    priced = False
+
+    examples = (
+        Bad(
+            "",
+            log="train.py:31: UserWarning: called a synchronizing CUDA operation"
+            " (Triggered internally at CUDAFunctions.cpp:177.)\n",
+            finds=("torch warns that this line makes the host wait for the GPU",),
+        ),
+        Good("", log="train.py:31: synchronized\n"),
+    )
+
+    def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
+        """Look for the message at each line."""
+        yield from findings(self, _MESSAGES, log)

@@ -1,0 +1,127 @@
+"""Sentences that torch prints, and what they mean: what rules on logs share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.finding import NOWHERE, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from traceq.finding import Finding, Severity
+    from traceq.lint.rule import Rule
+
+# A message may run over several lines; its reason is not far from its beginning.
+_LINES = 12
+_LONGEST = 200
+_PLACES = ("file", "line", "function")
+# With what torch's own loggers begin a line.
+_TIME = r"^[A-Z]\d{4} [\d:.]+ \d+ "
+_LIBRARY = re.compile(r"/(site|dist)-packages/|^<")
+# Where a warning was raised, as Python writes it before the text.
+WARNED_AT = r"(?:(?P<file>[^\s:]+\.py):(?P<line>\d+): \w*Warning: )?"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One sentence of a log; ``{name}`` in a text is a group of the patterns.
+
+    The groups ``file``, ``line`` and ``function`` say where the message is about.
+    """
+
+    subject: str
+    pattern: str
+    """What to look for in a line; in the syntax that Python and Polars share."""
+    says: str
+    advice: str
+    explains: tuple[str, ...] = ()
+    severity: Severity | None = None
+    details: tuple[str, ...] = ()
+    """What else to look for, in this line and those after it."""
+
+
+def findings(
+    rule: Rule, messages: Iterable[Message], log: pl.DataFrame
+) -> Iterator[Finding]:
+    """Yield a finding for each message and each place that it names."""
+    for message in messages:
+        by_place: dict[Place, list[dict[str, str]]] = {}
+        counts: dict[Place, int] = {}
+        for line, text, count in _hits(message, log).iter_rows():
+            found = _groups(message, log, line) | {"at": str(line), "text": text}
+            place = _place(found)
+            by_place.setdefault(place, []).append(found)
+            counts[place] = counts.get(place, 0) + count
+        for place, group in by_place.items():
+            yield _finding(rule, message, place, group, counts[place])
+
+
+def _hits(message: Message, log: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines that begin a message, and how often each was printed."""
+    hits = log.filter(pl.col("text").str.contains(message.pattern))
+    if message.details:
+        # What follows the line may tell two of them apart.
+        return hits.select("line", "text", count=pl.lit(1))
+    return (
+        hits.group_by(pl.col("text").str.replace(_TIME, ""), maintain_order=True)
+        .agg(pl.col("line").first(), count=pl.len())
+        .select("line", "text", "count")
+    )
+
+
+def _groups(message: Message, log: pl.DataFrame, line: int) -> dict[str, str]:
+    text = "\n".join(log["text"][line - 1 : line - 1 + _LINES])
+    found: dict[str, str] = {}
+    for pattern in (message.pattern, *message.details):
+        match = re.search(pattern, text)
+        known = match.groupdict() if match else {}
+        found |= {name: value.strip() for name, value in known.items() if value}
+    return found
+
+
+def _place(found: Mapping[str, str]) -> Place:
+    file = found.get("file")
+    if not file or _LIBRARY.search(file):
+        return NOWHERE
+    return Place(file, int(found.get("line", 0)) or None, found.get("function"))
+
+
+def _finding(
+    rule: Rule,
+    message: Message,
+    place: Place,
+    group: list[dict[str, str]],
+    count: int,
+) -> Finding:
+    # Numbers in such messages only grow: the last one has the most to say.
+    last = _Filled(group[-1])
+    text = re.sub(r"\s+", " ", last["text"]).strip()
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    again = f" (×{count})" if count > 1 else ""
+    return rule.finding(
+        message.says.format_map(last),
+        subject=message.subject,
+        place=place,
+        count=count,
+        evidence=[("line", f"{group[0]['at']}{again}: {text}")],
+        data={
+            name: value
+            for name, value in last.items()
+            if name not in ("at", "text", *_PLACES)
+        },
+        advice=message.advice.format_map(last),
+        severity=message.severity,
+        explains=message.explains,
+    )
+
+
+class _Filled(dict[str, str]):
+    """What a message says, and ``?`` for what it does not."""
+
+    def __missing__(self, name: str) -> str:
+        return "?"
