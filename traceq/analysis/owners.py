@@ -63,10 +63,9 @@ def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFram
     """
     forward = trace.ops["forward"].gather(kernels["op"])
     of_forward, of_op = owners.gather(forward), owners.gather(kernels["op"])
-    in_backward = (kernels["phase"] == "backward").fill_null(value=False)
     return kernels.with_columns(
         owner=of_forward.zip_with(of_forward.is_not_null(), of_op),
-        back=of_forward.is_not_null() | in_backward,
+        back=forward.is_not_null(),
     ).filter(pl.col("owner").is_not_null())
 
 
