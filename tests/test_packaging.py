@@ -51,7 +51,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel into an empty environment; return the environment."""
     environment = tmp_path_factory.mktemp("environment")
     venv.create(environment, with_pip=False)
-    target = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    target = environment / "lib" / python / "site-packages"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
     return environment
