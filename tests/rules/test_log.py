@@ -1,0 +1,111 @@
+"""LOG: a program's warnings, as findings or as the reason of others."""
+
+from __future__ import annotations
+
+import pytest
+from linting import bundled_rules, case_findings, drawn_findings, log_findings, outcome
+
+from traceq.lint.rule import Need
+from traceq.recording import Recording
+
+RECORDING_AGAIN = (
+    "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input"
+    " size. We have observed {} distinct sizes."
+)
+SYNC = """
+host   [ProfilerStep#1                                    ]
+host    [aten::mm           ]
+host     [cudaLaunchKernel>1]
+host                         [aten::item                 ]
+host                          [cudaStreamSynchronize    ]
+gpu 7                [gemm<1                        ]
+"""
+WARNED = "train.py:31: UserWarning: called a synchronizing CUDA operation\n"
+
+
+def test_a_line_that_explains_a_finding_becomes_its_evidence() -> None:
+    found = drawn_findings(SYNC, "SYN001", "LOG009", log=WARNED)
+
+    assert [one.code for one in found] == ["SYN001"]
+    assert ("log", "torch warns that this line makes the host wait for the GPU") in [
+        (line.what, line.text) for line in found[0].evidence
+    ]
+
+
+def test_a_line_that_explains_nothing_found_is_a_finding() -> None:
+    (found,) = log_findings(WARNED, "LOG")
+
+    assert found.code == "LOG009"
+    assert (found.place.file, found.place.line) == ("train.py", 31)
+
+
+def test_the_log_of_the_graphs_explains_their_recording() -> None:
+    found = case_findings("graph_rerecord.trace.json.gz", "JIT001", "LOG", log=True)
+
+    assert [one.code for one in found] == ["JIT001"]
+    assert any("9 distinct input sizes" in line.text for line in found[0].evidence)
+
+
+def test_a_warning_repeated_is_one_finding_with_its_last_number() -> None:
+    log = "\n".join(RECORDING_AGAIN.format(count) for count in (9, 10, 10, 11))
+
+    (found,) = log_findings(log, "LOG008")
+
+    assert "11 distinct input sizes" in found.message
+    assert found.count == 4
+
+
+def test_the_same_message_on_two_functions_is_two_findings() -> None:
+    limit = "torch._dynamo hit config.recompile_limit (8)\n"
+    log = (
+        f"{limit}   function: 'forward' (/src/model.py:12)\n   last reason: a\n"
+        f"{limit}   function: 'loss' (/src/loss.py:3)\n   last reason: b\n"
+    )
+
+    found = log_findings(log, "LOG001")
+
+    assert {(one.place.function, one.place.line) for one in found} == {
+        ("forward", 12),
+        ("loss", 3),
+    }
+
+
+def test_a_place_in_a_library_is_no_place_of_the_user() -> None:
+    (found,) = log_findings(
+        f"/venv/lib/python3.12/site-packages/torch/{WARNED}",
+        "LOG009",
+    )
+
+    assert found.place.file is None
+
+
+@pytest.mark.parametrize(
+    ("rest", "advice"),
+    [
+        ("2.00 GiB is reserved by PyTorch but unallocated.", "expandable_segments"),
+        ("of which 9.00 GiB is free.", "set_per_process_memory_fraction"),
+        ("of which 31.00 MiB is free.", "smaller batch"),
+    ],
+)
+def test_memory_that_is_full_is_told_from_memory_in_pieces(
+    rest: str, advice: str
+) -> None:
+    (found,) = log_findings(
+        f"CUDA out of memory. Tried to allocate 512.00 MiB. {rest}", "LOG006"
+    )
+
+    assert found.severity == "error"
+    assert advice in found.advice
+
+
+def test_logs_of_healthy_programs_have_no_finding() -> None:
+    assert not case_findings("attn_flash.trace.json.gz", "LOG", log=True)
+
+
+def test_rules_on_logs_are_skipped_without_one() -> None:
+    on_logs = {code for code, rule in bundled_rules().items() if Need.LOG in rule.needs}
+
+    skipped = outcome(Recording("nothing"), *on_logs).skipped
+
+    assert {one.code for one in skipped} == on_logs
+    assert {one.reason for one in skipped} == {Need.LOG.value}
