@@ -32,6 +32,17 @@ def mark(name: str, text: str = "") -> None:
             replace(pathlib.Path(folder, name), text.encode())
 
 
+def read(pattern: str, beginning: str) -> list[str]:
+    """Return the signs of that name whose text begins so."""
+    folder = settings().get("control")
+    found = []
+    for file in pathlib.Path(folder).glob(pattern) if folder else ():
+        with contextlib.suppress(OSError):
+            if file.read_text().startswith(beginning):
+                found.append(file.name)
+    return found
+
+
 def replace(file: pathlib.Path, content: bytes) -> None:
     """Write a file so that a reader sees the old one or the new one, never a half."""
     half = file.with_name(f".{file.name}.{os.getpid()}")

@@ -141,6 +141,8 @@ class Launch:
             return
         try:
             phase, done, total = found[0].read_text().split("\t")
+            if phase == "done" and self.options.then_exit:
+                return
             self.screen.progress(phase, int(done), int(total))
         except (OSError, ValueError):
             return

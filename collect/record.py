@@ -63,10 +63,14 @@ class Trace:
 
     def step(self) -> None:
         """Note that a step has ended."""
-        number = self.profiler.step_num
+        step = self.profiler.step_num
+        # Its number in the file is not that of the profiler in every torch.
+        _, _, number = str(getattr(self.profiler.step_rec_fn, "name", "")).partition(
+            "#"
+        )
         self.profiler.step()
-        if LEAD_IN <= number < LEAD_IN + self._active:
-            self.steps.append(number)
+        if LEAD_IN <= step < LEAD_IN + self._active:
+            self.steps.append(int(number) if number.isdigit() else step)
 
     def stop(self) -> None:
         """Stop recording, wherever it is."""

@@ -22,6 +22,8 @@ from .rank_file import RankFile
 from .recorder import Recorder
 from .schedule import DONE, TIMING, TRACING, WAITING, Plan, Schedule
 
+EXIT_S = 60.0  # after which the slowest rank is no longer waited for
+
 
 def begin() -> None:
     """Arm this process: torch has just been imported."""
@@ -226,10 +228,20 @@ class Session:
         if not finished or not self.options["then_exit"]:
             return
         control.mark("stopped")
+        self._wait_for_ranks()
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(0)
         sys.stdout.flush()
         os._exit(0)
+
+    def _wait_for_ranks(self) -> None:
+        """Let the other ranks of this machine write first: they may need this one."""
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        deadline = time.monotonic() + EXIT_S
+        while time.monotonic() < deadline:
+            if len(control.read("status-rank-*", "done")) >= ranks:
+                return
+            time.sleep(0.1)
 
     def _save(self, **changes: Any) -> None:
         by = getattr(self.source, "by", "") or self.options["steps_by"]

@@ -354,12 +354,17 @@ class AutoSteps(Source):
 
 
 def optimizer_exists() -> bool:
-    """Return whether the program has made an optimizer, of any class."""
+    """Return whether the program has made an optimizer whose steps would be seen.
+
+    torch wraps a class's step when the first of that class is made; torch.compile of
+    old torch takes the wrapper off again, and with it all hooks.
+    """
     classes = list(Optimizer.__subclasses__())
     while classes:
         one = classes.pop()
-        # torch marks a class's step when the first of that class is made.
-        if getattr(getattr(one, "step", None), "hooked", False):
+        step = getattr(one, "step", None)
+        code = getattr(step, "__code__", None)
+        if getattr(step, "hooked", False) and getattr(code, "co_name", "") == "wrapper":
             return True
         classes.extend(one.__subclasses__())
     return False

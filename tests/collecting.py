@@ -77,6 +77,10 @@ class Run:
         found = [one for one in self.events() if one.get("cat") == "user_annotation"]
         return sorted(found, key=lambda one: one["ts"])
 
+    def step_names(self) -> list[str]:
+        """Return what the manifest says the steps are called in the trace."""
+        return [f"ProfilerStep#{number}" for number in self.rank["trace"]["steps"]]
+
     def why_missing(self, what: str) -> str:
         (why,) = [one["why"] for one in self.rank["missing"] if one["what"] == what]
         return str(why)
