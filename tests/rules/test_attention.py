@@ -1,0 +1,213 @@
+"""ATT: attention on slow kernels, on real traces and on calls that are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from linting import case_findings, outcome
+
+from traceq.lint.rule import inputs
+from traceq.loading import load
+from traceq.recording import Recording
+from traceq.testing import load_drawn
+
+HALF, FLOAT = "c10::BFloat16", "float"
+SQUARE = [8, 12, 1024, 64]
+H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}
+T4 = {"id": 0, "name": "Tesla T4", "computeMajor": 7, "computeMinor": 5}
+MI300 = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}
+KERNELS = {"efficient": "fmha_cutlassF_bf16_aligned_64x64_rf_sm80", "math": "gemm"}
+
+
+def called(
+    *dims: list[int],
+    types: tuple[str, ...] = (HALF, HALF, HALF),
+    causal: bool = False,
+    gqa: bool = False,
+    strides: list[list[int]] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of SDPA: three inputs, and a mask as the fourth."""
+    missing = 4 - len(dims)
+    return inputs(
+        [*dims, *([[]] * missing), [], []],
+        [*types, *([""] * (4 - len(types))), "Scalar", "Scalar", "", "Scalar"],
+        strides=strides,
+        values=["", "", "", "", "0.", str(causal), "", str(gqa)],
+    )
+
+
+def found(
+    arguments: dict[str, Any],
+    backend: str = "efficient",
+    device: dict[str, Any] = H200,
+) -> list[tuple[str, str]]:
+    """Return the findings in one call of attention: code and sentence."""
+    op = {"math": "aten::_scaled_dot_product_attention_math"}.get(
+        backend, f"aten::_scaled_dot_product_{backend}_attention"
+    )
+    drawing = f"""
+    host  [ProfilerStep#1                                                          ]
+    host   [aten::scaled_dot_product_attention                                    ]
+    host    [{op}                   ]
+    host     [cudaLaunchKernel>1]
+    gpu 7              [{KERNELS.get(backend, "flash_fwd_kernel")}<1           ]
+    """
+    args = {"aten::scaled_dot_product_attention": arguments}
+    recording = Recording("drawn", load_drawn(drawing, args, device))
+    return [(one.code, one.message) for one in outcome(recording, "ATT").findings]
+
+
+def test_a_causal_mask_is_found_at_its_line_and_costs_what_its_removal_saves() -> None:
+    (one,) = case_findings("attn_mask_fmha.trace.json.gz", "ATT", step_ms=12.231)
+
+    assert (one.code, one.place.file, one.place.line) == ("ATT001", "dev_cases.py", 48)
+    assert "bool [1024,1024], likely causal" in one.message
+    assert "is_causal=True" in one.advice
+    measured = 12.231e6 - 9.303e6
+    assert 0.8 * measured < one.cost_ns < 1.05 * measured
+
+
+def test_float32_is_the_cause_where_there_is_no_mask() -> None:
+    (one,) = case_findings("attn_fp32.trace.json.gz", "ATT")
+
+    assert (one.code, one.place.line) == ("ATT002", 44)
+    assert "query, key and value are float32" in one.message
+
+
+def test_attention_by_hand_costs_what_its_removal_saves() -> None:
+    (one,) = case_findings("attn_manual.trace.json.gz", "ATT", step_ms=16.076)
+
+    assert (one.code, one.place.line) == ("ATT003", 52)
+    assert "is_causal=True" in one.advice
+    measured = 16.076e6 - 9.303e6
+    assert 0.8 * measured < one.cost_ns < 1.05 * measured
+
+
+@pytest.mark.parametrize("case", ["attn_flash", "attn_mask_cudnn", "norm_fused"])
+def test_fused_attention_has_no_finding(case: str) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "ATT")
+
+
+def test_the_committed_trace_has_its_finding(request: pytest.FixtureRequest) -> None:
+    path = request.config.rootpath / "fixtures" / "attn_mask_fmha" / "trace.json.gz"
+    recording = Recording("fixture", load(path, cache=False))
+
+    (one,) = outcome(recording, "ATT").findings
+
+    assert (one.code, one.count) == ("ATT001", 4)
+    kernels = [line.text for line in one.evidence if line.what == "kernel"]
+    assert any("fmha_cutlassB" in text and text.endswith("×4") for text in kernels)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        ([1024, 1024], "likely causal"),
+        ([1, 1, 1024, 1024], "likely causal"),
+        ([8, 1, 1024, 1024], "likely causal and padding"),
+        ([8, 1, 1, 1024], "likely padding"),
+        ([1, 12, 1024, 1024], "likely a bias"),
+    ],
+)
+def test_the_shape_of_a_mask_says_what_it_is_for(mask: list[int], kind: str) -> None:
+    masked = called(SQUARE, SQUARE, SQUARE, mask, types=(HALF, HALF, HALF, "bool"))
+
+    ((code, message),) = found(masked)
+
+    assert code == "ATT001"
+    assert message.endswith(f", {kind}")
+
+
+def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:
+    arguments = inputs(
+        [SQUARE, SQUARE, SQUARE, [8, 12, 1024, 1024], [], [], []],
+        [HALF] * 4 + ["Scalar"] * 3,
+        strides=[[786432, 65536, 64, 1]] * 3 + [[0, 0, 1024, 1], [], [], []],
+        values=["", "", "", "", "True", "0.", "False"],
+    )
+    # A compiled program calls the backend itself.
+    drawing = """
+    host  [ProfilerStep#1                                                          ]
+    host   [Torch-Compiled Region: 0/0                                            ]
+    host    [aten::_scaled_dot_product_efficient_attention                       ]
+    host     [cudaLaunchKernel>1]
+    gpu 7              [fmha_cutlassF_bf16_aligned_64x64_rf_sm80<1           ]
+    """
+    args = {"aten::_scaled_dot_product_efficient_attention": arguments}
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (one,) = outcome(recording, "ATT").findings
+
+    assert "bfloat16 added [1,1,1024,1024], likely causal" in one.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "backend", "because"),
+    [
+        (
+            called(SQUARE, SQUARE, SQUARE, types=(FLOAT, HALF, HALF)),
+            "math",
+            "float32 and",
+        ),
+        (
+            called([8, 12, 1024, 320], *[[8, 12, 1024, 320]] * 2),
+            "math",
+            "head dim is 320",
+        ),
+        (
+            called([8, 12, 64, 64], SQUARE, SQUARE, causal=True),
+            "efficient",
+            "64 queries",
+        ),
+        (called(*[[96, 1024, 64]] * 3), "math", "3 dims and not 4"),
+        (
+            called(*[SQUARE] * 3, strides=[[786432, 65536, 1, 1024]] * 3),
+            "math",
+            "not contiguous",
+        ),
+        (called(SQUARE, *[[8, 4, 1024, 64]] * 2), "math", "query has 12 heads"),
+    ],
+    ids=["types", "head dim", "causal", "rank", "strides", "heads"],
+)
+def test_the_cause_is_named(
+    arguments: dict[str, Any], backend: str, because: str
+) -> None:
+    ((code, message),) = found(arguments, backend)
+
+    assert code == "ATT002"
+    assert because in message
+
+
+def test_float32_with_a_mask_is_not_blamed_on_the_mask() -> None:
+    types = (FLOAT, FLOAT, FLOAT, "bool")
+    ((code, message),) = found(called(*[SQUARE] * 3, [1024, 1024], types=types))
+
+    assert code == "ATT002"
+    assert message.endswith("are float32, and it has an attn_mask")
+
+
+def test_a_mask_with_grouped_queries_on_unfused_kernels_is_the_masks_fault() -> None:
+    few = [8, 4, 1024, 64]
+    types = (HALF, HALF, HALF, "bool")
+    masked = called(SQUARE, few, few, [1024, 1024], types=types, gqa=True)
+
+    assert [code for code, _ in found(masked, "math")] == ["ATT001"]
+
+
+@pytest.mark.parametrize("device", [T4, MI300], ids=["T4", "MI300"])
+def test_mem_efficient_attention_is_no_fallback_where_nothing_is_faster(
+    device: dict[str, Any],
+) -> None:
+    masked = called(*[SQUARE] * 3, [1024, 1024], types=(HALF, HALF, HALF, "bool"))
+
+    assert not found(masked, device=device)
+
+
+def test_without_a_cause_in_the_arguments_nothing_is_claimed() -> None:
+    arguments = called(SQUARE, SQUARE, SQUARE)
+
+    ((code, message),) = found(arguments)
+
+    assert code == "ATT002"
+    assert message.endswith("for no cause that its arguments show")

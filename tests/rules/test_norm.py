@@ -1,0 +1,115 @@
+"""NRM: norms op by op and between casts, on real traces and on calls that are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from linting import case_findings, drawn_findings
+
+from traceq.lint.rule import inputs
+
+HALF, FLOAT = "c10::BFloat16", "float"
+DIMS, MEAN, WEIGHT = [8, 1024, 768], [8, 1024, 1], [768]
+
+
+@pytest.mark.parametrize(
+    ("case", "norm", "ms"),
+    [("norm_mismatch", "RMSNorm", 12.247), ("layernorm_autocast", "LayerNorm", 12.451)],
+)
+def test_a_norm_whose_result_autocast_casts_is_found(
+    case: str, norm: str, ms: float
+) -> None:
+    worst, last = case_findings(f"{case}.trace.json.gz", "NRM", step_ms=ms)
+
+    assert (worst.code, worst.place.file, worst.place.line, worst.count) == (
+        *("NRM003", "dev_cases.py", 23),
+        8,
+    )
+    assert (last.code, last.place.line, last.count) == ("NRM003", 37, 1)
+    assert worst.message.startswith(f"{norm} computes in float32 8 times a step")
+    # Casts of weights and sums in float32 make up the rest of the difference.
+    assert 0.2e6 < worst.cost_ns < (ms - 9.303) * 1e6
+
+
+@pytest.mark.parametrize("case", ["norm_fused", "attn_flash", "moe_batched", "copies"])
+def test_norms_in_the_dtype_of_the_model_have_no_finding(case: str) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "NRM")
+
+
+def ops_in_a_row(*names: str) -> str:
+    """Draw ops one after the other, each with a kernel."""
+    width = 20
+    lines = {"op": "", "call": "", "gpu": " "}
+    for number, name in enumerate(names, 1):
+        lines["op"] += f"[{name}".ljust(width - 1) + "]"
+        lines["call"] += f"[cuLaunchKernel>{number}".ljust(width - 1) + "]"
+        lines["gpu"] += f"[k<{number}".ljust(width - 1) + "]"
+    return f"""
+    host  [ProfilerStep#1{" " * width * len(names)}]
+    host   {lines["op"]}
+    host   {lines["call"]}
+    gpu 7  {lines["gpu"]}
+    """
+
+
+NORM: dict[str, Any] = {
+    "aten::to": inputs([DIMS], [HALF]),
+    "aten::pow": inputs([DIMS], [FLOAT]),
+    "aten::mean": inputs([DIMS], [FLOAT]),
+    "aten::add": inputs([MEAN], [FLOAT]),
+    "aten::rsqrt": inputs([MEAN], [FLOAT]),
+    "aten::mul": inputs([DIMS, MEAN], [FLOAT] * 2),
+    "aten::type_as": inputs([DIMS, DIMS], [FLOAT, HALF]),
+    "aten::mul_": inputs([DIMS, WEIGHT], [HALF] * 2),
+    "aten::add_": inputs([DIMS, DIMS], [HALF] * 2),
+}
+
+
+def test_a_handwritten_norm_reaches_from_its_first_cast_to_its_weight() -> None:
+    names = ("to", "pow", "mean", "add", "rsqrt", "mul", "type_as", "mul_", "add_")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+
+    (one,) = drawn_findings(drawing, "NRM", args=NORM)
+
+    # The sum with the residual is no part of the norm.
+    assert one.data["steps"] == list(names[:-1])
+    assert one.message == "RMSNorm over 768 is written by hand, as 8 ops once a step"
+
+
+def test_a_norm_that_takes_off_its_mean_is_a_layer_norm() -> None:
+    drawing = ops_in_a_row("aten::var", "aten::sub", "aten::sqrt", "aten::div")
+    args = {
+        "aten::var": inputs([DIMS], [FLOAT]),
+        "aten::sub": inputs([DIMS, MEAN], [FLOAT] * 2),
+        "aten::sqrt": inputs([MEAN], [FLOAT]),
+        "aten::div": inputs([DIMS, MEAN], [FLOAT] * 2),
+    }
+
+    (one,) = drawn_findings(drawing, "NRM002", args=args)
+
+    assert one.subject == "LayerNorm"
+    assert "F.layer_norm(x, (768,)" in one.advice
+
+
+def test_a_root_without_a_mean_is_no_norm() -> None:
+    drawing = ops_in_a_row("aten::pow", "aten::rsqrt", "aten::mul")
+
+    assert not drawn_findings(drawing, "NRM002", args=NORM)
+
+
+def test_a_cast_of_another_shape_is_not_that_of_the_norm() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                      ]
+    host   [aten::layer_norm        ][aten::linear                            ]
+    host   [aten::native_layer_norm ][aten::_to_copy                         ]
+    host   [cudaLaunchKernel>1]      [aten::copy_                          ]
+    host                              [cudaLaunchKernel>2]
+    gpu 7              [layer_norm<1 ]          [copy<2  ]
+    """
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([[2304, 768]] * 2, [HALF, FLOAT]),
+    }
+
+    assert not drawn_findings(drawing, "NRM003", args=args)
