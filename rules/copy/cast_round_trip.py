@@ -121,9 +121,7 @@ class CastRoundTrip(Rule):
                 f"{shape(row['dims'])} is cast from {low} to {high} and back again"
                 f" {times(count)} a step",
                 subject=f"{low} {high}",
-                place=view.place(
-                    {key: row[key] for key in ("file", "line", "function")}
-                ),
+                place=view.place_of_group(row),
                 count=count,
                 gpu_ns=int(mine["dur"].sum()) / view.steps,
                 host_ns=int(view.trace.ops["dur"].gather(casts).sum()) / view.steps,

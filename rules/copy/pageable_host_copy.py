@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.gpu import used_gpu
 from traceq.analysis.owners import same_place
+from traceq.analysis.transfers import TO_GPU, TO_HOST, direction, pinned_rate
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs, option
 from traceq.lint.evidence import dtype, kernel_lines
 from traceq.lint.words import counted, shape, size, time, times
@@ -19,15 +20,11 @@ if TYPE_CHECKING:
 
     from traceq.lint import Finding
 
-# Bytes per nanosecond that pinned copies reach over PCIe 5, 4 and 3.
-_RATES = ((9, 40.0), (8, 20.0), (0, 10.0))
-# Shorter pinned copies say nothing about the rate.
-_LONG_BYTES = 1 << 20
 _ADVICE = {
-    "to the GPU": "pin it where it is made (DataLoader(pin_memory=True) or"
+    TO_GPU: "pin it where it is made (DataLoader(pin_memory=True) or"
     " .pin_memory() in the loading thread) and copy with"
     " .to(device, non_blocking=True)",
-    "to the host": "copy into a pinned buffer that is made once:"
+    TO_HOST: "copy into a pinned buffer that is made once:"
     " buffer.copy_(tensor, non_blocking=True) with"
     " buffer = torch.empty(shape, pin_memory=True), and synchronize only before"
     " reading it",
@@ -106,36 +103,31 @@ class PageableHostCopy(Rule):
         large = view.copies.filter(
             pl.col("part") == "pageable", pl.col("bytes") >= self.min_kib * 1024
         )
-        direction = (
-            pl.when(pl.col("name").cast(pl.String).str.contains("HtoD"))
-            .then(pl.lit("to the GPU"))
-            .otherwise(pl.lit("to the host"))
-        )
         groups = (
-            large.with_columns(direction=direction)
+            large.with_columns(direction=direction())
             .sort("bytes", "ts", descending=[True, False])
             .group_by(*same_place(), "direction", maintain_order=True)
             .agg(
                 "id",
-                pl.col("request", "launch", "op").drop_nulls(),
+                pl.col("op").drop_nulls(),
                 pl.col("dims", "dst").first(),
-                pl.col("module").cast(pl.String).first(),
+                pl.col("module").cast(pl.String).head(1),
                 calls=pl.len(),
                 time=pl.col("dur").sum(),
                 bytes=pl.col("bytes").sum(),
             )
         )
         for row in groups.iter_rows(named=True):
-            rate = _pinned_rate(view, row["direction"])
+            rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
             saved = max(0.0, row["time"] - row["bytes"] / rate)
             steps = view.steps
             yield self.finding(
                 _message(row, steps),
                 subject=row["direction"],
-                place=view.place(row),
+                place=view.place_of_group(row),
                 count=row["calls"] / steps,
                 gpu_ns=saved / steps,
-                host_ns=_host_time(view, row) / steps,
+                host_ns=_host_time(view, row["op"]) / steps,
                 severity=Severity.warning if view.trace.steps.height else Severity.info,
                 evidence=[
                     *kernel_lines(view, row["id"]),
@@ -151,7 +143,7 @@ class PageableHostCopy(Rule):
 
 def _message(row: dict[str, Any], steps: int) -> str:
     way = "from pageable memory to the GPU"
-    if row["direction"] == "to the host":
+    if row["direction"] == TO_HOST:
         way = "from the GPU to pageable memory"
     calls = row["calls"] / steps
     if row["calls"] <= steps and row["dims"]:
@@ -165,25 +157,9 @@ def _message(row: dict[str, Any], steps: int) -> str:
     )
 
 
-def _host_time(view: View, row: dict[str, Any]) -> int:
-    """Return how long the host is held: by the op that asks, or else by the call."""
-    if row["request"]:
-        asking = view.trace.ops["dur"].gather(row["request"])
-        return int(asking.sum())
-    return int(view.trace.runtime["dur"].gather(row["launch"]).sum())
-
-
-def _pinned_rate(view: View, direction: str) -> float:
-    """Return how many bytes per nanosecond a copy from pinned memory would move."""
-    way = "HtoD" if direction == "to the GPU" else "DtoH"
-    name = pl.col("name").cast(pl.String)
-    measured = view.copies.filter(
-        name.str.contains("Pinned") & name.str.contains(way),
-        pl.col("bytes") >= _LONG_BYTES,
-        pl.col("dur") > 0,
-    ).select((pl.col("bytes") / pl.col("dur")).median())
-    found = measured.item()
-    if found:
-        return float(found)
-    major = used_gpu(view.trace).capability[0]
-    return next(rate for least, rate in _RATES if major >= least)
+def _host_time(view: View, ops: list[int]) -> int:
+    """Return how long the calls held the host, with the waits they end in."""
+    calls = view.runtime.filter(
+        pl.col("op").is_in(ops), pl.col("call").is_in(["copy", "sync"])
+    )
+    return int(calls["dur"].sum())

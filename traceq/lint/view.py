@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -129,3 +129,12 @@ class View:
     def place(row: Mapping[str, object]) -> Place:
         """Return the place of a row that has the columns of PLACE."""
         return Place(**{column: row[column] for column in PLACE if column in row})  # type: ignore[arg-type]  # a row's values are what the schema says
+
+    @staticmethod
+    def place_of_group(row: Mapping[str, Any]) -> Place:
+        """Return the place of a group, whose row has its modules in a list.
+
+        The first module is named only where the line is not known.
+        """
+        module = None if row["file"] else next(iter(row["module"]), None)
+        return Place(row["file"], row["line"], row["function"], module)
