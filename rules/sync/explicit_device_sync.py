@@ -33,8 +33,8 @@ class ExplicitDeviceSync(Rule):
     Looks for blocking calls (``cudaDeviceSynchronize``, ``cudaStreamSynchronize``,
     ``cudaEventSynchronize``) outside of operators, on a thread that launches work,
     as ``torch.cuda.synchronize()`` makes them. The one with which the profiler itself
-    ends is not reported. The cost is the lesser of the wait and of the time that the GPU
-    idles after it.
+    ends is not reported. The cost is the lesser of the wait and of the time that the
+    GPU idles after it.
 
     ## Why is this bad?
 
@@ -68,7 +68,8 @@ class ExplicitDeviceSync(Rule):
             gpu 7               [gemm<1             ]                           [a<2]
             """,
             finds=(
-                "`torch.cuda.synchronize()` makes the host wait for the GPU once a step",
+                "`torch.cuda.synchronize()` makes the host wait for the GPU"
+                " once a step",
             ),
         ),
         Good(
