@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from types import CodeType
 from typing import Any, Callable
 
 import torch
@@ -265,13 +266,21 @@ def outermost_modules() -> list[Module]:
         while frame is not None:
             if frame.f_code in _CALLS:
                 outermost = frame
-            elif outermost is not None and _DYNAMO in frame.f_code.co_filename:
-                outermost = None  # called by compiled code: a hook would break it
+            elif outermost is not None and _is_compiled(frame.f_code):
+                outermost = None  # a hook would become part of what is compiled
             frame = frame.f_back
         module = outermost.f_locals.get("self") if outermost is not None else None
         if isinstance(module, Module):
             found.append(module)
     return found
+
+
+def _is_compiled(code: CodeType) -> bool:
+    """Return whether what this code calls is compiled by torch.compile.
+
+    Not the ``__call__`` of a module that was wrapped as a whole: that one is outermost.
+    """
+    return _DYNAMO in code.co_filename and code.co_name != "__call__"
 
 
 class MarkSteps(Source):

@@ -453,28 +453,50 @@ class Model(torch.nn.Module):
         super().__init__()
         self.inner = torch.nn.Linear(8, 8)
     def forward(self, x):
-        return self.inner(x).relu()
+        for _ in range(20):
+            x = self.inner(x).relu()
+        return x
 model = torch.compile(Model(), backend="eager", fullgraph=True)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for i in range(400):
-    optimizer.zero_grad()
-    model(torch.randn(4, 8)).sum().backward()
-    if TRAIN:
-        optimizer.step()
+BODY
 print(dict(utils.counters["frames"]), dict(utils.counters["stats"]))
 """
 
+TRAINING = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(100):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
 
-def test_what_is_compiled_is_the_same_with_and_without_us(tmp_path: Path) -> None:
-    program = COMPILED_MODEL.replace("TRAIN", "True")
-    run = collect_program(tmp_path, program)
-    command = [sys.executable, "program.py"]
+CALLS = """
+with torch.no_grad():
+    for _ in range(3000):
+        model(torch.randn(4, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "by", "of"),
+    [(TRAINING, "optimizer", "SGD"), (CALLS, "forward", "Model")],
+    ids=["training", "inference"],
+)
+def test_what_is_compiled_is_the_same_with_and_without_us(
+    tmp_path: Path, body: str, by: str, of: str
+) -> None:
+    run = collect_program(tmp_path, COMPILED_MODEL.replace("BODY", body))
     alone = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, check=True
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert run.rank["state"] == "done"
-    assert run.out == alone.stdout.decode()
-    assert "warn" not in run.err.lower()
+    assert (run.rank["steps"]["by"], run.rank["steps"]["of"]) == (by, of)
+    assert run.out == alone.stdout
+    assert run.err.count("Warning") == alone.stderr.count("Warning")
 
 
 def test_a_fault_of_ours_ends_the_recording_and_not_the_program(tmp_path: Path) -> None:
