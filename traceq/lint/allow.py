@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,9 @@ if TYPE_CHECKING:
     from traceq.lint.pack import Rules
     from traceq.trace import Trace
 
-_REGION = re.compile(r"\s*traceq:\s*allow\s+(?P<codes>[A-Za-z0-9, -]+)$")
+# Codes, beginnings of codes and names, with commas between them; then a reason.
+_REGION = r"(?i)^\s*traceq:\s*allow\s+([a-z0-9, -]+?)\s*(?::|$)"
+_CODE = r"^[A-Z]{2,5}\d{0,3}$"
 IN_PROGRAM = "allowed in the program"
 
 
@@ -43,25 +44,30 @@ def allowed_by(
 
 
 def regions(trace: Trace) -> pl.DataFrame:
-    """Return the regions in which the program allows rules: ``code``, start, end."""
+    """Return where the program allows rules: ``rule``, ``start`` and ``end``."""
     named = trace.annotations.filter(~pl.col("on_gpu")).with_columns(
-        codes=pl.col("name").cast(pl.String).str.extract(_REGION.pattern, 1)
+        codes=pl.col("name").cast(pl.String).str.extract(_REGION, 1)
     )
     return (
         named.drop_nulls("codes")
         .select(
             "thread",
-            code=pl.col("codes").str.to_uppercase().str.extract_all(r"[A-Z]+\d*"),
+            rule=pl.col("codes").str.to_uppercase().str.split(","),
             start="ts",
             end=pl.col("ts") + pl.col("dur"),
         )
-        .explode("code")
+        .explode("rule")
+        .with_columns(pl.col("rule").str.strip_chars())
     )
 
 
 def lies_in(finding: Finding, trace: Trace, allowed: pl.DataFrame) -> bool:
     """Return whether all that a finding was seen by lies in regions that allow it."""
-    mine = allowed.filter(pl.lit(finding.code).str.starts_with(pl.col("code")))
+    rule = pl.col("rule")
+    mine = allowed.filter(
+        (rule == finding.name.upper())
+        | rule.str.contains(_CODE) & pl.lit(finding.code).str.starts_with(rule)
+    )
     if not mine.height or not (finding.ops or finding.kernels):
         return False
     by_kernel = trace.kernels.filter(pl.col("id").is_in(list(finding.kernels)))

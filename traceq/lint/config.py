@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -60,7 +61,7 @@ def find_config(start: Path) -> Config:
         if (own := folder / _OWN_FILE).is_file():
             return read_config(own)
         shared = folder / _SHARED_FILE
-        if shared.is_file() and "traceq" in _parse(shared).get("tool", {}):
+        if shared.is_file() and "traceq" in _table(shared, _parse(shared), "tool"):
             return read_config(shared)
     return Config()
 
@@ -69,7 +70,7 @@ def read_config(file: Path) -> Config:
     """Return the configuration that a file holds."""
     content = _parse(file)
     if file.name == _SHARED_FILE:
-        content = content.get("tool", {}).get("traceq", {})
+        content = _table(file, _table(file, content, "tool"), "traceq")
     known = {item.name.replace("_", "-") for item in fields(Config)} - {"file"}
     _refuse_unknown(content, known, f"{file}")
     readers: dict[str, Callable[[Any], Any]] = {
@@ -81,7 +82,7 @@ def read_config(file: Path) -> Config:
         "fail-on": lambda value: severity(str(value), f"{file}: fail-on"),
         "min-cost-us": lambda value: _number(file, "min-cost-us", value),
         "rules": lambda value: _tables(file, value),
-        "allow": lambda value: tuple(_allow(file, entry) for entry in value),
+        "allow": lambda value: _allows(file, value),
     }
     found = {
         key.replace("-", "_"): readers[key](value) for key, value in content.items()
@@ -132,6 +133,14 @@ def _parse(file: Path) -> dict[str, Any]:
     raise ConfigError(msg)
 
 
+def _table(file: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = content.get(key, {})
+    if not isinstance(found, dict):
+        msg = f"{file}: {key} must be a table, not {found!r}"
+        raise ConfigError(msg)
+    return found
+
+
 def _refuse_unknown(
     content: Mapping[str, Any], known: Iterable[str], where: str
 ) -> None:
@@ -150,11 +159,13 @@ def _texts(file: Path, key: str, value: object) -> list[str]:
     return value
 
 
-def _number(file: Path, key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        msg = f"{file}: {key} must be a number of 0 or more, not {value!r}"
-        raise ConfigError(msg)
-    return value
+def _number(file: Path, key: str, value: Any) -> float:  # noqa: ANN401 - it is checked
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # What TOML calls nan is neither below nor above anything.
+    if number and 0 <= value < math.inf:
+        return float(value)
+    msg = f"{file}: {key} must be a number of 0 or more, not {value!r}"
+    raise ConfigError(msg)
 
 
 def _tables(file: Path, value: object) -> dict[str, dict[str, Any]]:
@@ -166,10 +177,14 @@ def _tables(file: Path, value: object) -> dict[str, dict[str, Any]]:
     return value
 
 
-def _allow(file: Path, entry: object) -> Allow:
-    if not isinstance(entry, dict):
+def _allows(file: Path, value: object) -> tuple[Allow, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         msg = f"{file}: write each allowed finding as a table [[allow]]"
         raise ConfigError(msg)
+    return tuple(_allow(file, entry) for entry in value)
+
+
+def _allow(file: Path, entry: Mapping[str, Any]) -> Allow:
     _refuse_unknown(entry, [item.name for item in fields(Allow)], f"{file}: allow")
     for key in ("rule", "reason"):
         if not str(entry.get(key, "")).strip():

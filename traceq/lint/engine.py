@@ -10,7 +10,7 @@ from traceq.finding import Evidence, Severity
 from traceq.lint import allow
 from traceq.lint.config import configured
 from traceq.lint.rule import Need
-from traceq.lint.select import selected
+from traceq.lint.select import find_rule, selected
 from traceq.lint.view import View
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ def lint(recordings: Iterable[Recording], rules: Rules, config: Config) -> Repor
         msg = f"{config.file or 'the command line'} ignores all rules it selects"
         raise ConfigError(msg)
     ready = configured(rules, chosen, config)
+    for entry in config.allow:
+        find_rule(rules, entry.rule)
     used: set[Allow] = set()
     outcomes = [
         _lint(recording, ready, rules, config, used) for recording in recordings

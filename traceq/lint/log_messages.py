@@ -52,8 +52,8 @@ def findings(
     for message in messages:
         by_place: dict[Place, list[dict[str, str]]] = {}
         counts: dict[Place, int] = {}
-        for line, text, count in _hits(message, log).iter_rows():
-            found = _groups(message, log, line) | {"at": str(line), "text": text}
+        for row, line, text, count in _hits(message, log).iter_rows():
+            found = _groups(message, log, row) | {"at": str(line), "text": text}
             place = _place(found)
             by_place.setdefault(place, []).append(found)
             counts[place] = counts.get(place, 0) + count
@@ -63,19 +63,21 @@ def findings(
 
 def _hits(message: Message, log: pl.DataFrame) -> pl.DataFrame:
     """Return the lines that begin a message, and how often each was printed."""
-    hits = log.filter(pl.col("text").str.contains(message.pattern))
+    hits = log.with_row_index("row").filter(
+        pl.col("text").str.contains(message.pattern)
+    )
     if message.details:
         # What follows the line may tell two of them apart.
-        return hits.select("line", "text", count=pl.lit(1))
+        return hits.select("row", "line", "text", count=pl.lit(1))
     return (
         hits.group_by(pl.col("text").str.replace(_TIME, ""), maintain_order=True)
-        .agg(pl.col("line").first(), count=pl.len())
-        .select("line", "text", "count")
+        .agg(pl.col("row", "line").first(), count=pl.len())
+        .select("row", "line", "text", "count")
     )
 
 
-def _groups(message: Message, log: pl.DataFrame, line: int) -> dict[str, str]:
-    text = "\n".join(log["text"][line - 1 : line - 1 + _LINES])
+def _groups(message: Message, log: pl.DataFrame, row: int) -> dict[str, str]:
+    text = "\n".join(log["text"][row : row + _LINES])
     found: dict[str, str] = {}
     for pattern in (message.pattern, *message.details):
         match = re.search(pattern, text)
