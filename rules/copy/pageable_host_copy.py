@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.gpu import used_gpu
+from traceq.analysis.overlap import overlap, spans
 from traceq.analysis.owners import same_place
 from traceq.analysis.transfers import TO_GPU, TO_HOST, direction, pinned_rate
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs, option
@@ -42,7 +43,8 @@ class PageableHostCopy(Rule):
     Looks for ``Memcpy HtoD (Pageable -> Device)`` and ``DtoH (Device -> Pageable)`` of
     more than ``min-kib``, grouped by the line that asks for them. What pinned memory
     would save on the GPU is estimated from the rate of pinned copies in the same trace,
-    or from what PCIe gives this generation of GPUs.
+    or from what PCIe gives this generation of GPUs; what runs beside kernels costs
+    nothing there.
 
     ## Why is this bad?
 
@@ -103,8 +105,10 @@ class PageableHostCopy(Rule):
         large = view.copies.filter(
             pl.col("part") == "pageable", pl.col("bytes") >= self.min_kib * 1024
         )
+        kernels = view.kernels.filter(pl.col("activity") == "kernel")
+        hidden = overlap(spans(large), spans(kernels))
         groups = (
-            large.with_columns(direction=direction())
+            large.with_columns(direction=direction(), alone=pl.col("dur") - hidden)
             .sort("bytes", "ts", descending=[True, False])
             .group_by(*same_place(), "direction", maintain_order=True)
             .agg(
@@ -115,11 +119,12 @@ class PageableHostCopy(Rule):
                 calls=pl.len(),
                 time=pl.col("dur").sum(),
                 bytes=pl.col("bytes").sum(),
+                alone=pl.col("alone").sum(),
             )
         )
         for row in groups.iter_rows(named=True):
             rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
-            saved = max(0.0, row["time"] - row["bytes"] / rate)
+            saved = max(0.0, row["alone"] - row["bytes"] / rate)
             steps = view.steps
             yield self.finding(
                 _message(row, steps),

@@ -101,6 +101,7 @@ class ConvolutionTransposes(Rule):
         last = (strides == 1) & (channels > 1)
         turned = view.copies.filter(
             pl.col("part") == "conv layout",
+            pl.col("caller").str.contains("conv"),
             _on_tensor_cores(gpu),
             ~last.fill_null(value=False),
         )

@@ -1,0 +1,208 @@
+"""CPY: copies by their cause, on real traces and on calls that are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from linting import case_findings, drawn_findings
+
+from traceq.lint.rule import inputs
+
+HALF, FLOAT = "c10::BFloat16", "float"
+COPIES_MS, FIXED_MS = 13.2, 3.487
+
+
+def test_the_findings_of_needless_copies_explain_most_of_what_they_cost() -> None:
+    found = case_findings("copies.trace.json.gz", "CPY", step_ms=COPIES_MS)
+
+    together = sum(finding.cost_ns for finding in found) / 1e6
+    # The rest is elementwise work on tensors that the repaired program has in 16 bits.
+    assert 0.75 * (COPIES_MS - FIXED_MS) < together < COPIES_MS - FIXED_MS
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "subject", "count"),
+    [
+        ("CPY002", 137, "bfloat16 float32", 5),
+        ("CPY003", 154, "to the GPU", 1),
+        ("CPY005", 137, "undone aten::contiguous", 6),
+        ("CPY005", 137, "clone aten::clone", 6),
+        ("CPY006", 137, "weights", 12),
+    ],
+)
+def test_a_needless_copy_is_found_at_its_line(
+    code: str, line: int, subject: str, count: int
+) -> None:
+    found = case_findings("copies.trace.json.gz", code, step_ms=COPIES_MS)
+    finding = next(one for one in found if one.subject == subject)
+
+    assert finding.severity.value == "warning"
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", line)
+    assert finding.count == count
+
+
+def test_without_needless_copies_what_remains_is_needed() -> None:
+    (finding,) = case_findings("copies_fixed.trace.json.gz", "CPY", step_ms=FIXED_MS)
+
+    assert (finding.code, finding.severity.value) == ("CPY001", "info")
+    assert finding.message.endswith("; 21% is needed")
+
+
+@pytest.mark.parametrize(
+    "case", ["attn_flash", "norm_fused", "moe_batched", "graph_replay", "vocab_padded"]
+)
+def test_programs_that_copy_little_have_no_finding(case: str) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "CPY")
+
+
+def test_all_parts_of_the_copies_add_up_to_their_share() -> None:
+    (finding,) = case_findings("layernorm_autocast.trace.json.gz", "CPY001")
+
+    parts = finding.data["parts"]
+    assert isinstance(parts, dict)
+    assert set(parts) == {"loss", "backward", "weights", "autocast"}
+    # 19.2% of 11.96 ms
+    assert sum(map(int, parts.values())) == pytest.approx(2.294e6, rel=0.001)  # type: ignore[arg-type]  # numbers, in Json
+
+
+def test_weights_that_are_cast_for_each_micro_batch_are_counted_once() -> None:
+    linear = inputs([[32, 64], [128, 64]], [HALF, FLOAT])
+    cast = inputs([[128, 64], [128, 64], []], [HALF, FLOAT, "Scalar"])
+    (finding,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                    ]
+        host   [nn.Module: Linear_0        ] [nn.Module: Linear_0               ]
+        host    [aten::linear             ]   [aten::linear                    ]
+        host     [aten::to               ]     [aten::to               ]
+        host      [aten::copy_          ]       [aten::copy_          ]
+        host       [cudaLaunchKernel>1]          [cudaLaunchKernel>2]
+        gpu 7             [bfloat16_copy_kernel_cuda<1][bfloat16_copy_kernel_cuda<2]
+        """,
+        "CPY006",
+        args={"aten::linear": linear, "aten::copy_": cast},
+    )
+
+    assert finding.message == (
+        "autocast casts 1 weight from float32 to bfloat16, each twice a step"
+    )
+    assert finding.advice.startswith("put one autocast around all forward passes")
+
+
+def test_a_pageable_copy_that_runs_beside_kernels_costs_the_gpu_nothing() -> None:
+    drawing = """
+        host  [ProfilerStep#1                                                        ]
+        host   [aten::copy_                           ]
+        host    [cudaMemcpyAsync>1                   ]
+        host                                            [cuLaunchKernel>2]
+        gpu 9       [Memcpy HtoD (Pageable -> Device)<1]
+        gpu 7   [gemm<2                                              ]
+    """
+    args = {"Memcpy HtoD (Pageable -> Device)": {"bytes": 65536}}
+    (hidden,) = drawn_findings(drawing, "CPY003", args=args)
+    (alone,) = drawn_findings("\n".join(drawing.splitlines()[:-2]), "CPY003", args=args)
+
+    assert hidden.gpu_ns == 0 < alone.gpu_ns
+
+
+def test_a_small_pageable_copy_is_not_worth_pinning() -> None:
+    assert not drawn_findings(
+        """
+        host  [ProfilerStep#1                            ]
+        host   [aten::copy_                             ]
+        host    [cudaMemcpyAsync>1                     ]
+        gpu 7       [Memcpy HtoD (Pageable -> Device)<1]
+        """,
+        "CPY003",
+        args={"Memcpy HtoD (Pageable -> Device)": {"bytes": 65535}},
+    )
+
+
+CONV = ("[aten::conv1d   ]", "[cuLaunch>2]", "[fprop<2]")
+LAYOUT = """
+    host  [ProfilerStep#1                                                      ]
+    host   [model.py(7): forward                                              ]
+    host    [aten::contiguous     ] [aten::conv1d   ] [aten::contiguous      ]
+    host     [aten::clone        ]                     [aten::clone         ]
+    host      [aten::copy_      ]                       [aten::copy_.back  ]
+    host       [cuLaunch>1]          [cuLaunch>2]        [cuLaunch>3]
+    gpu 7             [copy_kernel<1] [fprop<2]                    [copy_kernel<3]
+"""
+
+
+def without_conv() -> str:
+    drawing = LAYOUT
+    for span in CONV:
+        drawing = drawing.replace(span, " " * len(span))
+    return drawing
+
+
+THERE = inputs([[8, 4], [8, 4], []], [FLOAT] * 2, [[4, 1], [1, 8], []])
+BACK = inputs([[4, 8], [4, 8], []], [FLOAT] * 2, [[8, 1], [1, 4], []])
+
+
+def test_a_layout_that_is_copied_back_at_once_is_found() -> None:
+    args = {"aten::copy_": THERE, "aten::copy_.back": BACK}
+    (finding,) = drawn_findings(without_conv(), "CPY005", args=args)
+
+    assert finding.subject == "undone aten::contiguous"
+
+
+def test_a_layout_that_a_kernel_uses_before_it_is_copied_back_is_none() -> None:
+    args = {"aten::copy_": THERE, "aten::copy_.back": BACK}
+
+    assert not drawn_findings(LAYOUT, "CPY005", args=args)
+
+
+def test_a_second_copy_into_yet_another_layout_undoes_nothing() -> None:
+    other = inputs([[2, 16], [2, 16], []], [FLOAT] * 2, [[16, 1], [1, 2], []])
+    args = {"aten::copy_": THERE, "aten::copy_.back": other}
+
+    assert not drawn_findings(without_conv(), "CPY005", args=args)
+
+
+def slice_loop(positions: list[int]) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Draw a loop that writes slices, and the backward pass of one of them."""
+    width, lanes = 40, {"op": "", "call": "", "gpu": "   "}
+    args = {"aten::copy_": inputs([[8, 64], [8, 64]], [FLOAT] * 2)}
+    for number, at in enumerate(positions, 1):
+        lanes["op"] += f"[aten::select.s{number}] [aten::copy_       ]".ljust(width)
+        lanes["call"] += f"{' ' * 20}[cuLaunch>{number}]".ljust(width)
+        lanes["gpu"] += f"{' ' * 20}[kernel<{number}]".ljust(width)
+        args[f"aten::select.s{number}"] = inputs(
+            [[8, 16, 64], [], []],
+            [FLOAT, "Scalar", "Scalar"],
+            values=["", "1", str(at)],
+        )
+    args["torch::autograd::CopySlices"] = inputs([[8, 16, 64]], [FLOAT])
+    far = " " * len(lanes["op"])
+    return (
+        f"""
+        host  [ProfilerStep#1{far}                                ]
+        host   {lanes["op"]}
+        host   {lanes["call"]}
+        host   {far} [torch::autograd::CopySlices]
+        host   {far}  [cuLaunch>99]
+        gpu 7  {lanes["gpu"]}
+        gpu 7  {far}          [kernel<99          ]
+        """,
+        args,
+    )
+
+
+def test_a_loop_over_slices_pays_for_its_backward_too() -> None:
+    drawing, args = slice_loop([0, 1, 2, 3, 4])
+    (finding,) = drawn_findings(drawing, "CPY004", args=args)
+
+    assert (
+        finding.message == "a [8,16,64] tensor is filled in 5 slices along dimension 1"
+    )
+    assert finding.count == 5
+    # Five kernels of 10 µs and one of 21; what stays is not known without the GPU.
+    assert finding.gpu_ns == 5 * 10_000 + 21_000
+
+
+def test_one_position_in_many_tensors_is_no_loop_over_slices() -> None:
+    drawing, args = slice_loop([7, 7, 7, 7, 7])
+
+    assert not drawn_findings(drawing, "CPY004", args=args)

@@ -1,0 +1,52 @@
+"""LOS: logits in float32, on real traces and on calls that are drawn."""
+
+from __future__ import annotations
+
+import pytest
+from linting import case_findings, drawn_findings
+
+from traceq.lint.rule import inputs
+
+HALF, FLOAT = "c10::BFloat16", "float"
+
+
+@pytest.mark.parametrize("case", ["layernorm_autocast", "norm_mismatch"])
+def test_log_probabilities_that_autocast_casts_are_found(case: str) -> None:
+    (finding,) = case_findings(f"{case}.trace.json.gz", "LOS", step_ms=12.3)
+
+    assert (finding.code, finding.place.line) == ("LOS001", 65)
+    assert finding.message.startswith("log-probabilities [8192,32000] are cast")
+    # 745 µs forward and 361 µs backward
+    assert finding.cost_ns == pytest.approx(1.107e6, rel=0.01)
+
+
+@pytest.mark.parametrize("case", ["attn_flash", "norm_fused", "attn_fp32", "copies"])
+def test_logits_that_are_not_cast_have_no_finding(case: str) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "LOS")
+
+
+def test_a_cast_by_the_program_is_found_where_it_is() -> None:
+    logits = [2, 512, 32000]
+    (finding,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                    ]
+        host   [model.py(37): head                  ]
+        host    [aten::to                 ]
+        host     [aten::_to_copy         ]
+        host      [aten::copy_          ]
+        host       [cudaLaunchKernel>1]
+        host   [train.py(65): step                                              ]
+        host                                           [aten::cross_entropy_loss]
+        gpu 7                         [bfloat16tofloat32_copy_kernel_cuda<1]
+        """,
+        "LOS001",
+        args={
+            "aten::copy_": inputs([logits, logits, []], [FLOAT, HALF, "Scalar"]),
+            "aten::cross_entropy_loss": inputs(
+                [[1022, 32000], [1022]], [FLOAT, "long int"]
+            ),
+        },
+    )
+
+    assert (finding.place.file, finding.place.line) == ("model.py", 37)
+    assert finding.advice.startswith("drop the cast in head")

@@ -1,0 +1,81 @@
+"""GEM: matrix products on slow kernels, on real traces and on calls that are drawn."""
+
+from __future__ import annotations
+
+import pytest
+from linting import case_findings, drawn_findings
+
+from traceq.lint.rule import inputs
+
+MISALIGNED_MS, PADDED_MS = 13.471, 6.788
+
+
+def test_float32_products_without_tf32_are_one_finding() -> None:
+    (finding,) = case_findings("attn_fp32.trace.json.gz", "GEM", step_ms=67.008)
+
+    assert (finding.code, finding.place.file) == ("GEM001", "dev_cases.py")
+    assert finding.count == 51
+    # The rest of what bfloat16 saves is not TF32's.
+    assert 0.6 * (67.008 - 9.303) < finding.cost_ns / 1e6 < 67.008 - 9.303
+
+
+def test_a_misaligned_vocabulary_is_found_where_the_head_is() -> None:
+    (finding,) = case_findings(
+        "vocab_misaligned.trace.json.gz", "GEM", step_ms=MISALIGNED_MS
+    )
+
+    assert (finding.code, finding.place.line) == ("GEM002", 37)
+    assert finding.data == {"size": 50257, "loads": 1}
+    assert finding.advice.startswith("pad 50257 to 50304, a multiple of 64")
+    saved = MISALIGNED_MS - PADDED_MS
+    assert 0.9 * saved < finding.cost_ns / 1e6 < saved
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(f"{case}.trace" for case in ("vocab_padded", "attn_flash", "graph_replay")),
+        *(f"{case}.trace" for case in ("norm_fused", "moe_batched", "moe_loop")),
+        # These GPUs have no TF32, and 10 classes are not padded to 16.
+        *("public/t4_fp32", "public/t4_amp", "public/v100_resnet50_workers0"),
+        # TF32 is on: some sizes have no kernel for it.
+        "public/compact_sampled_rank0",
+    ],
+)
+def test_products_on_the_kernels_they_should_be_on_have_no_finding(case: str) -> None:
+    assert not case_findings(f"{case}.json.gz", "GEM")
+
+
+MM = """
+    host  [ProfilerStep#1                                                    ]
+    host   [aten::mm           ]
+    host    [cudaLaunchKernel>1]
+    gpu 7      [cutlass_75_tensorop_f16_s1688gemm_f16_256x128_nn_align2<1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("dims", "strides", "size"),
+    [
+        # The first matrix is transposed: its rows in memory are 1001 long.
+        ([[1001, 64], [64, 512]], [[1, 1001], [512, 1]], 1001),
+        # How many tokens there are does not matter.
+        ([[1001, 64], [64, 512]], [[64, 1], [512, 1]], None),
+    ],
+)
+def test_the_size_to_blame_is_the_length_of_a_row_in_memory(
+    dims: list[list[int]], strides: list[list[int]], size: int | None
+) -> None:
+    (finding,) = drawn_findings(
+        MM, "GEM002", args={"aten::mm": inputs(dims, ["c10::Half"] * 2, strides)}
+    )
+
+    assert finding.data["size"] == size
+
+
+def test_without_shapes_the_kernel_says_that_a_size_is_odd() -> None:
+    (finding,) = drawn_findings(MM, "GEM002")
+
+    assert finding.message.endswith("likely for a size that is no multiple of 8")
+    # Half of the kernel's time: how fast it could be is not known.
+    assert finding.gpu_ns == pytest.approx(0.5 * 58_000, rel=0.1)
