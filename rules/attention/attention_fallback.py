@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq.analysis.attention import fallbacks, flash_saving
 from traceq.analysis.gpu import used_gpu
-from traceq.finding import Severity
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
+from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs
 from traceq.lint.evidence import attention_lines, dtype, kernel_lines, module_line
 from traceq.lint.words import times
 
