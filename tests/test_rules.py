@@ -1,0 +1,302 @@
+"""What holds for every rule: its page, its examples, and that it never fails."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import ROOT
+from linting import bundled_rules, outcome
+
+from traceq import load
+from traceq.lint import Bad, Good, Need
+from traceq.lint.engine import run_rule
+from traceq.lint.view import View
+from traceq.recording import Recording
+from traceq.testing import draw
+from traceq.testing.examples import run_example
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from traceq.lint import Finding, Rule
+
+SECTIONS = [
+    "## What it does",
+    "## Why is this bad?",
+    "## How to fix it",
+    "## When it is wrong",
+]
+OURS = ("traceq.lint", "traceq.analysis", "traceq.model")
+RULES = list(bundled_rules().values())
+DEVICE = {
+    "id": 0,
+    "name": "NVIDIA H200",
+    "computeMajor": 9,
+    "computeMinor": 0,
+    "numSms": 132,
+    "totalGlobalMem": 150_000_000_000,
+}
+# A drawing whose last span is open: a file that was cut, in which order matters.
+_CUT = re.compile(r"\[[^\]]*\Z")
+_CODE = re.compile(r"[A-Z]{3}\d{3}")
+
+Event = dict[str, Any]
+Document = dict[str, Any]
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+
+
+def source(rule: type[Rule]) -> Path:
+    return Path(inspect.getfile(rule))
+
+
+# Examples.
+
+
+EXAMPLES = [
+    pytest.param(rule, example, id=f"{rule.code}-{type(example).__name__}-{number}")
+    for rule in RULES
+    for number, example in enumerate(rule.examples)
+]
+
+
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
+def test_an_example_finds_what_it_says_and_nothing_else(
+    rule: type[Rule], example: Bad | Good
+) -> None:
+    ran = run_example(rule.code, rule(), example)
+
+    assert ran.found == ran.expected
+
+
+DRAWN_BAD = [
+    entry
+    for entry in EXAMPLES
+    if isinstance(entry.values[1], Bad)
+    and entry.values[1].drawing
+    and not _CUT.search(entry.values[1].drawing)
+]
+
+
+def findings_of(rule: type[Rule], document: Document, folder: Path) -> list[Finding]:
+    path = folder / "drawn.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    trace = load(path, cache=False)
+    return run_rule(rule(), Recording("drawn", trace), View(trace))
+
+
+def backwards(document: Document) -> Document:
+    """Turn the file round, but for spans of the same extent.
+
+    Which of these is around the other is said by nothing but their order.
+    """
+    groups: dict[object, list[Event]] = {}
+    for event in document["traceEvents"]:
+        extent = tuple(event.get(key) for key in ("pid", "tid", "ts", "dur"))
+        groups.setdefault(extent, []).append(event)
+    events = [event for group in reversed(groups.values()) for event in group]
+    return document | {"traceEvents": events}
+
+
+def an_hour_later(document: Document) -> Document:
+    hour = 3_600_000_000
+    events = [
+        event | {"ts": event["ts"] + hour} if "ts" in event else event
+        for event in document["traceEvents"]
+    ]
+    return document | {"traceEvents": events}
+
+
+@pytest.mark.parametrize("change", [backwards, an_hour_later])
+@pytest.mark.parametrize(("rule", "example"), DRAWN_BAD)
+def test_findings_do_not_depend_on_the_order_or_origin_of_events(
+    rule: type[Rule],
+    example: Bad,
+    change: Callable[[Document], Document],
+    tmp_path: Path,
+) -> None:
+    document = draw(example.drawing, example.args, DEVICE)
+
+    found = findings_of(rule, document, tmp_path)
+
+    assert found
+    assert findings_of(rule, change(document), tmp_path) == found
+
+
+# House rules.
+
+
+@each_rule
+def test_a_rule_has_a_bad_and_a_good_example(rule: type[Rule]) -> None:
+    kinds = {type(example) for example in rule.examples}
+
+    assert kinds == {Bad, Good}
+
+
+@each_rule
+def test_a_page_has_its_sections_in_order(rule: type[Rule]) -> None:
+    lines = rule.page().splitlines()
+
+    assert [line for line in lines if line.startswith("#")] == SECTIONS
+    assert rule.summary().endswith(".")
+    for before, after in zip(SECTIONS, [*SECTIONS[1:], None], strict=True):
+        end = lines.index(after) if after else len(lines)
+        assert "".join(lines[lines.index(before) + 1 : end]).strip()
+
+
+@each_rule
+def test_a_file_is_named_after_its_rule_and_lies_with_its_family(
+    rule: type[Rule],
+) -> None:
+    path = source(rule)
+    family = [other for other in RULES if source(other).parent == path.parent]
+
+    assert path.stem == rule.name().replace("-", "_")
+    assert path.parent.parent == ROOT / "rules"
+    assert {other.code[:3] for other in family} == {rule.code[:3]}
+    assert _CODE.fullmatch(rule.code)
+    assert str(inspect.getmodule(rule).__doc__).startswith(f"{rule.code}: ")
+
+
+@each_rule
+def test_a_name_says_what_is_wrong_and_not_the_cure(rule: type[Rule]) -> None:
+    assert rule.name().partition("-")[0] not in ("avoid", "use", "prefer", "no")
+
+
+@each_rule
+def test_a_rule_imports_only_what_any_pack_may(rule: type[Rule]) -> None:
+    tree = ast.parse(source(rule).read_text(encoding="utf-8"))
+    imported = {
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or "."]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+
+    others = {name for name in imported if not name.startswith(OURS)}
+    roots = {name.partition(".")[0] for name in others}
+    assert roots <= {"polars", "__future__", *sys.stdlib_module_names}
+
+
+@each_rule
+def test_every_option_says_what_it_means(rule: type[Rule]) -> None:
+    for option in rule.options():
+        assert option.meaning.endswith(".")
+        assert isinstance(option.default, (bool, int, float, str))
+
+
+def test_what_explains_a_finding_names_rules_that_are_there() -> None:
+    named = {
+        code
+        for rule in RULES
+        if Need.LOG in rule.needs
+        for code in _CODE.findall(source(rule).read_text(encoding="utf-8"))
+    }
+
+    assert named <= set(bundled_rules())
+
+
+# Real traces, whole and with parts missing.
+
+
+def test_no_rule_fails_on_a_real_trace(real_trace: Path) -> None:
+    found = outcome(Recording(real_trace.name, load(real_trace, cache=False)))
+
+    assert not found.crashed
+    assert found.checked + len(found.skipped) == len(RULES)
+    assert all(0 <= one.cost_ns <= found.bound.step_ns for one in found.findings)  # type: ignore[union-attr]  # there is a trace
+    for one in found.findings:
+        json.dumps(dict(one.data))
+        assert all(entry.text and len(entry.what) <= 8 for entry in one.evidence)
+        assert one.message
+        assert one.advice
+
+
+def of_category(*names: str) -> Callable[[Event], bool]:
+    return lambda event: event.get("cat") in names
+
+
+def is_step(event: Event) -> bool:
+    return str(event.get("name")).startswith(("ProfilerStep#", "Optimizer.step#"))
+
+
+WITHOUT: dict[str, Callable[[Event], bool]] = {
+    "gpu": of_category("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"),
+    "stacks": of_category("python_function"),
+    "steps": is_step,
+    "ops": of_category("cpu_op"),
+    "calls": of_category("cuda_runtime", "cuda_driver"),
+    "regions": of_category("user_annotation", "gpu_user_annotation"),
+    "memory": of_category("cpu_instant_event"),
+    "host": of_category(
+        "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function"
+    ),
+}
+SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+NEEDED = {"gpu": Need.GPU, "stacks": Need.STACKS, "steps": Need.STEPS, "ops": Need.OPS}
+
+
+def stripped(fixture: Path, missing: str, folder: Path) -> Recording:
+    document = json.loads(gzip.decompress(fixture.read_bytes()))
+    events = document["traceEvents"]
+    if missing == "shapes":
+        for event in events:
+            for name in SHAPES:
+                event.get("args", {}).pop(name, None)
+    else:
+        events = [event for event in events if not WITHOUT[missing](event)]
+    path = folder / "stripped.json"
+    path.write_text(json.dumps(document | {"traceEvents": events}), encoding="utf-8")
+    return Recording(missing, load(path, cache=False))
+
+
+@pytest.mark.parametrize("missing", ["shapes", *WITHOUT])
+def test_no_rule_fails_where_a_part_of_the_trace_is_missing(
+    fixture_trace: Path, missing: str, tmp_path: Path
+) -> None:
+    found = outcome(stripped(fixture_trace, missing, tmp_path))
+
+    assert not found.crashed
+    need = Need.SHAPES if missing == "shapes" else NEEDED.get(missing)
+    skipped = {one.code for one in found.skipped}
+    assert {rule.code for rule in RULES if need in rule.needs} <= skipped
+
+
+@pytest.mark.parametrize(
+    "content", ['{"traceEvents": []}', "[]"], ids=["no events", "no list"]
+)
+def test_an_empty_trace_is_no_clean_bill(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text(content, encoding="utf-8")
+
+    with pytest.raises(Exception, match=r"has no|not one of|no event"):
+        load(path, cache=False)
+
+
+@pytest.mark.parametrize("change", [backwards, an_hour_later])
+def test_findings_in_a_real_trace_do_not_depend_on_order_or_origin(
+    fixture_trace: Path,
+    change: Callable[[Document], Document],
+    tmp_path: Path,
+) -> None:
+    document = json.loads(gzip.decompress(fixture_trace.read_bytes()))
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(change(document)), encoding="utf-8")
+
+    as_recorded = outcome(Recording("trace", load(fixture_trace, cache=False)))
+    changed = outcome(Recording("trace", load(path, cache=False)))
+
+    assert changed.findings == as_recorded.findings
