@@ -74,6 +74,24 @@ def test_a_backward_on_the_thread_of_the_forward_is_told_by_its_ops() -> None:
     assert found["aten::item"] == "other"
 
 
+def test_a_thread_is_autograds_own_only_if_no_forward_runs_on_it() -> None:
+    name = "autograd::engine::evaluate_function: MmBackward0"
+    trace = load_drawn(
+        f"""
+        host  [aten::mm][{name}]
+        host             [MmBackward0][aten::t][aten::mm_][aten::t]
+        """,
+        {
+            "aten::mm": {"Sequence number": 1, "Fwd thread id": 0},
+            name: {"Sequence number": 1, "Fwd thread id": 1},
+        },
+    )
+
+    phases = dict(trace.ops.select("name", "phase").iter_rows())
+    assert phases["aten::mm"] == "forward"
+    assert phases["aten::t"] == "backward"
+
+
 def test_without_a_backward_all_is_forward() -> None:
     assert phases("host   [aten::mm] [aten::item]") == {
         "aten::mm": "forward",

@@ -12,6 +12,11 @@ def is_node(ops: pl.DataFrame) -> pl.Series:
     return (ops["forward_thread"] > 0).fill_null(value=False)
 
 
+def is_numbered(ops: pl.DataFrame) -> pl.Series:
+    """Return for each op whether autograd counts it, not being a node of its own."""
+    return ops["sequence"].is_not_null() & ~is_node(ops)
+
+
 def forward_twins(ops: pl.DataFrame) -> pl.Series:
     """Return for each op in a backward pass the forward op that made its node.
 

@@ -18,7 +18,9 @@ def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
     """Return the linked tables, and what the steps were taken from."""
     frames = _frames(raw["frames"])
     regions = host.describe(raw["annotations"], names.describe_regions)
-    kinds = host.describe(raw["ops"], names.describe_ops)
+    kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
+        autograd.is_numbered(raw["ops"]).alias("numbered")
+    )
     windows, steps_from = steps.find(raw["annotations"], regions)
 
     tree = host.build(raw, frames)

@@ -46,6 +46,7 @@ def of_tree(
             "thread": tree.thread,
             "ts": tree.ts,
             "step": step,
+            "numbered": tree.spread("ops", ops["numbered"]).fill_null(value=False),
             "firm": firm.gather(around),
             "forward": forward.is_not_null(),
             # Of two rows around another, the inner one comes later.
@@ -53,7 +54,10 @@ def of_tree(
         }
     )
     is_backward = (pl.col("firm") == pl.lit("backward", _PHASE)).fill_null(value=False)
-    own_thread = is_backward.mean().over("thread") > _AUTOGRAD_SHARE
+    # Without a GPU, backward runs on the thread of the forward.
+    own_thread = (is_backward.mean().over("thread") > _AUTOGRAD_SHARE) & ~(
+        pl.col("numbered") & ~is_backward
+    ).any().over("thread")
     last_backward = pl.col("ts").filter(is_backward).max()
     before_backward = (
         pl.col("ts") < last_backward.over("step")
