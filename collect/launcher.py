@@ -71,8 +71,12 @@ class Launch:
             status = self._execute(tee)
         finally:
             tee.close()
-        self._finish(status, time.monotonic() - began, tee)
-        return self._report(status)
+        try:
+            self._finish(status, time.monotonic() - began, tee)
+            return self._report(status)
+        except OSError as error:  # the disk is full, or the folder gone
+            self.screen.say(f"the run file could not be completed: {error}")
+            return self._code(status) or options.CANNOT_WORK
 
     def _execute(self, tee: Tee) -> int:
         try:
@@ -188,9 +192,7 @@ class Launch:
         return run_facts.why_no_python(self.options.command)
 
     def _report(self, status: int) -> int:
-        code = 128 - status if status < 0 else status
-        if self._has("stopped"):
-            code = 0
+        code = self._code(status)
         ranks = self.facts["ranks"]
         if not any(rank["step_time"] or rank["trace"] for rank in ranks):
             why = "; ".join(_reasons(ranks)) or self.facts["missing"][0]["why"]
@@ -209,6 +211,12 @@ class Launch:
         self.screen.say(f"recorded {self.folder}, {_readable(size)}; next:")
         self.screen.say(f"  traceq summary {self.folder}")
         return code
+
+    def _code(self, status: int) -> int:
+        """Return the exit status that a shell would see."""
+        if self._has("stopped"):
+            return 0
+        return 128 - status if status < 0 else status
 
     def _has(self, sign: str) -> bool:
         return (self.signs / sign).exists()

@@ -139,16 +139,34 @@ def test_the_end_says_where_and_what_next(plain: Run) -> None:
     assert last[1] == f"traceq:   traceq summary {plain.folder}"
 
 
-def test_a_module_is_run_as_one(tmp_path: Path) -> None:
-    package = tmp_path / "trainer"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(
-        LOOP + "for _ in range(20): step()\nprint(__package__)"
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A package run with -m, beside its own sitecustomize, that exits with 3."""
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "sitecustomize.py").write_text("import builtins\nbuiltins.MINE = 1\n")
+    (folder / "trainer").mkdir()
+    (folder / "trainer" / "__init__.py").touch()
+    (folder / "trainer" / "__main__.py").write_text(
+        LOOP + "import sitecustomize, sys\nfor _ in range(20): step()\n"
+        "print(__package__, MINE, sitecustomize.__file__)\nsys.exit(3)"
     )
-    run = collect(tmp_path, [sys.executable, "-m", "trainer"])
-    assert (run.status, run.out) == (0, "trainer\n")
-    assert run.rank["state"] == "done"
+    command = [sys.executable, "-m", "trainer"]
+    return collect(folder, command, env={"PYTHONPATH": str(folder)})
+
+
+def test_a_package_is_run_as_one(package: Run) -> None:
+    assert package.out.split()[0] == "trainer"
+    assert package.rank["state"] == "done"
+
+
+def test_the_programs_own_sitecustomize_runs(package: Run) -> None:
+    place = package.folder.parents[1] / "sitecustomize.py"
+    assert package.out.split()[1:] == ["1", str(place)]
+
+
+def test_an_exit_status_passes_through(package: Run) -> None:
+    assert package.status == 3
+    assert package.facts["exit"]["status"] == 3
 
 
 RANKS = """
@@ -237,24 +255,6 @@ def test_a_killed_program_leaves_what_was_written(tmp_path: Path) -> None:
     assert run.rank["step_time"]["steps"] == 3
     assert "killed" in run.why_missing("trace")
     assert run.files == {"run.json", "rank-0.json", "stderr.log"}
-
-
-def test_an_exit_status_passes_through(tmp_path: Path) -> None:
-    program = LOOP + "import sys\nfor i in range(20): step()\nsys.exit(3)"
-    run = collect_program(tmp_path, program)
-    assert run.status == 3
-    assert run.rank["state"] == "done"
-
-
-def test_the_programs_own_sitecustomize_runs(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.MINE = 1\n")
-    program = LOOP + (
-        "import sitecustomize\nfor i in range(20): step()\n"
-        "print(MINE, sitecustomize.__file__)"
-    )
-    run = collect_program(tmp_path, program, env={"PYTHONPATH": str(tmp_path)})
-    assert run.out.split() == ["1", str(tmp_path / "sitecustomize.py")]
-    assert run.rank["state"] == "done"
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S", "-sE"])
@@ -422,19 +422,28 @@ def compiles(steps: int, compiled: str) -> str:
     return program.replace("COMPILED", compiled)
 
 
-def test_the_warm_up_lasts_while_the_program_compiles(tmp_path: Path) -> None:
-    run = collect_program(tmp_path, compiles(30, "range(0, 9)"))
-    assert run.rank["warmup"] == {"steps": 12, "still_compiling": False}
-    assert run.rank["trace"]["stacks"]
+@pytest.fixture(scope="module")
+def compiling(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A program that compiles in its first 9 steps, and in one of those traced."""
+    folder = tmp_path_factory.mktemp("compiling")
+    return collect_program(folder, compiles(40, "(*range(9), 16)"))
 
 
-def test_a_compilation_in_the_traced_steps_costs_the_stacks(tmp_path: Path) -> None:
-    run = collect_program(tmp_path, compiles(30, "(0, 9)"))
-    assert "compiled" in run.why_missing("stacks")
-    assert not run.rank["trace"]["stacks"]
-    assert not any(one.get("cat") == "python_function" for one in run.events())
-    names = [one["name"] for one in run.annotations() if "Profiler" in one["name"]]
-    assert names == run.step_names()
+def test_the_warm_up_lasts_while_the_program_compiles(compiling: Run) -> None:
+    assert compiling.rank["warmup"] == {"steps": 12, "still_compiling": False}
+
+
+def test_a_compilation_in_the_traced_steps_costs_the_stacks(compiling: Run) -> None:
+    assert "compiled" in compiling.why_missing("stacks")
+    assert not compiling.rank["trace"]["stacks"]
+    events = compiling.events()
+    assert not any(one.get("cat") == "python_function" for one in events)
+
+
+def test_steps_traced_again_are_whole_ones(compiling: Run) -> None:
+    names = [one["name"] for one in compiling.annotations()]
+    assert [name for name in names if "Profiler" in name] == compiling.step_names()
+    assert len(compiling.step_names()) == 2
 
 
 def test_a_program_that_compiles_in_every_step_is_recorded_without_stacks(
@@ -502,10 +511,10 @@ def test_what_is_compiled_is_the_same_with_and_without_us(
 def test_a_fault_of_ours_ends_the_recording_and_not_the_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         LOOP + "import shutil\nfor i in range(20):\n    step()\n"
-        "    if i == 3: shutil.rmtree('out/run')\nprint('ran')"
+        "    if i == 3: shutil.rmtree('out/run')\nprint('ran')\nraise SystemExit(3)"
     )
     run = collect(tmp_path, [sys.executable, "program.py"])
-    assert run.out == "ran\n"
+    assert (run.status, run.out) == (3, "ran\n")
     assert "Traceback" not in run.err
 
 
