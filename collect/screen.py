@@ -28,19 +28,22 @@ class Screen:
     def say(self, text: str) -> None:
         """Print a line that stays."""
         self._clear()
+        if not self._at_line_start:
+            self._write(b"\n")
+            self._at_line_start = True
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"traceq: {text}\n")
             sys.stderr.flush()
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """Show how far the recording is."""
-        if self.quiet or phase not in _SENTENCES:
+        if self.quiet or phase not in _SENTENCES or not self._at_line_start:
             return
         text = _SENTENCES[phase].format(done=min(done, total), total=total)
         if not self.moving:
             if phase != self._phase:
                 self.say(text.split(", step")[0])
-        elif self._at_line_start and text != self._line:
+        elif text != self._line:
             # The cursor goes back: what the program prints covers the line.
             self._write(f"\x1b[K\x1b[2mtraceq: {text}\x1b[0m\r".encode())
             self._line = text
