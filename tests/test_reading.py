@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
+import threading
 from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -138,6 +140,24 @@ def test_a_gzipped_trace_is_the_same(expected: traceq.Trace, tmp_path: Path) -> 
 
     assert_frame_equal(trace.ops, expected.ops)
     assert trace.facts.damage == ()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_trace_may_come_through_a_pipe(
+    *, packed: bool, expected: traceq.Trace, tmp_path: Path
+) -> None:
+    content = json.dumps(DOCUMENT).encode()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(
+        target=pipe.write_bytes, args=(gzip.compress(content) if packed else content,)
+    )
+    writer.start()
+
+    trace = traceq.load(pipe)
+
+    writer.join()
+    assert_frame_equal(trace.ops, expected.ops)
 
 
 def test_a_trace_larger_than_a_chunk_is_read_in_parts(

@@ -63,7 +63,7 @@ def compute(trace: Trace, part: Steady) -> Compute:
     if covered < _ENOUGH * total:
         return Compute(
             unknown=f"only {100 * covered / total:.0f}% of the time in matrix products"
-            " can be counted; the rest has no shapes"
+            " can be counted; the rest lacks shapes or arguments"
         )
     return _rate(trace, part, counted)
 

@@ -71,7 +71,10 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
         work.finish()
     tally = work.tally
     if tally.events == tally.lost:
-        msg = f"{path} is not a trace: it has no event that can be read"
+        msg = (
+            f"{path} is not a trace: it has no event that can be read; record again, or"
+            " give the file that PyTorch's profiler wrote"
+        )
         raise InputError(msg)
     finished, start = _finish(
         {name: pl.concat(rows) for name, rows in work.parts.items()}

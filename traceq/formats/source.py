@@ -9,8 +9,8 @@ from traceq.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import BufferedReader
     from pathlib import Path
-    from typing import BinaryIO
 
 BLOCK = 4 << 20
 _PACKED_BLOCK = 1 << 16
@@ -53,14 +53,15 @@ class Source:
         self.damage: str | None = None
         self.unpacked_bytes = 0
         self._progress = progress
+        self._bytes_read = 0
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the unpacked bytes in order, in blocks of about BLOCK bytes."""
         with self._open() as file:
             size = self.path.stat().st_size
-            start = file.read(len(_GZIP))
-            file.seek(0)
-            unpack = self._gunzip if start == _GZIP else self._plain
+            # A pipe cannot be read twice, only looked into.
+            packed = file.peek(len(_GZIP)).startswith(_GZIP)
+            unpack = self._gunzip if packed else self._plain
             first = True
             for block in unpack(file):
                 if first:
@@ -68,7 +69,7 @@ class Source:
                     first = False
                 self.unpacked_bytes += len(block)
                 if self._progress is not None:
-                    self._progress(file.tell(), size)
+                    self._progress(self._bytes_read, size)
                 yield block
             if first:
                 msg = f"{self.path} is empty: there is no trace in it"
@@ -76,7 +77,7 @@ class Source:
                     msg = f"{self.path} cannot be unpacked: {self.damage}"
                 raise InputError(msg)
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> BufferedReader:
         if self.path.is_dir():
             msg = (
                 f"{self.path} is a directory, but no run folder of traceq collect: give"
@@ -92,11 +93,11 @@ class Source:
             msg = f"{self.path} cannot be read: {error.strerror or error}"
             raise InputError(msg) from None
 
-    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
+    def _plain(self, file: BufferedReader) -> Iterator[bytes]:
         while block := self._read(file, BLOCK):
             yield block
 
-    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+    def _gunzip(self, file: BufferedReader) -> Iterator[bytes]:
         """Unpack with a bound on each block, so that a gzip bomb stays small."""
         unpacker = zlib.decompressobj(wbits=31)
         packed = b""
@@ -123,12 +124,14 @@ class Source:
             if block:
                 yield block
 
-    def _read(self, file: BinaryIO, count: int) -> bytes:
+    def _read(self, file: BufferedReader, count: int) -> bytes:
         try:
-            return file.read(count)
+            block = file.read(count)
         except OSError as error:
             msg = f"{self.path} cannot be read: {error.strerror or error}"
             raise InputError(msg) from None
+        self._bytes_read += len(block)
+        return block
 
     def _refuse_strangers(self, block: bytes) -> None:
         for magic, verdict in _STRANGERS:
