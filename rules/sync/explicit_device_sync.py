@@ -55,7 +55,7 @@ class ExplicitDeviceSync(Rule):
     """
 
     code = "SYN002"
-    needs = frozenset({Need.GPU})
+    needs = frozenset({Need.GPU, Need.OPS})
 
     min_wait_us: int = option(10, "Shorter waits are not counted.")
 
@@ -63,6 +63,7 @@ class ExplicitDeviceSync(Rule):
         Bad(
             """
             host   [ProfilerStep#1                                                ]
+            host    [aten::mm          ]                        [aten::add         ]
             host    [cudaLaunchKernel>1]                        [cudaLaunchKernel>2]
             host                        [cudaDeviceSynchronize]
             gpu 7               [gemm<1             ]                           [a<2]
@@ -75,6 +76,7 @@ class ExplicitDeviceSync(Rule):
         Good(
             """
             host   [ProfilerStep#1                                                ]
+            host    [aten::mm          ] [aten::add         ]
             host    [cudaLaunchKernel>1] [cudaLaunchKernel>2]
             host                                             [cudaDeviceSynchronize]
             gpu 7               [gemm<1             ]          [a<2               ]

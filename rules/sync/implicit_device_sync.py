@@ -68,6 +68,8 @@ _WRITTEN = {
         "pass output_size=…, if it is known",
     ),
 }
+# An op and the one inside it may begin and end together, and then either is outside.
+_INNER = {"aten::_local_scalar_dense": "aten::item"}
 _TO_HOST = ("`.cpu()`", _COPY)
 _TO_GPU = (
     "a copy to the GPU",
@@ -154,7 +156,8 @@ class ImplicitDeviceSync(Rule):
             waits.with_columns(
                 cause=view.trace.ops["name"]
                 .gather(called.fill_null(waits["op"]))
-                .cast(pl.String),
+                .cast(pl.String)
+                .replace(_INNER),
                 method=written_as(view.trace, waits),
                 lost=pl.min_horizontal("wait", "gap"),
             )

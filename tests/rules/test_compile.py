@@ -1,0 +1,135 @@
+"""JIT: what torch.compile does in the steps, on real traces and drawn ones."""
+
+from __future__ import annotations
+
+import pytest
+from linting import case_findings, drawn_findings
+
+from traceq.finding import Severity
+
+
+@pytest.mark.parametrize(
+    ("case", "step_ms", "twin_ms"),
+    [("graph_rerecord", 54.63, 3.37), ("graph_record", 62.93, 3.37)],
+)
+def test_recording_graphs_costs_what_the_run_that_replays_is_faster(
+    case: str, step_ms: float, twin_ms: float
+) -> None:
+    (found,) = case_findings(f"{case}.trace.json.gz", "JIT", step_ms=step_ms)
+
+    assert found.code == "JIT001"
+    assert (found.place.file, found.place.function) == ("dev_cases.py", "step")
+    difference = (step_ms - twin_ms) * 1e6
+    assert 0.85 * difference < found.cost_ns <= difference
+
+
+def test_the_shapes_that_graphs_are_set_up_for_are_named() -> None:
+    (found,) = case_findings("graph_rerecord.trace.json.gz", "JIT001")
+
+    assert found.data["shapes"] == [[2, 520], [2, 576]]
+    assert "[2,520], [2,576]" in found.advice
+
+
+def test_of_a_shape_that_stays_the_sizes_given_as_numbers_tell() -> None:
+    (found,) = case_findings("graph_record.trace.json.gz", "JIT001")
+
+    assert found.data["shapes"] == [[2, 352]]
+    assert (found.data["set_up"], found.data["recorded"]) == (2, 2)
+
+
+def test_replayed_graphs_have_no_finding() -> None:
+    assert not case_findings("graph_replay.trace.json.gz", "JIT")
+
+
+def test_recompilation_names_versions_and_the_dimension_that_changes() -> None:
+    (found,) = case_findings("recompile.trace.json.gz", "JIT", step_ms=464.1)
+
+    assert found.code == "JIT002"
+    assert found.data["ids"] == ["0/3", "0/4"]
+    assert found.data["shapes"] == [[[1, 320], [1, 384]]]
+    assert "mark_dynamic(x, 1)" in found.advice
+    # Without a twin: less than the step, and most of it.
+    assert 0.75 * 464.1e6 < found.cost_ns < 464.1e6
+
+
+def test_code_compiled_again_in_the_first_step_only_is_warm_up() -> None:
+    assert not drawn_findings(
+        """
+        host   [ProfilerStep#1                ][ProfilerStep#2                ]
+        host    [entire_frame_compile     ]     [Torch-Compiled Region: 0/1]
+        host      [@x_data: compile_id=0/1]
+        """,
+        "JIT002",
+    )
+
+
+def test_the_region_that_runs_next_tells_what_was_compiled() -> None:
+    (found,) = drawn_findings(
+        """
+        host  [ProfilerStep#1][ProfilerStep#2                                  ]
+        host   [aten::mm]      [entire_frame_compile][Torch-Compiled Region: 7/2]
+        """,
+        "JIT002",
+    )
+
+    assert found.data["ids"] == ["7/2"]
+
+
+def test_recording_in_the_only_step_is_no_more_than_info() -> None:
+    (found,) = drawn_findings(
+        """
+        host   [ProfilerStep#1                            ]
+        host    [Torch-Compiled Region: 0/0              ]
+        host     [CUDAGraphNode.record                  ]
+        host      [cudaLaunchKernel>1]
+        gpu 7                [a<1]
+        """,
+        "JIT001",
+    )
+
+    assert found.severity is Severity.info
+
+
+def test_recording_in_a_step_that_compiles_is_warm_up() -> None:
+    assert not drawn_findings(
+        """
+        host   [ProfilerStep#1                 ][ProfilerStep#2                 ]
+        host    [Torch-Compiled Region: 0/0   ]  [Torch-Compiled Region: 0/0   ]
+        host     [cudagraphify.get_container]     [cudagraphify.get_container]
+        host 2  [dynamo                      ]   [dynamo                      ]
+        gpu 7  [a]
+        """,
+        "JIT001",
+    )
+
+
+def test_a_graph_break_is_at_the_line_at_which_the_function_resumes() -> None:
+    wide = " " * 24
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1           {wide}                                      ]
+        host   [Torch-Compiled Region: 0/0{wide}                                   ]
+        host    [net.py(6): forward     {wide}                                    ]
+        host     [CompiledFunction][Torch-Compiled Region: 1/0 {wide}            ]
+        host                        [net.py(9): torch_dynamo_resume_in_forward_at_9]
+        host                         [CompiledFunction]
+        """,
+        "JIT003",
+    )
+
+    place = (found.place.file, found.place.line, found.place.function)
+    assert place == ("net.py", 9, "forward")
+
+
+def test_a_value_read_before_the_break_is_what_the_advice_is_about() -> None:
+    (found,) = drawn_findings(
+        """
+        host   [ProfilerStep#1                                               ]
+        host    [Torch-Compiled Region: 0/0                                 ]
+        host     [CompiledFunction][aten::item][Torch-Compiled Region: 1/0 ]
+        """,
+        "JIT003",
+    )
+
+    assert found.data["before"] == ["aten::item"]
+    assert "`.item()`" in found.advice

@@ -1,0 +1,105 @@
+"""LCH: a host that cannot feed the GPU, on real traces and drawn ones."""
+
+from __future__ import annotations
+
+import pytest
+from linting import case_findings
+
+# Steps that the GPU bounds, though most look in their trace as if the host did.
+GPU_BOUND = {
+    "attn_flash": 9.30,
+    "attn_fp32": 67.01,
+    "attn_manual": 16.08,
+    "attn_mask_cudnn": 9.81,
+    "attn_mask_fmha": 12.23,
+    "copies": 13.20,
+    "copies_fixed": 3.49,
+    "layernorm_autocast": 12.45,
+    "moe_batched": 6.02,
+    "norm_fused": 9.24,
+    "norm_mismatch": 12.25,
+    "vocab_misaligned": 13.47,
+    "vocab_padded": 6.79,
+}
+
+
+def test_the_loop_over_experts_costs_what_the_batched_run_is_faster() -> None:
+    (found,) = case_findings("moe_loop.trace.json.gz", "LCH", step_ms=53.41)
+
+    assert found.message == (
+        "a loop over 32 experts launches 27 tiny kernels in each and waits for the GPU"
+    )
+    assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
+    assert 0.8 * (53.41 - 6.02) * 1e6 < found.cost_ns <= (53.41 - 6.02) * 1e6
+
+
+def test_all_layers_of_experts_are_one_finding() -> None:
+    (found,) = case_findings("moe_loop.trace.json.gz", "LCH001")
+
+    assert found.data["modules"] == [f"Sequential_0/LoopMoE_{n}" for n in range(3)]
+
+
+@pytest.mark.parametrize(("case", "step_ms"), GPU_BOUND.items())
+def test_no_step_that_waits_for_the_gpu_is_called_bound_by_launches(
+    case: str, step_ms: float
+) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "LCH")
+    assert not case_findings(f"{case}.trace.json.gz", "LCH", step_ms=step_ms)
+
+
+@pytest.mark.parametrize("case", ["graph_rerecord", "graph_record", "recompile"])
+def test_steps_that_compile_or_record_are_not_called_bound_by_launches(
+    case: str,
+) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "LCH")
+
+
+def test_replayed_graphs_have_no_finding() -> None:
+    assert not case_findings("graph_replay.trace.json.gz", "LCH", step_ms=3.37)
+
+
+def test_the_loop_of_an_optimizer_costs_what_the_fused_one_is_faster() -> None:
+    found = case_findings("optimizer_loop_sync.trace.json.gz", "LCH003", step_ms=8.145)
+
+    (one,) = found
+    assert one.message == (
+        "AdamW updates 52 parameters one by one, with 8 kernels for each"
+    )
+    assert "fused=True" in one.advice
+    assert 0.8 * (8.145 - 5.778) * 1e6 < one.cost_ns <= (8.145 - 5.778) * 1e6
+
+
+def test_the_rest_of_the_step_is_counted_apart_from_the_optimizer() -> None:
+    by_code = {
+        found.code: found
+        for found in case_findings(
+            "optimizer_loop_sync.trace.json.gz", "LCH", step_ms=8.145
+        )
+    }
+
+    assert by_code["LCH002"].count == 154
+    assert by_code["LCH003"].count == 416
+
+
+def test_a_fused_optimizer_has_no_finding_of_its_own_in_a_step_bound_by_launches() -> (
+    None
+):
+    (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH", step_ms=5.778)
+
+    assert found.code == "LCH002"
+    assert found.message == (
+        "the GPU waits for the host, which launches 159 kernels a step"
+    )
+
+
+def test_with_stacks_and_no_measured_step_the_words_are_soft() -> None:
+    (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH002")
+
+    assert found.message.startswith("the GPU likely waits")
+
+
+def test_an_old_torch_is_told_to_be_replaced() -> None:
+    (found,) = case_findings("public/v100_resnet50_workers4.json.gz", "LCH003")
+
+    assert "161 parameters" in found.message
+    assert found.advice == "use a newer torch: SGD updates many at once from 2.0 on"

@@ -1,0 +1,105 @@
+"""SYN: the host waits for the GPU, on real traces and drawn ones."""
+
+from __future__ import annotations
+
+import pytest
+from linting import case_findings, drawn_findings
+
+STEP = "host  [ProfilerStep#1                                                      ]"
+
+
+def read(method: str) -> str:
+    """Draw a copy to the host that a method of a tensor makes."""
+    return f"""
+        {STEP}
+        host   [aten::mm           ]                              [aten::add        ]
+        host    [cudaLaunchKernel>1]                             [cudaLaunchKernel>3]
+        host                        [{method}     ]
+        host                         [aten::to                  ]
+        host                         [cudaMemcpyAsync>2        ]
+        gpu 7                [gemm<1         ][Memcpy DtoH (Device -> Pageable)<2][a<3]
+        """
+
+
+def test_where_of_a_mask_is_found_at_its_line_in_all_layers_at_once() -> None:
+    (found,) = case_findings("moe_loop.trace.json.gz", "SYN001")
+
+    assert found.message == (
+        "`torch.where(mask)` makes the host wait for the GPU 96 times a step"
+    )
+    assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
+
+
+def test_items_on_the_gpu_are_told_from_those_on_the_cpu() -> None:
+    # The optimizer reads 52 step counters, which are on the CPU.
+    (found,) = case_findings("optimizer_loop_sync.trace.json.gz", "SYN")
+
+    assert found.message == "`.item()` makes the host wait for the GPU once a step"
+    assert (found.place.file, found.place.function) == ("dev_cases.py", "step")
+
+
+@pytest.mark.parametrize("case", ["moe_batched", "optimizer_fused", "graph_replay"])
+def test_repaired_programs_do_not_wait(case: str) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "SYN")
+
+
+@pytest.mark.parametrize("case", ["graph_rerecord", "graph_record"])
+def test_waits_for_the_recording_of_graphs_are_not_the_users(case: str) -> None:
+    assert not case_findings(f"{case}.trace.json.gz", "SYN")
+
+
+@pytest.mark.parametrize(
+    ("frame", "written"),
+    [
+        ("<built-in method cpu of Tensor>", "`.cpu()`"),
+        ("<built-in method tolist of Tensor>", "`.tolist()`"),
+        ("torch/_tensor_str.py(9): _str   ", "printing a tensor"),
+        ("<built-in method foo of Tensor>", "`.cpu()`"),
+    ],
+)
+def test_a_copy_to_the_host_is_called_what_the_program_calls_it(
+    frame: str, written: str
+) -> None:
+    (found,) = drawn_findings(read(frame), "SYN001")
+
+    assert found.message == f"{written} makes the host wait for the GPU once a step"
+
+
+def test_the_cost_is_the_lesser_of_the_wait_and_of_the_gap_after_it() -> None:
+    (found,) = drawn_findings(
+        f"""
+        {STEP}
+        host   [aten::mm           ]                            [aten::add         ]
+        host    [cudaLaunchKernel>1]                            [cudaLaunchKernel>2]
+        host                        [aten::item            ]
+        host                         [cudaStreamSynchronize]
+        gpu 7                [gemm<1                      ]         [add<2]
+        """,
+        "SYN001",
+    )
+
+    assert found.data == {"wait_ns": 23_000, "gap_ns": 9_000}
+    assert found.host_ns == found.gpu_ns == 9_000
+
+
+def test_a_wait_of_the_allocator_is_not_reported() -> None:
+    assert not drawn_findings(
+        f"""
+        {STEP}
+        host   [aten::mm           ][aten::empty                               ]
+        host    [cudaLaunchKernel>1] [cudaStreamSynchronize   ][cudaFree      ]
+        gpu 7                [gemm<1                        ]
+        """,
+        "SYN001",
+    )
+
+
+def test_the_wait_with_which_the_profiler_ends_is_not_reported_without_steps() -> None:
+    assert not drawn_findings(
+        """
+        host   [aten::mm           ]
+        host    [cudaLaunchKernel>1] [cudaDeviceSynchronize                    ]
+        gpu 7                [gemm<1                        ]
+        """,
+        "SYN",
+    )
