@@ -72,7 +72,9 @@ def _block(
     yield bold(head, color=color) + (f"  {cost}" if cost else "")
     yield from _wrapped(printable(finding.message), width, indent=2)
     lines = [("at", words.place(finding))]
-    lines += [(entry.what, words.evidence(entry)) for entry in finding.evidence]
+    lines += [
+        (printable(entry.what), words.evidence(entry)) for entry in finding.evidence
+    ]
     lines += [("instead", printable(finding.advice))]
     for label, text in lines:
         if text:

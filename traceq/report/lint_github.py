@@ -38,7 +38,8 @@ def render(report: Report) -> str:
             _command("error", {"title": f"{rule.code} failed"}, rule.error)
             for rule in outcome.crashed
         ]
-        lines.append(f"{words.title(outcome)}: {words.verdict(outcome)}")
+        # A file may be called as a command is, which acts only where a line begins.
+        lines.append(f"traceq: {words.title(outcome)}: {words.verdict(outcome)}")
     return "\n".join(lines) + "\n"
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.text import plain_json
+from traceq.report.text import as_unicode, plain_json
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.lint.engine import Outcome, Report
+    from traceq.model.facts import Facts
 
 VERSION = 1
 
@@ -32,8 +33,8 @@ def render(report: Report) -> str:
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
-        "name": outcome.name,
-        "facts": asdict(outcome.facts) if outcome.facts else None,
+        "name": as_unicode(outcome.name),
+        "facts": _facts(outcome.facts) if outcome.facts else None,
         "steps": outcome.steps,
         "bound": asdict(outcome.bound) if outcome.bound else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
@@ -46,6 +47,10 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         ],
         "rules_that_looked": outcome.checked,
     }
+
+
+def _facts(facts: Facts) -> dict[str, Any]:
+    return asdict(facts) | {"path": as_unicode(facts.path)}
 
 
 def finding_data(finding: Finding) -> dict[str, Any]:

