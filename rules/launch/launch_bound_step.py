@@ -73,7 +73,7 @@ class LaunchBoundStep(Rule):
 
     min_share: float = option(0.2, "Smaller parts of the step are not reported.")
     launch_us: float = option(
-        10.0, "What the host needs for an operator that launches."
+        12.0, "What the host needs for an operator that launches."
     )
 
     examples = (
