@@ -149,6 +149,7 @@ class InputPipelineStall(Rule):
                 "loading_ns": round(row["loading"] / view.steps),
             },
             advice=advice,
+            ops=view.ops.filter(pl.col("phase") == "data")["id"],
         )
 
 

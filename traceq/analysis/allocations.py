@@ -34,13 +34,16 @@ def calls_named(
         gives=name.str.contains(gives), takes=name.str.contains(takes)
     )
     calls = calls.filter(pl.col("gives") | pl.col("takes"))
-    names = trace.ops["name"].cast(pl.String)
-    once = trace.ops["compiling"] | names.str.contains(GRAPH_RECORDING)
+    calls = calls.with_columns(
+        name=name, op_name=trace.ops["name"].gather(calls["op"]).cast(pl.String)
+    )
+    if not calls.height:
+        return calls
+    names = trace.ops["name"].unique()
+    recording = names.filter(names.cast(pl.String).str.contains(GRAPH_RECORDING))
+    once = trace.ops["compiling"] | trace.ops["name"].is_in(recording.implode())
     around = nearest(trace.ops["parent"], once.fill_null(value=False))
-    return calls.with_columns(
-        name=name,
-        op_name=names.gather(calls["op"]),
-    ).filter(around.gather(calls["op"]).is_null())
+    return calls.filter(around.gather(calls["op"]).is_null())
 
 
 def growth(trace: Trace) -> pl.DataFrame:

@@ -34,6 +34,8 @@ def exposed_by_collective(
     ``blocked`` of these a call of the host waits for the GPU. Of kernels that do not
     say what they send (``unsized`` counts them) nothing is taken to wait.
     """
+    if not (kernels["kind"] == "communication").any():
+        return pl.DataFrame(schema={"exposed": pl.Int64, "waiting": pl.Int64})
     found = on_busiest_device(kernels)
     sends = pl.col("kind") == "communication"
     compute = spans(found.filter(~sends, pl.col("activity") == "kernel"))
@@ -82,9 +84,11 @@ def exposed_by_collective(
 
 def _described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Add to kernels the names of their collectives and ops, and what they send."""
-    names = trace.ops["name"].cast(pl.String)
-    around = nearest(trace.ops["parent"], names.str.starts_with("c10d::"))
-    op_name = names.gather(around.gather(kernels["op"]))
+    names = trace.ops["name"].unique()
+    of_torch = names.filter(names.cast(pl.String).str.starts_with("c10d::"))
+    found = trace.ops["name"].is_in(of_torch.implode()).fill_null(value=False)
+    around = nearest(trace.ops["parent"], found).gather(kernels["op"])
+    op_name = trace.ops["name"].gather(around).cast(pl.String)
     by_op, by_name = op_name.str.extract(_OP), kernels["name"].cast(pl.String)
     width = pl.col("dtype").cast(pl.String).replace_strict(_BYTES, default=None)
     return kernels.with_columns(

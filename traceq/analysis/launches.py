@@ -7,6 +7,9 @@ import polars as pl
 
 def launches_outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
     """Return the launches that ran at once, without those that a graph recorded."""
+    launches = pl.col("call").is_in(["launch", "graph launch"])
+    if not (runtime["call"] == "capture").any():
+        return runtime.filter(launches)
     name = pl.col("name").cast(pl.String)
     change = (
         name.str.contains("BeginCapture").cast(pl.Int32)
@@ -15,9 +18,6 @@ def launches_outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
     return (
         runtime.sort("thread", "ts", "id")
         .with_columns(open_captures=change.over("thread"))
-        .filter(
-            pl.col("call").is_in(["launch", "graph launch"]),
-            pl.col("open_captures") <= 0,
-        )
+        .filter(launches, pl.col("open_captures") <= 0)
         .drop("open_captures")
     )
