@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def compilations(trace: Trace, part: Steady) -> pl.DataFrame:
     """
     ops = trace.ops
     around = ops["compiling"].gather(ops["parent"]).fill_null(value=False)
-    roots = _steady(ops.filter(ops["compiling"] & ~around), trace, part)
+    roots = in_steps(ops.filter(ops["compiling"] & ~around), trace, part)
     marks = trace.annotations.filter(~pl.col("on_gpu")).select(
         "thread", at="ts", compile_id=pl.col("name").cast(pl.String).str.extract(_ID)
     )
@@ -86,7 +87,7 @@ def recordings(trace: Trace, part: Steady) -> pl.DataFrame:
             ),
         )
     )
-    found = _steady(
+    found = in_steps(
         ops.join(counts, left_on="id", right_on="root", maintain_order="left"),
         trace,
         part,
@@ -162,10 +163,3 @@ def _captures(trace: Trace) -> pl.DataFrame:
     return trace.runtime.filter(begun, pl.col("op").is_not_null()).select(
         id="op", captured=pl.lit(value=True)
     )
-
-
-def _steady(table: pl.DataFrame, trace: Trace, part: Steady) -> pl.DataFrame:
-    if not trace.steps.height:
-        return table
-    steps = part.windows.select("step")
-    return table.join(steps, on="step", how="semi", maintain_order="left")

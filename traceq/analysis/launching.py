@@ -11,6 +11,7 @@ from traceq.analysis.gaps import idle_stretches
 from traceq.analysis.loops import loops
 from traceq.analysis.optimizers import optimizer_steps
 from traceq.analysis.overlap import overlap, spans
+from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest
 from traceq.model.names import DATA_REGION
 
@@ -41,8 +42,7 @@ def launching_ops(trace: Trace, part: Steady, rounds: int) -> pl.DataFrame:
     ops = trace.ops.filter(pl.col("parent").is_null()).join(
         made, on="id", maintain_order="left"
     )
-    if trace.steps.height:
-        ops = ops.join(part.windows.select("step"), on="step", how="semi")
+    ops = in_steps(ops, trace, part)
     ops = ops.filter(overlap(spans(ops), _named_otherwise(trace, part, rounds)) == 0)
     # Ops of several threads may run at the same time: each instant goes to one.
     ops = ops.sort("ts")

@@ -14,6 +14,7 @@ import polars as pl
 
 from traceq.analysis.gaps import idle_stretches
 from traceq.analysis.overlap import overlap
+from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest, parents
 
 if TYPE_CHECKING:
@@ -195,10 +196,7 @@ def _launching(trace: Trace, part: Steady) -> pl.DataFrame:
         ~pl.col("compiling"),
         ~pl.col("phase").cast(pl.String).is_in((*_NO_LOOP, "backward")),
     ).join(used, on="id", maintain_order="left")
-    if not trace.steps.height:
-        return ops
-    steps = part.windows.select("step")
-    return ops.join(steps, on="step", how="semi", maintain_order="left")
+    return in_steps(ops, trace, part)
 
 
 def _calls(trace: Trace, ops: pl.DataFrame) -> pl.Series:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest
 from traceq.model.names import OPTIMIZER_STEP
 
@@ -35,8 +36,7 @@ def optimizer_steps(trace: Trace, part: Steady) -> pl.DataFrame:
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
     )
-    if trace.steps.height:
-        regions = regions.join(part.windows.select("step"), on="step", how="semi")
+    regions = in_steps(regions, trace, part)
     ops = _launching(trace).join_asof(
         regions.sort("ts").select(
             "thread", "ts", "region", end=pl.col("ts") + pl.col("dur")

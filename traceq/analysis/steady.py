@@ -55,6 +55,14 @@ def steady(trace: Trace) -> Steady:
     return Steady(windows, trace.kernels, _busy(trace.kernels))
 
 
+def in_steps(table: pl.DataFrame, trace: Trace, part: Steady) -> pl.DataFrame:
+    """Return the rows that belong to the steps; all of them where there are none."""
+    if not trace.steps.height:
+        return table
+    steps = part.windows.select("step")
+    return table.join(steps, on="step", how="semi", maintain_order="left")
+
+
 def _busy(kernels: pl.DataFrame) -> int:
     spans = (
         on_busiest_device(kernels)

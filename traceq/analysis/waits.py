@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.analysis.compiling import recordings
 from traceq.analysis.gaps import idle_stretches, stretch_at
+from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def waits_in_ops(trace: Trace, part: Steady) -> pl.DataFrame:
     GPU`` if the op copies. Left out are waits while compiling or recording CUDA graphs,
     and those of the allocator.
     """
-    calls = _steady(trace.runtime.filter(pl.col("op").is_not_null()), trace, part)
+    calls = in_steps(trace.runtime.filter(pl.col("op").is_not_null()), trace, part)
     copies = _copies(trace)
     calls = calls.join(copies, left_on="id", right_on="launch", how="left")
     name = pl.col("name").cast(pl.String)
@@ -68,7 +69,7 @@ def waits_outside(trace: Trace, part: Steady) -> pl.DataFrame:
     )
     calls = trace.runtime.filter(pl.col("call") == "sync", pl.col("op").is_null())
     found = (
-        _steady(calls, trace, part)
+        in_steps(calls, trace, part)
         .join(last.unique(), on="thread")
         .filter(pl.col("ts") < pl.col("last"))
         .drop("last")
@@ -173,10 +174,3 @@ def _with_gap(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(
         gap=pl.select(pl.when(first).then(gap).otherwise(0)).to_series()
     )
-
-
-def _steady(table: pl.DataFrame, trace: Trace, part: Steady) -> pl.DataFrame:
-    if not trace.steps.height:
-        return table
-    steps = part.windows.select("step")
-    return table.join(steps, on="step", how="semi", maintain_order="left")
