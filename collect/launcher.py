@@ -209,7 +209,7 @@ class Launch:
                 )
         size = sum(file.stat().st_size for file in self.folder.iterdir())
         self.screen.say(f"recorded {self.folder}, {_readable(size)}; next:")
-        self.screen.say(f"  traceq summary {self.folder}")
+        self.screen.say(f"  traceq lint {self.folder}")
         return code
 
     def _code(self, status: int) -> int:

@@ -12,7 +12,7 @@ _DESCRIPTION = """\
 Run a PyTorch program as it is and record a few of its steps: a trace, the memory
 allocator's history, warnings, and the true time of a step, measured with the profiler
 off. No line of the program changes. Everything goes into a new folder, which
-`traceq summary` reads.
+`traceq lint` and `traceq summary` read.
 """
 
 _EPILOG = """\

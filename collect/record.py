@@ -7,6 +7,7 @@ is whole, so that a program that is killed leaves no half file that looks like o
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
 import inspect
 import os
@@ -23,6 +24,7 @@ from .schedule import LEAD_IN
 
 cuda_api: Any = torch.cuda  # parts of it have no types
 
+_DETACH = "TEARDOWN_CUPTI"  # read by the profiler's library when it stops
 MEGABYTE = 1_000_000
 EVENT_BYTES = 450  # of JSON, on average, with shapes and stacks
 _SPARE = 200 * MEGABYTE  # of disk, left to the program
@@ -46,6 +48,7 @@ class Trace:
         self.steps: list[int] = []
         self._active = active
         self._rss = resident_bytes()
+        self._detaching = False
         config = _every_thread() if active == 0 else None
         self.all_threads = config is not None
         self.profiler = torch.profiler.profile(
@@ -59,6 +62,8 @@ class Trace:
 
     def start(self) -> None:
         """Set the profiler up; it records when the lead-in is over."""
+        if "CUDA" in self.activities:
+            self._detaching = _detach_afterwards()
         self.profiler.start()
 
     def step(self) -> None:
@@ -75,6 +80,8 @@ class Trace:
     def stop(self) -> None:
         """Stop recording, wherever it is."""
         self.profiler.stop()
+        if self._detaching:
+            os.environ.pop(_DETACH, None)
 
     def grown(self) -> int:
         """Return by how many bytes the process has grown since the trace began."""
@@ -120,6 +127,21 @@ class Trace:
         if step == LEAD_IN + self._active - 1:
             return ProfilerAction.RECORD_AND_SAVE
         return ProfilerAction.NONE
+
+
+def _detach_afterwards() -> bool:
+    """Have CUPTI leave the process when the recording stops; return if it will.
+
+    It would stay otherwise, and make each launch slower for the rest of the program.
+    Where CUDA graphs are held it stays: graphs have crashed on its return.
+    """
+    graph = getattr(cuda_api, "CUDAGraph", ())
+    if _DETACH in os.environ or "torch._inductor.cudagraph_trees" in sys.modules:
+        return False
+    if any(issubclass(type(value), graph) for value in gc.get_objects()):
+        return False
+    os.environ[_DETACH] = "1"
+    return True
 
 
 def _every_thread() -> Any:

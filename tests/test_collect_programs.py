@@ -136,7 +136,7 @@ def test_labels_and_the_command_without_its_secret_are_kept(plain: Run) -> None:
 def test_the_end_says_where_and_what_next(plain: Run) -> None:
     last = plain.err.splitlines()[-2:]
     assert last[0].startswith(f"traceq: recorded {plain.folder}, ")
-    assert last[1] == f"traceq:   traceq summary {plain.folder}"
+    assert last[1] == f"traceq:   traceq lint {plain.folder}"
 
 
 @pytest.fixture(scope="module")
