@@ -45,8 +45,8 @@ class StepTimer:
             pairs = zip(self._events, self._events[1:])
             laps = [float(one.elapsed_time(two)) for one, two in pairs]
         return {
+            "ms": round(whole * 1000 / len(laps), 4),
             **spread(laps),
-            "mean_ms": round(whole * 1000 / len(laps), 4),
             "steps": len(laps),
             "seconds": round(whole, 4),
             "clock": "cuda events" if self.cuda else "host",
@@ -59,11 +59,7 @@ class StepTimer:
 
 
 def spread(laps: list[float]) -> dict[str, float]:
-    """Return median, extremes and deciles of step times.
-
-    ``ms`` is the median: one step that also validates or saves moves the mean, and
-    the few traced steps are typical ones.
-    """
+    """Return median, extremes and deciles of step times."""
     ordered = sorted(laps)
 
     def at(share: float) -> float:
@@ -74,7 +70,7 @@ def spread(laps: list[float]) -> dict[str, float]:
         return round(value, 4)
 
     return {
-        "ms": at(0.5),
+        "median_ms": at(0.5),
         "min_ms": at(0.0),
         "p10_ms": at(0.1),
         "p90_ms": at(0.9),

@@ -205,7 +205,7 @@ def test_an_optimizer_that_was_made_is_known_of(
 def test_the_spread_of_step_times() -> None:
     found = timing.spread([4.0, 1.0, 2.0, 3.0, 100.0])
     assert found == {
-        "ms": 3.0,
+        "median_ms": 3.0,
         "min_ms": 1.0,
         "p10_ms": 1.4,
         "p90_ms": 61.6,

@@ -163,15 +163,12 @@ def test_an_op_has_its_parent_depth_children_and_own_time() -> None:
     )
 
     rows = trace.ops.select("name", "parent", "depth", "children", "dur", "self_dur")
-    assert (
-        rows.rows()
-        == [
-            ("aten::linear", None, 0, 2, 33_000, 4_000),
-            ("aten::t", 0, 1, 1, 14_000, 5_000),
-            ("aten::x", 1, 2, 0, 9_000, 9_000),
-            ("aten::addmm", 0, 1, 0, 15_000, 15_000),
-        ]
-    )
+    assert rows.rows() == [
+        ("aten::linear", None, 0, 2, 33_000, 4_000),
+        ("aten::t", 0, 1, 1, 14_000, 5_000),
+        ("aten::x", 1, 2, 0, 9_000, 9_000),
+        ("aten::addmm", 0, 1, 0, 15_000, 15_000),
+    ]
 
 
 def test_a_call_with_the_very_span_of_its_op_is_inside_it() -> None:

@@ -66,10 +66,8 @@ def _load_rank(
             why = f"there is no rank {number}, the ranks are {known}"
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
-    rank = recorded[0]
     trace = _load(recorded[0].trace, cache=cache, progress=progress)
-    step_ns = rank.step_time.ns if rank.step_time else None
-    return replace(trace, run=run, step_ns=step_ns)
+    return replace(trace, run=run, rank=recorded[0])
 
 
 def _load(

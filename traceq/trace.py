@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from traceq.model.facts import Facts
-    from traceq.model.run import Run
+    from traceq.model.run import Rank, Run
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,8 +25,13 @@ class Trace(Tables):
 
     run: Run | None = None
     """The run it was recorded in, if it was loaded from a run folder."""
-    step_ns: int | None = None
-    """What a step takes without the profiler, if that was measured."""
+    rank: Rank | None = None
+    """The process of that run."""
+
+    @property
+    def step_ns(self) -> int | None:
+        """What a step takes without the profiler, if that was measured."""
+        return self.rank.step_time.ns if self.rank and self.rank.step_time else None
 
     @classmethod
     def of(cls, facts: Facts, tables: Mapping[str, pl.DataFrame]) -> Trace:

@@ -15,6 +15,7 @@ from traceq.analysis.steady import Steady, steady
 
 if TYPE_CHECKING:
     from traceq.model.facts import Facts
+    from traceq.model.run import Rank, Run
     from traceq.trace import Trace
 
 SMALL_KERNEL_NS = 5_000
@@ -44,6 +45,10 @@ class Summary:
     """Share of the kernels that are shorter than SMALL_KERNEL_NS."""
     memory: MemoryPeak | None
     compute: Compute
+    run: Run | None = None
+    """The run it was recorded in, if it was loaded from a run folder."""
+    rank: Rank | None = None
+    """The process of that run."""
 
     @property
     def step_time(self) -> float:
@@ -82,4 +87,6 @@ def summarise(trace: Trace) -> Summary:
         small_kernels=small if isinstance(small, float) else 0.0,
         memory=peak_memory(trace),
         compute=compute(trace, part),
+        run=trace.run,
+        rank=trace.rank,
     )

@@ -10,6 +10,7 @@ import typer
 
 from traceq.cli import output
 from traceq.formats.log import read_log
+from traceq.formats.run import is_run, read_run
 from traceq.loading import load
 from traceq.recording import Recording
 
@@ -26,10 +27,18 @@ NoCache = Annotated[
 ]
 
 
-def load_shown(path: Path, *, cache: bool) -> Trace:
+def ranks_of(path: Path) -> list[int | None]:
+    """Return the ranks of a run folder that have a trace; for a file, none at all."""
+    if not is_run(path):
+        return [None]
+    ranks = [rank.rank for rank in read_run(path).ranks if rank.trace]
+    return list(ranks) or [None]
+
+
+def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
     """Load a trace, show progress, and say what of it could not be read."""
     with output.reading(path.name) as progress:
-        trace = load(path, cache=cache, progress=progress)
+        trace = load(path, rank=rank, cache=cache, progress=progress)
     for sentence in trace.facts.damage:
         output.say(f"traceq: {path} is incomplete: {sentence}")
     return trace

@@ -10,7 +10,7 @@ import typer
 
 from traceq.analysis.summary import Summary, summarise
 from traceq.cli import output
-from traceq.cli.loading import NoCache, load_shown
+from traceq.cli.loading import NoCache, load_shown, ranks_of
 from traceq.errors import TraceqError, UsageError
 from traceq.report import summary_csv, summary_json, summary_markdown, summary_text
 
@@ -26,7 +26,10 @@ class Format(str, Enum):
 
 def command(
     paths: Annotated[
-        list[Path], typer.Argument(help="Traces, plain or gzipped.", metavar="TRACE")
+        list[Path],
+        typer.Argument(
+            help="Traces, plain or gzipped, or run folders.", metavar="PATH"
+        ),
     ],
     *,
     form: Annotated[
@@ -48,22 +51,26 @@ def command(
         msg = f"{csv} exists already and will not be overwritten: give another name"
         raise UsageError(msg)
     found = [
-        _summary(path, cache=not no_cache, alone=len(paths) == 1) for path in paths
+        _summary(path, rank, cache=not no_cache, alone=len(paths) == 1)
+        for path in paths
+        for rank in ranks_of(path)
     ]
     summaries = [summary for summary in found if summary is not None]
     if csv is not None:
         _write_new(csv, summary_csv.render(summaries))
     if summaries:
         output.write(_rendered(summaries, form))
-    if len(summaries) < len(paths):
-        msg = f"{len(paths) - len(summaries)} of {len(paths)} files could not be read"
+    if len(summaries) < len(found):
+        msg = f"{len(found) - len(summaries)} of {len(found)} files could not be read"
         raise UsageError(msg)
 
 
-def _summary(path: Path, *, cache: bool, alone: bool) -> Summary | None:
+def _summary(
+    path: Path, rank: int | None, *, cache: bool, alone: bool
+) -> Summary | None:
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
-        return summarise(load_shown(path, cache=cache))
+        return summarise(load_shown(path, rank=rank, cache=cache))
     except TraceqError as error:
         if alone:
             raise

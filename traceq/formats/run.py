@@ -84,7 +84,7 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
 
 
 def _step_time(found: dict[str, Any]) -> StepTime | None:
-    keys = ("ms", "mean_ms", "min_ms", "max_ms")
+    keys = ("ms", "median_ms", "min_ms", "max_ms")
     times = [found.get(key) for key in keys]
     steps = found.get("steps")
     if not isinstance(steps, int) or not all(
@@ -92,8 +92,8 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
         for value in times
     ):
         return None
-    median, mean, least, most = (round(float(ms or 0) * _MILLISECOND) for ms in times)
-    return StepTime(median, mean, least, most, steps)
+    mean, median, least, most = (round(float(ms or 0) * _MILLISECOND) for ms in times)
+    return StepTime(mean, median, least, most, steps)
 
 
 def _file(folder: Path, entry: object) -> Path | None:

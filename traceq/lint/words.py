@@ -26,12 +26,14 @@ def times(count: float) -> str:
 def counted(count: float, what: str) -> str:
     """Write a number of things.
 
-    >>> counted(1, "kernel"), counted(5200, "launch")
-    ('1 kernel', '5,200 launches')
+    >>> counted(1, "kernel"), counted(5200, "launch"), counted(3, "copy")
+    ('1 kernel', '5,200 launches', '3 copies')
     """
     number = f"{count:,.0f}" if count == round(count) else f"{count:,.3g}"
     if count == 1:
         return f"1 {what}"
+    if what.endswith("y") and not what.endswith(("ay", "ey", "oy")):
+        return f"{number} {what[:-1]}ies"
     return f"{number} {what}" + ("es" if what.endswith(("s", "ch", "sh", "x")) else "s")
 
 

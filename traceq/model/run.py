@@ -15,8 +15,8 @@ class StepTime:
     """What a step took with the profiler off, in nanoseconds."""
 
     ns: int
-    """The median step."""
-    mean_ns: int
+    """The mean: what a plain run takes per step."""
+    median_ns: int
     min_ns: int
     max_ns: int
     steps: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -19,6 +20,8 @@ from traceq.report.text import place, printable, shapes, short_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from traceq.model.run import Run, StepTime
 
 _MOST_STEPS = 6
 _MOST_OPS = 8
@@ -54,7 +57,7 @@ def content(summary: Summary) -> Content:
         tables = [_kinds(summary), _ops(summary), _kernels(summary)]
     return Content(
         title=printable(summary.facts.path),
-        warnings=tuple(printable(sentence) for sentence in summary.facts.damage),
+        warnings=tuple(map(printable, (*summary.facts.damage, *_unrecorded(summary)))),
         facts=tuple((label, printable(text)) for label, text in _facts(summary)),
         tables=tuple(table for table in tables if table.rows),
     )
@@ -123,9 +126,13 @@ def _overview_row(summary: Summary) -> tuple[str, ...]:
 
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     facts = summary.facts
+    if summary.run:
+        yield "Run", _run(summary.run)
     yield "Device", _device(summary)
     yield "Recorded", _recorded(summary)
     yield "Steps", _steps(summary)
+    if summary.rank and summary.rank.step_time:
+        yield "True step", _true_step(summary, summary.rank.step_time)
     if not facts.gpu:
         if not summary.ops.height:
             yield "Ops", "none in the steps"
@@ -135,12 +142,40 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Launches", _launches(summary)
     yield "Compute", _compute(summary)
     yield "Memory", _memory(summary)
-    if facts.stacks:
+    if facts.stacks and not (summary.rank and summary.rank.step_time):
         yield (
             "Note",
             "stacks were recorded, which makes the host up to three times slower"
             " than it is: without the profiler the GPU idles less",
         )
+
+
+def _unrecorded(summary: Summary) -> Iterator[str]:
+    """Say what of a run is not there."""
+    if summary.rank:
+        yield from summary.rank.missing
+    if summary.run and summary.run.state != "finished":
+        yield "the run did not end while traceq collect watched it"
+
+
+def _run(run: Run) -> str:
+    parts = [shlex.join(run.command) or "command unknown"]
+    parts += [f"{key}={value}" for key, value in run.labels.items()]
+    if len(run.ranks) > 1:
+        parts.append(f"{len(run.ranks)} ranks")
+    return " · ".join(parts)
+
+
+def _true_step(summary: Summary, true: StepTime) -> str:
+    """Return what a step takes without the profiler, and what that makes the GPU."""
+    text = (
+        f"{_ms(true.ns)} without the profiler"
+        f" ({_ms(true.min_ns)} to {_ms(true.max_ns)} over {true.steps} steps)"
+    )
+    if not summary.facts.gpu:
+        return text
+    busy = min(1.0, summary.part.gpu_busy / summary.part.count / true.ns)
+    return f"{text}, the GPU busy {units.share(busy, 1)} of it"
 
 
 def _device(summary: Summary) -> str:

@@ -33,13 +33,19 @@ def _row(summary: Summary) -> dict[str, str]:
     """Return a trace's figures; times are milliseconds a step."""
     facts, memory, found = summary.facts, summary.memory, summary.compute
     devices = summary.devices["name"].drop_nulls().unique().sort()
+    true = summary.rank.step_time if summary.rank else None
+    labels = summary.run.labels if summary.run else {}
     row = {
         "trace": plain_csv(facts.path),
         "incomplete": "true" if facts.incomplete else "false",
+        "labels": plain_csv(
+            " ".join(f"{key}={value}" for key, value in labels.items())
+        ),
         "device": plain_csv(" + ".join(devices)),
         "rank": _number(facts.rank),
         "steps": _number(summary.part.count if summary.steps.height else 0),
         "step_ms": _ms(summary.step_time),
+        "true_step_ms": _ms(true.ns) if true else "",
         "gpu_busy": _number(summary.gpu_busy, 4) if facts.gpu else "",
         "launches": _number(summary.launches, 1) if facts.gpu else "",
         "kernels_under_5_us": _number(summary.small_kernels, 4) if facts.gpu else "",

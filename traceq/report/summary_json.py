@@ -31,7 +31,12 @@ def render(summaries: Sequence[Summary]) -> str:
 
 def _trace(summary: Summary) -> dict[str, Any]:
     steps = summary.part.count
+    run, rank = summary.run, summary.rank
     return {
+        "run": {"command": run.command, "labels": dict(run.labels), "state": run.state}
+        if run
+        else None,
+        "true_step_time": asdict(rank.step_time) if rank and rank.step_time else None,
         "facts": asdict(summary.facts) | {"incomplete": summary.facts.incomplete},
         "devices": summary.devices.to_dicts(),
         "steps": summary.steps.to_dicts(),

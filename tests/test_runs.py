@@ -1,0 +1,174 @@
+"""A run folder of traceq collect is read as one thing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command import traceq as command
+from conftest import ROOT
+
+import traceq
+from traceq.cli.loading import load_recording
+from traceq.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRACE = ROOT / "fixtures" / "copies" / "trace.json.gz"
+STEP_TIME = {"ms": 13.2, "median_ms": 13.1, "min_ms": 13, "max_ms": 14, "steps": 20}
+
+
+def rank(number: int, **other: object) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "name": f"rank-{number}",
+        "rank": number,
+        "state": "done",
+        "step_time": STEP_TIME,
+        "trace": {"file": f"rank-{number}.trace.json.gz"},
+        "memory": None,
+        "missing": [],
+    } | other
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write(folder, [rank(0)])
+    shutil.copy(TRACE, folder / "rank-0.trace.json.gz")
+    (folder / "stderr.log").write_text("a warning\nanother\n")
+    return folder
+
+
+def write(folder: Path, ranks: list[dict[str, Any]], **other: object) -> None:
+    manifest = {
+        "format": 1,
+        "command": ["python", "train.py"],
+        "labels": {"seq_len": "512"},
+        "state": "finished",
+        "log": {"file": "stderr.log"},
+        "ranks": ranks,
+    }
+    (folder / "run.json").write_text(json.dumps(manifest | other))
+
+
+def test_the_trace_comes_with_its_run_and_its_true_step_time(run: Path) -> None:
+    trace = traceq.load(run)
+
+    assert trace.ops.height == traceq.load(TRACE).ops.height
+    assert trace.step_ns == 13_200_000
+    assert trace.run is not None
+    assert trace.run.command == ("python", "train.py")
+    assert trace.run.labels == {"seq_len": "512"}
+
+
+def test_a_trace_alone_has_no_run(run: Path) -> None:
+    trace = traceq.load(run / "rank-0.trace.json.gz")
+
+    assert (trace.run, trace.step_ns) == (None, None)
+
+
+def test_the_log_is_read_with_the_trace(run: Path) -> None:
+    recording = load_recording(run, log=None, cache=False)
+
+    assert recording.log is not None
+    assert recording.log["text"].to_list() == ["a warning", "another"]
+    assert recording.step_ns == 13_200_000
+
+
+def test_the_lowest_rank_is_loaded_unless_another_is_wanted(run: Path) -> None:
+    write(run, [rank(3), rank(0)])
+    shutil.copy(
+        ROOT / "fixtures" / "recompile" / "trace.json.gz", run / "rank-3.trace.json.gz"
+    )
+
+    assert traceq.load(run).facts.path.endswith("rank-0.trace.json.gz")
+    assert traceq.load(run, rank=3).facts.path.endswith("rank-3.trace.json.gz")
+
+
+def test_a_rank_that_is_not_there_is_named_with_those_that_are(run: Path) -> None:
+    with pytest.raises(InputError, match="there is no rank 7, the ranks are 0"):
+        traceq.load(run, rank=7)
+
+
+def test_a_file_has_no_rank() -> None:
+    with pytest.raises(UsageError, match="is no run folder, so it has no rank 1"):
+        traceq.load(TRACE, rank=1)
+
+
+def test_a_run_without_a_trace_says_why(run: Path) -> None:
+    why = {"what": "trace", "why": "the program ended while it warmed up"}
+    write(run, [rank(0, trace=None, missing=[why])])
+
+    with pytest.raises(InputError, match="no trace: the program ended while it warmed"):
+        traceq.load(run)
+
+
+def test_a_run_whose_launcher_was_killed_is_read_from_its_ranks(run: Path) -> None:
+    write(run, [], state="running")
+    (run / "rank-0.json").write_text(json.dumps(rank(0)))
+
+    trace = traceq.load(run)
+
+    assert trace.step_ns == 13_200_000
+    assert trace.run is not None
+    assert trace.run.state == "running"
+
+
+def test_a_manifest_reaches_no_file_outside_of_its_folder(run: Path) -> None:
+    shutil.copy(TRACE, run.parent / "outside.json.gz")
+    write(run, [rank(0, trace={"file": "../outside.json.gz"})])
+
+    with pytest.raises(InputError, match="has no trace"):
+        traceq.load(run)
+
+
+def test_a_newer_format_is_refused(run: Path) -> None:
+    write(run, [rank(0)], format=2)
+
+    with pytest.raises(InputError, match="newer traceq"):
+        traceq.load(run)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["", "[1]", "null", '{"ranks": 3, "command": 4, "labels": [], "log": "x"}'],
+)
+def test_a_broken_manifest_is_no_crash(broken: str, run: Path) -> None:
+    (run / "run.json").write_text(broken)
+
+    with pytest.raises(InputError, match="has no trace"):
+        traceq.load(run)
+
+
+@pytest.mark.parametrize("ms", [None, "fast", -1, 0, 1e300])
+def test_a_step_time_that_is_none_is_not_used(ms: object, run: Path) -> None:
+    write(run, [rank(0, step_time=STEP_TIME | {"ms": ms})])
+
+    assert traceq.load(run).step_ns is None
+
+
+def test_the_summary_shows_command_labels_and_true_step(run: Path) -> None:
+    said = command("summary", str(run)).out
+
+    assert "python train.py · seq_len=512" in said
+    assert "13.20 ms without the profiler" in said
+
+
+def test_the_summary_of_several_ranks_has_a_row_each(run: Path) -> None:
+    write(run, [rank(0), rank(1)])
+    shutil.copy(TRACE, run / "rank-1.trace.json.gz")
+
+    lines = command("summary", str(run)).out.splitlines()
+
+    assert [line.split()[0] for line in lines] == ["trace", "rank-0", "rank-1"]
+
+
+def test_lint_takes_the_true_step_time(run: Path) -> None:
+    said = command("lint", str(run)).out
+
+    assert "13.2 ms measured without the profiler" in said
