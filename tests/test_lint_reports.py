@@ -350,7 +350,7 @@ def test_github_annotates_the_users_line() -> None:
 def test_a_concise_report_is_a_line_for_each_finding() -> None:
     lines = lint_concise.render(ordinary()).splitlines()
 
-    assert lines[0].startswith("src/train.py:31: warning ABC001 too slow (")
+    assert lines[0].startswith("src/train.py:31: warning ABC001 too slow; ")
     assert lines[1] == "run/trace.json: info ABC001 odd"
     assert any(line.startswith("the configuration allows ABC001") for line in lines)
 
@@ -359,8 +359,8 @@ def test_a_full_report_says_what_could_not_look_and_ends_in_a_verdict() -> None:
     text = lint_full.render(ordinary(), width=100, color=False)
 
     assert "ABC001 too-slow" in text
-    assert "  at      src/train.py:31 main in Net_0\n" in text
-    assert "  instead be fast\n" in text
+    assert "  at       src/train.py:31 main in Net_0\n" in text
+    assert "  instead  be fast\n" in text
     assert "Could not look:\n  LOG001: there is no log" in text
     assert "ABC002 is allowed at src/train.py:31 main in Net_0: it is meant" in text
     assert "1 finding; 1 minor one; 2 rules looked, 1 could not" in text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def render(report: Report) -> str:
-    """Return ``place: severity CODE message (cost)`` for each finding."""
+    """Return ``place: severity CODE message; cost`` for each finding."""
     lines = []
     for outcome in report.outcomes:
         for finding in outcome.findings:
@@ -22,7 +22,7 @@ def render(report: Report) -> str:
             lines.append(
                 f"{printable(at or outcome.name)}: {finding.severity.value}"
                 f" {finding.code} {printable(finding.message)}"
-                + (f" ({cost})" if cost else "")
+                + (f"; {cost}" if cost else "")
             )
         lines += [f"{words.title(outcome)}: {note}" for note in words.notes(outcome)]
         lines.append(f"{words.title(outcome)}: {words.verdict(outcome)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import PurePath
+from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.finding import Evidence, Finding
-    from traceq.lint.engine import Outcome, Report, Skipped
+    from traceq.lint.engine import Outcome, Report
+
+_PAIR = 2
 
 
 def title(outcome: Outcome) -> str:
@@ -63,6 +66,8 @@ def cost(finding: Finding, outcome: Outcome) -> str:
             text for text, ns in ((gpu, finding.gpu_ns), (host, finding.host_ns)) if ns
         ]
         return f"{' and '.join(both)} a step"
+    if bound.by == "host" and not finding.host_ns:
+        return f"{gpu} a step, but the step is bound by the host"
     if bound.by == "host" and finding.gpu_ns > finding.host_ns:
         return f"{of_step}; {gpu} a step, but the step is bound by the host"
     if bound.by == "gpu" and not finding.gpu_ns:
@@ -90,13 +95,24 @@ def skipped(outcome: Outcome) -> list[tuple[str, str]]:
     """Return the codes of rules that could not look, by the reason."""
     by_reason = sorted(outcome.skipped, key=lambda rule: (rule.reason, rule.code))
     return [
-        (", ".join(_ranges(list(rules))), printable(reason))
+        (", ".join(_ranges([rule.code for rule in rules])), printable(reason))
         for reason, rules in groupby(by_reason, key=lambda rule: rule.reason)
     ]
 
 
-def _ranges(rules: Sequence[Skipped]) -> list[str]:
-    return [rule.code for rule in rules]
+def _ranges(codes: Sequence[str]) -> list[str]:
+    """Write codes that follow each other as a range."""
+    runs: list[list[str]] = []
+    for code in codes:
+        number = int(code.lstrip(ascii_uppercase))
+        before = runs[-1][-1] if runs else ""
+        if before == f"{code.rstrip(digits)}{number - 1:03}":
+            runs[-1].append(code)
+        else:
+            runs.append([code])
+    return [
+        f"{run[0]} to {run[-1]}" if len(run) > _PAIR else ", ".join(run) for run in runs
+    ]
 
 
 def verdict(outcome: Outcome) -> str:

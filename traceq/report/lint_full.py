@@ -44,12 +44,9 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
         yield ""
         yield "Minor:"
         for finding in minor:
-            where = words.place(finding)
-            text = f"{finding.code} {printable(finding.message)}"
-            text += f" ({words.cost(finding, outcome)})" * bool(
-                words.cost(finding, outcome)
-            )
-            yield from _wrapped(text + f", {where}" * bool(where), width, indent=2)
+            parts = [f"{finding.code} {printable(finding.message)}"]
+            parts += [words.cost(finding, outcome), words.place(finding)]
+            yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
     if outcome.skipped:
         yield ""
         yield "Could not look:"
@@ -69,27 +66,27 @@ def _block(
     if finding.severity is Severity.error:
         head += " (error)"
     cost = words.cost(finding, outcome)
-    yield bold(head, color=color) + (f"  {cost}" if cost else "")
+    if cost and len(head) + len(cost) + 2 <= width:
+        yield f"{bold(head, color=color)}  {cost}"
+    else:
+        yield bold(head, color=color)
+        yield from _wrapped(cost, width, indent=2)
     yield from _wrapped(printable(finding.message), width, indent=2)
     lines = [("at", words.place(finding))]
     lines += [
         (printable(entry.what), words.evidence(entry)) for entry in finding.evidence
     ]
     lines += [("instead", printable(finding.advice))]
-    for label, text in lines:
-        if text:
-            yield from _labelled(label, text, width)
-
-
-def _labelled(label: str, text: str, width: int) -> Iterator[str]:
-    first = f"  {label:<{_LABEL - 3}} "
-    yield from textwrap.wrap(
-        text,
-        max(width, _LABEL + 20),
-        initial_indent=first,
-        subsequent_indent=" " * len(first),
-        break_on_hyphens=False,
-    ) or [first.rstrip()]
+    known = [(label, text) for label, text in lines if text]
+    widest = min(_LABEL, max((len(label) for label, _ in known), default=0))
+    for label, text in known:
+        yield from textwrap.wrap(
+            text,
+            max(width, 2 * _LABEL),
+            initial_indent=f"  {label:<{widest}}  ",
+            subsequent_indent=" " * (widest + 4),
+            break_on_hyphens=False,
+        )
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
