@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 .PHONY: demo test check clean
 
 demo: $(VENV)/installed
-	$(BIN)/traceq summary fixtures/attn_mask_fmha/trace.json.gz
+	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
 
 test: $(VENV)/test-installed check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: $(VENV)/test-installed
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,13 +32,15 @@ class Answer:
 def traceq(*arguments: str | Path, width: int | None = None) -> Answer:
     """Call the command line in this process; without a width, as into a pipe."""
     out, err = io.StringIO(), io.StringIO()
-    environment = {"COLUMNS": str(width)} if width else {}
+    environment = {key: os.environ[key] for key in os.environ if key != "COLUMNS"}
+    if width:
+        environment["COLUMNS"] = str(width)
     argv = ["traceq", *map(str, arguments)]
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         patch.object(sys, "argv", argv),
-        patch.dict("os.environ", environment),
+        patch.dict("os.environ", environment, clear=True),
     ):
         try:
             main()

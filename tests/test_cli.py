@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from command import traceq
-from conftest import FIXTURES
+from conftest import FIXTURES, ROOT
 
 from traceq import __version__
 from traceq.cli import summary
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     "",
+    "lint",
+    "rules",
+    "rule",
+    "test",
     "summary",
     "query",
     "schema",
@@ -44,6 +49,8 @@ def test_every_help_shows_an_example_that_works(
     for name in ("trace.json.gz", "before.json.gz", "after.json.gz"):
         (tmp_path / name).write_bytes(TRACE.read_bytes())
     (tmp_path / "trace.json").write_bytes(gzip.decompress(TRACE.read_bytes()))
+    (tmp_path / "train.log").write_text("step 1\n")
+    shutil.copytree(ROOT / "rules" / "sync", tmp_path / "ci" / "my_rules")
 
     shown = traceq(*command.split(), "--help", width=200)
     (example,) = re.findall(r"Example: +traceq (.*)", shown.out)
@@ -51,7 +58,7 @@ def test_every_help_shows_an_example_that_works(
 
     assert shown.status == 0
     assert example.startswith(command)
-    assert (done.status, done.err) == (0, "")
+    assert (done.status, done.err) == (example.startswith("lint"), "")
     assert done.out
 
 
@@ -65,7 +72,7 @@ def test_it_says_its_version() -> None:
         (["sumary", "x"], "Did you mean 'summary'?"),
         (["summary", "--formt", "json", "x"], "--format"),
         (["summary", "--format", "xml", "x"], "'text', 'json', 'csv', 'markdown'"),
-        (["summary"], "Missing argument 'TRACE'"),
+        (["summary"], "Missing argument 'PATH'"),
         (["schema", "kernel"], "there are ops, kernels,"),
     ],
 )

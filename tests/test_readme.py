@@ -6,10 +6,14 @@ import ast
 import contextlib
 import io
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from command import traceq
 from conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = "fixtures/attn_mask_fmha/trace.json.gz"
@@ -20,20 +24,50 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def test_the_demo_is_what_the_summary_prints() -> None:
+def test_the_demo_is_what_lint_prints() -> None:
     found = re.search(
         r"<!-- demo -->\n```\n(.*?)```\n<!-- /demo -->", README, re.DOTALL
     )
 
     assert found is not None
-    assert found[1] == traceq("summary", DEMO, width=80).out
+    assert found[1] == traceq("lint", "--fail-on", "error", DEMO, width=80).out
 
 
-def test_make_demo_runs_that_summary() -> None:
+def test_the_table_of_rules_is_what_the_rules_are() -> None:
+    found = re.search(r"<!-- rules -->\n(.*?)<!-- /rules -->", README, re.DOTALL)
+
+    assert found is not None
+    assert found[1] == traceq("rules", "--markdown").out
+
+
+def test_the_rule_that_the_page_on_rules_shows_passes_its_own_examples(
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "rules" / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "sort_in_step.py").write_text(code)
+
+    assert traceq("test", tmp_path).out == "2 of 2 examples hold\n"
+
+
+def test_the_configuration_that_the_readme_shows_is_accepted(tmp_path: Path) -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    (tmp_path / "traceq.toml").write_text(text)
+    (tmp_path / "ci" / "my_rules").mkdir(parents=True)
+
+    answer = traceq("lint", DEMO, "--config", tmp_path / "traceq.toml")
+
+    assert "ATT001" in answer.out
+    assert answer.status == 1
+
+
+def test_make_demo_runs_that_lint() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 
     assert re.search(
-        rf"^demo:.*\n\t\$\(BIN\)/traceq summary {DEMO}$", makefile, re.MULTILINE
+        rf"^demo:.*\n\t\$\(BIN\)/traceq lint --fail-on error {DEMO}$",
+        makefile,
+        re.MULTILINE,
     )
 
 
@@ -68,7 +102,8 @@ def test_every_command_in_the_readme_exists(command: str) -> None:
 
 
 def test_the_readme_names_the_commands_there_are() -> None:
-    assert {"summary", "query", "schema", "cache clear"} <= set(commands())
+    there = {"lint", "rules", "rule", "test", "summary", "query", "schema"}
+    assert there | {"collect", "cache clear"} == set(commands())
 
 
 def test_every_environment_variable_is_one_that_traceq_reads() -> None:

@@ -32,11 +32,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Read what PyTorch's profiler recorded and say what is in it.\n\n"
-        "Works on saved traces, without a GPU and without torch: plain or gzipped, of"
-        " every torch, from kilobytes to gigabytes."
+        "Say what is wrong in a GPU trace, where in your code, what it costs and what"
+        " to write instead.\n\n"
+        "Works on saved traces of PyTorch's profiler, without a GPU and without torch:"
+        " plain or gzipped, of every torch, from kilobytes to gigabytes."
     ),
-    epilog="Example:  [bold]traceq summary trace.json.gz[/bold]",
+    epilog="Example:  [bold]traceq lint trace.json.gz[/bold]",
 )
 
 
@@ -59,7 +60,7 @@ def _traceq(
         ),
     ] = False,
 ) -> None:
-    """Read what PyTorch's profiler recorded and say what is in it."""
+    """Say what is wrong in a GPU trace."""
 
 
 app.command(
