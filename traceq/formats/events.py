@@ -148,17 +148,18 @@ def decode(
 
     pieces = _pieces(chunk, separator.decode())
     tally.events += len(pieces)
-    texts = pieces.to_frame("text").lazy()
-    cut = texts.with_columns(_KEYS).select(**_columns(layout)).with_columns(good=_GOOD)
-    events = cut.collect(engine="in-memory")
-    odd = (
-        texts.with_columns(events["good"])
-        .with_row_index("at")
-        # Arrows between events say nothing that the events' ids do not say.
-        .filter(~pl.col("good"), ~pl.col("text").str.contains(_FLOW))
-        .collect(engine="in-memory")
+    texts = pieces.to_frame("text")
+    cut = (
+        texts.lazy()
+        .with_columns(_KEYS)
+        .select(**_columns(layout))
+        .with_columns(good=_GOOD)
     )
-    tally.flows += int((~events["good"]).sum()) - odd.height
+    events = cut.collect(engine="in-memory")
+    others = texts.with_row_index("at").filter(~events["good"])
+    # Arrows between events say nothing that the events' ids do not say.
+    odd = others.filter(~others["text"].str.contains(_FLOW))
+    tally.flows += others.height - odd.height
     rows += _decode_odd(odd, separator.decode(), tally)
     good = events.filter("good").select(*EVENTS)
     return pl.concat([good, _framed(rows, tally)]) if rows else good, tally
