@@ -90,24 +90,24 @@ def _from_args(column: Column) -> pl.Expr:
     return args.str.extract(rf'"{key}":{_W}"([^"]*)"').cast(pl.Categorical)
 
 
-def _inputs() -> pl.Expr:
+def _with_inputs(events: pl.LazyFrame) -> pl.LazyFrame:
     """Cut out the four lists of inputs as one text: they repeat together."""
     args = pl.col("args")
-    lists = [args.str.find(f'"{key}":', literal=True) for key in _INPUTS]
-    first, last = pl.min_horizontal(lists), pl.max_horizontal(lists)
-    ids = [args.str.find(f'"{key}":', literal=True) for key in _IDS]
-    end = pl.min_horizontal(pl.when(at > last).then(at) for at in ids)
-    text = args.cast(pl.Binary).bin.slice(
-        first, end.fill_null(args.str.len_bytes()) - first
-    )
-    return text.cast(pl.String).cast(pl.Categorical)
+    # Step by step: each step's columns are computed once for all that need them.
+    found = events.with_columns(
+        args.str.find(f'"{key}":', literal=True).alias(key) for key in _INPUTS + _IDS
+    ).with_columns(first=pl.min_horizontal(_INPUTS), last=pl.max_horizontal(_INPUTS))
+    ids = (pl.when(pl.col(key) > pl.col("last")).then(key) for key in _IDS)
+    end = pl.min_horizontal(ids).fill_null(args.str.len_bytes())
+    text = args.cast(pl.Binary).bin.slice(pl.col("first"), end - pl.col("first"))
+    return found.with_columns(inputs=text.cast(pl.String).cast(pl.Categorical))
 
 
 def _columns(table: str) -> dict[str, pl.Expr]:
     found = schema.TABLES[table].columns.items()
     columns = {name: _from_args(column) for name, column in found if column.arg}
     if table == "ops":
-        columns["inputs"] = _inputs()
+        columns["inputs"] = pl.col("inputs")
         columns["call_stack"] = (
             pl.col("args")
             .str.extract(rf'"Call stack":{_W}"([^"]+)"')
@@ -230,19 +230,15 @@ def _by_process(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
-    # Lazily, so that what several columns need is computed once.
-    return (
-        events.lazy()
-        .select(
-            "name",
-            "lane",
-            "ts",
-            pl.col("dur").fill_null(0).clip(lower_bound=0),
-            **_COLUMNS[table],
-            **_from_category(table, category),
-        )
-        .collect(engine="in-memory")
-    )
+    frame = _with_inputs(events.lazy()) if table == "ops" else events.lazy()
+    return frame.select(
+        "name",
+        "lane",
+        "ts",
+        pl.col("dur").fill_null(0).clip(lower_bound=0),
+        **_COLUMNS[table],
+        **_from_category(table, category),
+    ).collect(engine="in-memory")
 
 
 def _from_category(table: str, category: str) -> dict[str, pl.Expr]:
