@@ -91,6 +91,8 @@ class Finding:
     """The ops it was seen by."""
     kernels: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The kernels it was seen by."""
+    calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
+    """The runtime calls it was seen by, where these are in no op."""
 
     @property
     def fingerprint(self) -> str:

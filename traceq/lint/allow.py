@@ -68,7 +68,7 @@ def lies_in(finding: Finding, trace: Trace, allowed: pl.DataFrame) -> bool:
         (rule == finding.name.upper())
         | rule.str.contains(_CODE) & pl.lit(finding.code).str.starts_with(rule)
     )
-    if not mine.height or not (finding.ops or finding.kernels):
+    if not mine.height:
         return False
     by_kernel = trace.kernels.filter(pl.col("id").is_in(list(finding.kernels)))
     ids = {*finding.ops, *by_kernel["op"].drop_nulls().to_list()}
@@ -79,9 +79,11 @@ def lies_in(finding: Finding, trace: Trace, allowed: pl.DataFrame) -> bool:
             seen.select(pl.coalesce("forward", "id")).to_series().implode()
         )
     )
-    inside = seen.select("id", "ts", "thread").join_where(
+    calls = trace.runtime.filter(pl.col("id").is_in(list(finding.calls)))
+    moments = pl.concat([seen["ts"], calls["ts"]]).unique().to_frame("ts")
+    inside = moments.join_where(
         mine,
         pl.col("ts") >= pl.col("start"),
         pl.col("ts") < pl.col("end"),
     )
-    return seen.height > 0 and inside["id"].n_unique() == seen.height
+    return moments.height > 0 and inside["ts"].n_unique() == moments.height

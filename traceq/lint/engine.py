@@ -215,6 +215,7 @@ def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
             host_ns=sum(one.host_ns for one in everything),
             ops=first.ops.union(*(one.ops for one in others)),
             kernels=first.kernels.union(*(one.kernels for one in others)),
+            calls=first.calls.union(*(one.calls for one in others)),
         )
 
 

@@ -150,6 +150,7 @@ class Rule:
         explains: Iterable[str] = (),
         ops: Iterable[int] = (),
         kernels: Iterable[int] = (),
+        calls: Iterable[int] = (),
     ) -> Finding:
         """Return a finding of this rule; times and counts are per step."""
         return Finding(
@@ -168,4 +169,5 @@ class Rule:
             explains=frozenset(explains),
             ops=frozenset(ops),
             kernels=frozenset(kernels),
+            calls=frozenset(calls),
         )

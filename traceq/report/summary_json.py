@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.text import place, plain_json
+from traceq.report.text import as_unicode, place, plain_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,11 @@ def _trace(summary: Summary) -> dict[str, Any]:
         if run
         else None,
         "true_step_time": asdict(rank.step_time) if rank and rank.step_time else None,
-        "facts": asdict(summary.facts) | {"incomplete": summary.facts.incomplete},
+        "facts": asdict(summary.facts)
+        | {
+            "path": as_unicode(summary.facts.path),
+            "incomplete": summary.facts.incomplete,
+        },
         "devices": summary.devices.to_dicts(),
         "steps": summary.steps.to_dicts(),
         "averaged_steps": steps if summary.steps.height else 0,

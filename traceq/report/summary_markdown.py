@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from traceq.analysis.summary import Summary
 
 # A name from a trace must stay text: no tag, no cell border, no formatting.
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "`": "\\`", "*": "\\*"}
+_ENTITIES = {
+    "\\": "\\\\",
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "|": "\\|",
+    "`": "\\`",
+    "*": "\\*",
+}
 _ENTITIES |= {"_": "\\_", "[": "\\[", "]": "\\]", "#": "\\#"}
 
 
