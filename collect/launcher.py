@@ -177,16 +177,27 @@ class Launch:
         manifest.write(self.file, self.facts)
         _remove_halves(self.folder)
 
+    def _why_no_step(self) -> str:
+        by = self.options.steps_by
+        if by == "time":
+            return (
+                f"the program ended within {self.options.warmup} s of importing torch,"
+                " which are its warm-up: shorten it with --warmup"
+            )
+        if by != "auto":
+            return f"no step was seen by {by}: try another --steps-by"
+        return (
+            "no step was seen: no optimizer stepped and no module was called often"
+            " enough; say what a step is with --steps-by"
+        )
+
     def _why_nothing(self) -> str:
         """Return why no process recorded anything."""
         failed = self.signs / "failed"
         if failed.exists():
             return f"a fault of traceq: {failed.read_text()}"
         if self._has("torch"):
-            return (
-                "no step was seen: no optimizer stepped and no module was called often"
-                " enough; say what a step is with --steps-by"
-            )
+            return self._why_no_step()
         if self._has("python"):
             return "the program never imported torch"
         return run_facts.why_no_python(self.options.command)

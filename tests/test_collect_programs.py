@@ -354,6 +354,15 @@ def test_a_program_without_steps_is_recorded_by_time(tmp_path: Path) -> None:
     assert any(one["name"] == "aten::sin" for one in run.events())
 
 
+def test_a_program_that_ends_within_the_warm_up_by_time_is_told_so(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, "import torch", ("--steps-by", "time"))
+    assert run.status == 2
+    assert "ended within 10 s of importing torch" in run.err
+    assert "shorten it with --warmup" in run.err
+
+
 def test_then_exit_stops_the_program_well(tmp_path: Path) -> None:
     program = LOOP + "import atexit\natexit.register(print, 'left')\nwhile True: step()"
     run = collect_program(tmp_path, program, (*QUICK, "--then-exit"))
