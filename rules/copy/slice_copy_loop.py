@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.gpu import used_gpu
 from traceq.analysis.owners import same_place
-from traceq.analysis.slices import backward_of_slices, slice_writes
+from traceq.analysis.slices import backward_of_slices, slice_gradients, slice_writes
 from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines, module_line
 from traceq.lint.words import counted, shape, time
@@ -52,7 +52,9 @@ class SliceCopyLoop(Rule):
     Looks for ``out[:, i] = x``: an ``aten::copy_`` of the program right after a
     ``select`` or ``slice``, at many positions of a tensor of the same shape, in the
     same function and step. The same position in many tensors, as in a key-value cache,
-    is no loop.
+    is no loop. And the other way around: ``tensor[i]`` in a loop, whose backward
+    (``SelectBackward0``, ``SliceBackward0``) fills a gradient as large as the whole
+    tensor for each slice, and adds them all up.
 
     ## Why is this bad?
 
@@ -62,7 +64,9 @@ class SliceCopyLoop(Rule):
     ## How to fix it
 
     Collect the slices in a list and join them once: ``torch.stack(slices, dim=1)``.
-    Better, compute all of them in one go.
+    Better, compute all of them in one go. Where slices are read, cut them all at once
+    before the loop, ``slices = tensor.unbind(0)``: its backward joins the gradients
+    once.
 
     ## When it is wrong
 
@@ -91,13 +95,16 @@ class SliceCopyLoop(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group the writes by place and shapes, and count their positions."""
-        written = slice_writes(view.trace, view.ops)
+        """Look for slices that are written, and for gradients of slices read."""
+        yield from self._written(view)
+        yield from self._read(view)
+
+    def _loops(self, slices: pl.DataFrame) -> pl.DataFrame:
+        """Group slices by place and shapes, and count their positions."""
         places = same_place()
-        groups = (
-            written.with_columns(
-                slices=pl.col("at").n_unique().over(*places, "whole", "along", "step")
-            )
+        count = pl.col("at").n_unique().over(*places, "whole", "along", "step")
+        return (
+            slices.with_columns(slices=count)
             .filter(pl.col("slices") >= self.min_slices, pl.col("whole").is_not_null())
             .group_by(*places, "whole", "along")
             .agg(
@@ -110,6 +117,9 @@ class SliceCopyLoop(Rule):
             .with_columns(sharing=pl.len().over("whole"))
             .sort(*_PLACE, "whole", "along")
         )
+
+    def _written(self, view: View) -> Iterator[Finding]:
+        groups = self._loops(slice_writes(view.trace, view.ops))
         back = backward_of_slices(view.trace, view.kernels)
         for row in groups.iter_rows(named=True):
             forward = view.kernels.filter(pl.col("op").is_in(row["id"]))
@@ -142,6 +152,47 @@ class SliceCopyLoop(Rule):
                 ops=row["id"],
                 kernels=mine["id"],
             )
+
+    def _read(self, view: View) -> Iterator[Finding]:
+        groups = self._loops(slice_gradients(view.trace, view.ops))
+        nodes = groups["id"].explode()
+        made = view.kernels_under(pl.col("id").is_in(nodes.implode()))
+        for row in groups.iter_rows(named=True):
+            mine = made.filter(pl.col("root").is_in(row["id"]))
+            spent = int(mine["dur"].sum()) / view.steps
+            tensors = len(row["id"]) / row["slices"] / view.steps
+            left = _one_copy(view, row["whole"]) * tensors
+            yield self.finding(
+                f"the gradient of a {shape(row['whole'])} tensor is made anew, as a"
+                f" whole, for each of {counted(row['slices'], 'slice')} along dimension"
+                f" {row['along']}",
+                subject=f"gradients along {row['along']}",
+                place=view.place_of_group(row),
+                count=len(row["id"]) / view.steps,
+                gpu_ns=max(0.0, spent - left),
+                host_ns=row["host"] * (1 - 1 / row["slices"]) / view.steps,
+                evidence=[
+                    ("backward", time(spent)),
+                    ("tensors", f"{tensors:,.3g} a step"),
+                    *kernel_lines(view, mine["id"].to_list()),
+                    *module_line(row["module"]),
+                ],
+                data={"dims": row["whole"], "slices": row["slices"]},
+                advice=_cut_at_once(row),
+                ops=row["id"],
+                kernels=mine["id"],
+            )
+
+
+def _cut_at_once(row: dict[str, Any]) -> str:
+    along = row["along"]
+    cut = f"tensor.unbind({along})"
+    if any("slice" in name for name in row["cut"]):
+        cut = f"tensor.split(sizes, dim={along})"
+    return (
+        f"cut all slices at once before the loop, slices = {cut}: its backward joins"
+        " their gradients once; or compute all of them at once"
+    )
 
 
 def _one_copy(view: View, dims: list[int]) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from linting import case_findings, drawn_findings
 
 from traceq.lint.rule import inputs
+
+if TYPE_CHECKING:
+    from traceq.lint import Finding
 
 HALF, FLOAT = "c10::BFloat16", "float"
 COPIES_MS, FIXED_MS = 13.2, 3.487
@@ -206,3 +209,46 @@ def test_one_position_in_many_tensors_is_no_loop_over_slices() -> None:
     drawing, args = slice_loop([7, 7, 7, 7, 7])
 
     assert not drawn_findings(drawing, "CPY004", args=args)
+
+
+def _gradients(positions: list[int]) -> tuple[Finding, ...]:
+    """Lint a backward pass that makes a whole gradient for each of these slices."""
+    node = "[autograd::engine::evaluate_function: SelectBackward0 ]"
+    numbers = range(1, len(positions) + 1)
+    width = len(node)
+
+    def row(part: str) -> str:
+        return "".join(part.format(n=n).ljust(width) for n in numbers).rstrip()
+
+    drawing = "\n".join(
+        (
+            f"host  [ProfilerStep#1{' ' * (width * len(positions))}]",
+            "host   " + node * len(positions),
+            "host    " + row("[aten::select_backward.{n}            ]"),
+            "host     " + row("[cuLaunchKernel>{n}]"),
+            "gpu 7       " + row("[FillFunctor<{n}                   ]"),
+        )
+    )
+    types = [HALF, "ScalarList", "Scalar", "Scalar"]
+    shapes: list[list[int]] = [[64, 128], [], [], []]
+    args = {
+        f"aten::select_backward.{n}": inputs(
+            shapes, types, values=["", "[4, 64, 128]", "0", str(at)]
+        )
+        for n, at in zip(numbers, positions, strict=True)
+    }
+    return drawn_findings(drawing, "CPY004", args=args)
+
+
+def test_a_gradient_that_is_made_slice_by_slice_is_found() -> None:
+    (finding,) = _gradients([0, 1, 2, 3])
+
+    assert finding.message == (
+        "the gradient of a [4,64,128] tensor is made anew, as a whole, for each of 4"
+        " slices along dimension 0"
+    )
+    assert "unbind(0)" in finding.advice
+
+
+def test_the_same_slice_of_many_tensors_is_no_loop_in_the_backward_either() -> None:
+    assert not _gradients([2, 2, 2, 2])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.copies import nth
-from traceq.analysis.owners import plain_names
+from traceq.analysis.owners import named, plain_names
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ _CUTTING = ("aten::select", "aten::slice")
 _VIEWING = ("aten::view", "aten::expand", "aten::expand_as", "aten::reshape")
 _WRITING = "aten::copy_"
 _BACKWARD = r"^torch::autograd::CopySlices$"
+# What makes the gradient of a whole tensor from that of one slice, and the node of
+# autograd around it, which also adds the gradients up.
+_UNCUTTING = ("aten::select_backward", "aten::slice_backward")
+_NODE = r"evaluate_function: (Select|Slice)Backward\d*$"
+_SIZES = r"-?\d+"
 
 
 def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
@@ -64,3 +69,27 @@ def backward_of_slices(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         .join(wholes, on="inputs", how="left", maintain_order="left")
         .drop("inputs")
     )
+
+
+def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return where the backward pass makes a whole gradient for one slice.
+
+    These are autograd's nodes, with the place of the forward op. ``whole`` is the shape
+    of the gradient, ``along`` and ``at`` say which slice of it is not zero, ``cut`` is
+    the op that cut it out.
+    """
+    node = nearest(
+        trace.ops["parent"], trace.ops["name"].cast(pl.String).str.contains(_NODE)
+    )
+    made = ops.filter(named(ops, _UNCUTTING)).select("id", "inputs", "name")
+    values = trace.inputs.select(
+        inputs="id",
+        whole=nth("values", 1).str.extract_all(_SIZES).cast(pl.List(pl.Int64)),
+        along=nth("values", 2),
+        at=nth("values", 3),
+    )
+    found = made.select(
+        "inputs", cut=pl.col("name").cast(pl.String), id=node.gather(made["id"])
+    ).drop_nulls("id")
+    nodes = ops.drop("inputs").join(found, on="id", maintain_order="left")
+    return nodes.join(values, on="inputs", how="left", maintain_order="left")
