@@ -150,7 +150,9 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     batch_and_heads = pl.col("left_before").list.get(0)
 
     def shaped(sequence: pl.Expr, width: pl.Expr) -> pl.Expr:
-        return pl.concat_list(pl.lit(1, pl.Int64), batch_and_heads, sequence, width)
+        # As long as the others: older Polars do not stretch a literal to no rows.
+        one = pl.repeat(1, pl.len(), dtype=pl.Int64)
+        return pl.concat_list(one, batch_and_heads, sequence, width)
 
     left, right = pl.col("left_before").list, pl.col("right_before").list
     return (
