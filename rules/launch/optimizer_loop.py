@@ -139,6 +139,8 @@ def _advice(optimizer: str, torch: str) -> str:
         return "update many parameters at once with torch._foreach_*, or compile step()"
     if torch.startswith("1."):
         return f"use a newer torch: {optimizer} updates many at once from 2.0 on"
+    if optimizer == "SGD":
+        return "torch.optim.SGD(…, fused=True) (torch 2.3 on), and no foreach=False"
     if optimizer in _FUSED:
         return f"torch.optim.{optimizer}(…, fused=True), and no foreach=False"
     return f"leave foreach=False out of torch.optim.{optimizer}(…)"

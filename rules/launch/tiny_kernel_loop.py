@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 # A mixture of experts picks tokens, runs the expert on them, adds the result back.
 _PICK = ("aten::where", "aten::nonzero", "aten::index", "aten::masked_select")
 _RUN = ("aten::linear", "aten::mm", "aten::addmm", "aten::matmul")
-_ADD = (
-    "aten::index_add_",
-    "aten::index_put_",
-    "aten::scatter_add_",
-    "aten::index_copy_",
+_ADD = tuple(
+    f"aten::{op}{in_place}"
+    for op in ("index_add", "index_put", "scatter_add", "index_copy")
+    for in_place in ("_", "")
 )
 # With one kernel a round it is a loop of copies or of updates, which others look for.
 _FEWEST_LAUNCHES = 2

@@ -84,6 +84,8 @@ _METHODS = {
 }
 # A copy to the GPU is followed by a wait that is short, unless the GPU is behind.
 _LONG_US = 50
+# Larger ones from pageable memory are CPY003's, which counts their waits as well.
+_LARGE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class ImplicitDeviceSync(Rule):
     host calls a blocking function of CUDA or HIP, or copies to pageable memory, while a
     step is open. A value that is on the CPU already costs nothing and is not reported;
     nor is the wait with which the profiler itself ends, nor those of the allocator, of
-    compiling, and of recording CUDA graphs. The cost is the lesser of the wait and of
+    compiling, and of recording CUDA graphs. Large copies from pageable memory to the
+    GPU are CPY003's, with their waits. The cost is the lesser of the wait and of
     the time that the GPU idles then: without the wait its next work could begin by so
     much earlier.
 
@@ -147,9 +150,15 @@ class ImplicitDeviceSync(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by the op that the user called, and by place."""
+        large = view.copies.filter(
+            pl.col("part") == "pageable", pl.col("bytes") >= _LARGE_BYTES
+        )
+        to_gpu = pl.col("copies").eq_missing("to GPU")
+        named = to_gpu & pl.col("op").is_in(large["op"].drop_nulls().implode())
         waits = waits_in_ops(view.trace, view.part).filter(
             pl.col("wait") >= self.min_wait_us * 1000,
-            pl.col("copies").ne_missing("to GPU") | (pl.col("wait") >= _LONG_US * 1000),
+            ~to_gpu | (pl.col("wait") >= _LONG_US * 1000),
+            ~named,
         )
         called = outermost(view.trace, list(_WRITTEN)).gather(waits["op"])
         rows = (

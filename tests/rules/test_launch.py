@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from linting import case_findings
+from linting import case_findings, drawn_findings
 
 # Steps that the GPU bounds, though most look in their trace as if the host did.
 GPU_BOUND = {
@@ -103,3 +103,30 @@ def test_an_old_torch_is_told_to_be_replaced() -> None:
 
     assert "161 parameters" in found.message
     assert found.advice == "use a newer torch: SGD updates many at once from 2.0 on"
+
+
+@pytest.mark.parametrize("add", ["aten::index_add ", "aten::index_add_"])
+def test_experts_are_known_by_how_results_are_added_in_place_or_not(add: str) -> None:
+    ops = f"[aten::where       ][aten::linear      ][{add}  ]"
+    width = len(ops)
+    rounds = range(8)
+    launches = "".join(
+        "".join(f"[cuLaunch>{3 * n + k}]".ljust(20) for k in (1, 2, 3)).ljust(width)
+        for n in rounds
+    )
+    kernels = "".join(
+        "".join(f"[k<{3 * n + k}]".ljust(20) for k in (1, 2, 3)).ljust(width)
+        for n in rounds
+    )
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * width * 8}]
+        host   [moe.py(8): forward{" " * (width * 8 - 8)}]
+        host    {ops * 8}
+        host     {launches.rstrip()}
+        gpu 7         {kernels.rstrip()}
+        """,
+        "LCH001",
+    )
+
+    assert found.message.startswith("a loop over 8 experts")

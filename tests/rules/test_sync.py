@@ -103,3 +103,18 @@ def test_the_wait_with_which_the_profiler_ends_is_not_reported_without_steps() -
         """,
         "SYN",
     )
+
+
+def test_a_batch_from_pageable_memory_is_no_wait_beside_its_copy() -> None:
+    case = "public/v100_resnet50_workers0.json.gz"
+
+    assert case_findings(case, "CPY003")
+    assert not case_findings(case, "SYN001")
+
+
+def test_a_small_copy_that_waits_long_is_a_wait() -> None:
+    found = case_findings("public/v100_tp2_rank0.json.gz", "SYN001")
+
+    assert "a copy to the GPU makes the host wait for the GPU 5 times a step" in [
+        finding.message for finding in found
+    ]
