@@ -1,0 +1,396 @@
+"""Read a CUDA memory snapshot into tables."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.errors import InputError
+from traceq.formats.pickles import collecting_paused, read_pickle
+from traceq.model.schema import ID, NUMBER, TEXT
+from traceq.model.snapshot import (
+    ACTIONS,
+    SNAPSHOT_TABLES,
+    STATES,
+    Snapshot,
+    SnapshotFacts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_MICROSECOND = 1000
+_CHUNK = 100_000
+_ACTIVE = ("active_allocated", "active_pending_free")
+
+# What the wrong kind of value raises on its way into a table.
+_MISFITS = (
+    AttributeError,
+    LookupError,
+    OverflowError,
+    TypeError,
+    ValueError,
+    pl.exceptions.PolarsError,
+)
+
+_SINCE = (
+    # the oldest torch whose snapshots have this key, the newest first
+    ("events", "pool_id", "2.12"),
+    ("events", "user_metadata", "2.10"),
+    ("events", "compile_context", "2.8"),
+    ("top", "external_annotations", "2.5"),
+    ("top", "allocator_settings", "2.3"),
+    ("events", "time_us", "2.2"),
+    ("segments", "segment_pool_id", "2.1"),
+    ("top", "device_traces", "2.0"),
+)
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Return the snapshot in a ``.pickle`` or ``.pickle.gz``, of any torch since 1.13.
+
+    Nothing in the file is run. What is no snapshot raises an ``InputError``.
+    """
+    with collecting_paused():
+        content, size = read_pickle(path)
+        try:
+            return _snapshot(content, path, size)
+        except _MISFITS:
+            msg = (
+                f"{path} is a pickle, but no memory snapshot: give what"
+                " torch.cuda.memory._dump_snapshot wrote"
+            )
+            raise InputError(msg) from None
+
+
+def _snapshot(content: Any, path: Path, size: int) -> Snapshot:  # noqa: ANN401
+    # Before torch 2.0 the list of segments was all there was.
+    top: dict[str, Any]
+    top = {"segments": content} if isinstance(content, list) else content
+    segments, traces = top["segments"], top.get("device_traces", [])
+    rows = sum(map(len, traces)) + sum(len(segment["blocks"]) for segment in segments)
+    if rows > size:
+        # One list, named again and again, can be many rows in few bytes.
+        raise ValueError(rows)
+    since = _since(top)
+    stacks = _Stacks()
+    tables = {
+        "segments": _segments(segments, stacks),
+        "blocks": _blocks(segments, stacks),
+        "annotations": _annotations(top.get("external_annotations", [])),
+        "settings": _settings(top.get("allocator_settings", {})),
+        "events": _events(traces, stacks),
+        "frames": stacks.frames(),
+        "stacks": stacks.stacks(),
+    }
+    tables["devices"] = _devices(tables)
+    start = _start(tables["events"], tables["annotations"])
+    for name in ("events", "annotations"):
+        tables[name] = tables[name].with_columns(pl.col("ts") - start)
+    facts = SnapshotFacts(
+        path=str(path),
+        unpacked_bytes=size,
+        start_ns=start,
+        torch_from=since,
+        history=not tables["events"].is_empty(),
+        stacks=not tables["stacks"].is_empty(),
+        damage=tuple(_damage(tables["devices"])),
+    )
+    return Snapshot(facts, **tables)
+
+
+def _since(top: dict[str, Any]) -> str:
+    """Return the oldest torch whose snapshots have the keys that this one has."""
+    nothing: dict[str, Any] = {}
+    segment = next(iter(top["segments"]), nothing)
+    event = next(
+        (trace[-1] for trace in top.get("device_traces", ()) if trace), nothing
+    )
+    places = {"top": top, "segments": segment, "events": event}
+    return next((torch for place, key, torch in _SINCE if key in places[place]), "")
+
+
+def _events(traces: list[list[Any]], stacks: _Stacks) -> pl.DataFrame:
+    """Return all devices' events; empties the traces, which are large, on its way."""
+    parts = [_shaped("events", _event_columns([], 0, stacks))]
+    for device, trace in enumerate(traces):
+        for start in range(0, len(trace), _CHUNK):
+            chunk = trace[start : start + _CHUNK]
+            trace[start : start + _CHUNK] = [None] * len(chunk)
+            parts.append(_shaped("events", _event_columns(chunk, device, stacks)))
+    return _numbered("events", pl.concat(parts))
+
+
+def _event_columns(
+    events: list[Any], device: int, stacks: _Stacks
+) -> dict[str, pl.Series]:
+    return {
+        "device": pl.repeat(device, len(events), dtype=NUMBER, eager=True),
+        "action": _one_of(ACTIONS, _needed(events, "action")),
+        "address": _numbers(_values(events, "addr")),
+        "size": _numbers(_needed(events, "size")),
+        "stream": _numbers(_values(events, "stream")),
+        "ts": _numbers(_values(events, "time_us")) * _MICROSECOND,
+        "stack": _numbers(stacks.numbers(_values(events, "frames"))),
+        "device_free": _numbers(_values(events, "device_free")),
+        "pool": _texts(_pools(_values(events, "pool_id"))),
+        "compile_context": _texts(_values(events, "compile_context")),
+        "user_metadata": _texts(_values(events, "user_metadata")),
+    }
+
+
+def _segments(segments: list[Any], stacks: _Stacks) -> pl.DataFrame:
+    columns = {
+        "device": _numbers(_needed(segments, "device")),
+        "address": _numbers(_needed(segments, "address")),
+        "size": _numbers(_needed(segments, "total_size")),
+        "allocated": _numbers(_needed(segments, "allocated_size")),
+        "active": _numbers(_needed(segments, "active_size")),
+        "requested": _numbers(_values(segments, "requested_size")),
+        "stream": _numbers(_values(segments, "stream")),
+        "kind": _texts(_values(segments, "segment_type")),
+        "pool": _texts(_pools(_values(segments, "segment_pool_id"))),
+        "expandable": pl.Series(
+            _values(segments, "is_expandable"), dtype=pl.Boolean(), strict=True
+        ),
+        "stack": _numbers(stacks.numbers(_values(segments, "frames"))),
+    }
+    return _numbered("segments", _shaped("segments", columns))
+
+
+def _blocks(segments: list[Any], stacks: _Stacks) -> pl.DataFrame:
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    counts = [len(segment["blocks"]) for segment in segments]
+    of_segment = [at for at, count in enumerate(counts) for _ in range(count)]
+    # Before torch 2.1 a block had a history, its latest tensor first, and no address.
+    latest: list[dict[str, Any]]
+    latest = [next(iter(block.get("history", ())), {}) for block in blocks]
+    asked = [
+        block.get("requested_size", last.get("real_size", block["size"]))
+        if block["state"] in _ACTIVE
+        else 0
+        for block, last in zip(blocks, latest, strict=True)
+    ]
+    frames = [
+        block.get("frames", last.get("frames"))
+        for block, last in zip(blocks, latest, strict=True)
+    ]
+    columns = {
+        "segment": _numbers(of_segment),
+        "device": _numbers([segments[at]["device"] for at in of_segment]),
+        "address": _numbers(list(_addresses(segments))),
+        "size": _numbers(_needed(blocks, "size")),
+        "requested": _numbers(asked),
+        "state": _one_of(STATES, _needed(blocks, "state")),
+        "stack": _numbers(stacks.numbers(frames)),
+    }
+    return _numbered("blocks", _shaped("blocks", columns))
+
+
+def _addresses(segments: list[Any]) -> Iterator[int]:
+    """Yield where each block begins: blocks lie one after the other in a segment."""
+    for segment in segments:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            address = block.get("address", address)
+            yield address
+            address += block["size"]
+
+
+def _annotations(annotations: list[Any]) -> pl.DataFrame:
+    columns = {
+        "device": _numbers(_values(annotations, "device")),
+        "name": _texts(_needed(annotations, "name")),
+        "stage": _texts(_needed(annotations, "stage")),
+        "ts": _numbers(_values(annotations, "time_us")) * _MICROSECOND,
+    }
+    return _numbered("annotations", _shaped("annotations", columns))
+
+
+def _settings(settings: dict[str, Any]) -> pl.DataFrame:
+    """Return settings by name; those of a dict as ``name.key``."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": found for key, found in value.items()}
+        else:
+            flat[name] = value
+    if not all(isinstance(value, str | int | float) for value in flat.values()):
+        raise TypeError
+    columns = {"name": list(flat), "value": [str(value) for value in flat.values()]}
+    return pl.DataFrame(columns, schema=SNAPSHOT_TABLES["settings"].dtypes)
+
+
+def _devices(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return the allocator's totals of each device that has any."""
+    events, blocks = tables["events"], tables["blocks"]
+    of_segments = (
+        tables["segments"]
+        .group_by("device")
+        .agg(
+            segments=pl.len(),
+            reserved=pl.sum("size"),
+            allocated=pl.sum("allocated"),
+        )
+    )
+    asked, state = pl.col("requested"), pl.col("state")
+    allocs = events.filter(pl.col("action") == "alloc")
+    recorded = blocks.filter(state.is_in(_ACTIVE), pl.col("stack").is_not_null())
+    parts = (
+        of_segments,
+        events.group_by("device").agg(events=pl.len()),
+        blocks.group_by("device").agg(
+            requested=asked.filter(state == _ACTIVE[0]).sum(),
+            pending=asked.filter(state == _ACTIVE[1]).sum(),
+        ),
+        # A ring buffer keeps the newest events: if the tensor that holds a block came
+        # while events were recorded, only being overwritten takes its event away.
+        recorded.join(allocs, on=["device", "address"], how="anti")
+        .group_by("device")
+        .agg(lost=pl.len()),
+    )
+    devices = pl.concat([part.select("device") for part in parts]).unique()
+    for part in parts:
+        devices = devices.join(part, on="device", how="left")
+    return _shaped("devices", devices.sort("device").fill_null(0).to_dict())
+
+
+def _damage(devices: pl.DataFrame) -> Iterator[str]:
+    """Say of each device whether its history has lost its beginning."""
+    for device, lost in (
+        devices.filter(pl.col("events") > 0, pl.col("lost") > 0)
+        .select("device", "lost")
+        .iter_rows()
+    ):
+        tensors = f"{lost:,} live block" + ("s" if lost > 1 else "")
+        yield (
+            f"the beginning of device {device}'s history was overwritten: {tensors}"
+            " came while it was recorded, but their events are gone; record again"
+            " with a larger max_entries"
+        )
+
+
+def _start(events: pl.DataFrame, annotations: pl.DataFrame) -> int | None:
+    """Return the first time in the file."""
+    times = pl.concat([events["ts"], annotations["ts"]]).min()
+    return times if isinstance(times, int) else None
+
+
+class _Stacks:
+    """Call stacks and their frames, each kept once."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[Any, Any, Any], int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        # A snapshot names the same frame object again and again. Looking objects up
+        # by id is right only as long as they live, so they are kept.
+        self._kept: list[Any] = []
+        self._frame_by_id: dict[int, int] = {}
+        self._stack_by_ids: dict[tuple[int, ...], int] = {}
+
+    def numbers(self, stacks: Iterable[Any]) -> list[int | None]:
+        """Return each stack's number; none where there is no stack."""
+        seen: dict[int, int | None] = {}
+        found = []
+        for stack in stacks:
+            key = id(stack)
+            if key not in seen:
+                seen[key] = self._stack(stack) if stack else None
+            found.append(seen[key])
+        return found
+
+    def _stack(self, stack: list[Any]) -> int:
+        ids = tuple(map(id, stack))
+        number = self._stack_by_ids.get(ids)
+        if number is None:
+            key = tuple(map(self._frame, stack))
+            number = self._stacks.setdefault(key, len(self._stacks))
+            self._stack_by_ids[ids] = number
+        return number
+
+    def _frame(self, frame: dict[str, Any]) -> int:
+        number = self._frame_by_id.get(id(frame))
+        if number is None:
+            key = (frame["filename"], frame["line"], frame["name"])
+            number = self._frames.setdefault(key, len(self._frames))
+            self._frame_by_id[id(frame)] = number
+            self._kept.append(frame)
+        return number
+
+    def stacks(self) -> pl.DataFrame:
+        """Return the stacks table."""
+        dtypes = SNAPSHOT_TABLES["stacks"].dtypes
+        frames = pl.Series(list(map(list, self._stacks)), dtype=dtypes["frames"])
+        return _numbered("stacks", pl.DataFrame({"frames": frames}))
+
+    def frames(self) -> pl.DataFrame:
+        """Return the frames table."""
+        columns = {
+            # A file's name may hold bytes that are no text.
+            "file": _texts([_clean(file) for file, _, _ in self._frames]),
+            "line": _numbers([line for _, line, _ in self._frames]),
+            "function": _texts([_clean(name) for _, _, name in self._frames]),
+        }
+        return _numbered("frames", _shaped("frames", columns))
+
+
+def _clean(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _values(rows: list[Any], key: str) -> list[Any]:
+    """Return one value of each row; none where it has none."""
+    try:
+        return list(map(itemgetter(key), rows))
+    except KeyError:
+        return [row.get(key) for row in rows]
+
+
+def _needed(rows: list[Any], key: str) -> list[Any]:
+    """Return one value of each row, which every snapshot has."""
+    return list(map(itemgetter(key), rows))
+
+
+def _numbers(values: list[Any]) -> pl.Series:
+    return pl.Series(values, dtype=NUMBER, strict=True)
+
+
+def _texts(values: list[Any]) -> pl.Series:
+    """Return texts; each distinct one is copied once, however often it is named."""
+    places: dict[Any, int] = {}
+    at = [places.setdefault(value, len(places)) for value in values]
+    texts = pl.Series(list(places), dtype=pl.String(), strict=True).cast(TEXT)
+    return texts.gather(pl.Series(at, dtype=ID))
+
+
+def _one_of(names: Sequence[str], values: list[Any]) -> pl.Series:
+    """Return texts of a known few; others, of a torch to come, as ``other``."""
+    known = {name: at for at, name in enumerate(names)}
+    other = known["other"]
+    at = pl.Series([known.get(value, other) for value in values], dtype=ID)
+    return pl.Series(names, dtype=pl.Enum(names)).gather(at)
+
+
+def _pools(pools: list[Any]) -> list[str | None]:
+    """Return the two numbers of each pool as one text."""
+    found: dict[Any, str | None] = {None: None}
+    for pool in pools:
+        if pool not in found:
+            first, second = pool
+            found[pool] = f"{first:d}.{second:d}"
+    return [found[pool] for pool in pools]
+
+
+def _shaped(table: str, columns: Mapping[str, pl.Series]) -> pl.DataFrame:
+    """Return the columns of a table in its order and types, but for its id."""
+    dtypes = SNAPSHOT_TABLES[table].dtypes
+    dtypes.pop("id", None)
+    frame = pl.DataFrame(dict(columns))
+    return frame.select(list(dtypes)).cast(pl.Schema(dtypes))
+
+
+def _numbered(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    return SNAPSHOT_TABLES[table].shaped(frame.with_row_index("id"))
