@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceq.analysis.attention import fallbacks, flash_saving
+from traceq.analysis.eras import newer_than
 from traceq.analysis.gpu import used_gpu
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs
 from traceq.lint.evidence import attention_lines, dtype, kernel_lines, module_line
@@ -177,7 +178,7 @@ class AttentionFallback(Rule):
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("backend", "causes", "query", "key")},
-            advice=f"in {most['function']}: {advice}" if most["function"] else advice,
+            advice=_told(view, most["function"], advice),
             severity=Severity.info if guess else None,
             ops=[op for row in rows for op in row["ops"]],
             kernels=kernels,
@@ -205,3 +206,10 @@ def _words(call: dict[str, Any]) -> tuple[str, str]:
         why, advice = why + ", and it has an attn_mask", advice + "; then see ATT001"
     because = "" if why.startswith("for ") else "because "
     return because + why.format(**known), advice.format(**known)
+
+
+def _told(view: View, function: str | None, advice: str) -> str:
+    """Say where to do it, and what of it needs a newer torch."""
+    newer = newer_than(view.trace.facts, advice)
+    notes = "".join(f"; {name} needs torch {first}" for name, first in newer.items())
+    return (f"in {function}: " if function else "") + advice + notes

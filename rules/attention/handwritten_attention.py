@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from traceq.analysis.attention import HALF, flash_saving
+from traceq.analysis.eras import newer_than
 from traceq.analysis.gpu import used_gpu
 from traceq.analysis.handwritten import handwritten_attention
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
@@ -142,7 +143,7 @@ class HandwrittenAttention(Rule):
                 *module_line(most["modules"]),
             ],
             data={"scores": scores, "steps": list(steps), "type": most["type"]},
-            advice=f"in {most['function']}: {advice}" if most["function"] else advice,
+            advice=_told(view, most["function"], advice),
             ops=[op for row in rows for op in row["ops"]],
             kernels=kernels,
         )
@@ -184,3 +185,10 @@ def _advice(row: dict[str, Any]) -> str:
             f"call {_SDPA.format(f', attn_mask=mask{dropout}')}; see ATT001 for masks"
         )
     return f"call {_SDPA.format(dropout)}"
+
+
+def _told(view: View, function: str | None, advice: str) -> str:
+    """Say where to do it, and what of it needs a newer torch."""
+    newer = newer_than(view.trace.facts, advice)
+    notes = "".join(f"; {name} needs torch {first}" for name, first in newer.items())
+    return (f"in {function}: " if function else "") + advice + notes

@@ -12,6 +12,7 @@ from traceq.analysis.attention import (
     mask_shape,
     triangles,
 )
+from traceq.analysis.eras import newer_than
 from traceq.analysis.gpu import used_gpu
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import attention_lines, dtype, kernel_lines, module_line
@@ -183,7 +184,7 @@ class MaskedAttentionFallback(Rule):
             data={
                 key: most[key] for key in ("backend", "kind", "mask", "query", "key")
             },
-            advice=f"in {most['function']}: {advice}" if most["function"] else advice,
+            advice=_told(view, most["function"], advice),
             ops=[op for row in rows for op in row["ops"]],
             kernels=kernels,
         )
@@ -195,3 +196,10 @@ def _mask(row: dict[str, Any]) -> str:
         return ""
     kind = "bool" if row["mask_type"] == "bool" else f"{dtype(row['mask_type'])} added"
     return f"{kind} {shape(size)}, "
+
+
+def _told(view: View, function: str | None, advice: str) -> str:
+    """Say where to do it, and what of it needs a newer torch."""
+    newer = newer_than(view.trace.facts, advice)
+    notes = "".join(f"; {name} needs torch {first}" for name, first in newer.items())
+    return (f"in {function}: " if function else "") + advice + notes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from linting import case_findings, outcome
 
+from traceq.analysis.eras import newer_than
 from traceq.lint.rule import inputs
 from traceq.loading import load
 from traceq.recording import Recording
@@ -211,3 +213,21 @@ def test_without_a_cause_in_the_arguments_nothing_is_claimed() -> None:
 
     assert code == "ATT002"
     assert message.endswith("for no cause that its arguments show")
+
+
+@pytest.mark.parametrize(
+    ("torch", "notes"),
+    [
+        ("", {"FlexAttention": "2.5", "torch.nn.attention.varlen": "2.10"}),
+        ("2.4", {"FlexAttention": "2.5", "torch.nn.attention.varlen": "2.10"}),
+        ("2.8", {"torch.nn.attention.varlen": "2.10"}),
+        ("2.10", {}),
+    ],
+)
+def test_advice_says_what_an_older_torch_lacks(
+    torch: str, notes: dict[str, str]
+) -> None:
+    facts = replace(load_drawn("host [aten::mm]").facts, torch_from=torch)
+
+    advice = "pack (torch.nn.attention.varlen), or use FlexAttention"
+    assert newer_than(facts, advice) == notes
