@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from command import traceq
+from conftest import FIXTURES
 from linting import bundled_rules
 
 from traceq.finding import Place, Severity
@@ -387,3 +388,24 @@ def test_markdown_is_a_table_with_the_details_folded_away() -> None:
     assert "| **warning** | ABC001 too slow | src/train.py:31 main in Net\\_0 |" in text
     assert "<details><summary>ABC001 too-slow</summary>" in text
     assert text.count("<details>") == text.count("</details>") == 2
+
+
+def test_a_report_goes_into_a_new_file_only_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "trace.json.gz"
+    trace.write_bytes(FIXTURES[0].read_bytes())
+    file = tmp_path / "report.txt"
+
+    first = traceq("lint", trace, "--output", file)
+    second = traceq("lint", trace, "--output", file)
+    third = traceq("lint", trace, "--output", file, "--overwrite")
+    over_the_trace = traceq("lint", trace, "--output", trace, "--overwrite")
+
+    assert (first.status, first.out) == (1, "")
+    assert second.status == 2
+    assert "exists already: give another name, or --overwrite" in second.err
+    assert third.status == 1
+    assert file.read_text().startswith(str(trace))
+    assert over_the_trace.status == 2
+    assert trace.read_bytes() == FIXTURES[0].read_bytes()

@@ -62,8 +62,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = Format.full,
     file: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write to this file.", metavar="FILE"),
+        typer.Option("--output", "-o", help="Write to this new file.", metavar="FILE"),
     ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Write over an older report in that place."),
+    ] = False,
     select: Annotated[
         list[str] | None,
         typer.Option(help="Run only these: codes, prefixes or names.", metavar="RULE"),
@@ -100,6 +104,8 @@ def command(  # noqa: PLR0913 - one parameter an option
 
     Exits 0 if there is nothing to fail on, 1 if there is, 2 if traceq could not work.
     """
+    if file is not None:
+        _refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     wanted = read_config(config) if config else find_config(Path.cwd())
     wanted = _overridden(wanted, select, ignore, packs, fail_on)
     rules = load_rules(wanted.packs)
@@ -115,6 +121,18 @@ def command(  # noqa: PLR0913 - one parameter an option
     else:
         _write(file, text)
     _exit(report, unread=len(paths) - len(recordings))
+
+
+def _refuse_to_lose(file: Path, read: list[Path], *, overwrite: bool) -> None:
+    """Raise if writing to a file would lose what is in it."""
+    if not file.exists():
+        return
+    if any(other.exists() and file.samefile(other) for other in read):
+        msg = f"{file} is what is linted and will not be overwritten: give another name"
+        raise UsageError(msg)
+    if not overwrite:
+        msg = f"{file} exists already: give another name, or --overwrite"
+        raise UsageError(msg)
 
 
 def _overridden(
