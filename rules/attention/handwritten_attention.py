@@ -23,6 +23,11 @@ _MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
 _ADDING = ("aten::add", "aten::add_")
 _FLEX = "use FlexAttention under torch.compile and write {} in its score_mod"
 _SDPA = "F.scaled_dot_product_attention(query, key, value{})"
+# The module of torch that leaves fused attention to return the weights, its default.
+_MODULE = "MultiheadAttention"
+_NO_WEIGHTS = (
+    "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
+)
 # In float32 there are no flash kernels, only somewhat faster ones.
 _SAVED_IN_FLOAT32 = 0.5
 
@@ -38,6 +43,7 @@ class HandwrittenAttention(Rule):
 
     Looks for a softmax between two batched matrix products, of which the first makes
     what softmax is given and the second takes what it returns, by their shapes.
+    ``nn.MultiheadAttention`` does the same if it has to return its weights.
 
     ## Why is this bad?
 
@@ -48,7 +54,8 @@ class HandwrittenAttention(Rule):
 
     Call ``F.scaled_dot_product_attention``: a causal mask becomes ``is_causal=True``,
     dropout ``dropout_p``, the factor before softmax ``scale``. What changes the scores
-    in other ways (a bias, a soft cap) is a ``score_mod`` of FlexAttention.
+    in other ways (a bias, a soft cap) is a ``score_mod`` of FlexAttention. Call
+    ``nn.MultiheadAttention`` with ``need_weights=False``.
 
     ## When it is wrong
 
@@ -111,9 +118,11 @@ class HandwrittenAttention(Rule):
             if row["type"] in HALF:
                 saving = flash_saving(row, gpu, causal=_causal(row))
             place = (row["file"], row["line"], row["function"], row["layers"])
-            groups.setdefault(place, []).append(row | {"saving": saving})
-        for found in groups.values():
-            yield self._finding(view, found)
+            ours = _MODULE in (row["module"] or "").rpartition("/")[2]
+            found = groups.setdefault((*place, ours), [])
+            found.append(row | {"saving": saving, "ours": ours})
+        for same in groups.values():
+            yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[dict[str, Any]]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["scores"]))
@@ -122,11 +131,13 @@ class HandwrittenAttention(Rule):
         scores = most["scores"]
         width = 2 if most["type"] in HALF else 4
         steps = [name.removeprefix("aten::") for name in most["steps"] or ()]
-        advice = _advice(most)
+        what, advice = "attention is written by hand", _advice(most)
+        if most["ours"]:
+            what, advice = f"nn.{_MODULE} runs op by op", _NO_WEIGHTS
         return self.finding(
-            f"attention is written by hand {times(calls)} a step: its scores"
+            f"{what} {times(calls)} a step: its scores"
             f" {shape(scores)} go through memory between product, softmax and product",
-            subject="attention",
+            subject=_MODULE if most["ours"] else "attention",
             place=view.place(most),
             count=calls,
             gpu_ns=sum(row["saving"] for row in rows) / view.steps,

@@ -29,7 +29,10 @@ _NAMES = {
     "weights": ("casts of weights and their gradients by autocast", "see CPY006"),
     "loss": ("casts for the loss", "see LOS001"),
     "cast": ("casts that the program asks for", "see CPY002 for those it undoes"),
-    "autocast": ("casts of activations by autocast", "part of autocast"),
+    "autocast": (
+        "casts that ops make inside",
+        "by autocast, or by a dtype that the op is given",
+    ),
     "backward": ("the backward of views, slices and joins", "part of the backward"),
     "join": ("cat and stack", ""),
     "layout": ("contiguous, clone and reshape", "see CPY005 for those it undoes"),

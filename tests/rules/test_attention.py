@@ -231,3 +231,34 @@ def test_advice_says_what_an_older_torch_lacks(
 
     advice = "pack (torch.nn.attention.varlen), or use FlexAttention"
     assert newer_than(facts, advice) == notes
+
+
+def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() -> None:
+    half = [HALF] * 3
+    (found,) = outcome(
+        Recording(
+            "drawn",
+            load_drawn(
+                """
+                host [ProfilerStep#1                                                  ]
+                host  [model.py(52): forward                                         ]
+                host   [nn.Module: MultiheadAttention_0                             ]
+                host    [aten::bmm          ] [aten::_softmax     ] [aten::baddbmm  ]
+                host    [cudaLaunchKernel>1 ] [cudaLaunchKernel>2 ] [cudaLaunch>3   ]
+                gpu 7               [gemm<1         ][softmax<2    ]      [gemm<3    ]
+                """,
+                {
+                    "aten::bmm": inputs([[96, 1024, 64], [96, 64, 1024]], half[:2]),
+                    "aten::_softmax": inputs([[96, 1024, 1024]], half[:1]),
+                    "aten::baddbmm": inputs(
+                        [[1], [96, 1024, 1024], [96, 1024, 64]], half
+                    ),
+                },
+                H200,
+            ),
+        ),
+        "ATT003",
+    ).findings
+
+    assert found.message.startswith("nn.MultiheadAttention runs op by op once a step")
+    assert found.advice.startswith("in forward: pass need_weights=False")

@@ -252,3 +252,22 @@ def test_a_gradient_that_is_made_slice_by_slice_is_found() -> None:
 
 def test_the_same_slice_of_many_tensors_is_no_loop_in_the_backward_either() -> None:
     assert not _gradients([2, 2, 2, 2])
+
+
+def test_a_cast_inside_an_op_is_not_said_to_be_autocasts() -> None:
+    # softmax(x, dtype=torch.float32) casts as well, in a program without autocast.
+    (finding,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                 ]
+        host   [aten::softmax                                ]
+        host    [aten::to                 ]
+        host     [aten::copy_            ]
+        host      [cudaLaunchKernel>1    ]
+        gpu 7                         [direct_copy_kernel_cuda<1]
+        """,
+        "CPY001",
+        args={"aten::copy_": inputs([[64, 64]] * 2, [FLOAT, HALF])},
+    )
+
+    assert "casts that ops make inside" in finding.message
+    assert "by autocast" not in finding.message
