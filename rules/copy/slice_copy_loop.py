@@ -190,7 +190,7 @@ def _cut_at_once(row: dict[str, Any]) -> str:
     if any("slice" in name for name in row["cut"]):
         cut = f"tensor.split(sizes, dim={along})"
     return (
-        f"cut all slices at once before the loop, slices = {cut}: its backward joins"
+        f"cut all slices at once, slices = {cut}: its backward joins"
         " their gradients once; or compute all of them at once"
     )
 

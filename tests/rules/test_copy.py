@@ -271,3 +271,63 @@ def test_a_cast_inside_an_op_is_not_said_to_be_autocasts() -> None:
 
     assert "casts that ops make inside" in finding.message
     assert "by autocast" not in finding.message
+
+
+def _round_trip(op: str, given: dict[str, Any]) -> tuple[Finding, ...]:
+    """Lint a cast to 32 bits and back with one op in between."""
+    both = [[8, 64], [8, 64], []]
+    return drawn_findings(
+        f"""
+        host  [ProfilerStep#1                                               ]
+        host   [model.py(7): forward                                       ]
+        host    [aten::to             ] [{op:<13}] [aten::to         ]
+        host     [aten::_to_copy     ]                   [aten::_to_copy ]
+        host      [aten::copy_      ]                     [aten::copy_.x]
+        host       [cudaLaunchKern>1]                      [cudaLaunch>2]
+        gpu 7                       [direct_copy_kernel<1] [copy_kernel<2]
+        """,
+        "CPY002",
+        args={
+            "aten::copy_": inputs(both, [FLOAT, HALF, "Scalar"]),
+            "aten::copy_.x": inputs(both, [HALF, FLOAT, "Scalar"]),
+            op: given,
+        },
+    )
+
+
+def test_a_product_with_a_number_needs_no_cast() -> None:
+    assert _round_trip("aten::mul", inputs([[8, 64], []], [FLOAT, "double"]))
+
+
+def test_rotary_embeddings_with_angles_in_32_bits_have_a_reason_to_cast() -> None:
+    assert not _round_trip("aten::mul", inputs([[8, 64], [64]], [FLOAT, FLOAT]))
+
+
+def test_a_matrix_product_in_32_bits_has_a_reason_to_cast() -> None:
+    assert not _round_trip("aten::linear", inputs([[8, 64], [64, 64]], [FLOAT] * 2))
+
+
+@pytest.mark.parametrize(("dims", "findings"), [([8, 64], 0), ([4, 4], 1)])
+def test_a_clone_that_a_called_function_writes_to_is_needed(
+    dims: list[int], findings: int
+) -> None:
+    both = [[8, 64], [8, 64], []]
+    found = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                 ]
+        host   [model.py(7): forward                                         ]
+        host    [aten::clone          ] [model.py(3): halve                 ]
+        host     [aten::copy_        ]   [aten::mul_                       ]
+        host      [cudaMemcpyAsync>2]
+        gpu 7            [Memcpy DtoD (Device -> Device)<2]
+        """,
+        "CPY005",
+        args={
+            "aten::copy_": inputs(
+                both, [FLOAT, FLOAT, "Scalar"], [[64, 1], [64, 1], []]
+            ),
+            "aten::mul_": inputs([dims, []], [FLOAT, "double"]),
+        },
+    )
+
+    assert len(found) == findings

@@ -31,10 +31,11 @@ _EXACT = (
 def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     """Return casts by the program from 16 to 32 bits after which the next is back.
 
-    Both casts are at the same place of the
-    program and of the same number of elements; ``back`` and ``back_caller`` are the
-    request and the caller of the second. Places that also compute sums or powers of as
-    many elements in 32 bits want to have them, and are left out.
+    Both casts are at the same place of the program and of the same number of elements;
+    ``back`` and ``back_caller`` are the request and the caller of the second. Places
+    that also compute sums or powers of as many elements in 32 bits want to have them,
+    and are left out, as are casts between which a tensor of 32 bits and
+    other shape comes in.
     """
     keys = ["step", *_PLACE, "numel"]
     casts = moved.filter(
@@ -55,8 +56,26 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         pl.col("back_src") == pl.col("dst"),
         pl.col("back_dst") == pl.col("src"),
     )
-    return pairs.join(
-        _exact(trace), on=[*_PLACE, "numel"], how="anti", nulls_equal=True
+    started = trace.ops["ts"]
+    return (
+        pairs.with_columns(
+            cast_at=started.gather(pairs["request"]),
+            back_at=started.gather(pairs["back"]),
+        )
+        .join(_exact(trace), on=[*_PLACE, "numel"], how="anti", nulls_equal=True)
+        .sort("back_at")
+        .join_asof(
+            _combining(trace),
+            left_on="back_at",
+            right_on="combined_by",
+            by=[*_PLACE, "numel"],
+            check_sortedness=False,
+        )
+        .filter(
+            pl.col("combined_by").is_null()
+            | (pl.col("combined_by") < pl.col("cast_at"))
+        )
+        .sort("ts", "id")
     )
 
 
@@ -66,6 +85,27 @@ def _exact(trace: Trace) -> pl.DataFrame:
     sizes = in_float.select(inputs="id", numel=elements())
     exact = trace.ops.filter(named(trace.ops, _EXACT))
     return exact.join(sizes, on="inputs").select(*_PLACE, "numel").unique()
+
+
+def _combining(trace: Trace) -> pl.DataFrame:
+    """Return when and where how many elements met a tensor of 32 bits and other shape.
+
+    Weights and the angles of a rotary embedding are such tensors; one of the same
+    shape may well have been cast itself.
+    """
+    both = trace.inputs.filter(
+        nth("types", 0) == FLOAT,
+        nth("types", 1) == FLOAT,
+        nth("dims", 1).list.len() > 0,
+        nth("dims", 0) != nth("dims", 1),
+    )
+    sizes = both.select(inputs="id", numel=elements())
+    outermost = trace.ops.filter(pl.col("parent").is_null())
+    return (
+        outermost.join(sizes, on="inputs")
+        .select(*_PLACE, "numel", combined_by=pl.col("ts") + pl.col("dur"))
+        .sort("combined_by")
+    )
 
 
 def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
@@ -144,6 +184,34 @@ def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     )
     return (
         clones.join(writing.select(_PLACE).unique(), on=_PLACE, how="anti")
+        .join(_written(trace, clones, writing), on=[*_PLACE, "dims"], how="anti")
         .join(before, on="request", how="left", maintain_order="left")
         .filter(pl.col("before").is_null() | (pl.col("before") != "aten::detach"))
+    )
+
+
+def _written(trace: Trace, clones: pl.DataFrame, writing: pl.DataFrame) -> pl.DataFrame:
+    """Return which clones may be written to by what their function calls.
+
+    That is where something of as many elements in each dimension is written to while
+    the function runs.
+    """
+    places = clones.select(*_PLACE, "dims").unique()
+    dims = trace.inputs.select(inputs="id", dims=nth("dims", 0))
+    writes = writing.select("thread", "ts", "inputs").join(dims, on="inputs")
+    running = trace.frames.select(
+        *_PLACE, "thread", "ts", end=pl.col("ts") + pl.col("dur")
+    )
+    return (
+        writes.join(places, on="dims")
+        .sort("ts")
+        .join_asof(
+            running.join(places, on=_PLACE, how="semi").sort("ts"),
+            on="ts",
+            by=["thread", *_PLACE],
+            check_sortedness=False,
+        )
+        .filter(pl.col("ts") < pl.col("end"))
+        .select(*_PLACE, "dims")
+        .unique()
     )
