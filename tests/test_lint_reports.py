@@ -244,6 +244,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "cost_ns": 0,
         "gpu_ns": 0,
         "host_ns": 26_000,
+        "cost_bytes": 0,
         "evidence": [],
         "data": {},
     }

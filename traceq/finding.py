@@ -87,6 +87,8 @@ class Finding:
     """Codes of findings that this one, seen in a log, is the reason of."""
     cost_ns: int = 0
     """What it costs per step, on what the step waits for; the engine says."""
+    cost_bytes: int = 0
+    """Memory that it holds, or that would be saved; 0 if it is not about memory."""
     ops: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The ops it was seen by."""
     kernels: frozenset[int] = field(default=frozenset(), repr=False, compare=False)

@@ -1,13 +1,16 @@
-"""What was recorded of one program: its trace, its log, its true step time."""
+"""What was recorded of one program: trace, log, true step time, memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import polars as pl
 
+    from traceq.model.snapshot import Snapshot
     from traceq.trace import Trace
 
 
@@ -22,3 +25,5 @@ class Recording:
     """The lines of what the program printed, as ``line`` and ``text``."""
     step_ns: int | None = None
     """What a step takes without the profiler, where that was measured."""
+    snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
+    """What the allocator did, by rank; one that was given alone is rank 0."""

@@ -54,7 +54,9 @@ Packs = Annotated[
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Traces, run folders or logs.", metavar="PATH"),
+        typer.Argument(
+            help="Traces, memory snapshots, run folders or logs.", metavar="PATH"
+        ),
     ],
     *,
     form: Annotated[
@@ -100,7 +102,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Say what is wrong in a trace, worst first, and what to write instead.
+    """Say what is wrong in a trace or a memory snapshot, worst first, and what to do.
 
     Exits 0 if there is nothing to fail on, 1 if there is, 2 if traceq could not work.
     """

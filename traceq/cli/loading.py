@@ -11,6 +11,7 @@ import typer
 from traceq.cli import output
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
+from traceq.formats.snapshot import read_snapshot
 from traceq.loading import load
 from traceq.recording import Recording
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _LOGS = (".log", ".txt", ".out", ".err")
+_SNAPSHOTS = (".pickle", ".pickle.gz", ".pkl", ".pkl.gz")
 
 NoCache = Annotated[
     bool,
@@ -45,10 +47,24 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
 
 
 def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
-    """Load what was recorded of a program: a trace, or a log alone."""
+    """Load what was recorded of a program: a trace, a snapshot, a log, or a run."""
     if path.suffix in _LOGS or path.name.endswith(".log.gz"):
         return Recording(str(path), log=read_log(path))
-    trace = load_shown(path, cache=cache)
-    logs = [log] if log else list(trace.run.logs) if trace.run else []
+    if is_snapshot(path):
+        lines = read_log(log) if log else None
+        return Recording(str(path), log=lines, snapshots={0: read_snapshot(path)})
+    run = read_run(path) if is_run(path) else None
+    ranks = run.ranks if run else ()
+    snapshots = {rank.rank: read_snapshot(rank.memory) for rank in ranks if rank.memory}
+    # Of a run that died before it was traced, memory may say why.
+    untraced = snapshots and not any(rank.trace for rank in ranks)
+    trace = None if untraced else load_shown(path, cache=cache)
+    logs = [log] if log else list(run.logs) if run else []
     lines = pl.concat(map(read_log, logs)) if logs else None
-    return Recording(str(path), trace, lines, trace.step_ns)
+    step_ns = trace.step_ns if trace else None
+    return Recording(str(path), trace, lines, step_ns, snapshots)
+
+
+def is_snapshot(path: Path) -> bool:
+    """Return whether a file is called as memory snapshots are."""
+    return path.is_file() and path.name.endswith(_SNAPSHOTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceq.finding import NOWHERE, Evidence, Finding, Place, Severity
 from traceq.lint.rule import Bad, Good, Need, Rule, inputs, option
+from traceq.lint.snapshot_view import SnapshotView
 from traceq.lint.view import View
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Place",
     "Rule",
     "Severity",
+    "SnapshotView",
     "View",
     "inputs",
     "option",

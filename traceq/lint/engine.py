@@ -11,6 +11,7 @@ from traceq.lint import allow
 from traceq.lint.config import configured
 from traceq.lint.rule import Need
 from traceq.lint.select import find_rule, selected
+from traceq.lint.snapshot_view import Memory, highest, snapshot_views
 from traceq.lint.view import View
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from traceq.lint.config import Allow, Config
     from traceq.lint.pack import Rules
     from traceq.lint.rule import Rule
+    from traceq.lint.snapshot_view import SnapshotView
     from traceq.model.facts import Facts
     from traceq.recording import Recording
 
@@ -80,6 +82,8 @@ class Outcome:
     allowed: tuple[Allowed, ...]
     checked: int
     """How many rules could look."""
+    memory: Memory | None = None
+    """The peak, where there is a memory snapshot."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +128,17 @@ def lint(recordings: Iterable[Recording], rules: Rules, config: Config) -> Repor
     return Report(tuple(outcomes), config.fail_on, tuple(unused))
 
 
-def run_rule(rule: Rule, recording: Recording, view: View | None) -> list[Finding]:
+def run_rule(
+    rule: Rule,
+    recording: Recording,
+    view: View | None,
+    memory: Sequence[SnapshotView] = (),
+) -> list[Finding]:
     """Return what one rule finds, in an order that does not depend on the file's."""
     found: Iterable[Finding] = ()
-    if Need.LOG not in rule.needs and view is not None:
+    if Need.SNAPSHOT in rule.needs:
+        found = _across_ranks(rule, memory)
+    elif Need.LOG not in rule.needs and view is not None:
         found = rule.check(view)
     elif recording.log is not None:
         found = rule.check_log(recording.log)
@@ -142,16 +153,17 @@ def _lint(
     used: set[Allow],
 ) -> Outcome:
     view = View(recording.trace, recording.step_ns) if recording.trace else None
+    memory = snapshot_views(recording)
     found: list[Finding] = []
     skipped: list[Skipped] = []
     crashed: list[Crashed] = []
     for rule in ready:
-        reason = _why_not(rule, recording, view)
+        reason = _why_not(rule, recording, view, memory)
         if reason:
             skipped.append(Skipped(rule.code, rule.name(), reason))
             continue
         try:
-            found += run_rule(rule, recording, view)
+            found += run_rule(rule, recording, view, memory)
         except Exception as error:  # noqa: BLE001 - the other rules go on
             text = f"{type(error).__name__}: {error}".partition("\n")[0]
             crashed.append(Crashed(rule.code, rule.name(), text))
@@ -168,11 +180,14 @@ def _lint(
         else:
             kept.append(finding)
     by_code = {rule.code: rule for rule in ready}
-    priced = [_priced(one, by_code[one.code], view) for one in _explained(kept)]
+    peak = highest(memory)
+    priced = [_priced(one, by_code[one.code], view, peak) for one in _explained(kept)]
     worth = [
         one
         for one in priced
-        if not by_code[one.code].priced or one.cost_ns >= config.min_cost_us * 1000
+        if not by_code[one.code].priced
+        or one.cost_bytes
+        or one.cost_ns >= config.min_cost_us * 1000
     ]
     return Outcome(
         name=recording.name,
@@ -185,19 +200,49 @@ def _lint(
         crashed=tuple(crashed),
         allowed=tuple(allowed),
         checked=len(ready) - len(skipped) - len(crashed),
+        memory=peak,
     )
 
 
-def _why_not(rule: Rule, recording: Recording, view: View | None) -> str:
+def _why_not(
+    rule: Rule,
+    recording: Recording,
+    view: View | None,
+    memory: Sequence[SnapshotView],
+) -> str:
     """Say why a rule cannot look; empty if it can."""
     if Need.LOG in rule.needs:
         return "" if recording.log is not None else Need.LOG.value
+    if Need.SNAPSHOT in rule.needs:
+        if not memory:
+            return Need.SNAPSHOT.value
+        # What one rank has is worth a look.
+        return min(("; ".join(one.lacks(rule.needs)) for one in memory), key=len)
     if view is None:
         return _NO_TRACE
     missing = [
         need.value for need in Need if need in rule.needs and not view.meets(need)
     ]
     return "; ".join(missing)
+
+
+def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Finding]:
+    """Yield what is found in any rank once, as it is where it holds the most."""
+    found: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
+    for view in memory:
+        if not view.lacks(rule.needs):
+            for finding in _merged(rule.check_snapshot(view)):
+                # Ranks differ in bytes, and so in sentences, but not in lines.
+                key = (finding.fingerprint, repr(finding.place))
+                found.setdefault(key, []).append((view.rank, finding))
+    for entries in found.values():
+        rank, worst = max(entries, key=lambda entry: (entry[1].cost_bytes, -entry[0]))
+        if len(memory) > 1:
+            ranks = sorted({number for number, _ in entries})
+            named = ", ".join(map(str, ranks))
+            text = f"{named}; the most on {rank}" if len(ranks) > 1 else named
+            worst = replace(worst, evidence=(*worst.evidence, Evidence("ranks", text)))
+        yield worst
 
 
 def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
@@ -213,6 +258,7 @@ def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
             count=sum(one.count for one in everything),
             gpu_ns=sum(one.gpu_ns for one in everything),
             host_ns=sum(one.host_ns for one in everything),
+            cost_bytes=sum(one.cost_bytes for one in everything),
             ops=first.ops.union(*(one.ops for one in others)),
             kernels=first.kernels.union(*(one.kernels for one in others)),
             calls=first.calls.union(*(one.calls for one in others)),
@@ -237,8 +283,13 @@ def _explained(found: Sequence[Finding]) -> list[Finding]:
     return kept
 
 
-def _priced(finding: Finding, rule: Rule, view: View | None) -> Finding:
+def _priced(
+    finding: Finding, rule: Rule, view: View | None, peak: Memory | None
+) -> Finding:
     """Say what a finding costs on what the step waits for, and if that matters."""
+    if peak and Need.SNAPSHOT in rule.needs:
+        minor = rule.priced and finding.cost_bytes < _WORTH_FIXING * peak.reserved
+        return replace(finding, severity=Severity.info) if minor else finding
     if view is None or not rule.priced:
         return finding
     cost = _cost(finding, view)
@@ -268,6 +319,7 @@ def _by_weight(finding: Finding) -> tuple[object, ...]:
         -finding.cost_ns,
         -finding.gpu_ns,
         -finding.host_ns,
+        -finding.cost_bytes,
         finding.code,
         place.file or "",
         place.line or 0,

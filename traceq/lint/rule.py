@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from traceq.lint.snapshot_view import SnapshotView
     from traceq.lint.view import View
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -34,6 +35,18 @@ class Need(Enum):
     STACKS = "stacks were not recorded: profile(with_stack=True)"
     OPS = "the trace has no operators: profile(activities=[CPU, CUDA])"
     LOG = "there is no log: give it with --log FILE, or record with traceq collect"
+    SNAPSHOT = (
+        "there is no memory snapshot: give what torch.cuda.memory._dump_snapshot wrote,"
+        " or record with traceq collect"
+    )
+    HISTORY = (
+        "the snapshot has no history: torch.cuda.memory._record_memory_history() must"
+        " run before what it is to show"
+    )
+    CALLERS = (
+        "the snapshot has no stacks: torch.cuda.memory._record_memory_history("
+        'context="all")'
+    )
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,8 @@ class Bad:
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Arguments of the drawn events, by name."""
     log: str = ""
+    history: str = ""
+    """A drawn memory snapshot."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,7 @@ class Good:
     drawing: str
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     log: str = ""
+    history: str = ""
 
 
 def inputs(
@@ -90,8 +106,8 @@ class Option:
 class Rule:
     """One thing to look for. Subclasses are its page: their docstring, and examples.
 
-    A rule looks at a trace (``check``), or at a program's log (``check_log``) if it
-    needs one.
+    A rule looks at a trace (``check``), or at a program's log (``check_log``) or a
+    memory snapshot (``check_snapshot``) if it needs one.
     """
 
     code: ClassVar[str]
@@ -134,6 +150,10 @@ class Rule:
         """Yield what a program's log says, whose lines have ``line`` and ``text``."""
         raise NotImplementedError
 
+    def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
+        """Yield what is wrong in a memory snapshot."""
+        raise NotImplementedError
+
     def finding(  # noqa: PLR0913 - a finding has this many sides
         self,
         message: str,
@@ -143,6 +163,7 @@ class Rule:
         count: float = 1,
         gpu_ns: float = 0,
         host_ns: float = 0,
+        cost_bytes: float = 0,
         evidence: Iterable[tuple[str, str]] = (),
         data: Mapping[str, Json] | None = None,
         advice: str | None = None,
@@ -164,6 +185,7 @@ class Rule:
             count=round(count),
             gpu_ns=round(gpu_ns),
             host_ns=round(host_ns),
+            cost_bytes=round(cost_bytes),
             evidence=tuple(Evidence(what, text) for what, text in evidence if text),
             data=data or {},
             explains=frozenset(explains),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traceq.finding import Severity
 from traceq.report.text import place as written_place
 from traceq.report.text import printable, short_kernel
-from traceq.units import share, time
+from traceq.units import share, size, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,26 @@ def title(outcome: Outcome) -> str:
 
 
 def facts(outcome: Outcome) -> str:
-    """Return how many steps of what length, and what they wait for."""
+    """Return how many steps of what length, what they wait for, and the peak."""
+    return "; ".join(filter(None, (_time(outcome), _memory(outcome))))
+
+
+def _memory(outcome: Outcome) -> str:
+    memory = outcome.memory
+    if memory is None:
+        return ""
+    where = f" on rank {memory.rank}" if memory.rank else ""
+    where += f" on GPU {memory.device}" if memory.device else ""
+    return (
+        f"memory peaks at {size(memory.allocated)} allocated,"
+        f" {size(memory.reserved)} reserved{where}"
+    )
+
+
+def _time(outcome: Outcome) -> str:
     bound = outcome.bound
     if bound is None or outcome.facts is None:
-        return "a log without a trace"
+        return "" if outcome.memory else "a log without a trace"
     steps = f"{outcome.steps} steps" if outcome.steps > 1 else "1 step"
     if not outcome.facts.steps_from:
         steps = "no steps, the whole trace"
@@ -55,7 +71,14 @@ def _bound(outcome: Outcome) -> str:
 
 
 def cost(finding: Finding, outcome: Outcome) -> str:
-    """Return what a finding costs per step, and on what."""
+    """Return what a finding costs: memory, or time per step and on what."""
+    if finding.cost_bytes and outcome.memory:
+        part = share(finding.cost_bytes, outcome.memory.reserved)
+        return f"{size(finding.cost_bytes)} ({part})"
+    return _time_cost(finding, outcome)
+
+
+def _time_cost(finding: Finding, outcome: Outcome) -> str:
     bound = outcome.bound
     if bound is None or not (finding.gpu_ns or finding.host_ns):
         return ""
@@ -136,6 +159,12 @@ def verdict(outcome: Outcome) -> str:
             f", the worst costs {time(worst.cost_ns)} of"
             f" {time(outcome.bound.step_ns)} a step"
         )
+    largest = max(serious, key=lambda one: one.cost_bytes)
+    if outcome.memory and largest.cost_bytes:
+        text += (
+            f", the largest holds {size(largest.cost_bytes)} of"
+            f" {size(outcome.memory.reserved)}"
+        )
     if minor:
         text += f"; {_counted(minor, 'minor one')}"
     return f"{text}; {looked}"
@@ -158,6 +187,9 @@ def notes(outcome: Outcome) -> list[str]:
         )
     if outcome.facts:
         lines += [f"the trace is incomplete: {text}" for text in outcome.facts.damage]
+    if outcome.memory:
+        damage = outcome.memory.damage
+        lines += [f"the snapshot is incomplete: {printable(text)}" for text in damage]
     return lines
 
 

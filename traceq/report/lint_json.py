@@ -37,6 +37,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "facts": _facts(outcome.facts) if outcome.facts else None,
         "steps": outcome.steps,
         "bound": asdict(outcome.bound) if outcome.bound else None,
+        "memory": asdict(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
         "below_min_cost": outcome.cheap,
         "skipped": [asdict(rule) for rule in outcome.skipped],
@@ -68,6 +69,7 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "cost_ns": finding.cost_ns,
         "gpu_ns": finding.gpu_ns,
         "host_ns": finding.host_ns,
+        "cost_bytes": finding.cost_bytes,
         "evidence": [asdict(entry) for entry in finding.evidence],
         "data": dict(finding.data),
     }

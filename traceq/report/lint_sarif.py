@@ -85,6 +85,7 @@ def _result(finding: Finding, outcome: Outcome, codes: list[str]) -> dict[str, A
         "partialFingerprints": {"traceq/v1": finding.fingerprint},
         "properties": {
             "costNanosecondsPerStep": finding.cost_ns,
+            "costBytes": finding.cost_bytes,
             "trace": as_unicode(outcome.name),
         },
     }
