@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from traceq.formats.log import log_lines
 from traceq.lint.engine import run_rule
 from traceq.lint.rule import Bad
+from traceq.lint.snapshot_view import snapshot_views
 from traceq.lint.view import View
 from traceq.recording import Recording
+from traceq.testing.history import load_history
 from traceq.testing.timeline import load_drawn
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def run_example(name: str, rule: Rule, example: Bad | Good) -> Example:
     """Run one example of a rule."""
     recording = drawn(example)
     view = View(recording.trace) if recording.trace else None
-    found = run_rule(rule, recording, view)
+    found = run_rule(rule, recording, view, snapshot_views(recording))
     return Example(
         name,
         example.finds if isinstance(example, Bad) else (),
@@ -74,4 +76,5 @@ def drawn(example: Bad | Good) -> Recording:
         if example.drawing
         else None,
         log=log_lines(example.log) if example.log else None,
+        snapshots={0: load_history(example.history)} if example.history else {},
     )
