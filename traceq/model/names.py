@@ -290,7 +290,12 @@ def describe_frames(names: pl.Series) -> pl.DataFrame:
             "file",
             pl.col("line").cast(pl.UInt32, strict=False),
             "function",
-            user=(~pl.col("file").str.contains(_LIBRARY_FILE)).fill_null(value=False),
+            user=is_users(pl.col("file")),
             module=pl.col("name").str.extract(MODULE),
         )
     )
+
+
+def is_users(file: pl.Expr) -> pl.Expr:
+    """Say of each source file whether it is the user's own, and no library's."""
+    return (~file.str.contains(_LIBRARY_FILE)).fill_null(value=False)
