@@ -19,7 +19,7 @@ from traceq.model.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _MICROSECOND = 1000
@@ -31,6 +31,7 @@ _MISFITS = (
     AttributeError,
     LookupError,
     OverflowError,
+    RecursionError,
     TypeError,
     ValueError,
     pl.exceptions.PolarsError,
@@ -125,38 +126,40 @@ def _events(traces: list[list[Any]], stacks: _Stacks) -> pl.DataFrame:
 
 
 def _event_columns(
-    events: list[Any], device: int, stacks: _Stacks
+    raw: list[Any], device: int, stacks: _Stacks
 ) -> dict[str, pl.Series]:
+    events = _Rows(raw)
     return {
-        "device": pl.repeat(device, len(events), dtype=NUMBER, eager=True),
-        "action": _one_of(ACTIONS, _needed(events, "action")),
-        "address": _numbers(_values(events, "addr")),
-        "size": _numbers(_needed(events, "size")),
-        "stream": _numbers(_values(events, "stream")),
-        "ts": _numbers(_values(events, "time_us")) * _MICROSECOND,
-        "stack": _numbers(stacks.numbers(_values(events, "frames"))),
-        "device_free": _numbers(_values(events, "device_free")),
-        "pool": _texts(_pools(_values(events, "pool_id"))),
-        "compile_context": _texts(_values(events, "compile_context")),
-        "user_metadata": _texts(_values(events, "user_metadata")),
+        "device": pl.repeat(device, len(raw), dtype=NUMBER, eager=True),
+        "action": _one_of(ACTIONS, events["action"]),
+        "address": _numbers(events.get("addr")),
+        "size": _numbers(events["size"]),
+        "stream": _numbers(events.get("stream")),
+        "ts": _numbers(events.get("time_us")) * _MICROSECOND,
+        "stack": _numbers(stacks.numbers(events.get("frames"))),
+        "device_free": _numbers(events.get("device_free")),
+        "pool": _texts(_pools(events.get("pool_id"))),
+        "compile_context": _texts(events.get("compile_context")),
+        "user_metadata": _texts(events.get("user_metadata")),
     }
 
 
-def _segments(segments: list[Any], stacks: _Stacks) -> pl.DataFrame:
+def _segments(raw: list[Any], stacks: _Stacks) -> pl.DataFrame:
+    segments = _Rows(raw)
     columns = {
-        "device": _numbers(_needed(segments, "device")),
-        "address": _numbers(_needed(segments, "address")),
-        "size": _numbers(_needed(segments, "total_size")),
-        "allocated": _numbers(_needed(segments, "allocated_size")),
-        "active": _numbers(_needed(segments, "active_size")),
-        "requested": _numbers(_values(segments, "requested_size")),
-        "stream": _numbers(_values(segments, "stream")),
-        "kind": _texts(_values(segments, "segment_type")),
-        "pool": _texts(_pools(_values(segments, "segment_pool_id"))),
+        "device": _numbers(segments["device"]),
+        "address": _numbers(segments["address"]),
+        "size": _numbers(segments["total_size"]),
+        "allocated": _numbers(segments["allocated_size"]),
+        "active": _numbers(segments["active_size"]),
+        "requested": _numbers(segments.get("requested_size")),
+        "stream": _numbers(segments.get("stream")),
+        "kind": _texts(segments.get("segment_type")),
+        "pool": _texts(_pools(segments.get("segment_pool_id"))),
         "expandable": pl.Series(
-            _values(segments, "is_expandable"), dtype=pl.Boolean(), strict=True
+            segments.get("is_expandable"), dtype=pl.Boolean(), strict=True
         ),
-        "stack": _numbers(stacks.numbers(_values(segments, "frames"))),
+        "stack": _numbers(stacks.numbers(segments.get("frames"))),
     }
     return _numbered("segments", _shaped("segments", columns))
 
@@ -182,9 +185,9 @@ def _blocks(segments: list[Any], stacks: _Stacks) -> pl.DataFrame:
         "segment": _numbers(of_segment),
         "device": _numbers([segments[at]["device"] for at in of_segment]),
         "address": _numbers(list(_addresses(segments))),
-        "size": _numbers(_needed(blocks, "size")),
+        "size": _numbers([block["size"] for block in blocks]),
         "requested": _numbers(asked),
-        "state": _one_of(STATES, _needed(blocks, "state")),
+        "state": _one_of(STATES, [block["state"] for block in blocks]),
         "stack": _numbers(stacks.numbers(frames)),
     }
     return _numbered("blocks", _shaped("blocks", columns))
@@ -200,12 +203,13 @@ def _addresses(segments: list[Any]) -> Iterator[int]:
             address += block["size"]
 
 
-def _annotations(annotations: list[Any]) -> pl.DataFrame:
+def _annotations(raw: list[Any]) -> pl.DataFrame:
+    annotations = _Rows(raw)
     columns = {
-        "device": _numbers(_values(annotations, "device")),
-        "name": _texts(_needed(annotations, "name")),
-        "stage": _texts(_needed(annotations, "stage")),
-        "ts": _numbers(_values(annotations, "time_us")) * _MICROSECOND,
+        "device": _numbers(annotations.get("device")),
+        "name": _texts(annotations["name"]),
+        "stage": _texts(annotations["stage"]),
+        "ts": _numbers(annotations.get("time_us")) * _MICROSECOND,
     }
     return _numbered("annotations", _shaped("annotations", columns))
 
@@ -290,25 +294,39 @@ class _Stacks:
         self._kept: list[Any] = []
         self._frame_by_id: dict[int, int] = {}
         self._stack_by_ids: dict[tuple[int, ...], int] = {}
+        self._guesses: dict[tuple[int, int], tuple[list[Any], int]] = {}
+        self._last = -1
+        self._flat = True
 
-    def numbers(self, stacks: Iterable[Any]) -> list[int | None]:
+    def numbers(self, stacks: Sequence[Any]) -> list[int | None]:
         """Return each stack's number; none where there is no stack."""
-        seen: dict[int, int | None] = {}
-        found = []
-        for stack in stacks:
-            key = id(stack)
-            if key not in seen:
-                seen[key] = self._stack(stack) if stack else None
-            found.append(seen[key])
-        return found
+        ids = list(map(id, stacks))
+        found = {
+            key: self._stack(stack) if stack else None
+            for key, stack in dict(zip(ids, stacks, strict=True)).items()
+        }
+        return list(map(found.__getitem__, ids))
 
     def _stack(self, stack: list[Any]) -> int:
+        """Return a stack's number.
+
+        Programs allocate in the same order step after step, so the stack that came
+        next the last time is tried first: comparing is much faster than looking up.
+        """
+        place = (self._last, len(stack))
+        guess = self._guesses.get(place)
+        if guess is not None and guess[0] == stack:
+            self._last = guess[1]
+            return guess[1]
         ids = tuple(map(id, stack))
         number = self._stack_by_ids.get(ids)
         if number is None:
             key = tuple(map(self._frame, stack))
             number = self._stacks.setdefault(key, len(self._stacks))
             self._stack_by_ids[ids] = number
+        if self._flat:
+            self._guesses[place] = (stack, number)
+        self._last = number
         return number
 
     def _frame(self, frame: dict[str, Any]) -> int:
@@ -318,6 +336,8 @@ class _Stacks:
             number = self._frames.setdefault(key, len(self._frames))
             self._frame_by_id[id(frame)] = number
             self._kept.append(frame)
+            # Lists of lists of lists can take forever to compare.
+            self._flat &= all(isinstance(value, str | int) for value in frame.values())
         return number
 
     def stacks(self) -> pl.DataFrame:
@@ -341,47 +361,72 @@ def _clean(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _values(rows: list[Any], key: str) -> list[Any]:
-    """Return one value of each row; none where it has none."""
+class _Rows:
+    """Many dicts by their keys; a key that a dict lacks is none there."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._rows = rows
+        self._columns = _alike(rows)
+
+    def get(self, key: str) -> Sequence[Any]:
+        """Return one value of each row."""
+        if self._columns is None:
+            return [row.get(key) for row in self._rows]
+        if key in self._columns:
+            return self._columns[key]
+        return [None] * len(self._rows)
+
+    def __getitem__(self, key: str) -> Sequence[Any]:
+        """Return one value of each row, which every snapshot has."""
+        if self._columns is None:
+            return [row[key] for row in self._rows]
+        return self._columns[key] if self._rows else []
+
+
+def _alike(rows: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]] | None:
+    """Return the columns of dicts that all have the same keys, at once."""
+    if not rows:
+        return {}
+    keys = tuple(rows[0])
+    if set(map(len, rows)) != {len(keys)} or len(keys) == 1:
+        return None
     try:
-        return list(map(itemgetter(key), rows))
+        return dict(
+            zip(keys, zip(*map(itemgetter(*keys), rows), strict=True), strict=True)
+        )
     except KeyError:
-        return [row.get(key) for row in rows]
+        return None
 
 
-def _needed(rows: list[Any], key: str) -> list[Any]:
-    """Return one value of each row, which every snapshot has."""
-    return list(map(itemgetter(key), rows))
-
-
-def _numbers(values: list[Any]) -> pl.Series:
+def _numbers(values: Sequence[Any]) -> pl.Series:
     return pl.Series(values, dtype=NUMBER, strict=True)
 
 
-def _texts(values: list[Any]) -> pl.Series:
+def _texts(values: Sequence[Any]) -> pl.Series:
     """Return texts; each distinct one is copied once, however often it is named."""
-    places: dict[Any, int] = {}
-    at = [places.setdefault(value, len(places)) for value in values]
-    texts = pl.Series(list(places), dtype=pl.String(), strict=True).cast(TEXT)
-    return texts.gather(pl.Series(at, dtype=ID))
+    distinct = list(dict.fromkeys(values))
+    texts = pl.Series(distinct, dtype=pl.String(), strict=True).cast(TEXT)
+    if len(distinct) == 1:
+        return texts.new_from_index(0, len(values))
+    places = {text: at for at, text in enumerate(distinct)}
+    return texts.gather(pl.Series(map(places.__getitem__, values), dtype=ID))
 
 
-def _one_of(names: Sequence[str], values: list[Any]) -> pl.Series:
+def _one_of(names: Sequence[str], values: Sequence[Any]) -> pl.Series:
     """Return texts of a known few; others, of a torch to come, as ``other``."""
     known = {name: at for at, name in enumerate(names)}
-    other = known["other"]
-    at = pl.Series([known.get(value, other) for value in values], dtype=ID)
+    at = pl.Series(map(known.get, values), dtype=ID).fill_null(known["other"])
     return pl.Series(names, dtype=pl.Enum(names)).gather(at)
 
 
-def _pools(pools: list[Any]) -> list[str | None]:
+def _pools(pools: Sequence[Any]) -> list[str | None]:
     """Return the two numbers of each pool as one text."""
-    found: dict[Any, str | None] = {None: None}
-    for pool in pools:
-        if pool not in found:
+    found: dict[Any, str | None] = dict.fromkeys(pools)
+    for pool in found:
+        if pool is not None:
             first, second = pool
             found[pool] = f"{first:d}.{second:d}"
-    return [found[pool] for pool in pools]
+    return list(map(found.__getitem__, pools))
 
 
 def _shaped(table: str, columns: Mapping[str, pl.Series]) -> pl.DataFrame:
