@@ -47,6 +47,10 @@ class Need(Enum):
         "the snapshot has no stacks: torch.cuda.memory._record_memory_history("
         'context="all")'
     )
+    MEMORY_STEPS = (
+        "the snapshot shows no two steps: record more of them, with stacks or with"
+        " regions around forward, backward and optimizer"
+    )
 
 
 @dataclass(frozen=True)

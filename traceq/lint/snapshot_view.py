@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
+from traceq.analysis.allocating_ops import allocating_ops, ops_at
+from traceq.analysis.memory_categories import memory_allocations
 from traceq.analysis.memory_curve import memory_curve, memory_peaks
+from traceq.analysis.memory_lifetimes import live_at
+from traceq.analysis.memory_phases import event_phases
+from traceq.analysis.memory_stacks import chain_of, stack_sources
+from traceq.finding import Place
 from traceq.lint.rule import Need
+from traceq.lint.words import listed
 
 if TYPE_CHECKING:
-    import polars as pl
+    from collections.abc import Mapping
 
     from traceq.model.snapshot import Snapshot
     from traceq.recording import Recording
     from traceq.trace import Trace
+
+_TWO = 2
+_MOST_CALLERS = 3
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,80 @@ class SnapshotView:
         """The moment of each device's peak."""
         return memory_peaks(self.curve)
 
+    @cached_property
+    def sources(self) -> pl.DataFrame:
+        """What each stack says."""
+        return stack_sources(self.snapshot)
+
+    @cached_property
+    def phases(self) -> pl.DataFrame:
+        """The step and the phase of each event."""
+        return event_phases(self.snapshot, self.sources)
+
+    @cached_property
+    def allocations(self) -> pl.DataFrame:
+        """Every allocation, from when to when, where, and what it is for."""
+        return memory_allocations(self.snapshot)
+
+    @cached_property
+    def at_peak(self) -> pl.DataFrame:
+        """What lived when each device was fullest."""
+        live = [
+            self.live(device, event)
+            for device, event in self.peaks.select("device", "event").iter_rows()
+        ]
+        return pl.concat([self.allocations.clear(), *live])
+
+    def live(self, device: int, event: int | None) -> pl.DataFrame:
+        """Return what lived on a device right after an event."""
+        mine = self.allocations.filter(pl.col("device") == device)
+        return live_at(mine, event)
+
+    def peak(self, device: int) -> int:
+        """Return the most that was allocated on a device."""
+        mine = self.peaks.filter(pl.col("device") == device)
+        return int(mine["allocated"].sum())
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps the history shows."""
+        return self.phases["step"].drop_nulls().n_unique()
+
+    @cached_property
+    def _ops(self) -> pl.DataFrame | None:
+        return allocating_ops(self.trace) if self.trace else None
+
+    def place(self, row: Mapping[str, Any], size: int | None = None) -> Place:
+        """Return the place of a row that has a file, a line and a function.
+
+        The module is that of an op in the trace, on this line and of this size.
+        """
+        modules = self._in_trace(row, size, "module")
+        first = modules[0] if modules else None
+        return Place(row["file"], row["line"], row["function"], first)
+
+    def lines(
+        self, row: Mapping[str, Any], size: int | None = None
+    ) -> list[tuple[str, str]]:
+        """Return evidence on a row with a place: callers, ops, modules."""
+        callers = chain_of(row["chain"])[1:] if row.get("chain") else []
+        ops = self._in_trace(row, size, "op")
+        modules = self._in_trace(row, size, "module")
+        own = row.get("op")
+        return [
+            ("from", listed(callers, _MOST_CALLERS)),
+            ("op", listed(ops) if ops else f"aten::{own}" if own else ""),
+            ("modules", listed(modules) if len(modules) > 1 else ""),
+        ]
+
+    def _in_trace(
+        self, row: Mapping[str, Any], size: int | None, column: str
+    ) -> list[str]:
+        if self._ops is None or not row["file"]:
+            return []
+        found = ops_at(self._ops, row["file"], row["line"], row["function"], size)
+        return found[column].drop_nulls().unique(maintain_order=True).to_list()
+
     def lacks(self, needs: frozenset[Need]) -> list[str]:
         """Return which needs of a rule are not met, as sentences."""
         facts = self.snapshot.facts
@@ -43,6 +129,7 @@ class SnapshotView:
             Need.SNAPSHOT: True,
             Need.HISTORY: facts.history,
             Need.CALLERS: facts.stacks,
+            Need.MEMORY_STEPS: Need.MEMORY_STEPS in needs and self.steps >= _TWO,
         }
         return [need.value for need in Need if need in needs and not met.get(need)]
 

@@ -162,8 +162,8 @@ def verdict(outcome: Outcome) -> str:
     largest = max(serious, key=lambda one: one.cost_bytes)
     if outcome.memory and largest.cost_bytes:
         text += (
-            f", the largest holds {size(largest.cost_bytes)} of"
-            f" {size(outcome.memory.reserved)}"
+            f", the largest is about {size(largest.cost_bytes)} of"
+            f" {size(outcome.memory.reserved)} reserved"
         )
     if minor:
         text += f"; {_counted(minor, 'minor one')}"

@@ -1,0 +1,90 @@
+"""Allocations that failed: what was asked for, what was free, who holds the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.memory_fragments import blocks_at, free_pieces
+from traceq.analysis.memory_stacks import SOURCE
+from traceq.model.schema import ID, NS, NUMBER, TEXT, Column, Table
+
+if TYPE_CHECKING:
+    from traceq.model.snapshot import Snapshot
+
+FAILURES = Table(
+    "Allocations that failed.",
+    {
+        "event": Column(ID, "The event.", "events.id"),
+        "device": Column(NUMBER, "The GPU's ordinal."),
+        "ts": Column(NS, "When, as in events.", "ns"),
+        "asked": Column(NUMBER, "What was asked for.", "bytes"),
+        "device_free": Column(NUMBER, "Free on the device, for anybody.", "bytes"),
+        "allocated": Column(NUMBER, "Held by tensors.", "bytes"),
+        "reserved": Column(NUMBER, "Reserved from the device.", "bytes"),
+        **SOURCE,
+    },
+)
+
+HOLDERS = Table(
+    "Who held memory at one moment, by line.",
+    {
+        "file": SOURCE["file"],
+        "line": SOURCE["line"],
+        "function": SOURCE["function"],
+        "category": Column(TEXT, "What most of it is for."),
+        "held": Column(NUMBER, "What it held.", "bytes"),
+        "count": Column(NUMBER, "In how many allocations."),
+        "beside": Column(NUMBER, "Free in segments that it holds a part of.", "bytes"),
+    },
+)
+
+_NEEDED = ("weights", "gradients", "optimizer state")
+
+
+def failures(
+    snapshot: Snapshot, curve: pl.DataFrame, sources: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the allocations that failed; ``FAILURES`` has the columns."""
+    found = snapshot.events.filter(pl.col("action") == "oom")
+    totals = curve.select("event", "allocated", "reserved")
+    return FAILURES.shaped(
+        found.rename({"id": "event", "size": "asked"})
+        .join(totals, on="event", how="left", maintain_order="left")
+        .join(sources, on="stack", how="left", maintain_order="left")
+    )
+
+
+def holders(
+    snapshot: Snapshot, allocations: pl.DataFrame, device: int, event: int | None
+) -> pl.DataFrame:
+    """Return who held memory right after an event; ``HOLDERS`` has the columns.
+
+    Those that would free the most come first: what they hold, and what lies free
+    beside it and can go with it. What a model cannot do without comes last.
+    """
+    here, place = pl.col("device") == device, ["file", "line", "function"]
+    pieces = free_pieces(snapshot, allocations, event).filter(here)
+    free = pieces.group_by("segment").agg(beside=pl.sum("size"))
+    live = blocks_at(snapshot, allocations, event).filter(here)
+    beside = (
+        live.select(*place, "segment")
+        .unique()
+        .join(free, on="segment")
+        .group_by(place)
+        .agg(pl.sum("beside"))
+    )
+    by_category = live.group_by(*place, "category").agg(
+        held=pl.sum("size"), count=pl.len()
+    )
+    found = (
+        by_category.sort("held", descending=True)
+        .group_by(place)
+        .agg(pl.col("category").first(), pl.sum("held"), pl.sum("count"))
+        .join(beside, on=place, how="left", nulls_equal=True)
+        .with_columns(pl.col("beside").fill_null(0))
+    )
+    needed = pl.col("category").cast(pl.String).is_in(_NEEDED)
+    order = [needed, -(pl.col("held") + pl.col("beside")), *map(pl.col, place)]
+    return HOLDERS.shaped(found.sort(order))
