@@ -36,6 +36,10 @@ _LONGEST_TEXT = 16 << 20
 # An empty list is one byte here and eighty in memory; a snapshot has few of them.
 _MOST_CONTAINERS = 1 / 5
 
+# Snapshots shrink to a fortieth at best; what shrinks far more is made to be a bomb.
+_MOST_PACKED = 150
+_ALWAYS_UNPACKED = 8 << 20
+
 _BLOCK = 1 << 20
 _PACKED_BLOCK = 1 << 16
 _GZIP = b"\x1f\x8b"
@@ -231,6 +235,7 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
             yield block
         return
     packed = file.read(_PACKED_BLOCK)
+    unpacked = 0
     # What follows the end of a member is another member, or padding that every gzip
     # tool ignores.
     while packed.startswith(_GZIP):
@@ -241,6 +246,10 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
             except zlib.error:
                 why = "is damaged: its gzip stream cannot be unpacked"
                 raise _RefusedError(why) from None
+            unpacked += len(block)
+            if unpacked > max(_ALWAYS_UNPACKED, _MOST_PACKED * file.tell()):
+                why = "is no memory snapshot: it unpacks to far more than one would"
+                raise _RefusedError(why)
             if block:
                 yield block
             if not unpacker.eof:
