@@ -46,18 +46,29 @@ def allocating_ops(trace: Trace) -> pl.DataFrame:
 
 
 def ops_at(
-    ops: pl.DataFrame, file: str, line: int, function: str, size: int | None
+    ops: pl.DataFrame,
+    place: tuple[str, int, str],
+    size: int | None = None,
+    op: str | None = None,
 ) -> pl.DataFrame:
-    """Return the ``op`` and ``module`` of a line, of those that allocate such a size.
+    """Return the ``op`` and ``module`` of what a place of a snapshot allocates.
 
-    Traces and snapshots may name a file from different folders on.
+    A snapshot's place is file, line and function. A trace knows the line at which a
+    function begins, and may name its file from another folder on. Of the function's
+    ops those count that are called so and allocate such a size, as far as any does.
     """
-    here = ops.filter(
-        pl.col("line") == line,
+    file, line, function = place
+    begins = pl.col("line") <= line
+    found = ops.filter(
+        begins,
         pl.col("function") == function,
         pl.lit(file).str.ends_with(pl.col("file")) | pl.col("file").str.ends_with(file),
     )
-    if size is not None:
-        fits = here.filter(pl.col("bytes").is_between(size, size + _ROUNDED_UP))
-        here = fits if fits.height else here
-    return here.select("op", "module").unique(maintain_order=True)
+    # A method may be called the same in several classes; the last one is around it.
+    found = found.filter(pl.col("line") == pl.col("line").max())
+    wanted = [pl.col("bytes").is_between(size, size + _ROUNDED_UP)] if size else []
+    wanted += [pl.col("op") == f"aten::{op}"] if op else []
+    for fits in wanted:
+        closer = found.filter(fits)
+        found = closer if closer.height else found
+    return found.select("op", "module").unique(maintain_order=True)

@@ -15,6 +15,7 @@ from traceq.analysis.memory_lifetimes import live_at
 from traceq.analysis.memory_phases import event_phases
 from traceq.analysis.memory_stacks import chain_of, stack_sources
 from traceq.finding import Place
+from traceq.lint.evidence import module_line
 from traceq.lint.rule import Need
 from traceq.lint.words import listed
 
@@ -94,9 +95,9 @@ class SnapshotView:
     def place(self, row: Mapping[str, Any], size: int | None = None) -> Place:
         """Return the place of a row that has a file, a line and a function.
 
-        The module is that of an op in the trace, on this line and of this size.
+        The module is that of an op in the trace, in this function and of this size.
         """
-        modules = self._in_trace(row, size, "module")
+        modules = self._in_trace(row, size)["module"].drop_nulls().to_list()
         first = modules[0] if modules else None
         return Place(row["file"], row["line"], row["function"], first)
 
@@ -105,22 +106,23 @@ class SnapshotView:
     ) -> list[tuple[str, str]]:
         """Return evidence on a row with a place: callers, ops, modules."""
         callers = chain_of(row["chain"])[1:] if row.get("chain") else []
-        ops = self._in_trace(row, size, "op")
-        modules = self._in_trace(row, size, "module")
-        own = row.get("op")
+        known = self._in_trace(row, size)
+        ops = known["op"].unique(maintain_order=True).to_list()
+        if row.get("op"):
+            ops = [f"aten::{row['op']}"]
+        modules = known["module"].drop_nulls().unique(maintain_order=True).to_list()
         return [
             ("from", listed(callers, _MOST_CALLERS)),
-            ("op", listed(ops) if ops else f"aten::{own}" if own else ""),
-            ("modules", listed(modules) if len(modules) > 1 else ""),
+            ("op", listed(ops)),
+            *(module_line(modules) if len(modules) > 1 else ()),
         ]
 
-    def _in_trace(
-        self, row: Mapping[str, Any], size: int | None, column: str
-    ) -> list[str]:
+    def _in_trace(self, row: Mapping[str, Any], size: int | None) -> pl.DataFrame:
+        """Return the ops of the trace that a row is about."""
         if self._ops is None or not row["file"]:
-            return []
-        found = ops_at(self._ops, row["file"], row["line"], row["function"], size)
-        return found[column].drop_nulls().unique(maintain_order=True).to_list()
+            return pl.DataFrame(schema={"op": pl.String, "module": pl.String})
+        place = (row["file"], row["line"], row["function"])
+        return ops_at(self._ops, place, size, row.get("op"))
 
     def lacks(self, needs: frozenset[Need]) -> list[str]:
         """Return which needs of a rule are not met, as sentences."""
