@@ -32,6 +32,7 @@ _MESSAGE = Message(
     "the GPU ran out of memory: {tried} could not be allocated",
     "use less: a smaller batch, activation checkpointing, bfloat16, gradients freed"
     " before the next forward; a memory snapshot names the lines that hold the memory",
+    explains=("MEM010",),
     severity=Severity.error,
     details=(
         rf"(?P<unused>{_SIZE}) is reserved by PyTorch but unallocated",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.peak_savings import peak_savings
-from traceq.analysis.weight_copies import casts, weight_copies
+from traceq.analysis.weight_copies import weight_copies
 from traceq.lint import Bad, Good, Need, Rule, option
 from traceq.lint.words import counted, size
 
@@ -59,7 +59,7 @@ class DuplicateWeights(Rule):
     """
 
     code = "MEM009"
-    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.CALLERS})
+    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS_OR_TRACE})
     advice = (
         "keep the weights in 16 bits and 32-bit copies in the optimizer only (an"
         " optimizer with master weights, or FSDP's MixedPrecisionPolicy, which shards"
@@ -79,8 +79,9 @@ class DuplicateWeights(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Take the copies at a device's peak together: they have the same cure."""
-        live = view.at_peak
-        copies = weight_copies(live, casts(view.snapshot, live))
+        live = view.at_peak.select("device", "alloc").drop_nulls()
+        cast = view.casts.join(live, on=["device", "alloc"], how="semi")
+        copies = weight_copies(view.at_peak, cast)
         for (device,), mine in copies.group_by("device", maintain_order=True):
             if mine["size"].sum() >= self.min_mib << 20:
                 yield self._finding(view, int(str(device)), mine)

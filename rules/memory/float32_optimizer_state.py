@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.weight_copies import casts, weight_copies
+from traceq.analysis.weight_copies import weight_copies
 from traceq.lint import Bad, Good, Need, Rule, option
 from traceq.lint.words import counted, share, size
 
@@ -61,7 +61,7 @@ class Float32OptimizerState(Rule):
     """
 
     code = "MEM008"
-    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.CALLERS})
+    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS_OR_TRACE})
     advice = (
         "keep the state in 8 bits (torchao.optim.AdamW8bit, bitsandbytes), which saves"
         " three quarters of it, shard it over GPUs (FSDP, ZeroRedundancyOptimizer), or"
@@ -123,7 +123,7 @@ def _why_32_bits(view: SnapshotView, live: pl.DataFrame, state: pl.DataFrame) ->
     twice &= ~sizes.is_in(weights["size"].implode())
     if 2 * sizes.filter(twice).sum() > sizes.sum():
         return "its tensors are twice as large as the weights"
-    copies = weight_copies(weights, casts(view.snapshot, view.allocations))
+    copies = weight_copies(weights, view.casts)
     known = sizes.is_in(copies["copies_of"].implode())
     if 2 * sizes.filter(known).sum() > sizes.sum():
         return "weights of the same sizes are cast to 16 bits"

@@ -61,7 +61,7 @@ class KeptAttentionScores(Rule):
     """
 
     code = "MEM006"
-    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.CALLERS})
+    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use F.scaled_dot_product_attention (is_causal=True for a causal mask), or"
         " FlexAttention for other masks and biases: they keep one number a query"

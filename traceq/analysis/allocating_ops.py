@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.owners import named
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -13,15 +14,19 @@ if TYPE_CHECKING:
 
 _PLACE = ("file", "line", "function")
 _CPU = 0
-# The profiler tells a block's size, which is up to this much above what was asked for.
-_ROUNDED_UP = 2 << 20
+_CASTS = ("aten::_to_copy",)
+# The profiler tells the size of a block. Small ones are rounded up a little, and from
+# large ones what is left is not always cut off.
+_SMALL = 1 << 20
+_ROUND = 512
 
 
 def allocating_ops(trace: Trace) -> pl.DataFrame:
     """Return the forward ops that allocate on a GPU: place, ``op``, ``module``, sizes.
 
-    The op is the outermost one, which the line calls. Where the trace has no memory
-    events, all ops of a line count, and ``bytes`` is none.
+    The op is the outermost one, which the line calls; ``cast`` is whether it was to
+    change a number format. Where the trace has no memory events, all ops of a line
+    count, and ``bytes`` is none.
     """
     ops = trace.ops.filter(pl.col("forward").is_null(), pl.col("file").is_not_null())
     taken = trace.memory.filter(
@@ -29,14 +34,19 @@ def allocating_ops(trace: Trace) -> pl.DataFrame:
     )
     if taken.is_empty():
         found = ops.filter(pl.col("parent").is_null()).with_columns(
-            bytes=pl.lit(None, pl.Int64)
+            bytes=pl.lit(None, pl.Int64), cast=pl.lit(value=False)
         )
     else:
         outermost = nearest(trace.ops["parent"], trace.ops["parent"].is_null())
         roots = outermost.gather(taken["op"])
-        found = taken.select("bytes", id=roots).join(ops, on="id")
+        cast = (
+            nearest(trace.ops["parent"], named(trace.ops, _CASTS))
+            .gather(taken["op"])
+            .is_not_null()
+        )
+        found = taken.select("bytes", id=roots, cast=cast).join(ops, on="id")
     return (
-        found.group_by(*_PLACE, "module", "bytes", op="name")
+        found.group_by(*_PLACE, "module", "bytes", "cast", op="name")
         .agg(first=pl.col("id").min())
         .sort("first")
         .with_columns(pl.col(*_PLACE, "module", "op").cast(pl.String))
@@ -58,17 +68,27 @@ def ops_at(
     ops those count that are called so and allocate such a size, as far as any does.
     """
     file, line, function = place
-    begins = pl.col("line") <= line
     found = ops.filter(
-        begins,
+        pl.col("line") <= line,
         pl.col("function") == function,
-        pl.lit(file).str.ends_with(pl.col("file")) | pl.col("file").str.ends_with(file),
+        same_file(pl.lit(file), pl.col("file")),
     )
     # A method may be called the same in several classes; the last one is around it.
     found = found.filter(pl.col("line") == pl.col("line").max())
-    wanted = [pl.col("bytes").is_between(size, size + _ROUNDED_UP)] if size else []
+    wanted = [fits(pl.lit(size), pl.col("bytes"))] if size else []
     wanted += [pl.col("op") == f"aten::{op}"] if op else []
-    for fits in wanted:
-        closer = found.filter(fits)
+    for condition in wanted:
+        closer = found.filter(condition)
         found = closer if closer.height else found
     return found.select("op", "module").unique(maintain_order=True)
+
+
+def fits(size: pl.Expr, block: pl.Expr) -> pl.Expr:
+    """Return whether a block may be what was cut out for such a size."""
+    rounded = pl.when(size > _SMALL).then(_SMALL).otherwise(_ROUND)
+    return (block >= size) & (block < size + rounded)
+
+
+def same_file(file: pl.Expr, other: pl.Expr) -> pl.Expr:
+    """Return whether two files are the same, named from different folders on."""
+    return file.str.ends_with(other) | other.str.ends_with(file)

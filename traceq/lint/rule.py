@@ -47,6 +47,14 @@ class Need(Enum):
         "the snapshot has no stacks: torch.cuda.memory._record_memory_history("
         'context="all")'
     )
+    OPERATORS = (
+        "the snapshot has Python stacks only, which name no operators:"
+        ' torch.cuda.memory._record_memory_history(stacks="all")'
+    )
+    OPERATORS_OR_TRACE = (
+        "the snapshot has Python stacks only, and there is no trace with memory events:"
+        ' torch.cuda.memory._record_memory_history(stacks="all")'
+    )
     MEMORY_STEPS = (
         "the snapshot shows no two steps: record more of them, with stacks or with"
         " regions around forward, backward and optimizer"
@@ -176,6 +184,8 @@ class Rule:
         ops: Iterable[int] = (),
         kernels: Iterable[int] = (),
         calls: Iterable[int] = (),
+        waits: Iterable[int] = (),
+        spans: pl.DataFrame | None = None,
     ) -> Finding:
         """Return a finding of this rule; times and counts are per step."""
         return Finding(
@@ -196,4 +206,6 @@ class Rule:
             ops=frozenset(ops),
             kernels=frozenset(kernels),
             calls=frozenset(calls),
+            waits=frozenset(waits),
+            spans=spans,
         )

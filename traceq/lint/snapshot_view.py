@@ -14,6 +14,7 @@ from traceq.analysis.memory_curve import memory_curve, memory_peaks
 from traceq.analysis.memory_lifetimes import live_at
 from traceq.analysis.memory_phases import event_phases
 from traceq.analysis.memory_stacks import chain_of, stack_sources
+from traceq.analysis.weight_copies import casts
 from traceq.finding import Place
 from traceq.lint.evidence import module_line
 from traceq.lint.rule import Need
@@ -89,8 +90,22 @@ class SnapshotView:
         return self.phases["step"].drop_nulls().n_unique()
 
     @cached_property
+    def casts(self) -> pl.DataFrame:
+        """The allocations that a change of the number format made."""
+        return casts(self.snapshot, self.allocations, self._ops)
+
+    @cached_property
+    def _names_ops(self) -> bool:
+        """Whether the stacks have frames of C++, which name operators."""
+        return self.sources["op"].is_not_null().any()
+
+    @cached_property
     def _ops(self) -> pl.DataFrame | None:
         return allocating_ops(self.trace) if self.trace else None
+
+    @property
+    def _trace_allocates(self) -> bool:
+        return self._ops is not None and self._ops["bytes"].is_not_null().any()
 
     def place(self, row: Mapping[str, Any], size: int | None = None) -> Place:
         """Return the place of a row that has a file, a line and a function.
@@ -131,6 +146,9 @@ class SnapshotView:
             Need.SNAPSHOT: True,
             Need.HISTORY: facts.history,
             Need.CALLERS: facts.stacks,
+            Need.OPERATORS: Need.OPERATORS in needs and self._names_ops,
+            Need.OPERATORS_OR_TRACE: Need.OPERATORS_OR_TRACE in needs
+            and (self._names_ops or self._trace_allocates),
             Need.MEMORY_STEPS: Need.MEMORY_STEPS in needs and self.steps >= _TWO,
         }
         return [need.value for need in Need if need in needs and not met.get(need)]
