@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _OWN_FILE = "traceq.toml"
 _SHARED_FILE = "pyproject.toml"
+_BUDGETS = "budgets"
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,17 @@ class Config:
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options, by the rules' codes or names."""
     allow: tuple[Allow, ...] = ()
+    budgets: Mapping[str, Any] = field(default_factory=dict)
+    """What a fixture is held to; ``traceq check`` reads them."""
     file: Path | None = None
 
 
 def find_config(start: Path) -> Config:
     """Return the nearest configuration at or above a folder, or the default."""
     for folder in (start, *start.parents):
-        if (own := folder / _OWN_FILE).is_file():
+        own = folder / _OWN_FILE
+        # That of a fixture holds budgets alone, and what is above it goes for it too.
+        if own.is_file() and set(_parse(own)) != {_BUDGETS}:
             return read_config(own)
         shared = folder / _SHARED_FILE
         if shared.is_file() and "traceq" in _table(shared, _parse(shared), "tool"):
@@ -83,6 +88,7 @@ def read_config(file: Path) -> Config:
         "min-cost-us": lambda value: _number(file, "min-cost-us", value),
         "rules": lambda value: _tables(file, value),
         "allow": lambda value: _allows(file, value),
+        _BUDGETS: lambda _: _table(file, content, _BUDGETS),
     }
     found = {
         key.replace("-", "_"): readers[key](value) for key, value in content.items()

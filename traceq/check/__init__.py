@@ -1,0 +1,1 @@
+"""The pre-merge check: fixtures, what is expected of them, what they may take."""

@@ -1,0 +1,177 @@
+"""Budgets: the numbers that a fixture, or a new run, is held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from traceq.check import toml
+from traceq.check.numbers import EXACT, WOBBLY, Layer, Numbers
+from traceq.errors import ConfigError
+from traceq.lint.config import read_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+_LAYERS = "layers"
+_TOLERANCE = 0.1
+_HEAD = "# What a step of this fixture takes; traceq check holds it to that."
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One number, and how far off it may be, as a share of it."""
+
+    value: float
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What ``[budgets]`` says."""
+
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.limits) + len(self.layers)
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A number that is not what its budget says."""
+
+    what: str
+    """The number's name, or the layer's."""
+    text: str
+    worse: bool
+    """It takes more than it may."""
+
+
+def read_budgets(file: Path) -> Budgets:
+    """Return the budgets in a fixture's traceq.toml."""
+    found = read_config(file).budgets
+    layers = found.get(_LAYERS, {})
+    limits = {key: entry for key, entry in found.items() if key != _LAYERS}
+    _refuse_unknown(limits, (*EXACT, *WOBBLY, _LAYERS), f"{file}: budgets")
+    if not isinstance(layers, dict):
+        msg = f"{file}: budgets.layers must be a table"
+        raise ConfigError(msg)
+    return Budgets(
+        {name: _limit(file, name, entry) for name, entry in limits.items()},
+        {name: _layer(file, name, entry) for name, entry in layers.items()},
+    )
+
+
+def budgets_for(numbers: Numbers, before: Budgets | None = None) -> Budgets:
+    """Return budgets that hold these numbers, as many and as strict as before."""
+    if before is None:
+        limits = {
+            name: Limit(value, _TOLERANCE if name in WOBBLY else 0.0)
+            for name, value in numbers.values.items()
+        }
+        return Budgets(limits, numbers.layers)
+    limits = {
+        name: Limit(numbers.values[name], limit.tolerance)
+        for name, limit in before.limits.items()
+        if name in numbers.values
+    }
+    kept = [name for name in before.layers if name in numbers.layers]
+    return Budgets(limits, {name: numbers.layers[name] for name in kept})
+
+
+def write_budgets(budgets: Budgets) -> str:
+    """Return the content of a fixture's traceq.toml."""
+    limits = {
+        name: {"value": limit.value, "tolerance": limit.tolerance}
+        if limit.tolerance
+        else limit.value
+        for name, limit in budgets.limits.items()
+    }
+    lines = [_HEAD, "[budgets]", *toml.lines(limits)]
+    if budgets.layers:
+        layers = {
+            name: {"kernels": layer.kernels, "backends": list(layer.backends)}
+            for name, layer in budgets.layers.items()
+        }
+        lines += ["", "[budgets.layers]", *toml.lines(layers)]
+    return "\n".join(lines) + "\n"
+
+
+def breaches(
+    budgets: Budgets, numbers: Numbers, ignored: Iterable[str] = ()
+) -> Iterator[Breach]:
+    """Yield the numbers that are not what their budgets say, more or less."""
+    for name, limit in budgets.limits.items():
+        if name in ignored:
+            continue
+        value = numbers.values.get(name)
+        if value is None:
+            yield Breach(name, f"{name} was not recorded", worse=True)
+        elif abs(value - limit.value) > limit.tolerance * limit.value:
+            text = f"{name} {value:,g}, the budget is {limit.value:,g}"
+            yield Breach(name, text + _by(limit), worse=value > limit.value)
+    for name, budget in budgets.layers.items():
+        layer = numbers.layers.get(name)
+        if layer is None:
+            yield Breach(name, f"{name} is no layer of it any more", worse=True)
+            continue
+        if layer.kernels != budget.kernels:
+            text = f"{name}: {layer.kernels:,g} kernels, the budget is"
+            more = layer.kernels > budget.kernels
+            yield Breach(name, f"{text} {budget.kernels:,g}", worse=more)
+        new = sorted(set(layer.backends) - set(budget.backends))
+        gone = sorted(set(budget.backends) - set(layer.backends))
+        if new or gone:
+            text = f"{name}: kernels of {', '.join(layer.backends) or 'nobody'}"
+            text += f" instead of {', '.join(budget.backends) or 'nobody'}"
+            yield Breach(name, text, worse=bool(new))
+
+
+def _by(limit: Limit) -> str:
+    return f" ± {limit.tolerance:.0%}" if limit.tolerance else ""
+
+
+def _limit(file: Path, name: str, entry: Any) -> Limit:  # noqa: ANN401 - it is checked
+    if isinstance(entry, dict):
+        _refuse_unknown(entry, ("value", "tolerance"), f"{file}: budgets.{name}")
+        value, tolerance = entry.get("value"), entry.get("tolerance", 0.0)
+    else:
+        value, tolerance = entry, 0.0
+    return Limit(
+        _number(file, f"budgets.{name}", value),
+        _number(file, f"budgets.{name}: tolerance", tolerance),
+    )
+
+
+def _layer(file: Path, name: str, entry: Any) -> Layer:  # noqa: ANN401 - it is checked
+    where = f"{file}: budgets.layers.{name}"
+    if not isinstance(entry, dict):
+        msg = f"{where} must be a table with kernels and backends, not {entry!r}"
+        raise ConfigError(msg)
+    _refuse_unknown(entry, ("kernels", "backends"), where)
+    backends = entry.get("backends", [])
+    if not isinstance(backends, list) or not all(isinstance(x, str) for x in backends):
+        msg = f"{where}: backends must be a list of names, not {backends!r}"
+        raise ConfigError(msg)
+    kernels = _number(file, f"budgets.layers.{name}: kernels", entry.get("kernels"))
+    return Layer(kernels, tuple(backends))
+
+
+def _number(file: Path, where: str, value: object) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < float("inf"):  # type: ignore[operator]  # it is a number
+        msg = f"{file}: {where} must be a number of 0 or more, not {value!r}"
+        raise ConfigError(msg)
+    return value  # type: ignore[return-value]  # it is a number
+
+
+def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for key in found:
+        if key not in known:
+            near = get_close_matches(key, list(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(known)}"
+            msg = f"{where}: unknown key {key!r}: {hint}"
+            raise ConfigError(msg)

@@ -1,0 +1,107 @@
+"""A fixture: a folder with a small trace, how it was made, and what to expect of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from traceq.errors import InputError, UsageError
+from traceq.formats.log import read_log
+from traceq.formats.snapshot import read_snapshot
+from traceq.loading import load
+from traceq.recording import Recording
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+TRACES = ("trace.json.gz", "trace.json")
+SNAPSHOTS = ("snapshot.pickle.gz", "snapshot.pickle")
+LOG = "log.txt"
+ORIGIN = "origin.toml"
+FINDINGS = "findings.json"
+BUDGETS = "traceq.toml"
+_PARTS = (*TRACES, *SNAPSHOTS, ORIGIN, FINDINGS)
+_MILLISECOND = 1_000_000
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """One folder; files that are not there are None."""
+
+    folder: Path
+    trace: Path | None
+    snapshot: Path | None
+    log: Path | None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """What origin.toml says; empty if it is not there."""
+
+    @property
+    def step_ns(self) -> int | None:
+        """What a step took without the profiler, if that is known."""
+        said = self.origin.get("true_step_ms")
+        known = isinstance(said, (int, float)) and not isinstance(said, bool)
+        return round(said * _MILLISECOND) if said and known else None
+
+    def recording(self, *, cache: bool = True) -> Recording:
+        """Return what lint looks at; raise ``InputError`` if it cannot be read."""
+        if self.trace is None and self.snapshot is None:
+            msg = f"{self.folder} has no {TRACES[0]} and no {SNAPSHOTS[0]}"
+            raise InputError(msg)
+        return Recording(
+            str(self.trace or self.snapshot),
+            load(self.trace, cache=cache) if self.trace else None,
+            read_log(self.log) if self.log else None,
+            self.step_ns,
+            {0: read_snapshot(self.snapshot)} if self.snapshot else {},
+        )
+
+
+def is_fixture(folder: Path) -> bool:
+    """Return whether a folder has any part of a fixture."""
+    return any((folder / name).is_file() for name in _PARTS)
+
+
+def find_fixtures(places: Iterable[Path]) -> list[Path]:
+    """Return the folders of fixtures at or below some places, in order."""
+    found: dict[Path, None] = {}
+    for place in places:
+        if not place.is_dir():
+            msg = f"{place} is no folder of fixtures: check the name"
+            raise UsageError(msg)
+        below = sorted(one for one in place.rglob("*") if one.is_dir())
+        mine = [folder for folder in (place, *below) if is_fixture(folder)]
+        if not mine:
+            msg = f"{place} has no fixture in it: make one with traceq shrink"
+            raise UsageError(msg)
+        found.update(dict.fromkeys(mine))
+    return list(found)
+
+
+def read_fixture(folder: Path) -> Fixture:
+    """Return the fixture in a folder."""
+
+    def first(names: Iterable[str]) -> Path | None:
+        return next((folder / one for one in names if (folder / one).is_file()), None)
+
+    return Fixture(
+        folder, first(TRACES), first(SNAPSHOTS), first([LOG]), _origin(folder / ORIGIN)
+    )
+
+
+def _origin(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{file} cannot be read: {error.strerror or error}"
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{file} is not TOML: {error}"
+    raise InputError(msg)

@@ -1,0 +1,100 @@
+"""What budgets are about: numbers of a step that can be held against a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.compiling import compilations, recordings
+from traceq.analysis.launches import launches_outside_captures
+from traceq.analysis.memory import peak_memory
+from traceq.lint.snapshot_view import highest, snapshot_views
+from traceq.lint.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceq.recording import Recording
+
+EXACT = ("launches", "syncs", "copies", "captures", "recompiles", "peak-bytes")
+"""Numbers that are the same whenever the same program runs."""
+WOBBLY = ("step-ms", "gpu-ms")
+"""Numbers that differ a little from run to run."""
+# An instance has a number, and all instances of a class are one layer.
+_NUMBER = r"_\d+(/|$)"
+_MILLISECOND = 1e6
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer, all its instances together, makes the GPU do in a step."""
+
+    kernels: float
+    backends: tuple[str, ...]
+    """Where its kernels come from, as cublas, by name."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of one recording; per step but for the peak."""
+
+    values: Mapping[str, float]
+    """By the names of EXACT and WOBBLY; what was not recorded is not here."""
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    """By path, as LM/Block/Linear; empty where stacks were not recorded."""
+
+
+def numbers(recording: Recording) -> Numbers:
+    """Return the numbers of a recording: of its steady steps, on average."""
+    fullest = highest(snapshot_views(recording))
+    if recording.trace is None:
+        return Numbers({"peak-bytes": fullest.allocated} if fullest else {})
+    view = View(recording.trace, recording.step_ns)
+    steps = view.steps
+    values = {
+        "launches": launches_outside_captures(view.runtime).height / steps,
+        "syncs": view.runtime.filter(pl.col("call") == "sync").height / steps,
+        "copies": view.copies.height / steps,
+        "captures": _captures(view) / steps,
+        "recompiles": compilations(view.trace, view.part).height / steps,
+    }
+    if peak := fullest or peak_memory(view.trace):
+        values["peak-bytes"] = peak.allocated
+    values["step-ms"] = view.bound.step_ns / _MILLISECOND
+    if view.trace.facts.gpu:
+        values["gpu-ms"] = view.part.gpu_busy / steps / _MILLISECOND
+    rounded = {name: _tidy(value) for name, value in values.items()}
+    return Numbers(rounded, _layers(view))
+
+
+def _captures(view: View) -> int:
+    """Count the CUDA graphs that were set up or recorded, by hand or not."""
+    found = recordings(view.trace, view.part)
+    begun = pl.col("name").cast(pl.String).str.contains("BeginCapture")
+    by_hand = view.runtime.filter(begun, pl.col("op").is_null()).height
+    made = pl.max_horizontal(pl.col("set_up"), pl.col("recorded")).sum()
+    return int(found.select(made).item()) + by_hand
+
+
+def _layers(view: View) -> dict[str, Layer]:
+    by_layer = (
+        view.kernels.filter(pl.col("module").is_not_null())
+        .group_by(layer=pl.col("module").cast(pl.String).str.replace_all(_NUMBER, "$1"))
+        .agg(
+            kernels=pl.len(),
+            backends=pl.col("library").cast(pl.String).drop_nulls().unique().sort(),
+        )
+        .sort("layer")
+    )
+    return {
+        layer: Layer(_tidy(kernels / view.steps), tuple(backends))
+        for layer, kernels, backends in by_layer.iter_rows()
+    }
+
+
+def _tidy(value: float) -> float:
+    """Return a number as people would write it: whole, or with three digits."""
+    rounded = round(value, 3)
+    return int(rounded) if rounded == int(rounded) else rounded

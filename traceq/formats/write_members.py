@@ -1,0 +1,96 @@
+r"""JSON text cut at the members of an object, so that some can go and the rest stays.
+
+What is kept keeps its bytes: blanks, order, and how numbers are written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KEY = re.compile(r'(\s*)("(?:[^"\\]|\\.)*")\s*:\s*')
+_NEXT = re.compile(r"\s*(,|\Z)")
+_DECODER = json.JSONDecoder()
+
+
+class Member(NamedTuple):
+    """One ``"key": value`` of an object, with the blanks around it."""
+
+    key: str
+    value: Any
+    before: str
+    """Blanks, key and colon."""
+    written: str
+    """The value's own text."""
+    after: str
+
+    @property
+    def text(self) -> str:
+        """What stands between the commas."""
+        return self.before + self.written + self.after
+
+
+def members(text: str) -> list[Member] | None:
+    """Return the members of an object whose braces are taken off.
+
+    None if the text is no such thing.
+
+    >>> [(one.key, one.written) for one in members(' "a": [1.50],"b":{}') or []]
+    [('a', '[1.50]'), ('b', '{}')]
+    """
+    found: list[Member] = []
+    if not text.strip():
+        return found
+    at = 0
+    while key := _KEY.match(text, at):
+        try:
+            value, end = _DECODER.raw_decode(text, key.end())
+            name = json.loads(key[2]) if "\\" in key[2] else key[2][1:-1]
+        except (ValueError, RecursionError):
+            return None
+        following = _NEXT.match(text, end)
+        if following is None:
+            return None
+        written, after = text[key.end() : end], text[end : following.start(1)]
+        found.append(Member(name, value, key[0], written, after))
+        at = following.end()
+        if not following[1]:
+            return found
+    return None
+
+
+def changed(found: list[Member], change: Callable[[Member], str | None]) -> str:
+    """Return members as text with other values, and without those that are None.
+
+    Whichever comes first stands where the first one stood, and the same at the end.
+    """
+    kept = [
+        one if written == one.written else one._replace(written=written)
+        for one in found
+        if (written := change(one)) is not None
+    ]
+    if not kept:
+        return ""
+    texts = [one.text for one in kept]
+    if kept[0].key != found[0].key:
+        before = found[0].before
+        texts[0] = before[: before.index('"')] + texts[0].lstrip()
+    if kept[-1].key != found[-1].key:
+        texts[-1] = texts[-1].rstrip() + found[-1].after
+    return ",".join(texts)
+
+
+def rewritten(text: str, change: Callable[[Member], str | None]) -> str | None:
+    r"""Return an object's text with other values, and without those that are None.
+
+    None if the text, which has its braces, is no object.
+
+    >>> rewritten('{ "a": 1,"b": 2.50 }', lambda one: {"b": one.written}.get(one.key))
+    '{ "b": 2.50 }'
+    """
+    found = members(text.strip()[1:-1]) if text.strip().startswith("{") else None
+    return None if found is None else "{" + changed(found, change) + "}"

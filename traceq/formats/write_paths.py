@@ -1,0 +1,101 @@
+"""Paths without the folders that tell whose machine it was."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FRAME = re.compile(r"^(?P<file>.+)(?P<rest>\(\d+\): .+)$")
+_ABSOLUTE = re.compile(r"^([A-Za-z]:)?[/\\]")
+# In a sentence, where a path ends at a blank, a quote or a bracket.
+_IN_TEXT = re.compile(
+    r"(?<![\w./\\:-])(?:[A-Za-z]:)?[/\\](?:[^/\\\s\"'():,;<>\[\]{}|]+[/\\])+"
+    r"[^/\\\s\"'():,;<>\[\]{}|]*"
+)
+# From here on a path is the same on every machine, and says that it is a library's.
+_LIBRARY = re.compile(
+    r"^.*?(?=/(?:site|dist)-packages/|/lib/python\d|/torch/(?:nn|optim|autograd|utils"
+    r"|cuda|profiler|distributed|fx|_\w+|functional)[./])"
+)
+_INDUCTOR = re.compile(r"^.*/torchinductor(_[^/]*)?/")
+_OF_USER = re.compile(r"(?:/(?:home|Users)/|torchinductor_)(?P<name>[^/\s\"']+)")
+# Folders that hold other people's folders.
+_SHARED = ("", "/", "/home", "/Users", "/mnt", "/data", "/scratch", "/tmp")  # noqa: S108 - no file is made there
+# Names that are nobody's, or that other words begin with.
+_NOBODY = {"user", "users", "root", "ubuntu", "runner", "admin", "train", "test"}
+_SHORTEST_NAME = 3
+
+
+class Paths:
+    """How to write the paths of one recording.
+
+    A path in a library begins with the library. One in the user's own code is
+    relative to the folder that holds all of it; where that would be everybody's
+    folder, it is the file's name alone. Relative paths stay as they are.
+    """
+
+    def __init__(self, files: Iterable[str], hosts: Iterable[str] = ()) -> None:
+        given = list(files)
+        folders = [
+            _slashed(file).rpartition("/")[0]
+            for file in given
+            if _ABSOLUTE.match(file) and not _of_library(_slashed(file))
+        ]
+        self._root = _common(folders)
+        users = {found["name"] for file in given for found in _OF_USER.finditer(file)}
+        names = {
+            name
+            for name in (*users, *hosts)
+            if len(name) >= _SHORTEST_NAME and name.lower() not in _NOBODY
+        }
+        words = "|".join(map(re.escape, sorted(names)))
+        self._names = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])")
+        self._named = bool(names)
+
+    def short(self, file: str) -> str:
+        """Return a path without the folders that are private."""
+        if not _ABSOLUTE.match(file):
+            return file
+        path = _slashed(file)
+        if found := _INDUCTOR.match(path):
+            return "/tmp/torchinductor/" + path[found.end() :]  # noqa: S108 - a name
+        if found := _LIBRARY.match(path):
+            return path[found.end() :]
+        if self._root and path.startswith(f"{self._root}/"):
+            return path[len(self._root) + 1 :]
+        return path.rpartition("/")[2]
+
+    def frame(self, name: str) -> str:
+        """Return the name of a Python call, ``file(line): function``."""
+        found = FRAME.match(name)
+        return self.short(found["file"]) + found["rest"] if found else self.text(name)
+
+    def text(self, text: str) -> str:
+        """Return a sentence without private paths, and without names of their owner."""
+        text = _IN_TEXT.sub(lambda found: self.short(found[0]), text)
+        return self._names.sub("user", text) if self._named else text
+
+
+def _slashed(path: str) -> str:
+    return path.replace("\\", "/")
+
+
+def _of_library(path: str) -> bool:
+    return bool(_LIBRARY.match(path) or _INDUCTOR.match(path))
+
+
+def _common(folders: list[str]) -> str:
+    """Return the folder that all are in, unless it is everybody's."""
+    if not folders:
+        return ""
+    parts = [folder.split("/") for folder in folders]
+    shared: list[str] = []
+    for level in zip(*parts):  # noqa: B905 - as deep as the shallowest
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    root = "/".join(shared)
+    return "" if root in _SHARED else root

@@ -1,0 +1,187 @@
+"""Make a recording small: cut, look, and keep the cut if the same is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.errors import UsageError
+from traceq.formats.log import log_lines
+from traceq.formats.write import Written, read_written
+from traceq.formats.write_paths import Paths
+from traceq.formats.write_snapshot import clean_snapshot
+from traceq.loading import load
+from traceq.recording import Recording
+from traceq.shrink.cuts import CUTS, Cut, keeping_steps
+from traceq.shrink.lines import needed_lines
+from traceq.shrink.seen import Looker, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from traceq.lint.config import Config
+    from traceq.lint.pack import Rules
+    from traceq.trace import Trace
+
+# How many steps to try before keeping all of them.
+_STEPS = (2, 3, 5)
+# What is found in a trace of a single step, only because it is one.
+_SINGLE = "TRC002"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What to make small; a trace, a snapshot, or both."""
+
+    trace: Path | None
+    snapshot: Path | None = None
+    log: pl.DataFrame | None = None
+    step_ns: int | None = None
+    """What a step takes without the profiler, where that was measured."""
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A recording made small, with nothing private in it."""
+
+    trace: bytes | None
+    """Content of trace.json.gz."""
+    snapshot: bytes | None
+    """Content of snapshot.pickle.gz."""
+    log: str | None
+    """Content of log.txt."""
+    seen: Seen
+    """What is found in it, which is what was found in the whole."""
+    loaded: Trace | None
+    """The whole."""
+    steps: tuple[int, int] = (0, 0)
+    """How many were kept, of how many."""
+    events: tuple[int, int] = (0, 0)
+    """The same of events."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """How many events went, by what they were."""
+    stays: dict[str, list[str]] = field(default_factory=dict)
+    """What could not go, and what would be lost without it."""
+
+
+def shrink(
+    given: Given,
+    rules: Rules,
+    config: Config,
+    *,
+    limit: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Shrunk:
+    """Return a recording made small, in which the same is found.
+
+    What is never missed goes first; what may be missed goes only while the packed
+    trace is larger than ``limit`` bytes. Made small again, it stays as it is. Raises
+    ``UsageError`` if something would be lost by taking out what may be private.
+    """
+    loaded = load(given.trace, cache=False) if given.trace else None
+    written = read_written(given.trace, progress) if given.trace else None
+    paths = written.paths if written else Paths([])
+    whole = Looker(rules, config, given.step_ns, given.log)
+    snapshot = clean_snapshot(given.snapshot, paths) if given.snapshot else None
+    lines = None
+    if given.log is not None:
+        texts = needed_lines(given.log["text"].to_list(), rules, config)
+        lines = "".join(paths.text(line) + "\n" for line in texts)
+    looker = replace(
+        whole, log=None if lines is None else log_lines(lines), snapshot=snapshot
+    )
+    recording = Recording("fixture", loaded, given.log, given.step_ns)
+    before = replace(whole, snapshot=None).see(recording, paths)
+    start = looker.look(written.json() if written else None)
+    if snapshot is None and before.findings != start.findings:
+        lost = "; ".join(before.lost(start))
+        msg = (
+            f"{given.trace} cannot be shrunk: without what may be private in it this"
+            f" would be lost: {lost}"
+        )
+        raise UsageError(msg)
+    if written is None or loaded is None:
+        return Shrunk(None, snapshot, lines, start, loaded)
+    work = _Work(written, start, looker, limit)
+    work.run()
+    dropped = {"arrows between events": written.arrows, **work.dropped}
+    if written.unreadable:
+        dropped["events that are no JSON"] = written.unreadable
+    return Shrunk(
+        trace=work.trace.gzipped(),
+        snapshot=snapshot,
+        log=lines,
+        seen=work.seen,
+        loaded=loaded,
+        steps=(work.steps or loaded.steps.height, loaded.steps.height),
+        events=(work.trace.events.height, loaded.facts.events),
+        dropped={what: count for what, count in dropped.items() if count},
+        stays=work.stays,
+    )
+
+
+@dataclass
+class _Work:
+    """A trace on its way to being small."""
+
+    trace: Written
+    seen: Seen
+    looker: Looker
+    limit: int
+    steps: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    stays: dict[str, list[str]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Cut until nothing more can go, or the trace is small enough.
+
+        Each cut may make another one possible, so all are tried again after one that
+        was kept: then a second run of all this has nothing to do.
+        """
+        while True:
+            while self._cut_steps() or any(
+                self._cut(cut) for cut in CUTS if cut.always
+            ):
+                pass
+            if len(self.trace.gzipped()) <= self.limit:
+                return
+            smaller = any(self._cut(cut) for cut in CUTS if not cut.always)
+            # A single step stands for nothing but itself, so it is the last resort.
+            if not smaller and not self._cut_steps((1,)):
+                return
+
+    def _cut(self, cut: Cut) -> bool:
+        """Try a cut, and keep it if the same is seen."""
+        gone = cut.gone(self.trace)
+        if not gone.any():
+            return False
+        smaller = self.trace.keeping(pl.lit(~gone))
+        seen = self.looker.look(smaller.json())
+        if seen != self.seen:
+            self.stays[cut.what] = self.seen.lost(seen)
+            return False
+        self.stays.pop(cut.what, None)
+        self.dropped[cut.what] = self.dropped.get(cut.what, 0) + int(gone.sum())
+        self.trace = smaller
+        return True
+
+    def _cut_steps(self, counts: tuple[int, ...] = _STEPS) -> bool:
+        """Keep the last few steps, if they show what all of them do."""
+        windows = self.looker.steps(self.trace.json())
+        for count in counts:
+            if count >= windows.height:
+                return False
+            kept = windows.tail(count)
+            first, last = kept["start"][0], kept["end"][-1]
+            smaller = keeping_steps(self.trace, first, last)
+            seen = self.looker.look(smaller.json())
+            if seen.same_kinds(self.seen, besides=_SINGLE):
+                gone = self.trace.events.height - smaller.events.height
+                self.dropped["other steps"] = self.dropped.get("other steps", 0) + gone
+                self.trace, self.seen, self.steps = smaller, seen, count
+                return True
+            self.stays[f"steps before the last {count}"] = self.seen.lost(seen)
+        return False
