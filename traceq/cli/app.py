@@ -12,12 +12,15 @@ from traceq import __version__
 from traceq.cache import finish
 from traceq.cli import (
     cache,
+    check,
     collect,
     lint,
+    memory,
     output,
     query,
     rules,
     schema,
+    shrink,
     summary,
     test_pack,
 )
@@ -67,6 +70,13 @@ app.command(
     "lint",
     epilog="Example:  [bold]traceq lint trace.json.gz --log train.log[/bold]",
 )(lint.command)
+app.command("check", epilog="Example:  [bold]traceq check fixtures[/bold]")(
+    check.command
+)
+app.command(
+    "shrink",
+    epilog="Example:  [bold]traceq shrink trace.json.gz -o fixtures/attention[/bold]",
+)(shrink.command)
 app.command("rules", epilog="Example:  [bold]traceq rules[/bold]")(rules.list_command)
 app.command("rule", epilog="Example:  [bold]traceq rule SYN001[/bold]")(
     rules.page_command
@@ -78,6 +88,10 @@ app.command(
     "summary",
     epilog="Example:  [bold]traceq summary before.json.gz after.json.gz[/bold]",
 )(summary.command)
+app.command(
+    "memory",
+    epilog="Example:  [bold]traceq memory snapshot.pickle --html memory.html[/bold]",
+)(memory.command)
 app.command(
     "query",
     epilog=(

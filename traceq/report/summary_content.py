@@ -70,7 +70,7 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
         Column("trace", cut=cut_middle),
         *(Column(title, number=True) for title in numbers),
     )
-    names = _telling_names([summary.facts.path for summary in summaries])
+    names = telling_names([summary.facts.path for summary in summaries])
     return TextTable(
         columns,
         tuple(
@@ -83,7 +83,7 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
     )
 
 
-def _telling_names(paths: Sequence[str]) -> list[str]:
+def telling_names(paths: Sequence[str]) -> list[str]:
     """Return paths without the folders in front that all are in, and the common end.
 
     Neither tells them apart: runs/a/trace.json and runs/b/trace.json are a and b.

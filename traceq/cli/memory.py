@@ -1,0 +1,211 @@
+"""`traceq memory`: what holds the GPU's memory, from a snapshot of the allocator."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceq.analysis.memory_scaling import memory_scaling
+from traceq.analysis.memory_summary import MemorySummary, summarise_memory
+from traceq.cli import output
+from traceq.cli.loading import NoCache, load_shown
+from traceq.errors import InputError, TraceqError, UsageError
+from traceq.formats.run import is_run, read_run
+from traceq.formats.snapshot import read_snapshot
+from traceq.report import (
+    memory_content,
+    memory_html,
+    memory_json,
+    memory_markdown,
+    memory_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.model.run import Rank, Run
+    from traceq.trace import Trace
+
+_TWO = 2
+
+
+class Format(str, Enum):
+    """How to write it."""
+
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+
+
+def command(  # noqa: PLR0913 - one parameter an option
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Memory snapshots, plain or gzipped, or run folders.", metavar="PATH"
+        ),
+    ],
+    *,
+    form: Annotated[
+        Format, typer.Option("--format", help="How to write it.")
+    ] = Format.text,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page with a picture to this new file, too.", metavar="FILE"
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Write over an older page in that place."),
+    ] = False,
+    scaling: Annotated[
+        str | None,
+        typer.Option(
+            help="Say how each category grows with this label of the runs.",
+            metavar="LABEL",
+        ),
+    ] = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Say what holds the GPU's memory: the peak, by category, module and your line.
+
+    One screen for one snapshot, one row each for several. What is in a snapshot is
+    never run.
+    """
+    if html is not None:
+        _refuse_to_lose(html, paths, overwrite=overwrite)
+    found = [
+        _summaries(path, cache=not no_cache, alone=len(paths) == 1) for path in paths
+    ]
+    summaries = [summary for several in found if several for summary in several]
+    if html is not None and summaries:
+        _write(html, memory_html.render(summaries))
+    if scaling is not None and summaries:
+        output.write(_scaled(scaling, summaries, form))
+    elif summaries:
+        output.write(_rendered(summaries, form))
+    unread = sum(several is None for several in found)
+    if unread:
+        msg = f"{unread} of {len(found)} files could not be read"
+        raise UsageError(msg)
+
+
+def _summaries(path: Path, *, cache: bool, alone: bool) -> list[MemorySummary] | None:
+    """Summarise a path; one that cannot be read does not keep the others from it."""
+    try:
+        found = list(_read(path, cache=cache))
+        if not found:
+            msg = f"{path} is a memory snapshot, but nothing was reserved in it"
+            raise InputError(msg)
+    except TraceqError as error:
+        if alone:
+            raise
+        output.say(f"traceq: {error}")
+        return None
+    return found
+
+
+def _read(path: Path, *, cache: bool) -> Iterator[MemorySummary]:
+    if not is_run(path):
+        yield from summarise_memory(read_snapshot(path), str(path))
+        return
+    run = read_run(path)
+    recorded = [rank for rank in run.ranks if rank.memory]
+    if not recorded:
+        missing = [text for rank in run.ranks for text in rank.missing]
+        why = "; ".join(missing) or "nothing was recorded in it"
+        msg = f"{path} has no memory snapshot: {why}"
+        raise InputError(msg)
+    for rank in recorded:
+        name = str(path) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
+        snapshot = read_snapshot(rank.memory or path)
+        trace = _trace(path, rank, cache=cache)
+        yield from summarise_memory(snapshot, name, trace=trace, run=run)
+
+
+def _trace(path: Path, rank: Rank, *, cache: bool) -> Trace | None:
+    """Load the trace of a rank, which knows the modules; without it, they are not."""
+    if rank.trace is None:
+        return None
+    try:
+        return load_shown(path, rank=rank.rank, cache=cache)
+    except TraceqError as error:
+        output.say(f"traceq: {error}")
+        return None
+
+
+def _rendered(summaries: list[MemorySummary], form: Format) -> str:
+    if form is Format.json:
+        return memory_json.render(summaries)
+    if form is Format.markdown:
+        return memory_markdown.render(summaries)
+    return memory_text.render(summaries, width=output.width(), color=output.color())
+
+
+def _scaled(label: str, summaries: list[MemorySummary], form: Format) -> str:
+    """Return how memory grows with a label; of several devices the fullest counts."""
+    by_run: dict[Path, tuple[float, MemorySummary]] = {}
+    for summary in summaries:
+        if summary.run is None:
+            msg = f"{summary.name} is no run folder, so it has no label {label}"
+            raise UsageError(msg)
+        value = _value(summary.run, label)
+        known = by_run.get(summary.run.folder)
+        if known is None or known[1].peak["allocated"] < summary.peak["allocated"]:
+            by_run[summary.run.folder] = (value, summary)
+    pairs = sorted(by_run.values(), key=lambda pair: pair[0])
+    values = [value for value, _ in pairs]
+    if len(set(values)) < _TWO:
+        msg = (
+            f"all runs have the same {label}, so nothing can be said of how memory"
+            " grows with it: give runs with other values"
+        )
+        raise UsageError(msg)
+    fullest = [summary for _, summary in pairs]
+    growths = memory_scaling(fullest, values)
+    if form is Format.json:
+        names = [summary.name for summary in fullest]
+        return memory_json.render_scaling(label, growths, values, names)
+    table = memory_content.scaling(label, growths, values)
+    if form is Format.markdown:
+        return memory_markdown.render_table(table)
+    return memory_text.render_table(table, width=output.width(), color=output.color())
+
+
+def _value(run: Run, label: str) -> float:
+    text = run.labels.get(label)
+    if text is None:
+        known = ", ".join(run.labels) or "none"
+        msg = (
+            f"{run.folder} has no label {label} (it has {known}): record it with"
+            f" traceq collect --label {label}=VALUE"
+        )
+        raise UsageError(msg)
+    try:
+        return float(text)
+    except ValueError:
+        msg = f"{run.folder} has {label}={text}, which is no number to compare with"
+        raise UsageError(msg) from None
+
+
+def _refuse_to_lose(file: Path, read: list[Path], *, overwrite: bool) -> None:
+    """Raise if writing to a file would lose what is in it."""
+    if not file.exists():
+        return
+    if any(other.exists() and file.samefile(other) for other in read):
+        msg = f"{file} is what is read and will not be overwritten: give another name"
+        raise UsageError(msg)
+    if not overwrite:
+        msg = f"{file} exists already: give another name, or --overwrite"
+        raise UsageError(msg)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        msg = f"{file} cannot be written: {error.strerror or error}"
+        raise UsageError(msg) from None
