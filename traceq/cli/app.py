@@ -14,6 +14,7 @@ from traceq.cli import (
     cache,
     check,
     collect,
+    diff,
     lint,
     memory,
     output,
@@ -77,6 +78,10 @@ app.command(
     "shrink",
     epilog="Example:  [bold]traceq shrink trace.json.gz -o fixtures/attention[/bold]",
 )(shrink.command)
+app.command(
+    "diff",
+    epilog="Example:  [bold]traceq diff before.json.gz after.json.gz[/bold]",
+)(diff.command)
 app.command("rules", epilog="Example:  [bold]traceq rules[/bold]")(rules.list_command)
 app.command("rule", epilog="Example:  [bold]traceq rule SYN001[/bold]")(
     rules.page_command

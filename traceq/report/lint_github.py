@@ -33,9 +33,9 @@ def render(report: Report) -> str:
                 text += f": {cost}"
             if finding.advice:
                 text += f"; {finding.advice}"
-            lines.append(_command(_COMMAND[finding.severity], known, text))
+            lines.append(command(_COMMAND[finding.severity], known, text))
         lines += [
-            _command("error", {"title": f"{rule.code} failed"}, rule.error)
+            command("error", {"title": f"{rule.code} failed"}, rule.error)
             for rule in outcome.crashed
         ]
         # A file may be called as a command is, which acts only where a line begins.
@@ -43,7 +43,8 @@ def render(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _command(kind: str, properties: Mapping[str, object], text: str) -> str:
+def command(kind: str, properties: Mapping[str, object], text: str) -> str:
+    """Return one command; nothing in it can begin another."""
     written = ",".join(
         f"{key}={_escaped(str(value)).replace(':', '%3A').replace(',', '%2C')}"
         for key, value in properties.items()

@@ -1,0 +1,228 @@
+"""`traceq diff`: what changed from one recording to another, and why."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceq.cli import output
+from traceq.cli.loading import NoCache, load_recording
+from traceq.cli.writing import refuse_to_lose, write_report
+from traceq.diff.compare import (
+    Half,
+    MemoryChange,
+    compare,
+    compare_snapshots,
+    examine,
+)
+from traceq.diff.limits import broken, read_limits
+from traceq.errors import InputError, UsageError
+from traceq.lint.config import find_config, read_config
+from traceq.lint.engine import lint
+from traceq.lint.pack import load_rules
+from traceq.report import (
+    diff_concise,
+    diff_content,
+    diff_full,
+    diff_github,
+    diff_html,
+    diff_json,
+    diff_markdown,
+    diff_snapshots,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.diff.compare import Diff
+    from traceq.diff.limits import Broken
+    from traceq.lint.config import Config
+    from traceq.lint.engine import Outcome
+    from traceq.lint.pack import Rules
+    from traceq.recording import Recording
+
+_BROKEN = 1
+_NANOSECONDS = 1_000_000
+
+
+class Format(str, Enum):
+    """How to write the comparison."""
+
+    full = "full"
+    concise = "concise"
+    json = "json"
+    github = "github"
+    markdown = "markdown"
+    html = "html"
+
+
+def command(  # noqa: PLR0913 - one parameter an option
+    before: Annotated[
+        Path,
+        typer.Argument(
+            help="A trace, a run folder or a memory snapshot.", metavar="BEFORE"
+        ),
+    ],
+    after: Annotated[
+        Path, typer.Argument(help="Another one of the same program.", metavar="AFTER")
+    ],
+    *,
+    form: Annotated[
+        Format, typer.Option("--format", help="How to write the comparison.")
+    ] = Format.full,
+    file: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this new file.", metavar="FILE"),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Write over an older report in that place."),
+    ] = False,
+    step_ms: Annotated[
+        str | None,
+        typer.Option(
+            help="What a step takes without the profiler, before and after.",
+            metavar="MS,MS",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Exit 1 where something grew by more than this:"
+                " slower:5%,launches:+10,memory:+2%,new-findings; also busy, idle,"
+                " kernels, waits, copies."
+            ),
+            metavar="LIMITS",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Configuration instead of the nearest traceq.toml.", metavar="FILE"
+        ),
+    ] = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Say what changed in a step from one recording to another, and why.
+
+    The causes add up to the change. Exits 1 if a limit of --fail-on is broken, 2 if
+    traceq could not work, else 0.
+    """
+    limits = read_limits(fail_on or "")
+    steps = _steps(step_ms)
+    if file is not None:
+        refuse_to_lose(file, [before, after], overwrite=overwrite)
+    wanted = read_config(config) if config else find_config(Path.cwd())
+    rules = load_rules(wanted.packs)
+    found = _compared((before, after), steps, rules, wanted, cache=not no_cache)
+    failed = broken(found, limits)
+    text = _rendered(found, failed, form, to_file=file is not None)
+    if file is None:
+        output.write(text)
+    else:
+        write_report(file, text)
+        for reason in diff_content.failures(failed):
+            output.say(f"traceq: {reason}")
+    if failed:
+        sys.exit(_BROKEN)
+
+
+def _rendered(
+    found: Diff | MemoryChange,
+    failed: Sequence[Broken],
+    form: Format,
+    *,
+    to_file: bool,
+) -> str:
+    width = None if to_file else output.width()
+    color = not to_file and output.color()
+    if isinstance(found, MemoryChange):
+        if form is Format.full:
+            return diff_snapshots.full(found, failed, width=width, color=color)
+        return _OF_SNAPSHOTS[form](found, failed)
+    if form is Format.full:
+        return diff_full.render(found, failed, width=width, color=color)
+    return _OF_TRACES[form](found, failed)
+
+
+_OF_TRACES = {
+    Format.concise: diff_concise.render,
+    Format.json: diff_json.render,
+    Format.github: diff_github.render,
+    Format.markdown: diff_markdown.render,
+    Format.html: diff_html.render,
+}
+_OF_SNAPSHOTS = {
+    Format.concise: diff_snapshots.concise,
+    Format.json: diff_snapshots.json,
+    Format.github: diff_snapshots.github,
+    Format.markdown: diff_snapshots.markdown,
+    Format.html: diff_snapshots.html,
+}
+
+
+def _warn_of_crashes(outcomes: Sequence[Outcome]) -> None:
+    """Say which rules failed: what they look for may have come or gone."""
+    for outcome in outcomes:
+        for rule in outcome.crashed:
+            output.say(
+                f"traceq: {rule.code} failed on {outcome.name}: {rule.error}; its"
+                " findings are not compared"
+            )
+
+
+def _steps(text: str | None) -> tuple[int | None, int | None]:
+    """Return the two step times that were given, in nanoseconds."""
+    if text is None:
+        return None, None
+    try:
+        first, second = (round(float(part) * _NANOSECONDS) for part in text.split(","))
+    except (ValueError, OverflowError):
+        first = second = 0
+    if first <= 0 or second <= 0:
+        msg = f"--step-ms {text}: give two times in milliseconds, as 12.3,9.1"
+        raise UsageError(msg)
+    return first, second
+
+
+def _compared(
+    paths: tuple[Path, Path],
+    steps: tuple[int | None, int | None],
+    rules: Rules,
+    config: Config,
+    *,
+    cache: bool,
+) -> Diff | MemoryChange:
+    """Read both and compare them; the first is looked at while the second is read."""
+
+    def looked_at(recording: Recording) -> Half | Outcome:
+        outcome = lint([recording], rules, config).outcomes[0]
+        return examine(recording, outcome) if recording.trace else outcome
+
+    with ThreadPoolExecutor(1) as beside:
+        before = _recording(paths[0], steps[0], cache=cache)
+        waiting = beside.submit(looked_at, before)
+        after = _recording(paths[1], steps[1], cache=cache)
+        second = looked_at(after)
+        first = waiting.result()
+    if isinstance(first, Half) and isinstance(second, Half):
+        _warn_of_crashes([first.outcome, second.outcome])
+        return compare(first, second)
+    if isinstance(first, Half) or isinstance(second, Half):
+        without = paths[1] if isinstance(first, Half) else paths[0]
+        msg = f"{without} has no trace, and the other one has: give two of a kind"
+        raise InputError(msg)
+    _warn_of_crashes([first, second])
+    return compare_snapshots((before, after), (first, second))
+
+
+def _recording(path: Path, step_ns: int | None, *, cache: bool) -> Recording:
+    recording = load_recording(path, log=None, cache=cache)
+    return replace(recording, step_ns=step_ns or recording.step_ns)

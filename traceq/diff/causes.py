@@ -1,0 +1,402 @@
+"""Why a step takes longer or shorter than before: causes that add up to the change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+
+from traceq.analysis.bound import INFLATION
+from traceq.diff.align import aligned
+from traceq.diff.groups import NUMBERS, OPTIMIZER
+from traceq.diff.kernels import family
+from traceq.finding import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from traceq.diff.groups import Parts
+    from traceq.diff.steps import Step
+
+Kind = Literal[
+    "dtype",
+    "casts",
+    "kernel",
+    "fused",
+    "shapes",
+    "added",
+    "removed",
+    "replaced",
+    "compiled",
+    "same kernels",
+    "launches",
+    "same launches",
+    "compiling",
+    "loading data",
+    "recording CUDA graphs",
+    "allocating memory",
+    "outside operators",
+    "not in the trace",
+]
+ALL_OVER: tuple[Kind, ...] = ("same kernels", "same launches", "outside operators")
+"""Kinds that are no change of the program: it does the same, in another time."""
+
+_END = "the end of the step"
+# A count that changes by less is that of a step with more work than another.
+_LEAST_COUNT = 0.5
+_LEAST_SHARE = 0.1
+_MOST_DETAILS = 4
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What one op at one place adds to a cause."""
+
+    ns: float
+    op: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a cause is about, on one side; all numbers are per step."""
+
+    ns: float = 0.0
+    kernels: float = 0.0
+    launches: float = 0.0
+    waits: float = 0.0
+    dtype: str = ""
+    """The number format of most of its time on the GPU."""
+    names: tuple[tuple[str, float], ...] = ()
+    """Its kernels and how many of each, those that take longest first."""
+    ops: tuple[str, ...] = ()
+    """Its ops, those that take longest first."""
+    place: Place = field(default_factory=Place)
+    """Where the op is that takes longest."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason why the step changed; the times of all causes add up to the change."""
+
+    kind: Kind
+    on: Literal["gpu", "idle", "host"]
+    """Whether the GPU works longer, idles longer, or the host does, without a GPU."""
+    ns: float
+    """By how much the step is longer for it."""
+    sure_ns: float
+    """How much of that is not the profiler's own doing."""
+    what: str
+    """The kind of kernels that it is about mostly, as gemm; or empty."""
+    before: Used
+    after: Used
+    details: tuple[Detail, ...]
+    """The largest parts of it."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What recorded times stand for, in a step that takes as long as it does.
+
+    The GPU takes as long without the profiler as with it, so it is the idle time that
+    makes up the difference.
+    """
+
+    busy: float
+    idle: float
+    missing: float
+    """Idle time of the step of which the trace has none."""
+    sure: float
+    """The share of idle time that is there even if recording stacks tripled it."""
+
+
+def scale_of(parts: Parts, step: Step, *, stacks: bool) -> Scale:
+    """Return how to scale the parts for them to add up to the step."""
+    busy = float(parts.rows["busy"].sum())
+    idle = float(parts.rows.select(pl.col("late").sum() + pl.col("dry").sum()).item())
+    idle += sum(parts.special.values())
+    if step.ns <= busy:
+        return Scale(step.ns / busy if busy else 0.0, 0.0, 0.0, 1.0)
+    left = step.ns - busy
+    sure = 1.0
+    if stacks and not step.measured:
+        sure = max(0.0, step.ns / INFLATION - busy) / left
+    if not idle:
+        return Scale(1.0, 0.0, left, sure)
+    return Scale(1.0, left / idle, 0.0, sure)
+
+
+def causes_of(
+    before: Parts, after: Parts, scales: tuple[Scale, Scale]
+) -> tuple[Cause, ...]:
+    """Return the causes, those that are surely the biggest first."""
+    groups: dict[tuple[object, ...], _Sum] = {}
+    for key, what, where, shares in _shares(before, after, scales):
+        groups.setdefault(key, _Sum(what, where)).add(shares)
+    for name in dict.fromkeys([*before.special, *after.special]):
+        kind: Any = "same launches" if name == _END else name
+        on: Literal["host", "idle"] = "host" if before.on_host else "idle"
+        # What has a name of its own is slowed down by recording, but not made by it.
+        pair = tuple(
+            _Share(
+                ns=parts.special.get(name, 0.0) * scale.idle,
+                sure=max(scale.sure, 1 / INFLATION),
+            )
+            for parts, scale in zip((before, after), scales, strict=True)
+        )
+        groups.setdefault((kind,), _Sum(kind, on)).add(pair)
+    missing = tuple(_Share(ns=scale.missing, sure=scale.sure) for scale in scales)
+    groups[("missing",)] = _Sum("not in the trace", "idle")
+    groups[("missing",)].add(missing)
+    found = [group.cause() for group in groups.values()]
+    return tuple(
+        sorted(
+            (one for one in found if one.before.ns or one.after.ns),
+            key=lambda one: (-abs(one.sure_ns), -abs(one.ns), one.kind, repr(one)),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What matched rows of one side add to a cause."""
+
+    ns: float = 0.0
+    sure: float = 1.0
+    rows: tuple[Mapping[str, Any], ...] = ()
+    """The rows, with what each adds in ``ns``."""
+    kernels: tuple[Mapping[str, Any], ...] = ()
+    counts: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Sum:
+    """A cause in the making."""
+
+    def __init__(self, kind: Kind, on: Literal["gpu", "idle", "host"]) -> None:
+        self.kind: Kind = kind
+        self.on: Literal["gpu", "idle", "host"] = on
+        self.sides: tuple[list[_Share], list[_Share]] = ([], [])
+
+    def add(self, pair: tuple[_Share, ...]) -> None:
+        for side, share in zip(self.sides, pair, strict=True):
+            side.append(share)
+
+    def cause(self) -> Cause:
+        before, after = (_used(side) for side in self.sides)
+        sure = [sum(share.ns * share.sure for share in side) for side in self.sides]
+        kinds: Counter[str] = Counter()
+        changes: Counter[tuple[str, Place]] = Counter()
+        for sign, side in zip((-1, 1), self.sides, strict=True):
+            for share in side:
+                for row in share.kernels:
+                    kinds[row["kind"] or ""] += row["busy"]
+                for row in share.rows:
+                    changes[row["op"], _place(row)] += sign * row["ns"]
+        details = sorted(changes.items(), key=lambda one: (-abs(one[1]), one[0][0]))
+        most = kinds.most_common(1)
+        return Cause(
+            kind=self.kind,
+            on=self.on,
+            ns=after.ns - before.ns,
+            sure_ns=sure[1] - sure[0],
+            what=most[0][0] if most else "",
+            before=before,
+            after=after,
+            details=tuple(
+                Detail(ns, op, place) for (op, place), ns in details[:_MOST_DETAILS]
+            ),
+        )
+
+
+def _used(shares: Iterable[_Share]) -> Used:
+    shares = list(shares)
+    names: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
+    formats: Counter[str] = Counter()
+    ops: Counter[str] = Counter()
+    places: Counter[Place] = Counter()
+    counts: Counter[str] = Counter()
+    for share in shares:
+        counts.update(share.counts)
+        for kernel in share.kernels:
+            names[kernel["name"]] += kernel["busy"]
+            runs[kernel["name"]] += kernel["kernels"]
+            formats[kernel["dtype"] or ""] += kernel["busy"]
+        for row in share.rows:
+            ops[row["op"]] += row["ns"]
+            places[_place(row)] += row["ns"]
+    return Used(
+        ns=sum(share.ns for share in shares),
+        kernels=counts["kernels"],
+        launches=counts["launches"],
+        waits=counts["waits"],
+        dtype=_first(formats) or "",
+        names=tuple((name, runs[name]) for name, _ in _ranked(names)),
+        ops=tuple(op for op, _ in _ranked(ops)),
+        place=_first(places) or Place(),
+    )
+
+
+def _ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
+    return sorted(counter.items(), key=lambda one: (-one[1], repr(one[0])))
+
+
+def _first(counter: Counter[Any]) -> Any:  # noqa: ANN401 - what was counted
+    return _ranked(counter)[0][0] if counter else None
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return Place(row["file"], row["line"], row["function"], row["module"])
+
+
+_Found = tuple[
+    tuple[object, ...], Kind, Literal["gpu", "idle", "host"], tuple[_Share, ...]
+]
+
+
+def _shares(
+    before: Parts, after: Parts, scales: tuple[Scale, Scale]
+) -> Iterator[_Found]:
+    """Yield what each pair of matched rows adds, and to which cause."""
+    sides = aligned(before, after)
+    numbers = [_numbered(side) for side in sides]
+    kernels = [
+        _kernels(parts.kernels, side)
+        for parts, side in zip((before, after), sides, strict=True)
+    ]
+    on: Literal["gpu", "host"] = "host" if before.on_host else "gpu"
+    for match in sorted(numbers[0].keys() | numbers[1].keys()):
+        rows = [side.get(match, []) for side in numbers]
+        used = [side.get(match, []) for side in kernels]
+        how = (rows[0] or rows[1])[0]["how"]
+        counts = [
+            {name: sum(r[name] for r in side) for name in NUMBERS} for side in rows
+        ]
+        busy = tuple(
+            _share(side, used[at], counts[at], scales[at], ("busy",))
+            for at, side in enumerate(rows)
+        )
+        if busy[0].ns or busy[1].ns:
+            kind = _kind(how, rows, used, counts)
+            yield _key(kind, match, rows, used), kind, on, busy
+        idle = tuple(
+            _share(side, (), counts[at], scales[at], ("late", "dry"))
+            for at, side in enumerate(rows)
+        )
+        if any(_differ(counts, name) for name in ("launches", "waits")):
+            yield ("launches", *_where(rows)), "launches", "idle", idle
+        elif idle[0].ns or idle[1].ns:
+            yield ("same launches",), "same launches", "idle", idle
+
+
+def _differ(counts: list[dict[str, float]], name: str) -> bool:
+    before, after = (side[name] for side in counts)
+    least = max(_LEAST_COUNT, _LEAST_SHARE * max(before, after))
+    return abs(after - before) >= least
+
+
+def _numbered(side: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in side.iter_rows(named=True):
+        found.setdefault(row["match"], []).append(row)
+    return found
+
+
+def _kernels(
+    kernels: pl.DataFrame, side: pl.DataFrame
+) -> dict[int, list[dict[str, Any]]]:
+    return _numbered(
+        kernels.join(side.select("row", "match"), on="row", maintain_order="left")
+    )
+
+
+def _share(
+    rows: list[dict[str, Any]],
+    kernels: Iterable[Mapping[str, Any]],
+    counts: Mapping[str, float],
+    scale: Scale,
+    columns: tuple[str, ...],
+) -> _Share:
+    factor = scale.busy if columns == ("busy",) else scale.idle
+    timed = tuple(
+        row | {"ns": sum(row[name] for name in columns) * factor} for row in rows
+    )
+    return _Share(
+        ns=sum(row["ns"] for row in timed),
+        sure=1.0 if columns == ("busy",) else scale.sure,
+        rows=timed,
+        kernels=tuple(kernels),
+        counts=counts,
+    )
+
+
+def _kind(
+    how: str,
+    rows: list[list[dict[str, Any]]],
+    used: list[list[dict[str, Any]]],
+    counts: list[dict[str, float]],
+) -> Kind:
+    """Say what happened to a part of the program that the GPU works for."""
+    role = (rows[0] or rows[1])[0]["role"]
+    formats = [_first(_times(side, "dtype")) for side in used]
+    main = [family(_first(_times(side, "name")) or "") for side in used]
+    fewer = _differ(counts, "kernels")
+    moved = any(name.startswith("Mem") for name in main)
+    kind: Kind = "same kernels"
+    if role == "cast":
+        # As many casts as before are no change, however long they take.
+        kind = "casts" if fewer else "same kernels"
+    elif how == "replaced":
+        kind = "replaced"
+    elif how == "compiled":
+        kind = "compiled"
+    elif how == "alone":
+        kind = "removed" if rows[0] else "added"
+    elif all(formats) and formats[0] != formats[1] and not moved:
+        kind = "dtype"
+    elif main[0] != main[1]:
+        kind = "kernel"
+    elif fewer:
+        kind = "fused"
+    elif how == "reshaped":
+        kind = "shapes"
+    return kind
+
+
+def _times(kernels: Iterable[Mapping[str, Any]], column: str) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for kernel in kernels:
+        found[kernel[column]] += kernel["busy"]
+    return found
+
+
+def _key(
+    kind: Kind,
+    match: int,
+    rows: list[list[dict[str, Any]]],
+    used: list[list[dict[str, Any]]],
+) -> tuple[object, ...]:
+    """Return what the parts of one cause have in common."""
+    if kind in ("casts", "compiled", *ALL_OVER):
+        # Collectives take as long as the slowest rank lets them.
+        what = _first(_times([*used[0], *used[1]], "kind"))
+        return (kind, kind == "same kernels" and what == "communication")
+    if kind == "dtype":
+        # A number format is chosen for the whole model, not for a line.
+        both = [_first(_times(side, "dtype")) for side in used]
+        return (kind, *both, _first(_times(used[0], "kind")))
+    if kind == "replaced":
+        return (kind, match)
+    ops = {row["op"] for side in rows for row in side}
+    return (kind, *_where(rows), *sorted(ops))
+
+
+def _where(rows: list[list[dict[str, Any]]]) -> tuple[object, ...]:
+    row = (rows[0] or rows[1])[0]
+    if row["op"] == OPTIMIZER:
+        return (OPTIMIZER,)
+    if row["file"]:
+        return (row["file"], row["function"])
+    return (row["module"],) if row["module"] else ()

@@ -1,0 +1,209 @@
+"""Two recordings in, one comparison out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from traceq.analysis.memory_diff import MemoryDiff, memory_diff
+from traceq.diff.calls import Calls, calls_of, compare_calls
+from traceq.diff.causes import Cause, causes_of, scale_of
+from traceq.diff.findings import FindingChanges, compare_findings
+from traceq.diff.groups import parts_of
+from traceq.diff.headline import Bottleneck, Metric, bottleneck, metrics, numbers_of
+from traceq.diff.notes import notes_of
+from traceq.diff.steps import Step, significant, steps_of, typical
+from traceq.errors import InputError
+from traceq.model.names import DATA_REGION
+
+if TYPE_CHECKING:
+    from traceq.analysis.steady import Steady
+    from traceq.diff.groups import Parts
+    from traceq.lint.engine import Outcome
+    from traceq.recording import Recording
+    from traceq.trace import Trace
+
+# A change of the GPU's work by this share of the step is one, whatever the host does.
+_MATTERS = 0.05
+
+
+@dataclass(frozen=True)
+class Half:
+    """One recording, looked at alone."""
+
+    recording: Recording
+    trace: Trace
+    part: Steady
+    """The steps that stand for all."""
+    parts: Parts
+    calls: pl.DataFrame
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two recordings, as the comparison shows it."""
+
+    name: str
+    """The path that was given."""
+    step: Step
+    bottleneck: Bottleneck
+    loaders: tuple[str, ...]
+    """What loads its data, as _SingleProcessDataLoaderIter."""
+
+
+Verdict = Literal["faster", "slower", "no change", "gpu"]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What changed from one recording to another, and why."""
+
+    before: Side
+    after: Side
+    verdict: Verdict
+    """``gpu``: the GPU's work has changed, and recording slowed the host down so much
+    that the length of the step says nothing."""
+    metrics: tuple[Metric, ...]
+    causes: tuple[Cause, ...]
+    """Biggest first; their times add up to the change of the step."""
+    calls: Calls
+    """Ops and regions that only one side has."""
+    findings: FindingChanges
+    notes: tuple[str, ...]
+    """What is not comparable."""
+    memory: MemoryDiff | None = None
+    """The change of the peak, where both have a memory snapshot."""
+
+    @property
+    def change_ns(self) -> float:
+        """How much longer a step takes."""
+        return self.after.step.ns - self.before.step.ns
+
+    @property
+    def longest_ns(self) -> float:
+        """The longer of the two steps."""
+        return max(self.before.step.ns, self.after.step.ns)
+
+
+@dataclass(frozen=True)
+class MemoryChange:
+    """What changed from one memory snapshot to another, where there are no traces."""
+
+    names: tuple[str, str]
+    """The paths that were given."""
+    memory: MemoryDiff
+    metrics: tuple[Metric, ...]
+    findings: FindingChanges
+    verdict: Verdict = "no change"
+    """Of the step, of which snapshots know nothing."""
+
+
+def compare_snapshots(
+    recordings: tuple[Recording, Recording], outcomes: tuple[Outcome, Outcome]
+) -> MemoryChange:
+    """Return what changed between two recordings that are memory snapshots alone."""
+    memory = _memory(*recordings)
+    if memory is None:
+        msg = (
+            f"{recordings[0].name} and {recordings[1].name} have nothing to compare:"
+            " diff needs two traces or two memory snapshots"
+        )
+        raise InputError(msg)
+    peaks = memory.peaks.sort("after", descending=True).row(0, named=True)
+    return MemoryChange(
+        (recordings[0].name, recordings[1].name),
+        memory,
+        (Metric("memory", peaks["before"], peaks["after"]),),
+        compare_findings(*outcomes),
+    )
+
+
+def _memory(before: Recording, after: Recording) -> MemoryDiff | None:
+    """Compare the snapshots of the lowest rank that both have."""
+    ranks = sorted(before.snapshots.keys() & after.snapshots.keys())
+    if not ranks:
+        return None
+    found = memory_diff(before.snapshots[ranks[0]], after.snapshots[ranks[0]])
+    return found if found.peaks.height else None
+
+
+def examine(recording: Recording, outcome: Outcome) -> Half:
+    """Take one recording apart; what lint found in it is given."""
+    trace = recording.trace
+    if trace is None:
+        msg = f"{recording.name} has no trace: diff compares two traces"
+        raise InputError(msg)
+    part = typical(trace)
+    parts = parts_of(trace, part, on_host=not trace.facts.gpu)
+    return Half(recording, trace, part, parts, calls_of(trace, part), outcome)
+
+
+def compare(before: Half, after: Half) -> Diff:
+    """Return what changed from one recording to the other."""
+    halves = _alike(before, after)
+    traces = (before.trace, after.trace)
+    steps = steps_of(before.recording, after.recording)
+    first, second = (half.parts for half in halves)
+    scales = (
+        scale_of(first, steps[0], stacks=before.trace.frames.height > 0),
+        scale_of(second, steps[1], stacks=after.trace.frames.height > 0),
+    )
+    sides = [
+        Side(
+            half.recording.name,
+            step,
+            bottleneck(half.trace, half.part, step),
+            _loaders(half.trace),
+        )
+        for half, step in zip(halves, steps, strict=True)
+    ]
+    numbers = [
+        numbers_of(half.trace, half.parts, step, scale)
+        for half, step, scale in zip(halves, steps, scales, strict=True)
+    ]
+    causes = causes_of(first, second, scales)
+    return Diff(
+        before=sides[0],
+        after=sides[1],
+        verdict=_verdict(steps, causes, recorded=scales[0].sure * scales[1].sure < 1),
+        metrics=metrics(*numbers),
+        causes=causes,
+        calls=compare_calls(before.calls, after.calls),
+        findings=compare_findings(before.outcome, after.outcome),
+        notes=notes_of(before.recording, after.recording, traces, (first, second)),
+        memory=_memory(before.recording, after.recording),
+    )
+
+
+def _alike(before: Half, after: Half) -> tuple[Half, Half]:
+    """Compare what ops take on the host where one side has nothing else."""
+    if before.parts.on_host == after.parts.on_host:
+        return before, after
+    first, second = (
+        replace(half, parts=parts_of(half.trace, half.part, on_host=True))
+        for half in (before, after)
+    )
+    return first, second
+
+
+def _verdict(
+    steps: tuple[Step, Step], causes: tuple[Cause, ...], *, recorded: bool
+) -> Verdict:
+    change = steps[1].ns - steps[0].ns
+    plain: Verdict = "no change"
+    if significant(*steps):
+        plain = "slower" if change > 0 else "faster"
+    sure = sum(cause.sure_ns for cause in causes)
+    matters = abs(sure) > _MATTERS * max(step.ns for step in steps)
+    if recorded and matters and (plain == "no change" or sure * change < 0):
+        return "gpu"
+    return plain
+
+
+def _loaders(trace: Trace) -> tuple[str, ...]:
+    names = trace.annotations["name"].unique().cast(pl.String)
+    loading = names.filter(names.str.contains(DATA_REGION))
+    return tuple(loading.str.extract(r"#(\w+)").drop_nulls().unique().sort())

@@ -1,0 +1,100 @@
+"""What a step takes before and after, and whether the difference is more than noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.steady import Steady, steady
+
+if TYPE_CHECKING:
+    from traceq.recording import Recording
+    from traceq.trace import Trace
+
+# Two runs of one program differ by this much, on a machine with nothing else to do.
+_NOISE_MEASURED = 0.02
+_NOISE_RECORDED = 0.05
+_NOISE_SINGLE = 0.1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step takes, in nanoseconds."""
+
+    ns: float
+    """As measured without the profiler, on average; else the median as recorded."""
+    least_ns: float
+    most_ns: float
+    count: int
+    """How many steps this is known of."""
+    measured: bool
+    """Whether it was measured without the profiler."""
+
+
+def typical(trace: Trace) -> Steady:
+    """Return the middle third of the steps by length, whose median is that of all.
+
+    A step that was held up by something rare says nothing about the others.
+    """
+    part = steady(trace)
+    if part.windows["step"].null_count():
+        return part
+    length = pl.col("end") - pl.col("start")
+    windows = part.windows.sort(length, "step")
+    count = windows.height
+    kept = max(1, count // 3)
+    kept += (count - kept) % 2
+    windows = windows.slice((count - kept) // 2, kept).sort("start")
+    kernels = part.kernels.join(windows.select("step"), on="step", how="semi")
+    busy = trace.steps.join(windows.select("step"), on="step", how="semi")["gpu_busy"]
+    return Steady(windows, kernels, int(busy.sum()))
+
+
+def recorded_step(trace: Trace) -> Step:
+    """Return what a step takes in the trace."""
+    windows = steady(trace).windows
+    lengths = windows["end"] - windows["start"]
+    ordered = lengths.sort().to_list()
+    middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return Step(sum(middle) / 2, ordered[0], ordered[-1], len(ordered), measured=False)
+
+
+def steps_of(before: Recording, after: Recording) -> tuple[Step, Step]:
+    """Return both step times, the true ones only if both are known."""
+    found = [_measured(one) for one in (before, after)]
+    if found[0] is not None and found[1] is not None:
+        return found[0], found[1]
+    traces = [one.trace for one in (before, after) if one.trace is not None]
+    first, second = map(recorded_step, traces)
+    return first, second
+
+
+def _measured(recording: Recording) -> Step | None:
+    if not recording.step_ns:
+        return None
+    trace = recording.trace
+    timed = trace.rank.step_time if trace is not None and trace.rank else None
+    if timed is None or timed.ns != recording.step_ns:
+        ns = recording.step_ns
+        return Step(ns, ns, ns, 1, measured=True)
+    return Step(timed.ns, timed.min_ns, timed.max_ns, timed.steps, measured=True)
+
+
+def significant(before: Step, after: Step) -> bool:
+    """Return whether the steps differ by more than two runs of one program do.
+
+    That is a few percent, and half of what steps differ by among themselves where
+    few were recorded; the time of a step measured over many is surer.
+    """
+    change = abs(after.ns - before.ns)
+    noise = _NOISE_MEASURED if before.measured else _NOISE_RECORDED
+    if not before.measured and min(before.count, after.count) == 1:
+        noise = _NOISE_SINGLE
+    if change <= noise * max(before.ns, after.ns):
+        return False
+    if before.measured:
+        return True
+    spread = max(one.most_ns - one.least_ns for one in (before, after))
+    return change > spread / 2
