@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from traceq.formats.log import log_lines, read_log
+from traceq.formats.snapshot import read_snapshot
 from traceq.lint.config import Config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
 from traceq.loading import load
 from traceq.recording import Recording
-from traceq.testing import load_drawn
+from traceq.testing import load_drawn, load_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
     from traceq.lint.engine import Outcome
     from traceq.lint.pack import Rules
+    from traceq.model.snapshot import Snapshot
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 _NANOSECONDS = 1_000_000
@@ -75,3 +77,17 @@ def case_findings(
         ),
         *codes,
     ).findings
+
+
+def case_snapshot(name: str) -> Snapshot:
+    """Return a snapshot of ../shared/traces, or skip without it."""
+    path = SHARED / name
+    if not path.is_file():
+        pytest.skip(f"../shared/traces/{name} is not there")
+    return read_snapshot(path)
+
+
+def memory_findings(snapshot: Snapshot | str, *codes: str) -> tuple[Finding, ...]:
+    """Return the findings in a snapshot, or in a drawn one."""
+    known = load_history(snapshot) if isinstance(snapshot, str) else snapshot
+    return outcome(Recording("memory", snapshots={0: known}), *codes).findings

@@ -8,14 +8,15 @@ allocation runs from its ``[`` to its ``]``::
     weights            <500M
     loss                 [64M    ]       [64M    ]
     train.py:12 main           [16M
-    segment                              [64M    ]
+    segment train.py:9 main              [64M      ]
     oom train.py:9 main                           [512M of 1G]
 
 What is not closed is there at the end; what begins with ``<`` was there before the
 recording began, and nobody knows where it comes from. A place is its frames, the
 innermost first, or a name for them. A ``region`` is one of record_function. A
-``segment`` is what the allocator takes from the driver; for what fits into none, it
-had one from the start. An ``oom`` is what was asked for, of so much that was free.
+``segment`` is what the allocator takes from the driver, and who makes it; for what
+fits into none, it had one from the start. An ``oom`` is what was asked for, of so much
+that was free.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ROUND = 512
 _SEGMENT = 2 << 20
 _APART = 1 << 40
-_LANES = ("segment", "region")
+_OUTER = ("segment", "region")
 
 Frames = list[dict[str, Any]]
 
@@ -56,6 +57,11 @@ class _Span:
     """None if it is there at the end."""
     before: bool
     """Whether it was there before the recording began."""
+
+    @property
+    def kind(self) -> str:
+        """What it is: the first word of its lane."""
+        return self.lane.partition(" ")[0]
 
     @property
     def sizes(self) -> list[int]:
@@ -105,11 +111,11 @@ def draw_history(text: str) -> dict[str, Any]:
     allocator = _Allocator(names)
     # Where two begin at once, the segment is there before what it holds.
     moments = [
-        (-1 if span.before else span.begin, span.lane not in _LANES, number, True)
+        (-1 if span.before else span.begin, span.kind not in _OUTER, number, True)
         for number, span in enumerate(spans)
     ]
     moments += [
-        (span.end, span.lane in _LANES, number, False)
+        (span.end, span.kind in _OUTER, number, False)
         for number, span in enumerate(spans)
         if span.end is not None
     ]
@@ -139,7 +145,7 @@ class _Allocator:
         self._annotations: list[dict[str, Any]] = []
 
     def happens(self, span: _Span, *, begins: bool) -> None:
-        kind = span.lane.partition(" ")[0]
+        kind = span.kind
         if kind == "region":
             self._annotate(span, begins=begins)
         elif kind == "segment":
@@ -163,18 +169,19 @@ class _Allocator:
 
     def _reserve(self, span: _Span, *, begins: bool) -> None:
         (size,) = span.sizes
+        who = span.lane.partition(" ")[2]
         if begins:
             made = self._segment(size)
             made.drawn = span
             if not span.before:
-                self._record("segment_alloc", span.begin, size, "", addr=made.address)
+                self._record("segment_alloc", span.begin, size, who, addr=made.address)
             return
         gone = next(one for one in self._segments if one.drawn is span)
         if gone.taken:
             msg = f"the segment of {span.text} ends while something is in it"
             raise ValueError(msg)
         self._segments.remove(gone)
-        self._record("segment_free", span.end, size, "", addr=gone.address)
+        self._record("segment_free", span.end, size, who, addr=gone.address)
 
     def _segment(self, size: int) -> _Segment:
         last = max((one.address for one in self._segments), default=0)

@@ -1,0 +1,367 @@
+"""MEM: rules on memory snapshots, on real ones and drawn ones."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from linting import (
+    SHARED,
+    bundled_rules,
+    case_snapshot,
+    memory_findings,
+    outcome,
+)
+
+from traceq.analysis.memory_curve import memory_curve, memory_peaks
+from traceq.formats.snapshot import read_snapshot
+from traceq.lint.rule import Need
+from traceq.loading import load
+from traceq.recording import Recording
+from traceq.testing import load_history
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.lint import Finding
+    from traceq.model.snapshot import Snapshot
+
+MIB = 1 << 20
+ENDING = ".snapshot.pickle.gz"
+AUTOCAST = {"MEM007", "MEM009"}
+# What is wrong with the memory of each program; all others are clean.
+SICK = {
+    "attn_manual": {"MEM006"},
+    "copies": {"MEM009"},
+    "graph_rerecord": {"MEM004"},
+    "layernorm_autocast": AUTOCAST,
+    "memory_leak": {"MEM003"},
+    "norm_mismatch": AUTOCAST,
+    "oom_fragmented": {"MEM010"},
+}
+CASES = sorted(path.name.removesuffix(ENDING) for path in SHARED.glob(f"*{ENDING}"))
+PUBLIC = sorted(path.name for path in SHARED.glob("public/snapshot_*"))
+
+
+def one(snapshot: Snapshot | str, *codes: str) -> Finding:
+    (found,) = memory_findings(snapshot, *codes)
+    return found
+
+
+def said(finding: Finding, what: str) -> list[str]:
+    return [entry.text for entry in finding.evidence if entry.what == what]
+
+
+def peak(name: str) -> int:
+    snapshot = case_snapshot(f"{name}{ENDING}")
+    return int(memory_peaks(memory_curve(snapshot))["allocated"].sum())
+
+
+# Real snapshots.
+
+
+@pytest.mark.parametrize("name", CASES or list(SICK))
+def test_each_program_has_its_findings_and_no_others(name: str) -> None:
+    found = memory_findings(case_snapshot(f"{name}{ENDING}"), "MEM")
+
+    assert {finding.code for finding in found} == SICK.get(name, set())
+
+
+@pytest.mark.parametrize("name", PUBLIC or ["snapshot_train.pickle.gz"])
+def test_no_rule_fails_on_a_snapshot_of_any_age(name: str) -> None:
+    snapshot = case_snapshot(f"public/{name}")
+
+    result = outcome(Recording(name, snapshots={0: snapshot}), "MEM")
+
+    assert not result.crashed
+    assert "MEM003" not in {finding.code for finding in result.findings}
+
+
+def test_the_leak_is_at_the_line_that_makes_what_is_kept() -> None:
+    found = one(case_snapshot(f"memory_leak{ENDING}"), "MEM003")
+
+    assert (found.place.file, found.place.line) == ("dev_cases.py", 168)
+    assert found.cost_bytes == 32 * MIB
+    assert found.message == (
+        "each step leaves 32.0 MiB that none gives back, made by 1 line"
+    )
+
+
+def test_memory_in_pieces_is_why_an_allocation_failed() -> None:
+    found = one(case_snapshot(f"oom_fragmented{ENDING}"), "MEM010")
+
+    assert (found.place.file, found.place.line) == ("dev_cases.py", 198)
+    assert found.severity == "error"
+    assert found.message == (
+        "512 MiB could not be allocated: 2.09 GiB were reserved and free, but in 195"
+        " pieces of at most 11.0 MiB"
+    )
+    assert said(found, "held by") == [
+        "1.71 GiB in 195 allocations, 2.09 GiB free beside: dev_cases.py:195 oom"
+    ]
+    assert "expandable_segments:True" in found.advice
+
+
+def test_attention_scores_cost_what_the_repaired_twin_does_not_need() -> None:
+    found = one(case_snapshot(f"attn_manual{ENDING}"), "MEM006")
+
+    assert (found.place.file, found.place.line) == ("dev_cases.py", 54)
+    assert found.cost_bytes == pytest.approx(
+        peak("attn_manual") - peak("attn_flash"), rel=0.02
+    )
+
+
+def test_logits_and_their_gradients_in_32_bits_are_counted_together() -> None:
+    found = one(case_snapshot(f"norm_mismatch{ENDING}"), "MEM007")
+
+    assert (found.place.file, found.place.line) == ("dev_cases.py", 71)
+    assert found.data["float32_bytes"] == 2000 * MIB
+    # Without them, the peak is at another moment.
+    assert found.cost_bytes < 3000 * MIB
+
+
+def test_autocast_copies_of_weights_are_half_of_them() -> None:
+    found = one(case_snapshot(f"layernorm_autocast{ENDING}"), "MEM009")
+
+    assert found.message == ("17 weights live twice at the peak: copies of 101 MiB")
+    assert said(found, "weights") == ["202 MiB, and 101 MiB of copies"]
+
+
+def python_only(name: str, folder: Path) -> Snapshot:
+    """Return a snapshot as it is with stacks="python", as traceq collect records."""
+    case_snapshot(f"{name}{ENDING}")
+    content = pickle.loads(gzip.decompress((SHARED / f"{name}{ENDING}").read_bytes()))  # noqa: S301 - ours
+    holders: list[dict[str, Any]] = [
+        *(event for trace in content["device_traces"] for event in trace),
+        *content["segments"],
+        *(block for segment in content["segments"] for block in segment["blocks"]),
+    ]
+    for holder in holders:
+        if "frames" in holder:
+            holder["frames"] = [frame for frame in holder["frames"] if frame["line"]]
+    path = folder / "python.pickle"
+    path.write_bytes(pickle.dumps(content, protocol=4))
+    return read_snapshot(path)
+
+
+def test_what_python_stacks_do_not_say_is_no_clean_bill(tmp_path: Path) -> None:
+    snapshot = python_only("attn_manual", tmp_path)
+
+    result = outcome(Recording("run", snapshots={0: snapshot}), "MEM")
+
+    reasons = {entry.code: entry.reason for entry in result.skipped}
+    assert reasons["MEM006"] == Need.OPERATORS.value
+    assert reasons["MEM009"] == Need.OPERATORS_OR_TRACE.value
+
+
+def test_with_python_stacks_the_trace_says_what_was_cast(tmp_path: Path) -> None:
+    snapshot = python_only("layernorm_autocast", tmp_path)
+    trace = load(SHARED / "layernorm_autocast.trace.json.gz", cache=False)
+
+    (found,) = outcome(
+        Recording("run", trace, snapshots={0: snapshot}), "MEM009"
+    ).findings
+
+    assert found.message == ("17 weights live twice at the peak: copies of 101 MiB")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "module", "op"),
+    [
+        ("memory_leak", "MEM003", "Linear_17", "aten::linear"),
+        ("attn_manual", "MEM006", "LM_0/Block_0", "aten::softmax"),
+        ("layernorm_autocast", "MEM009", "LM_0/Linear_16", "aten::linear"),
+    ],
+)
+def test_a_finding_has_the_module_and_the_op_of_the_trace(
+    name: str, code: str, module: str, op: str
+) -> None:
+    snapshot = case_snapshot(f"{name}{ENDING}")
+    trace = load(SHARED / f"{name}.trace.json.gz", cache=False)
+
+    (found,) = outcome(Recording(name, trace, snapshots={0: snapshot}), code).findings
+
+    assert found.place.module == module
+    assert said(found, "op") == [op]
+
+
+# Growth.
+
+
+def test_what_the_next_step_but_one_gives_back_is_no_growth() -> None:
+    assert not memory_findings(
+        """
+        region             [ProfilerStep#1][ProfilerStep#2][ProfilerStep#3]
+        weights           <500M
+        loaded ahead      <16M    ]
+        loaded ahead      <16M                    ]
+        train.py:12 step         [16M                             ]
+        train.py:12 step                         [16M
+        train.py:12 step                                         [16M
+        """,
+        "MEM003",
+    )
+
+
+def test_what_only_the_first_step_makes_is_no_growth() -> None:
+    assert not memory_findings(
+        """
+        region             [ProfilerStep#1][ProfilerStep#2][ProfilerStep#3]
+        train.py:12 step     [256M
+        train.py:9 step        [64M    ]       [64M    ]       [64M    ]
+        """,
+        "MEM003",
+    )
+
+
+def test_less_than_the_least_growth_is_not_reported() -> None:
+    assert not memory_findings(
+        """
+        region             [ProfilerStep#1][ProfilerStep#2]
+        train.py:12 step     [512
+        train.py:12 step                     [512
+        """,
+        "MEM003",
+    )
+
+
+def test_a_kept_graph_is_told_by_its_many_lines() -> None:
+    lines = "\n".join(
+        f"model.py:{line} forward{' ' * (5 * late + line)}[{line}M"
+        for late in (1, 5)
+        for line in (2, 3, 4, 5)
+    )
+    regions = "region           [ProfilerStep#1     ][ProfilerStep#2     ]"
+
+    found = one(f"{regions}\n{lines}", "MEM003")
+
+    assert found.message == (
+        "each step leaves 14.0 MiB that none gives back, made by 4 lines"
+    )
+    assert found.place.line == 5
+    assert "graph of autograd" in found.advice
+
+
+def test_without_two_steps_growth_is_not_looked_for() -> None:
+    history = "region [ProfilerStep#1 ]\ntrain.py:3 step [16M"
+
+    result = outcome(Recording("x", snapshots={0: load_history(history)}), "MEM003")
+
+    assert [entry.reason for entry in result.skipped] == [Need.MEMORY_STEPS.value]
+
+
+# Reserved memory.
+
+
+def test_a_history_that_allocates_little_does_not_say_what_is_of_no_use() -> None:
+    assert not memory_findings(
+        """
+        segment           <1G
+        train.py:3 step    [1M  ] [1M   ]
+        """,
+        "MEM004",
+    )
+
+
+def test_whole_free_segments_are_told_from_free_pieces() -> None:
+    found = one(
+        """
+        train.py:3 step    [90M  ]
+        train.py:4 step            [100M  ]
+        train.py:5 step                    [120M  ]
+        """,
+        "MEM004",
+    )
+
+    assert found.subject == "segments"
+    assert found.place.file is None
+    assert "empty_cache() once" in found.advice
+
+
+def test_the_line_that_empties_the_cache_is_named() -> None:
+    found = one(
+        """
+        emptied = torch/cuda/memory.py:222 empty_cache, train.py:12 step
+        region          [ProfilerStep#1  ][ProfilerStep#2  ]
+        segment emptied  [64M          ]   [64M          ]
+        train.py:9 step   [64M        ]     [64M        ]
+        """,
+        "MEM005",
+    )
+
+    assert found.subject == "empty_cache"
+    assert (found.place.file, found.place.line) == ("train.py", 12)
+    assert "remove torch.cuda.empty_cache()" in found.advice
+
+
+def test_segments_that_come_and_go_once_are_no_churn() -> None:
+    assert not memory_findings(
+        """
+        region          [ProfilerStep#1  ][ProfilerStep#2  ][ProfilerStep#3  ]
+        segment          [64M          ]   [64M
+        train.py:9 step   [64M        ]     [64M        ]     [64M        ]
+        """,
+        "MEM005",
+    )
+
+
+# Failed allocations.
+
+
+def test_a_limit_is_told_from_a_full_device() -> None:
+    history = """
+    segment                <80M
+    train.py:9 main         [78M
+    oom train.py:12 main              [16M of {free}]
+    """
+
+    limited, full = (one(history.format(free=free), "MEM010") for free in ("9G", "1M"))
+
+    assert limited.subject == "limited"
+    assert "set_per_process_memory_fraction" in limited.advice
+    assert full.subject == "full"
+    assert "drop first train.py:9 main" in full.advice
+
+
+def test_what_a_model_needs_is_dropped_last() -> None:
+    found = one(
+        """
+        made = torch/nn/modules/module.py:1343 to, train.py:3 main
+        kept = train.py:8 main
+        segment                <80M
+        made                    [60M
+        kept                       [10M
+        oom train.py:12 main              [16M of 1M]
+        """,
+        "MEM010",
+    )
+
+    holders = said(found, "held by")
+    assert holders[0].endswith("train.py:8 main")
+    assert holders[1].startswith("60.0 MiB weights")
+
+
+def test_failures_at_one_line_are_one_finding_with_a_count() -> None:
+    found = one(
+        """
+        segment                <80M
+        train.py:9 main         [78M
+        oom train.py:12 main              [16M of 1M] [16M of 1M]
+        """,
+        "MEM010",
+    )
+
+    assert found.count == 2
+
+
+def test_every_rule_on_snapshots_is_skipped_without_one() -> None:
+    on_memory = {
+        code for code, rule in bundled_rules().items() if Need.SNAPSHOT in rule.needs
+    }
+
+    skipped = outcome(Recording("nothing"), *on_memory).skipped
+
+    assert {entry.code for entry in skipped} == on_memory
+    assert {entry.reason for entry in skipped} == {Need.SNAPSHOT.value}
