@@ -1,0 +1,424 @@
+"""What memory is for, how long it lives, and how it grows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from conftest import ROOT, SHARED
+
+import traceq
+from traceq.analysis.memory_categories import (
+    ALLOCATIONS,
+    live_at_peak,
+    memory_allocations,
+)
+from traceq.analysis.memory_curve import memory_curve
+from traceq.analysis.memory_lifetimes import live_at
+from traceq.analysis.memory_modules import modules
+from traceq.analysis.memory_scaling import memory_scaling
+from traceq.analysis.memory_summary import summarise_memory
+from traceq.analysis.memory_timeline import category_curves, highest_moments, timeline
+from traceq.formats.snapshot import read_snapshot
+from traceq.testing.history import load_history
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.model.snapshot import Snapshot
+
+MIB = 1 << 20
+FIXTURE = ROOT / "fixtures" / "attn_manual" / "snapshot.pickle.gz"
+REAL = [FIXTURE, *sorted(SHARED.rglob("*snapshot*.pickle.gz"))]
+TRAINING = [
+    FIXTURE,
+    *(
+        path
+        for path in sorted(SHARED.glob("*.snapshot.pickle.gz"))
+        if not path.name.startswith("oom_")
+    ),
+]
+MODULE = "torch/nn/modules/module.py:1790 _call_impl"
+ENGINE = "torch::autograd::Engine::thread_main"
+OPTIMIZER = "torch/optim/adamw.py:90 step"
+
+
+def name_of(path: Path) -> str:
+    return path.parent.name if path == FIXTURE else path.name.partition(".")[0]
+
+
+@cache
+def snapshot(path: Path) -> Snapshot:
+    return read_snapshot(path)
+
+
+@cache
+def allocations(path: Path) -> pl.DataFrame:
+    return memory_allocations(snapshot(path))
+
+
+def at_peak(found: Snapshot) -> dict[str, int]:
+    """Return how many MiB of each category are live at the peak."""
+    live = live_at_peak(found, memory_allocations(found))
+    sums = live.group_by("category").agg(pl.sum("size"))
+    return {category: round(size / MIB) for category, size in sums.iter_rows()}
+
+
+def categories(drawing: str) -> dict[int, str]:
+    """Return the category of each allocation in a drawing, by its MiB."""
+    rows = memory_allocations(load_history(drawing)).select("size", "category")
+    return {round(size / MIB): category for size, category in rows.iter_rows()}
+
+
+# Real histories.
+
+
+@pytest.mark.parametrize("path", REAL, ids=name_of)
+def test_allocations_are_as_the_schema_says(path: Path) -> None:
+    assert dict(allocations(path).schema) == ALLOCATIONS.dtypes
+
+
+@pytest.mark.parametrize("path", REAL, ids=name_of)
+def test_what_lives_adds_up_to_the_curve_at_all_times(path: Path) -> None:
+    found = snapshot(path)
+    if found.facts.incomplete:
+        pytest.skip("the beginning of its history was overwritten")
+    lives = allocations(path)
+    curve = memory_curve(found)
+
+    for event, device, allocated in (
+        curve.gather_every(max(1, curve.height // 50))
+        .select("event", "device", "allocated")
+        .iter_rows()
+    ):
+        live = live_at(lives.filter(pl.col("device") == device), event)
+        assert live["size"].sum() == allocated
+
+
+@pytest.mark.parametrize("path", TRAINING, ids=name_of)
+def test_nine_tenths_of_the_peak_have_a_category(path: Path) -> None:
+    live = live_at_peak(snapshot(path), allocations(path))
+    unknown = live.filter(pl.col("category") == "unknown")
+
+    assert 10 * unknown["size"].sum() < live["size"].sum()
+
+
+def test_the_scores_of_attention_written_by_hand_are_found_at_their_line() -> None:
+    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+    scores = live.filter(pl.col("category") == "attention scores")
+
+    # Batch 8, 12 heads, 1024 by 1024 in 16 bits, in each of 4 layers.
+    assert scores["size"].to_list() == [8 * 12 * 1024 * 1024 * 2] * 4
+    assert scores.select("file", "line", "function").unique().rows() == [
+        ("dev_cases.py", 54, "manual")
+    ]
+
+
+def test_logits_and_what_the_loss_makes_of_them_are_of_one_size() -> None:
+    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+    logits = live.filter(pl.col("category") == "logits and loss", pl.col("size") > MIB)
+
+    # Batch 8, 1024 tokens, 32000 words: the logits, their log-softmax and gradients.
+    assert logits["size"].to_list() == [8 * 1024 * 32000 * 2] * 4
+    assert logits["op"].to_list()[:2] == ["linear", "cross_entropy_loss"]
+
+
+def test_weights_and_states_without_a_stack_are_told_by_gradients_of_their_size() -> (
+    None
+):
+    found = at_peak(snapshot(FIXTURE))
+
+    # AdamW has two states for each weight, in the same format.
+    assert found["weights"] == 148
+    assert found["optimizer state"] == 296
+
+
+def test_a_chain_goes_from_the_line_out_to_the_program() -> None:
+    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+    chain = live.filter(pl.col("category") == "attention scores")["chain"][0]
+
+    assert chain.split("\n") == [
+        "dev_cases.py:54 manual",
+        "dev_cases.py:26 forward",
+        "dev_cases.py:40 forward",
+        "dev_cases.py:70 step",
+        "dev_cases.py:207 main",
+        "dev_cases.py:217 <module>",
+    ]
+
+
+def test_the_steps_of_a_history_end_with_the_optimizers() -> None:
+    assert allocations(FIXTURE)["step"].drop_nulls().unique().sort().to_list() == [0, 1]
+
+
+# Drawn histories: one kind of memory each.
+
+
+def test_what_the_forward_keeps_for_the_backward_are_activations() -> None:
+    found = categories(
+        f"""
+        layer = at::_ops::linear::call, model.py:5 forward, {MODULE}, train.py:9 main
+        region   [forward  ][backward ]
+        layer     [8M          ]
+        layer       [3M  ]
+        """
+    )
+
+    assert found == {8: "activations", 3: "temporaries"}
+
+
+def test_what_a_backward_leaves_are_gradients() -> None:
+    found = categories(
+        f"""
+        back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}
+        region   [forward  ][backward ][optimizer]
+        back                  [8M           ]
+        back                  [3M  ]
+        """
+    )
+
+    assert found == {8: "gradients", 3: "temporaries"}
+
+
+def test_what_an_optimizer_keeps_is_its_state() -> None:
+    found = categories(
+        f"""
+        state = at::_ops::zeros_like::call, {OPTIMIZER}, train.py:12 main
+        region   [forward  ][backward ][optimizer][forward  ]
+        state                           [8M
+        state                           [3M  ]
+        """
+    )
+
+    assert found == {8: "optimizer state", 3: "temporaries"}
+
+
+def test_a_softmax_that_no_product_of_its_size_comes_before_is_no_attention() -> None:
+    """Such as that of a router, which chooses experts."""
+    drawing = """
+        product = at::_ops::{0}::call, model.py:5 route, {1}, train.py:9 main
+        softmax = at::_ops::_softmax::call, model.py:6 route, {1}, train.py:9 main
+        region   [forward            ][backward ]
+        product   [8M                    ]
+        softmax      [8M                    ]
+        """
+
+    assert categories(drawing.format("mm", MODULE)) == {8: "activations"}
+    assert categories(drawing.format("bmm", MODULE)) == {8: "attention scores"}
+
+
+def test_a_product_of_the_scores_with_the_values_is_not_one_of_them() -> None:
+    found = categories(
+        f"""
+        product = at::_ops::bmm::call, model.py:5 attend, {MODULE}, train.py:9 main
+        softmax = at::_ops::_softmax::call, model.py:6 attend, {MODULE}, train.py:9 main
+        values = at::_ops::bmm::call, model.py:7 attend, {MODULE}, train.py:9 main
+        region   [forward            ][backward ]
+        product   [8M                    ]
+        softmax      [8M                    ]
+        values          [2M                    ]
+        """
+    )
+
+    assert found == {8: "attention scores", 2: "activations"}
+
+
+def test_what_is_sent_to_other_gpus_are_communication_buffers() -> None:
+    found = categories(
+        """
+        bucket = c10d::Reducer::initialize_buckets, train.py:4 main
+        region   [forward  ][backward ]
+        bucket    [8M
+        """
+    )
+
+    assert found == {8: "communication buffers"}
+
+
+def test_modules_that_are_moved_to_the_gpu_are_weights() -> None:
+    found = categories(
+        """
+        moved = at::_ops::to::call, torch/nn/modules/module.py:9 _apply, train.py:3 main
+        moved     [8M
+        """
+    )
+
+    assert found == {8: "weights"}
+
+
+def test_states_in_32_bits_are_twice_their_weights() -> None:
+    found = load_history(
+        f"""
+        back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}
+        region       [forward  ][backward ][optimizer]
+        a           <8M
+        b           <16M
+        c           <16M
+        back                      [8M           ]
+        """
+    )
+
+    assert at_peak(found) == {"weights": 8, "optimizer state": 32, "gradients": 8}
+
+
+def sureness(before: int, gradients: int) -> set[str]:
+    """Return how sure it is what blocks of one size are, with so many gradients."""
+    lines = [
+        f"back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}",
+        "region       [forward  ][backward ][optimizer]",
+        *(f"kept{at:<8}<8M" for at in range(before)),
+        *["back                      [8M           ]"] * gradients,
+    ]
+    found = load_history("\n".join(lines))
+    rows = memory_allocations(found).filter(
+        pl.col("alloc").is_null(), pl.col("category") != "unknown"
+    )
+    return set(rows["sure"])
+
+
+def test_sizes_that_do_not_add_up_are_guesses() -> None:
+    """An expert without tokens gets no gradient: then there are weights without one."""
+    assert sureness(before=12, gradients=4) == {"likely"}
+    assert sureness(before=11, gradients=4) == {"guess"}
+
+
+def test_without_a_history_or_stacks_nothing_is_known() -> None:
+    found = load_history("weights <8M")
+
+    assert at_peak(found) == {"unknown": 8}
+
+
+def test_without_a_backward_what_was_there_before_is_guessed_to_be_weights() -> None:
+    rows = memory_allocations(
+        load_history(
+            f"""
+            layer = at::_ops::linear::call, model.py:5 forward, {MODULE}
+            region   [forward  ]
+            weights <8M
+            layer     [3M ]
+            """
+        )
+    )
+
+    assert rows.select("category", "sure").rows() == [
+        ("weights", "guess"),
+        ("temporaries", "sure"),
+    ]
+
+
+def test_addresses_that_are_used_again_are_other_lives() -> None:
+    rows = memory_allocations(load_history("train.py:3 main [8M  ][8M  ][8M"))
+
+    assert rows["address"].n_unique() == 1
+    assert rows["alloc"].n_unique() == 3
+    assert rows["free"].null_count() == 1
+
+
+# Over time.
+
+
+def test_the_categories_add_up_to_the_curve_at_all_times() -> None:
+    curve = memory_curve(snapshot(FIXTURE))
+    moments = highest_moments(curve, 200)
+
+    found = timeline(category_curves(allocations(FIXTURE)), moments["event"])
+
+    sums = dict(found.group_by("event").agg(pl.sum("size")).iter_rows())
+    for event, allocated in moments.select("event", "allocated").iter_rows():
+        assert sums[event] == allocated
+
+
+def test_no_peak_is_lost_between_the_moments_of_a_timeline() -> None:
+    curve = memory_curve(snapshot(FIXTURE))
+
+    for count in (1, 7, 100, 5000):
+        moments = highest_moments(curve, count)
+        assert moments.height == count
+        assert moments["allocated"].max() == curve["allocated"].max()
+
+
+# Modules, from the trace.
+
+
+def test_the_trace_of_the_run_knows_the_modules() -> None:
+    path = SHARED / "attn_manual.trace.json.gz"
+    if not path.is_file():
+        pytest.skip("../shared/traces/attn_manual.trace.json.gz is not there")
+    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+
+    found = live.with_columns(module=modules(live, traceq.load(path, cache=False)))
+
+    by_op = dict(
+        found.filter(pl.col("module").is_not_null())
+        .select(pl.col("op").cast(pl.String), "module")
+        .unique(maintain_order=True)
+        .iter_rows()
+    )
+    assert by_op["softmax"] == "LM/Block"
+    assert by_op["embedding"] == "LM/Embedding"
+    assert by_op["layer_norm"] == "LM/LayerNorm"
+
+
+# Scaling.
+
+
+def laws(*sizes: dict[str, int], values: tuple[float, ...]) -> dict[str, str]:
+    """Return the law of each kind of memory, drawn with so many MiB at each value."""
+    summaries = [next(summarise_memory(_model(**size), "drawn")) for size in sizes]
+    return {one.category: one.law for one in memory_scaling(summaries, values)}
+
+
+def _model(weights: int, layer: int, scores: int) -> Snapshot:
+    return load_history(
+        f"""
+        back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}
+        layer = at::_ops::linear::call, model.py:4 forward, {MODULE}
+        product = at::_ops::bmm::call, model.py:5 attend, {MODULE}
+        softmax = at::_ops::_softmax::call, model.py:6 attend, {MODULE}
+        region       [forward                ][backward     ][optimizer]
+        w           <{weights}M
+        layer         [{layer}M                      ]
+        product          [{scores}M  ]
+        softmax             [{scores}M               ]
+        back                                    [{weights}M                ]
+        """
+    )
+
+
+def test_each_kind_of_memory_has_its_law() -> None:
+    found = laws(
+        {"weights": 64, "layer": 20, "scores": 8},
+        {"weights": 64, "layer": 40, "scores": 32},
+        {"weights": 64, "layer": 80, "scores": 128},
+        values=(512, 1024, 2048),
+    )
+
+    assert found["weights"] == "constant"
+    assert found["activations"] == "linear"
+    assert found["attention scores"] == "quadratic"
+
+
+def test_two_values_make_a_law_likely_at_most() -> None:
+    found = laws(
+        {"weights": 64, "layer": 20, "scores": 8},
+        {"weights": 64, "layer": 40, "scores": 32},
+        values=(512, 1024),
+    )
+
+    assert found["weights"] == "constant"
+    assert found["activations"] == "likely linear"
+    assert found["attention scores"] == "likely quadratic"
+
+
+def test_a_sum_of_two_laws_is_given_its_power() -> None:
+    found = laws(
+        {"weights": 64, "layer": 10, "scores": 8},
+        {"weights": 64, "layer": 30, "scores": 32},
+        {"weights": 64, "layer": 110, "scores": 128},
+        {"weights": 64, "layer": 300, "scores": 512},
+        values=(512, 1024, 2048, 4096),
+    )
+
+    assert found["activations"] == "to the power of 1.6"
