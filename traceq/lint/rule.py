@@ -184,8 +184,6 @@ class Rule:
         ops: Iterable[int] = (),
         kernels: Iterable[int] = (),
         calls: Iterable[int] = (),
-        waits: Iterable[int] = (),
-        spans: pl.DataFrame | None = None,
     ) -> Finding:
         """Return a finding of this rule; times and counts are per step."""
         return Finding(
@@ -206,6 +204,4 @@ class Rule:
             ops=frozenset(ops),
             kernels=frozenset(kernels),
             calls=frozenset(calls),
-            waits=frozenset(waits),
-            spans=spans,
         )
