@@ -145,6 +145,20 @@ def test_a_history_that_lost_its_beginning_is_called_incomplete() -> None:
     assert "INCOMPLETE" in traceq("memory", path, width=100).out
 
 
+def test_the_readme_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"<!-- memory -->\n```\n(.*?)```\n<!-- /memory -->", readme, re.DOTALL
+    )
+    printed = traceq("memory", FIXTURE.relative_to(ROOT), width=80).out
+
+    assert found is not None
+    parts = found[1].split("…\n")
+    assert len(parts) == 3
+    assert all(part in printed for part in parts)
+
+
 # JSON and Markdown.
 
 

@@ -29,6 +29,8 @@ _MOST_HOLDERS = 3
 _MOST_VALUES = 8
 # Free memory that is less than this part of what is reserved is no trouble.
 _LITTLE = 0.02
+# A part that is smaller is not worth a word.
+_NOTHING = 0.005
 # What says most of how the allocator was set up comes as this text.
 _CONF = "PYTORCH_CUDA_ALLOC_CONF"
 _DEFAULTS = {
@@ -308,7 +310,9 @@ def _how_sure(row: dict[str, Any]) -> str:
     if row["category"] == "unknown":
         return "-"
     parts = [
-        (name, units.share(row[name], row["size"])) for name in SURE if row[name] > 0
+        (name, units.share(row[name], row["size"]))
+        for name in SURE
+        if row[name] > _NOTHING * row["size"]
     ]
     if len(parts) == 1:
         return parts[0][0]
