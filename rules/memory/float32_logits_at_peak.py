@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LOGITS = "logits and loss"
 _DRAWN = """
-    head = at::_ops::linear::call, model.py:41 forward, {model}
+    head = at::_ops::linear::call, model.py:41 forward, train.py:9 step
     loss = at::_ops::cross_entropy_loss::call, train.py:10 step
     back = at::_ops::nll_loss_backward::call, torch::autograd::Engine::evaluate_function
     region       [ProfilerStep#1                    ]
@@ -28,7 +28,6 @@ _DRAWN = """
     loss               [{loss}                   ]
     back                                [{loss}]
 """
-_MODEL = "torch/nn/modules/module.py:1790 _call_impl, train.py:9 step"
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,13 @@ class Float32LogitsAtPeak(Rule):
     examples = (
         Bad(
             "",
-            history=_DRAWN.format(loss="128M", model=_MODEL),
+            history=_DRAWN.format(loss="128M"),
             finds=(
                 "logits in 32 bits hold 256 MiB at the peak of 420 MiB, and 64.0 MiB in"
                 " 16 bits",
             ),
         ),
-        Good("", history=_DRAWN.format(loss="64M", model=_MODEL)),
+        Good("", history=_DRAWN.format(loss="64M")),
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 _STATE = "optimizer state"
 # 8 bits for each number instead of 32.
 _SAVED = 0.75
-_MODEL = "torch/nn/modules/module.py:1790 _call_impl, train.py:9 step"
-_DRAWN = f"""
-    linear = {{op}}, at::_ops::linear::call, model.py:12 forward, {_MODEL}
+_DRAWN = """
+    linear = {op}, at::_ops::linear::call, model.py:12 forward, train.py:9 step
     gradient = torch::autograd::Engine::evaluate_function
     region       [ProfilerStep#1                          ]
     region        [forward      ][backward   ][optimizer ]

@@ -18,18 +18,16 @@ if TYPE_CHECKING:
 
 _PLACE = ("file", "line", "function")
 _DRAWN = """
-    model = torch/nn/modules/module.py:1790 _call_impl, train.py:9 step
-    product = at::_ops::bmm::call, model.py:20 attention, {model}
-    softmax = at::_ops::{softmax}::call, model.py:21 attention, {model}
-    loss = torch::autograd::Engine::evaluate_function
+    product = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
+    then = at::_ops::{then}::call, model.py:21 attention, train.py:9 step
+    gradient = torch::autograd::Engine::evaluate_function
     region       [ProfilerStep#1                    ]
     region        [forward            ][backward   ]
     weights     <100M
     product        [64M   ]
-    softmax            [64M                     ]
-    loss                                [1M  ]
+    then               [64M                     ]
+    gradient                            [1M  ]
 """
-_MODEL = "torch/nn/modules/module.py:1790 _call_impl, train.py:9 step"
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,10 @@ class KeptAttentionScores(Rule):
     examples = (
         Bad(
             "",
-            history=_DRAWN.format(softmax="softmax_int", model=_MODEL),
+            history=_DRAWN.format(then="softmax_int"),
             finds=("attention scores hold 128 MiB at the peak of 228 MiB",),
         ),
-        Good("", history=_DRAWN.format(softmax="gelu", model=_MODEL)),
+        Good("", history=_DRAWN.format(then="gelu")),
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:

@@ -32,7 +32,8 @@ def page(rule: type[Rule]) -> str:
     """Return all there is to say of a rule."""
     parts = [f"# {rule.name()} ({rule.code})", rule.page()]
     if rule.needs:
-        needs = ", ".join(sorted(need.name.lower() for need in rule.needs))
+        names = sorted(need.name.lower().replace("_", " ") for need in rule.needs)
+        needs = ", ".join(names)
         parts.append(f"## Needs\n\n{needs}")
     if rule.options():
         lines = [
