@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import polars as pl
+
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 # The number of an instance: every layer has the same finding, and so one fingerprint.
@@ -77,16 +79,21 @@ class Finding:
     count: int
     """How often it happens in a step, or in the trace where there are no steps."""
     gpu_ns: int
-    """GPU time per step that its evidence holds."""
+    """Time of its kernels per step that a fix saves; without any, of an idle GPU."""
     host_ns: int
-    """Time of the host per step that its evidence holds."""
+    """Time of the host per step, as recorded, that a fix saves."""
     evidence: tuple[Evidence, ...] = ()
     data: Mapping[str, Json] = field(default_factory=dict)
     """The evidence once more, for programs."""
+    general: bool = False
+    """It says what is left rather than what is wrong: the causes come before it."""
     explains: frozenset[str] = frozenset()
     """Codes of findings that this one, seen in a log, is the reason of."""
     cost_ns: int = 0
-    """What it costs per step, on what the step waits for; the engine says."""
+    """What a step gets shorter by without it: the engine's replay says."""
+    least_ns: int = 0
+    """The same, with a host as fast or slow as it may be: the least of it."""
+    most_ns: int = 0
     cost_bytes: int = 0
     """Memory that it holds, or that would be saved; 0 if it is not about memory."""
     ops: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
@@ -95,6 +102,10 @@ class Finding:
     """The kernels it was seen by."""
     calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The runtime calls it was seen by, where these are in no op."""
+    waits: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
+    """The runtime calls that do not wait any more without it, and nothing else."""
+    spans: pl.DataFrame | None = field(default=None, repr=False, compare=False)
+    """When the host was at it, where that is not when its ops and calls ran."""
 
     @property
     def fingerprint(self) -> str:

@@ -104,18 +104,15 @@ class GraphRerecording(Rule):
             return
         ops = view.trace.ops
         place = ops.select("file", "line", "function", "module")
-        held = _gpu_time(view)
         rows = (
             found.drop("file", "line", "function", "module")
             .hstack(place.select(pl.all().gather(found["region"])))
-            .join(held, left_on="id", right_on="root", how="left")
             .with_columns(idle=overlap(spans(found), idle_stretches(view.trace)))
             .group_by("file", "line", "function", "module", maintain_order=True)
             .agg(
                 pl.col("set_up").sum(),
                 pl.col("recorded").sum(),
                 pl.col("idle").sum(),
-                lost=(pl.col("dur") - pl.col("gpu").fill_null(0)).clip(0).sum(),
                 calls=pl.len(),
                 steps=pl.col("step").n_unique(),
                 time=pl.col("dur").sum(),
@@ -133,7 +130,7 @@ class GraphRerecording(Rule):
                 place=view.place(row),
                 count=(row["set_up"] + row["recorded"]) / view.steps,
                 gpu_ns=row["idle"] * view.host_scale / view.steps,
-                host_ns=row["lost"] / view.steps,
+                host_ns=row["time"] / view.steps,
                 evidence=[
                     ("graphs", f"{row['set_up']} set up, {row['recorded']} recorded"),
                     ("shapes", listed([shape(one) for one in shapes], 6)),
@@ -157,15 +154,6 @@ def _steps(view: View, found: int) -> str:
     if not view.trace.steps.height:
         return "this trace"
     return f"{found} of {counted(view.steps, 'step')}"
-
-
-def _gpu_time(view: View) -> pl.DataFrame:
-    """Return the time of the kernels under each outermost op."""
-    return (
-        view.kernels_under(pl.col("parent").is_null())
-        .group_by("root")
-        .agg(gpu=pl.col("dur").sum())
-    )
 
 
 def _shapes(view: View, regions: list[int]) -> list[list[int]]:

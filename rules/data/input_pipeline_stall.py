@@ -141,7 +141,7 @@ class InputPipelineStall(Rule):
             place=_place(view, regions),
             count=row["len"] / view.steps,
             gpu_ns=idle,
-            host_ns=idle,
+            host_ns=row["loading"] / view.steps,
             evidence=evidence,
             data={
                 "region": row["name"],
@@ -150,6 +150,7 @@ class InputPipelineStall(Rule):
             },
             advice=advice,
             ops=view.ops.filter(pl.col("phase") == "data")["id"],
+            spans=regions,
         )
 
 

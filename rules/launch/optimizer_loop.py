@@ -98,6 +98,7 @@ class OptimizerLoop(Rule):
                 parameters=pl.col("parameters").max(),
                 names=pl.col("names").first(),
                 ops=pl.col("ops").explode(),
+                spans=pl.struct(start="ts", end=pl.col("ts") + pl.col("dur")),
             )
         )
         for row in rows.iter_rows(named=True):
@@ -131,6 +132,8 @@ class OptimizerLoop(Rule):
                 },
                 advice=_advice(name, view.trace.facts.torch_to),
                 ops=row["ops"],
+                kernels=view.kernels_under(pl.col("id").is_in(row["ops"]))["id"],
+                spans=pl.DataFrame(row["spans"]),
             )
 
 

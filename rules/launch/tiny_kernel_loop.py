@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.analysis.loops import loops
+from traceq.analysis.optimizers import optimizer_regions
+from traceq.analysis.overlap import disjoint
 from traceq.lint import Bad, Good, Need, Rule, View, option
 from traceq.lint.words import counted, listed, time
 
@@ -23,6 +27,7 @@ _ADD = tuple(
     for op in ("index_add", "index_put", "scatter_add", "index_copy")
     for in_place in ("_", "")
 )
+_GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 # With one kernel a round it is a loop of copies or of updates, which others look for.
 _FEWEST_LAUNCHES = 2
 
@@ -106,9 +111,14 @@ class TinyKernelLoop(Rule):
                 and row["usual"] < self.tiny_us * 1000
                 and host > row["gpu"]
             ):
-                yield self._told(view, row, experts=experts)
+                mine = found.spans_of(row).select("start", "end")
+                if experts:
+                    mine = pl.concat([mine, _updates(view, row["gradients"] or 0)])
+                yield self._told(view, row, mine, experts=experts)
 
-    def _told(self, view: View, row: Mapping[str, Any], *, experts: bool) -> Finding:
+    def _told(
+        self, view: View, row: Mapping[str, Any], spans: pl.DataFrame, *, experts: bool
+    ) -> Finding:
         launches = row["kernels"] / row["rounds"]
         each = row["rounds"] / row["calls"]
         loop = f"a loop of {each:.0f} rounds"
@@ -125,7 +135,7 @@ class TinyKernelLoop(Rule):
             place=view.place({**row, "module": next(iter(row["modules"]), None)}),
             count=row["kernels"] / view.steps,
             gpu_ns=row["idle"] * view.host_scale / view.steps,
-            host_ns=row["host"] / view.steps,
+            host_ns=_length(spans) / view.steps,
             evidence=[
                 (
                     "launches",
@@ -149,12 +159,31 @@ class TinyKernelLoop(Rule):
             },
             advice=_advice(experts=experts, waits=waits),
             ops=row["ops"],
+            spans=spans,
         )
 
 
 def _is_moe(names: list[str]) -> bool:
     called = set(names)
     return all(called.intersection(some) for some in (_PICK, _RUN, _ADD))
+
+
+def _updates(view: View, gradients: int) -> pl.DataFrame:
+    """Return the part of the optimizer's time that is for so many weights.
+
+    One weight for all experts takes the place of as many as there are experts.
+    """
+    name = pl.col("name").cast(pl.String)
+    weights = view.ops.filter(name.str.ends_with(_GRADIENT)).height
+    share = gradients / weights if weights else 0.0
+    regions = optimizer_regions(view.trace, view.part)
+    length = (pl.col("dur") * share).cast(pl.Int64)
+    return regions.select(start="ts", end=pl.col("ts") + length)
+
+
+def _length(spans: pl.DataFrame) -> int:
+    parts = disjoint(spans)
+    return int((parts["end"] - parts["start"]).sum())
 
 
 def _modules(paths: list[str]) -> str:

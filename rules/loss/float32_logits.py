@@ -155,7 +155,7 @@ class Float32Logits(Rule):
             data={"dims": row["dims"], "bytes": _BYTES * row["numel"], "from": half},
             advice=advice.format(half=half) + _FUSED,
             ops=requests,
-            kernels=mine["id"],
+            kernels=[*mine["id"], *wide["id"]],
         )
 
 

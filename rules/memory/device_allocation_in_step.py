@@ -124,6 +124,7 @@ class DeviceAllocationInStep(Rule):
             # One step may be an epoch's first, or the one that writes a checkpoint.
             severity=None if view.steps > 1 else Severity.info,
             ops=calls["op"].drop_nulls(),
+            spans=parts,
         )
 
 

@@ -110,6 +110,7 @@ class HostPinningInStep(Rule):
             " to the GPU with non_blocking=True",
             severity=None if view.steps > 1 else Severity.info,
             ops=calls["op"].drop_nulls(),
+            spans=waits,
         )
 
 

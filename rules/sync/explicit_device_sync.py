@@ -95,7 +95,7 @@ class ExplicitDeviceSync(Rule):
             .group_by("name", *same_place(), maintain_order=True)
             .agg(
                 pl.col("wait", "gap", "lost").sum(),
-                calls=pl.len(),
+                pl.col("id"),
                 module=pl.col("module").first(),
             )
         )
@@ -103,7 +103,8 @@ class ExplicitDeviceSync(Rule):
             written = next(
                 (text for part, text in _WRITTEN if part in row["name"]), row["name"]
             )
-            calls = row["calls"] / view.steps
+            each = len(row["id"])
+            calls = each / view.steps
             yield self.finding(
                 f"{written} makes the host wait for the GPU {times(calls)} a step",
                 subject=row["name"],
@@ -113,10 +114,10 @@ class ExplicitDeviceSync(Rule):
                 host_ns=row["lost"] / view.steps,
                 evidence=[
                     ("call", row["name"]),
-                    ("waits", f"{time(row['wait'] / row['calls'])} each"),
+                    ("waits", f"{time(row['wait'] / each)} each"),
                     (
                         "gap",
-                        f"{time(row['gap'] / row['calls'])} of an idle GPU after each",
+                        f"{time(row['gap'] / each)} of an idle GPU after each",
                     ),
                 ],
                 data={
@@ -125,4 +126,6 @@ class ExplicitDeviceSync(Rule):
                 },
                 advice="take it out of the loop; to time steps use"
                 " torch.cuda.Event(enable_timing=True) and read it some steps later",
+                calls=row["id"],
+                waits=row["id"],
             )

@@ -204,6 +204,7 @@ class ImplicitDeviceSync(Rule):
                 },
                 advice=advice,
                 ops=row["ops"],
+                waits=view.runtime.filter(pl.col("op").is_in(row["ops"]))["id"],
             )
 
 

@@ -18,6 +18,9 @@ from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest, parents
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from traceq.analysis.steady import Steady
     from traceq.trace import Trace
 
@@ -68,6 +71,11 @@ class Loops:
     spans: pl.DataFrame
     """When the host was in them, or in their backward: place, ``start``, ``end``."""
 
+    def spans_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
+        """Return when the host was in the loop of one row of the table."""
+        mine = (pl.col(column).eq_missing(row[column]) for column in _LOOP)
+        return self.spans.filter(*mine)
+
 
 def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
     """Return the loops of at least so many rounds, by the place they are at.
@@ -75,7 +83,8 @@ def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
     Per place: ``rounds``, ``calls`` (of the function), ``kernels``, ``usual`` (the
     median of their times), ``gpu`` (their sum), ``host`` (the time in the loop and its
     backward), ``idle`` (that of the GPU in it), ``waits``, ``names`` (of its ops, in
-    order), ``mark``, ``modules``, ``ops``.
+    order), ``mark``, ``modules``, ``ops``, ``gradients`` (how many weights get theirs
+    in its backward).
     """
     module = pl.col("module").cast(pl.String)
     found = (
@@ -85,11 +94,15 @@ def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
     )
     ops = _in_rounds(trace, found)
     backward = ops.filter(pl.col("forward").is_not_null())
+    gradients = _gradients(trace, backward)
+    end = (pl.col("ts") + pl.col("dur")).alias("end")
     spans = pl.concat(
         [
             found.select(*_LOOP, "start", "end"),
-            backward.select(*_LOOP, start="ts", end=pl.col("ts") + pl.col("dur")),
-        ]
+            backward.select(*_LOOP, end, start="ts"),
+            gradients.select(*_LOOP, end, start="ts"),
+        ],
+        how="diagonal",
     )
     spans = spans.with_columns(
         time=pl.col("end") - pl.col("start"), idle=overlap(spans, idle_stretches(trace))
@@ -106,6 +119,7 @@ def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
         ),
         _work(trace, ops),
         _names(ops),
+        gradients.group_by(*_LOOP).agg(gradients=pl.len()),
     ):
         table = table.join(
             more, on=_LOOP, how="left", nulls_equal=True, maintain_order="left"
@@ -133,6 +147,20 @@ def _in_rounds(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         strategy="backward",
         check_sortedness=False,
     ).filter(pl.col("at") < pl.col("end"))
+
+
+def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that add to the gradient of a weight right after a loop's ops."""
+    roots = trace.ops.filter(pl.col("parent").is_null(), pl.col("phase") == "backward")
+    adds = pl.col("name").cast(pl.String).str.ends_with("AccumulateGrad")
+    before = roots.select("id", "thread", "ts", "dur", adds=adds).sort("thread", "ts")
+    # Each takes the loop, if any, of the last op before it that is not one of these.
+    last = pl.when(~pl.col("adds")).then("id").forward_fill().over("thread")
+    return (
+        before.with_columns(last=last)
+        .filter("adds")
+        .join(backward.select(*_LOOP, last="id"), on="last")
+    )
 
 
 def _work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _MANY = r"^aten::(_foreach_|_fused_|_amp_foreach)|^Torch-Compiled Region"
 
 
+def optimizer_regions(trace: Trace, part: Steady) -> pl.DataFrame:
+    """Return the regions of the steps in which an optimizer updates its weights."""
+    named = trace.annotations.filter(
+        ~pl.col("on_gpu"), pl.col("name").cast(pl.String).str.contains(OPTIMIZER_STEP)
+    )
+    return in_steps(named, trace, part)
+
+
 def optimizer_steps(trace: Trace, part: Steady) -> pl.DataFrame:
     """Return what each step of an optimizer launches: one row for each of its regions.
 

@@ -34,14 +34,14 @@ def disjoint(parts: pl.DataFrame) -> pl.DataFrame:
 
 def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
     """Return for each of the spans how much of it the others cover together."""
+    return covered_until(cover, parts["end"]) - covered_until(cover, parts["start"])
+
+
+def covered_until(cover: pl.DataFrame, moments: pl.Series) -> pl.Series:
+    """Return how much of the time before each moment the spans cover together."""
     pieces = disjoint(cover).filter(pl.col("end") > pl.col("start"))
     if not pieces.height:
-        return pl.repeat(0, parts.height, dtype=pl.Int64, eager=True)
-    return _covered_until(pieces, parts["end"]) - _covered_until(pieces, parts["start"])
-
-
-def _covered_until(pieces: pl.DataFrame, moments: pl.Series) -> pl.Series:
-    """Return how much lies before each moment of spans that do not overlap."""
+        return pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
     length = pieces["end"] - pieces["start"]
     before = length.cum_sum() - length
     # The last piece that has begun; the first for moments before all of them.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.errors import ConfigError
 from traceq.finding import Evidence, Severity
 from traceq.lint import allow
@@ -13,6 +15,7 @@ from traceq.lint.rule import Need
 from traceq.lint.select import find_rule, selected
 from traceq.lint.snapshot_view import Memory, highest, snapshot_views
 from traceq.lint.view import View
+from traceq.lint.worth import Worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,13 +26,12 @@ if TYPE_CHECKING:
     from traceq.lint.pack import Rules
     from traceq.lint.rule import Rule
     from traceq.lint.snapshot_view import SnapshotView
+    from traceq.lint.worth import Together
     from traceq.model.facts import Facts
     from traceq.recording import Recording
 
 # A finding that costs less than this share of the step is worth knowing, no more.
 _WORTH_FIXING = 0.01
-# Where stacks may have slowed the host down by this much, its times count for less.
-_INFLATION = 3.0
 
 # A log may name a hundred graph breaks; the first few explain a finding.
 _MOST_REASONS = 3
@@ -73,8 +75,12 @@ class Outcome:
     bound: Bound | None
     steps: int
     """How many steps the averages are over."""
+    step_ns: int
+    """What a step takes: as measured, else as it likely does without the profiler."""
     findings: tuple[Finding, ...]
     """Worst first."""
+    together: tuple[Together, ...]
+    """What fixing the worst of them saves together."""
     cheap: int
     """Findings that cost less than the user wants to see."""
     skipped: tuple[Skipped, ...]
@@ -181,21 +187,25 @@ def _lint(
             kept.append(finding)
     by_code = {rule.code: rule for rule in ready}
     peak = highest(memory)
-    priced = [_priced(one, by_code[one.code], view, peak) for one in _explained(kept)]
-    worth = [
+    worth = Worth(view) if view else None
+    priced = [_priced(one, by_code[one.code], worth, peak) for one in _explained(kept)]
+    shown = [
         one
         for one in priced
         if not by_code[one.code].priced
         or one.cost_bytes
         or one.cost_ns >= config.min_cost_us * 1000
     ]
+    shown.sort(key=_by_weight)
     return Outcome(
         name=recording.name,
         facts=recording.trace.facts if recording.trace else None,
         bound=view.bound if view else None,
         steps=view.steps if view else 0,
-        findings=tuple(sorted(worth, key=_by_weight)),
-        cheap=len(priced) - len(worth),
+        step_ns=round(worth.step_ns) if worth else 0,
+        findings=tuple(shown),
+        together=tuple(worth.together(_to_fix(shown))) if worth else (),
+        cheap=len(priced) - len(shown),
         skipped=tuple(skipped),
         crashed=tuple(crashed),
         allowed=tuple(allowed),
@@ -262,7 +272,14 @@ def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
             ops=first.ops.union(*(one.ops for one in others)),
             kernels=first.kernels.union(*(one.kernels for one in others)),
             calls=first.calls.union(*(one.calls for one in others)),
+            waits=first.waits.union(*(one.waits for one in others)),
+            spans=_joined([one.spans for one in everything]),
         )
+
+
+def _joined(parts: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
+    known = [part.select("start", "end") for part in parts if part is not None]
+    return pl.concat(known) if known else None
 
 
 def _explained(found: Sequence[Finding]) -> list[Finding]:
@@ -284,38 +301,32 @@ def _explained(found: Sequence[Finding]) -> list[Finding]:
 
 
 def _priced(
-    finding: Finding, rule: Rule, view: View | None, peak: Memory | None
+    finding: Finding, rule: Rule, worth: Worth | None, peak: Memory | None
 ) -> Finding:
-    """Say what a finding costs on what the step waits for, and if that matters."""
+    """Say what a finding costs, and if that matters."""
     if peak and Need.SNAPSHOT in rule.needs:
         minor = rule.priced and finding.cost_bytes < _WORTH_FIXING * peak.reserved
         return replace(finding, severity=Severity.info) if minor else finding
-    if view is None or not rule.priced:
+    if worth is None or not rule.priced:
         return finding
-    cost = _cost(finding, view)
-    severity = finding.severity
-    if cost < _WORTH_FIXING * view.bound.step_ns:
-        severity = Severity.info
-    return replace(finding, cost_ns=cost, severity=severity)
+    finding = worth.priced(finding)
+    if finding.cost_ns < _WORTH_FIXING * worth.step_ns:
+        return replace(finding, severity=Severity.info)
+    return finding
 
 
-def _cost(finding: Finding, view: View) -> int:
-    bound = view.bound
-    if bound.by == "gpu":
-        cost = float(finding.gpu_ns)
-    elif bound.by == "host":
-        # The profiler slows the host down, so its times are only as long as recorded.
-        recorded = view.part.time / view.part.count
-        cost = finding.host_ns * (min(1.0, bound.step_ns / recorded) if recorded else 1)
-    else:
-        cost = max(float(finding.gpu_ns), finding.host_ns / _INFLATION)
-    return round(min(cost, bound.step_ns))
+def _to_fix(shown: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that save time, without those that only sum others up."""
+    return [
+        one for one in shown if one.severity is not Severity.info and one.cost_ns > 0
+    ]
 
 
 def _by_weight(finding: Finding) -> tuple[object, ...]:
     place = finding.place
     return (
         -finding.severity.rank,
+        finding.general,
         -finding.cost_ns,
         -finding.gpu_ns,
         -finding.host_ns,

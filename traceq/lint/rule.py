@@ -128,6 +128,8 @@ class Rule:
     advice: ClassVar[str] = ""
     priced: ClassVar[bool] = True
     """Whether a finding that costs next to nothing matters less."""
+    general: ClassVar[bool] = False
+    """Whether it says what is left rather than what is wrong, and so comes last."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()
 
     @classmethod
@@ -184,6 +186,8 @@ class Rule:
         ops: Iterable[int] = (),
         kernels: Iterable[int] = (),
         calls: Iterable[int] = (),
+        waits: Iterable[int] = (),
+        spans: pl.DataFrame | None = None,
     ) -> Finding:
         """Return a finding of this rule; times and counts are per step."""
         return Finding(
@@ -200,8 +204,11 @@ class Rule:
             cost_bytes=round(cost_bytes),
             evidence=tuple(Evidence(what, text) for what, text in evidence if text),
             data=data or {},
+            general=self.general,
             explains=frozenset(explains),
             ops=frozenset(ops),
             kernels=frozenset(kernels),
             calls=frozenset(calls),
+            waits=frozenset(waits),
+            spans=spans,
         )

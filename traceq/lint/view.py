@@ -10,7 +10,10 @@ import polars as pl
 
 from traceq.analysis.bound import INFLATION, Bound, bound
 from traceq.analysis.copies import copies
+from traceq.analysis.pace import Paces, paces
+from traceq.analysis.replay import Replay
 from traceq.analysis.steady import Steady, steady
+from traceq.analysis.waiting import waiting
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
 from traceq.lint.rule import Need
@@ -48,6 +51,16 @@ class View:
     def bound(self) -> Bound:
         """What a step waits for, the GPU or the host."""
         return bound(self.part, self.trace.facts, self.step_ns)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The steps, ready to be run again with changes."""
+        return Replay(waiting(self.trace, self.part))
+
+    @cached_property
+    def paces(self) -> Paces:
+        """How fast host and GPU are without the profiler."""
+        return paces(self.replay, self.step_ns)
 
     @cached_property
     def host_scale(self) -> float:

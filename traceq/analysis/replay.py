@@ -1,0 +1,209 @@
+"""The steps once more, as they would go after a change: what they take then.
+
+Between two waits of the host, and between two things on a stream that others wait for,
+nothing but sums and the latest launch decide when a group of work is done:
+
+    done = max(done before + all its time, host + max(launch + time from there on))
+
+Groups and their sums are computed for all of them at once; only from wait to wait the
+replay goes step by step. The steps are run several times in a row, as a training loop
+does, and the last round counts: in it the GPU is as far behind the host as it will be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.overlap import overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.waiting import Waiting
+
+_ROUNDS = 4
+_SPANS = {"start": pl.Int64, "end": pl.Int64}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a fix changes in the steps."""
+
+    kernels: frozenset[int] = frozenset()
+    """Work on the GPU that goes or gets faster."""
+    gpu: float = 0.0
+    """The share of its time that goes."""
+    spans: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_SPANS))
+    """When the host was at what goes or gets faster: ``start`` and ``end``."""
+    host: float = 0.0
+    """The share of that time that goes."""
+    waits: frozenset[int] = frozenset()
+    """Calls that do not wait any more."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long host and GPU take, against what they are thought to take."""
+
+    host: float = 1.0
+    gpu: float = 1.0
+    recorded: bool = False
+    """Whether the host takes as long as recorded, or as it does without that."""
+
+
+AS_RECORDED = Pace(recorded=True)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the steps went."""
+
+    step_ns: float
+    """What one of them takes in the long run."""
+    host: Sequence[float]
+    """When the host came out of each wait, from the beginning of the last round on."""
+    entered: Sequence[float]
+    """When each group of work could begin, launches aside."""
+
+
+class Replay:
+    """The steps of a trace, ready to be run again with changes."""
+
+    def __init__(self, model: Waiting) -> None:
+        """Cut the work into groups, and put groups and waits in one order."""
+        self.model = model
+        waits = model.waits
+        epoch = waits["start"].search_sorted(model.work["at"], side="left")
+        marks = pl.concat([model.work["after"], waits["on"]]).drop_nulls().unique()
+        row = pl.int_range(pl.len(), dtype=pl.UInt32)
+        first = (
+            (pl.col("lane") != pl.col("lane").shift(1))
+            | (pl.col("epoch") != pl.col("epoch").shift(1))
+            | pl.col("after").is_not_null()
+            | row.is_in(marks.implode()).shift(1)
+        ).fill_null(value=True)
+        self.work = model.work.with_columns(epoch=epoch).with_columns(
+            group=first.cum_sum() - 1
+        )
+        group_of = self.work["group"]
+        self.groups = self.work.group_by("group", maintain_order=True).agg(
+            pl.col("lane", "epoch", "start", "after").first()
+        )
+        self._lane = self.groups["lane"].to_list()
+        self._epoch = self.groups["epoch"].to_list()
+        self._after = group_of.gather(self.groups["after"]).to_list()
+        self._on = group_of.gather(waits["on"]).to_list()
+        self._resume = waits["resume"].to_list()
+        self._order = (
+            pl.concat(
+                [
+                    self.groups.select("start", item=pl.col("group").cast(pl.Int64)),
+                    waits.select(
+                        start="end",
+                        item=-1 - pl.int_range(pl.len(), dtype=pl.Int64),
+                    ),
+                ]
+            )
+            # A wait that ends as work begins was over before it.
+            .sort("start", "item")["item"]
+            .to_list()
+        )
+
+    def run(self, changes: Sequence[Change] = (), pace: Pace = AS_RECORDED) -> Run:
+        """Return how the steps go with these changes, host and GPU at this pace."""
+        launched, lengths = self._host_clock(changes, pace)
+        gone = frozenset[int]().union(*(change.waits for change in changes))
+        waits = [call not in gone for call in self.model.waits["id"].to_list()]
+        time, reach = self._sums(changes, pace, launched)
+        lanes = [0.0] * (max(self._lane, default=0) + 1)
+        ends = [0.0] * len(self._lane)
+        entered = [0.0] * len(self._lane)
+        host = [0.0] * len(lengths)
+        totals = [0.0]
+        for _ in range(_ROUNDS if self.model.repeats else 1):
+            for item in self._order:
+                if item >= 0:
+                    lane, after = self._lane[item], self._after[item]
+                    ready = lanes[lane]
+                    if after is not None and ends[after] > ready:
+                        ready = ends[after]
+                    entered[item] = ready
+                    launch = host[self._epoch[item]] + reach[item]
+                    ready += time[item]
+                    lanes[lane] = ends[item] = max(ready, launch)
+                else:
+                    at = -1 - item
+                    now = host[at] + lengths[at]
+                    if waits[at]:
+                        on = self._on[at]
+                        done = max(lanes) if on is None else ends[on]
+                        now = max(now, done) + self._resume[at]
+                    host[at + 1] = now
+            began, host[0] = host[0], host[-1] + lengths[-1]
+            totals.append(max(host[0], *lanes))
+        host[0] = began
+        return Run((totals[-1] - totals[-2]) / self.model.steps, host, entered)
+
+    def _host_clock(
+        self, changes: Sequence[Change], pace: Pace
+    ) -> tuple[pl.Series, list[float]]:
+        """Return the host's work since the last wait at each launch and each wait."""
+        model = self.model
+        pieces, waits = model.host, model.waits
+        length = pl.col("end") - pl.col("start")
+        own = length if pace.recorded else pl.col("own")
+        kept = 1 - _share(pieces, waits)
+        for change in changes:
+            if change.host and change.spans.height:
+                less = 1 - change.host * _share(pieces, change.spans)
+                kept = less.zip_with(less < kept, kept)
+        spent = pieces.select(own * kept * pace.host).to_series()
+        edges = pl.concat([pieces["start"][:1], pieces["end"]])
+        worked = pl.concat([pl.Series([0.0]), spent.cum_sum()])
+
+        def at(moments: pl.Series) -> pl.Series:
+            found = edges.search_sorted(moments).clip(upper_bound=len(edges) - 1)
+            return worked.gather(found)
+
+        starts = pl.concat([worked[:1], at(waits["end"])])
+        ends = pl.concat([at(waits["start"]), worked[-1:]])
+        launched = at(self.work["at"]) - starts.gather(self.work["epoch"])
+        return launched, (ends - starts).to_list()
+
+    def _sums(
+        self, changes: Sequence[Change], pace: Pace, launched: pl.Series
+    ) -> tuple[list[float], list[float]]:
+        """Return for each group all its time, and what the host's launches allow."""
+        left = pl.lit(1.0)
+        for change in changes:
+            if change.gpu:
+                mine = pl.col("id").is_in(list(change.kernels))
+                less = pl.when(mine).then(max(0.0, 1 - change.gpu)).otherwise(1.0)
+                left = pl.min_horizontal(left, less)
+        rows = self.work.lazy().select(
+            "group",
+            time=pl.when(left > 0)
+            .then(pl.col("gap") + pl.col("dur") * left)
+            .otherwise(0.0)
+            * pace.gpu,
+            launched=launched + pl.col("latency") - pl.col("gap"),
+        )
+        sums = (
+            rows.with_columns(until=pl.col("time").cum_sum())
+            .group_by("group", maintain_order=True)
+            .agg(
+                pl.col("time").sum(),
+                reach=(pl.col("launched") - pl.col("until") + pl.col("time")).max()
+                + pl.col("until").last(),
+            )
+            .collect()
+        )
+        return sums["time"].to_list(), sums["reach"].to_list()
+
+
+def _share(pieces: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
+    """Return which part of each piece of time the spans cover."""
+    return overlap(pieces, cover) / (pieces["end"] - pieces["start"])

@@ -1,0 +1,154 @@
+"""What a fix saves: the step replayed with it, against the step replayed without.
+
+A rule says what its finding holds: work on the GPU, time of the host, calls that wait.
+Here that becomes a change of the replay, alone and together with others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from traceq.analysis.overlap import disjoint, spans
+from traceq.analysis.replay import Change, Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.finding import Finding
+    from traceq.lint.view import View
+
+# Of ops that mostly go, the calls that wait go too.
+_MOSTLY = 0.5
+# The GPU is what a step waits for if the host could do nothing and gain no more.
+_GPU_BOUND = 0.9
+_MOST_TOGETHER = 5
+
+
+@dataclass(frozen=True)
+class Together:
+    """What fixing the worst findings saves together."""
+
+    findings: int
+    """How many of them, from the worst on."""
+    step_ns: int
+    """What a step takes then."""
+    least_ns: int
+    most_ns: int
+    by: Literal["gpu", "host"]
+    """What bounds the step then."""
+
+
+class Worth:
+    """The replay of a trace's steps, asked about findings."""
+
+    def __init__(self, view: View) -> None:
+        """Keep the view; what is slow is computed when it is asked for."""
+        self._view = view
+
+    @cached_property
+    def _paces(self) -> tuple[Pace, ...]:
+        """The likely pace, then those of a fast and of a slow host."""
+        found = self._view.paces
+        return tuple(dict.fromkeys((found.likely, found.fast, found.slow)))
+
+    @cached_property
+    def _before(self) -> list[float]:
+        return [self._view.replay.run(pace=pace).step_ns for pace in self._paces]
+
+    @property
+    def step_ns(self) -> float:
+        """What a step takes: as measured, else as the replay says it likely does."""
+        return self._view.step_ns or self._before[0]
+
+    def priced(self, finding: Finding) -> Finding:
+        """Return the finding with what its fix saves per step."""
+        change = self._change(finding)
+        if not (change.kernels or change.spans.height or change.waits):
+            return self._as_said(finding)
+        saved = self._saved([change])
+        return replace(
+            finding,
+            cost_ns=saved[0],
+            least_ns=min(saved),
+            most_ns=max(saved),
+        )
+
+    def _as_said(self, finding: Finding) -> Finding:
+        """Price a finding that says what it costs, but not what of the trace goes."""
+        bound = self._view.bound
+        cost = finding.host_ns * self._view.host_scale
+        if bound.by != "host":
+            cost = max(finding.gpu_ns, 0 if bound.by == "gpu" else cost)
+        cost = round(min(cost, self.step_ns))
+        return replace(finding, cost_ns=cost, least_ns=cost, most_ns=cost)
+
+    def together(self, findings: Sequence[Finding]) -> Iterator[Together]:
+        """Yield what fixing the first, the first two, … of these leaves of a step."""
+        changes = [self._change(finding) for finding in findings]
+        counts = [*range(1, min(len(changes), _MOST_TOGETHER) + 1)]
+        if len(changes) > _MOST_TOGETHER:
+            counts.append(len(changes))
+        for count in counts:
+            mine = changes[:count]
+            saved = self._saved(mine)
+            pace = self._paces[0]
+            after = self._view.replay.run(mine, pace).step_ns
+            by_gpu = self._view.replay.run(mine, replace(pace, host=0)).step_ns
+            yield Together(
+                findings=count,
+                step_ns=round(self.step_ns - saved[0]),
+                least_ns=round(self.step_ns - max(saved)),
+                most_ns=round(self.step_ns - min(saved)),
+                by="gpu" if by_gpu >= _GPU_BOUND * after else "host",
+            )
+
+    def _saved(self, changes: Sequence[Change]) -> list[int]:
+        """Return what changes save, likely and with a fast and a slow host."""
+        return [
+            max(0, round(before - self._view.replay.run(changes, pace).step_ns))
+            for before, pace in zip(self._before, self._paces, strict=True)
+        ]
+
+    def _change(self, finding: Finding) -> Change:
+        trace, steps = self._view.trace, self._view.steps
+        kernels = self._view.kernels.filter(pl.col("id").is_in(list(finding.kernels)))
+        parts = _parts(self._view, finding)
+        length = int((parts["end"] - parts["start"]).sum())
+        on_gpu = int(kernels["dur"].sum())
+        host = min(1.0, finding.host_ns * steps / length) if length else 0.0
+        waits = finding.waits
+        if host >= _MOSTLY:
+            waits |= set(_calls_in(trace.runtime, parts))
+        return Change(
+            kernels=frozenset(kernels["id"]),
+            gpu=min(1.0, finding.gpu_ns * steps / on_gpu) if on_gpu else 0.0,
+            spans=parts,
+            host=host,
+            waits=waits,
+        )
+
+
+def _parts(view: View, finding: Finding) -> pl.DataFrame:
+    """Return when the host was at what the finding is about, each instant once."""
+    if finding.spans is not None:
+        found = finding.spans.select("start", "end")
+    elif finding.waits:
+        # Such an op stays; it only does not wait.
+        found = spans(view.trace.ops.clear())
+    else:
+        of_ops = view.trace.ops.filter(pl.col("id").is_in(list(finding.ops)))
+        calls = view.trace.runtime.filter(pl.col("id").is_in(list(finding.calls)))
+        found = pl.concat([spans(of_ops), spans(calls)])
+    return disjoint(found).filter(pl.col("end") > pl.col("start"))
+
+
+def _calls_in(runtime: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
+    """Return the calls that begin in these spans, which do not overlap."""
+    at = parts["start"].search_sorted(runtime["ts"], side="right").cast(pl.Int64) - 1
+    ends = parts["end"].gather(at.clip(lower_bound=0)) if parts.height else at
+    inside = (at >= 0) & (runtime["ts"] < ends)
+    return runtime["id"].filter(inside)
