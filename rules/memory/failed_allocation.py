@@ -111,11 +111,13 @@ class FailedAllocation(Rule):
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
         asked, free_on_device = row["asked"], row["device_free"] or 0
-        pool = pl.col("pool").cast(pl.String).fill_null(DEFAULT_POOL)
-        pieces = free_pieces(view.snapshot, view.allocations, row["event"]).filter(
-            pl.col("device") == row["device"], pool == DEFAULT_POOL
+        every = _pieces(view, row)
+        # A piece is of use only to tensors of the stream that it was cut for.
+        stream = pl.col("stream") == row["stream"]
+        pieces = every.filter(stream) if row["stream"] is not None else every
+        free, elsewhere = (
+            int(part["size"].sum()) for part in (pieces, every.filter(~stream))
         )
-        free = int(pieces["size"].sum())
         cause = "full"
         if free >= asked:
             cause = "fragmented"
@@ -140,6 +142,12 @@ class FailedAllocation(Rule):
                     " reserved",
                 ),
                 ("device", f"{size(free_on_device)} free{_limit(row)}"),
+                (
+                    "streams",
+                    f"{size(elsewhere)} more are free, but for other streams"
+                    if elsewhere
+                    else "",
+                ),
                 *(("held by", _held(one)) for one in held[:_MOST_HOLDERS]),
                 *view.lines(row, asked),
             ],
@@ -155,6 +163,14 @@ class FailedAllocation(Rule):
             },
             advice=_ADVICE[key].format(first=_line(held[0]) if held else "nothing"),
         )
+
+
+def _pieces(view: SnapshotView, row: dict[str, Any]) -> pl.DataFrame:
+    """Return what was free of the device's memory, outside of pools of graphs."""
+    pool = pl.col("pool").cast(pl.String).fill_null(DEFAULT_POOL)
+    return free_pieces(view.snapshot, view.allocations, row["event"]).filter(
+        pl.col("device") == row["device"], pool == DEFAULT_POOL
+    )
 
 
 def _why(cause: str, pieces: pl.DataFrame, free: int, row: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from traceq.formats.snapshot import read_snapshot
 from traceq.lint.rule import Need
 from traceq.loading import load
 from traceq.recording import Recording
-from traceq.testing import load_history
+from traceq.testing import draw_history, load_history
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,7 +141,11 @@ def python_only(name: str, folder: Path) -> Snapshot:
     for holder in holders:
         if "frames" in holder:
             holder["frames"] = [frame for frame in holder["frames"] if frame["line"]]
-    path = folder / "python.pickle"
+    return read(content, folder)
+
+
+def read(content: dict[str, Any], folder: Path) -> Snapshot:
+    path = folder / "made.pickle"
     path.write_bytes(pickle.dumps(content, protocol=4))
     return read_snapshot(path)
 
@@ -208,9 +212,9 @@ def test_what_the_next_step_but_one_gives_back_is_no_growth() -> None:
 def test_what_only_the_first_step_makes_is_no_growth() -> None:
     assert not memory_findings(
         """
-        region             [ProfilerStep#1][ProfilerStep#2][ProfilerStep#3]
+        region             [ProfilerStep#1][ProfilerStep#2]
         train.py:12 step     [256M
-        train.py:9 step        [64M    ]       [64M    ]       [64M    ]
+        train.py:9 step        [64M    ]       [64M    ]
         """,
         "MEM003",
     )
@@ -341,6 +345,24 @@ def test_what_a_model_needs_is_dropped_last() -> None:
     holders = said(found, "held by")
     assert holders[0].endswith("train.py:8 main")
     assert holders[1].startswith("60.0 MiB weights")
+
+
+def test_memory_of_another_stream_is_of_no_use(tmp_path: Path) -> None:
+    content = draw_history(
+        """
+        segment                <80M
+        segment                <40M
+        train.py:9 main         [78M
+        train.py:10 main         [30M
+        oom train.py:12 main              [8M of 1M]
+        """
+    )
+    content["segments"][1]["stream"] = 7
+
+    found = one(read(content, tmp_path), "MEM010")
+
+    assert found.subject == "full"
+    assert said(found, "streams") == ["10.0 MiB more are free, but for other streams"]
 
 
 def test_failures_at_one_line_are_one_finding_with_a_count() -> None:

@@ -19,6 +19,7 @@ FAILURES = Table(
         "event": Column(ID, "The event.", "events.id"),
         "device": Column(NUMBER, "The GPU's ordinal."),
         "ts": Column(NS, "When, as in events.", "ns"),
+        "stream": Column(NUMBER, "The stream that it was for, if that is known."),
         "asked": Column(NUMBER, "What was asked for.", "bytes"),
         "device_free": Column(NUMBER, "Free on the device, for anybody.", "bytes"),
         "allocated": Column(NUMBER, "Held by tensors.", "bytes"),
