@@ -17,6 +17,7 @@ check: $(VENV)/test-installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/traceq check --no-cache fixtures
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

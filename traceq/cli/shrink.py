@@ -72,6 +72,10 @@ def command(  # noqa: PLR0913 - one parameter an option
             metavar="FILE",
         ),
     ] = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(help="A memory snapshot of the same program.", metavar="FILE"),
+    ] = None,
     step_ms: Annotated[
         float | None,
         typer.Option(
@@ -95,6 +99,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     given = source.given
     if log:
         given = replace(given, log=read_log(log))
+    if snapshot:
+        given = replace(given, snapshot=snapshot)
     if step_ms:
         given = replace(given, step_ns=round(step_ms * _MILLISECOND))
     wanted = replace(find_config(Path.cwd()), min_cost_us=0)

@@ -23,7 +23,7 @@ from traceq.formats.write_paths import FRAME, Paths
 from traceq.model import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 _CHUNK = 4 << 20
@@ -147,19 +147,23 @@ def packed(content: bytes) -> bytes:
 
 
 def read_written(
-    path: Path, progress: Callable[[int, int], None] | None = None
+    path: Path,
+    progress: Callable[[int, int], None] | None = None,
+    files: Iterable[str] = (),
 ) -> Written:
     """Read a trace's text and take out what could be private.
 
-    Raises ``InputError`` for a file that is not a whole trace.
+    ``files`` are source files that are named elsewhere, and belong to the same
+    program. Raises ``InputError`` for a file that is not a whole trace.
     """
     with collecting_paused():
-        return _cleaned(path, *_parts(path, progress))
+        return _cleaned(path, _parts(path, progress), files)
 
 
 def _cleaned(
-    path: Path, head: str, texts: list[str], separator: str, foot: str
+    path: Path, parts: tuple[str, list[str], str, str], files: Iterable[str]
 ) -> Written:
+    head, texts, separator, foot = parts
     header = members(_inside(head) + "]") if "{" in head.partition("[")[0] else []
     if header is None:
         msg = f"{path} cannot be shrunk: what it says about itself is no JSON"
@@ -167,13 +171,13 @@ def _cleaned(
     hosts = [str(one.value) for one in header if one.key == "host_name"]
     parsed = [members('"' + text) for text in texts]
     whole = [event for event in parsed if event is not None]
-    files = {
+    called = {
         found["file"]
         for event in whole
         for one in event
         if one.key == "name" and (found := FRAME.match(str(one.value)))
     }
-    paths = Paths(sorted(files), hosts)
+    paths = Paths(sorted(called.union(files)), hosts)
     rows = [row for event in whole if (row := _row(event, paths)) is not None]
     if not rows:
         msg = f"{path} cannot be shrunk: it has no events"

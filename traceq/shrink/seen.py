@@ -31,10 +31,10 @@ class Seen:
     """What lint and the budgets see in a recording."""
 
     findings: tuple[Expected, ...]
-    severities: tuple[str, ...]
-    """In the same order."""
     skipped: frozenset[str]
-    """Codes of rules that could not look, or failed."""
+    """Codes of rules that could not look."""
+    failed: tuple[str, ...]
+    """Codes of rules that failed, of which nothing is known."""
     numbers: Numbers
 
     def same_kinds(self, other: Seen, besides: str) -> bool:
@@ -57,9 +57,7 @@ class Seen:
         rules = sorted(other.skipped - self.skipped)
         if rules:
             lines.append(f"{', '.join(rules)} could not look any more")
-        if not lines and self.numbers != other.numbers:
-            lines.append("the numbers that budgets hold")
-        return lines or ["how much the findings matter"]
+        return lines or ["the numbers that budgets hold"]
 
 
 @dataclass(frozen=True)
@@ -116,20 +114,10 @@ class Looker:
             )
             for one in outcome.findings
         ]
-        by_severity = sorted(
-            (
-                (entry, one.severity.value)
-                for one in findings
-                for entry in expected([one])
-            ),
-            key=lambda both: (both[0].order, both[1]),
-        )
-        silent = [rule.code for rule in outcome.skipped]
-        silent += [rule.code for rule in outcome.crashed]
         return Seen(
-            findings=tuple(entry for entry, _ in by_severity),
-            severities=tuple(severity for _, severity in by_severity),
-            skipped=frozenset(silent),
+            findings=expected(findings),
+            skipped=frozenset(rule.code for rule in outcome.skipped),
+            failed=tuple(rule.code for rule in outcome.crashed),
             numbers=numbers(recording),
         )
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.errors import UsageError
 from traceq.formats.log import log_lines
+from traceq.formats.snapshot import read_snapshot
 from traceq.formats.write import Written, read_written
 from traceq.formats.write_paths import Paths
 from traceq.formats.write_snapshot import clean_snapshot
@@ -82,9 +83,11 @@ def shrink(
     ``UsageError`` if something would be lost by taking out what may be private.
     """
     loaded = load(given.trace, cache=False) if given.trace else None
-    written = read_written(given.trace, progress) if given.trace else None
-    paths = written.paths if written else Paths([])
-    whole = Looker(rules, config, given.step_ns, given.log)
+    memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
+    files = {name for one in memory.values() for name in one.frames["file"].unique()}
+    written = read_written(given.trace, progress, files) if given.trace else None
+    paths = written.paths if written else Paths(sorted(files))
+    whole = Looker(rules, config, given.step_ns)
     snapshot = clean_snapshot(given.snapshot, paths) if given.snapshot else None
     lines = None
     if given.log is not None:
@@ -93,15 +96,16 @@ def shrink(
     looker = replace(
         whole, log=None if lines is None else log_lines(lines), snapshot=snapshot
     )
-    recording = Recording("fixture", loaded, given.log, given.step_ns)
-    before = replace(whole, snapshot=None).see(recording, paths)
+    recording = Recording("fixture", loaded, given.log, given.step_ns, memory)
+    before = whole.see(recording, paths)
+    name = given.trace or given.snapshot
+    if before.failed:
+        msg = f"{name} cannot be shrunk: {', '.join(before.failed)} failed on it"
+        raise UsageError(msg)
     start = looker.look(written.json() if written else None)
-    if snapshot is None and before.findings != start.findings:
+    if before.findings != start.findings:
         lost = "; ".join(before.lost(start))
-        msg = (
-            f"{given.trace} cannot be shrunk: without what may be private in it this"
-            f" would be lost: {lost}"
-        )
+        msg = f"{name} cannot be shrunk: what may be private is needed for {lost}"
         raise UsageError(msg)
     if written is None or loaded is None:
         return Shrunk(None, snapshot, lines, start, loaded)
