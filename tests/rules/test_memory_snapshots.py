@@ -129,6 +129,24 @@ def test_autocast_copies_of_weights_are_half_of_them() -> None:
     assert said(found, "weights") == ["202 MiB, and 101 MiB of copies"]
 
 
+def test_there_are_no_more_copies_of_a_size_than_weights() -> None:
+    found = one(
+        """
+        cast = at::autocast::cached_cast, at::_ops::linear::call, model.py:12 forward
+        gradient = torch::autograd::Engine::evaluate_function
+        region       [ProfilerStep#1                          ]
+        region        [forward      ][backward   ][optimizer ]
+        weights     <64M
+        cast           [32M                    ]
+        cast             [32M                  ]
+        gradient                        [64M             ]
+        """,
+        "MEM009",
+    )
+
+    assert found.count == 1
+
+
 def python_only(name: str, folder: Path) -> Snapshot:
     """Return a snapshot as it is with stacks="python", as traceq collect records."""
     case_snapshot(f"{name}{ENDING}")

@@ -1,0 +1,145 @@
+"""The change of the peak between two memory snapshots, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from linting import case_snapshot
+
+from traceq.analysis.memory_diff import COPIES, memory_diff
+from traceq.report import memory_diff_content as words
+from traceq.testing import load_history
+
+if TYPE_CHECKING:
+    from traceq.analysis.memory_diff import MemoryDiff
+
+MIB = 1 << 20
+BEFORE = """
+kept = at::_ops::mm::call, model.py:20 forward, train.py:9 step
+weights     <100M
+kept          [64M       ]
+"""
+PAIRS = [
+    ("attn_manual", "attn_flash"),
+    ("attn_flash", "layernorm_autocast"),
+    ("copies", "copies_fixed"),
+    ("moe_loop", "moe_batched"),
+    ("vocab_misaligned", "vocab_padded"),
+]
+
+
+def cases(before: str, after: str) -> MemoryDiff:
+    return memory_diff(
+        *(case_snapshot(f"{name}.snapshot.pickle.gz") for name in (before, after))
+    )
+
+
+def drawn(before: str, after: str) -> MemoryDiff:
+    return memory_diff(load_history(before), load_history(after))
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_categories_and_lines_add_up_to_the_change(before: str, after: str) -> None:
+    diff = cases(before, after)
+
+    change = diff.peaks["change"].sum()
+    assert diff.categories["change"].sum() == change
+    assert diff.sites["change"].sum() == change
+
+
+def test_the_repaired_line_comes_first() -> None:
+    diff = cases("attn_manual", "attn_flash")
+
+    assert words.headline(diff) == (
+        "memory: the peak falls by 770 MiB (19%), from 3.98 GiB to 3.23 GiB; most of"
+        " all -768 MiB attention scores (softmax) at dev_cases.py:54 manual"
+    )
+
+
+def test_autocast_shows_as_copies_of_weights_at_their_line() -> None:
+    diff = cases("attn_flash", "layernorm_autocast")
+
+    (row,) = diff.sites.filter(diff.sites["what"] == COPIES).to_dicts()
+    assert (row["file"], row["line_after"]) == ("dev_cases.py", 41)
+    assert row["line_before"] is None
+    assert row["change"] == pytest.approx(101 * MIB, rel=0.01)
+
+
+def test_weights_in_another_number_format_are_told() -> None:
+    text = words.text(
+        cases("attn_flash", "layernorm_autocast"), width=None, color=False
+    )
+
+    told = " ".join(text.split())
+    assert "weights: 148 MiB -> 296 MiB, in 52 allocations of twice the size" in told
+
+
+def test_the_largest_allocation_of_a_category_is_compared() -> None:
+    diff = cases("attn_flash", "layernorm_autocast")
+
+    (row,) = diff.categories.filter(
+        diff.categories["what"] == "logits and loss"
+    ).to_dicts()
+    assert (row["largest_before"], row["largest_after"]) == (500 * MIB, 1000 * MIB)
+
+
+def test_a_snapshot_and_itself_have_no_change() -> None:
+    diff = drawn(BEFORE, BEFORE)
+
+    assert words.headline(diff) == "memory: no change, the peak is 164 MiB"
+    assert set(diff.sites["change"]) == {0}
+    assert "Why" not in words.text(diff, width=None, color=False)
+
+
+def test_a_line_that_moved_is_the_same_line() -> None:
+    diff = drawn(BEFORE, BEFORE.replace("model.py:20", "model.py:35"))
+
+    (row,) = diff.sites.filter(diff.sites["file"] == "model.py").to_dicts()
+    assert (row["line_before"], row["line_after"], row["change"]) == (20, 35, 0)
+
+
+def test_what_is_new_and_what_is_gone_have_one_side_only() -> None:
+    diff = drawn(BEFORE, BEFORE.replace("forward", "encode").replace("64M", "96M"))
+
+    sides = {
+        row["function"]: (row["before"], row["after"])
+        for row in diff.sites.drop_nulls("file").to_dicts()
+    }
+    assert sides == {"forward": (64 * MIB, 0), "encode": (0, 96 * MIB)}
+
+
+def test_a_device_that_only_one_has_changes_from_nothing() -> None:
+    nothing = load_history("region [ProfilerStep#1 ]")
+
+    diff = memory_diff(nothing, load_history(BEFORE))
+
+    assert diff.peaks.select("before", "after").rows() == [(0, 164 * MIB)]
+    assert words.headline(diff).startswith("memory: the peak rises by 164 MiB")
+
+
+def test_two_empty_snapshots_can_be_compared() -> None:
+    nothing = load_history("region [ProfilerStep#1 ]")
+
+    diff = memory_diff(nothing, nothing)
+
+    assert words.headline(diff) == "neither snapshot holds any memory"
+    assert words.text(diff, width=None, color=False)
+
+
+def test_plain_data_is_json() -> None:
+    found = json.loads(json.dumps(words.data(drawn(BEFORE, BEFORE))))
+
+    assert found["peaks"][0]["change"] == 0
+
+
+def test_names_stay_text_in_every_format() -> None:
+    hostile = BEFORE.replace("forward", "<b>|\x1b2J*x*")
+    diff = drawn(BEFORE.replace("64M", "1M"), hostile)
+
+    assert "\x1b" not in words.text(diff, width=None, color=False)
+    markdown = words.markdown(diff)
+    assert "\x1b" not in markdown
+    assert "<b>" not in markdown
+    assert "*x*" not in markdown
