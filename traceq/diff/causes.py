@@ -95,6 +95,11 @@ class Cause:
     details: tuple[Detail, ...]
     """The largest parts of it."""
 
+    @property
+    def mostly(self) -> Used:
+        """The side on which it takes longer, and so the one to look at."""
+        return max(self.before, self.after, key=lambda used: used.ns)
+
 
 @dataclass(frozen=True)
 class Scale:

@@ -9,17 +9,19 @@ import polars as pl
 
 from traceq.analysis.memory_diff import MemoryDiff, memory_diff
 from traceq.diff.calls import Calls, calls_of, compare_calls
-from traceq.diff.causes import Cause, causes_of, scale_of
+from traceq.diff.causes import ALL_OVER, Cause, causes_of, scale_of
 from traceq.diff.findings import FindingChanges, compare_findings
 from traceq.diff.groups import parts_of
 from traceq.diff.headline import Bottleneck, Metric, bottleneck, metrics, numbers_of
 from traceq.diff.notes import notes_of
+from traceq.diff.spent import SPECIAL
 from traceq.diff.steps import Step, significant, steps_of, typical
 from traceq.errors import InputError
 from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
     from traceq.analysis.steady import Steady
+    from traceq.diff.causes import Scale
     from traceq.diff.groups import Parts
     from traceq.lint.engine import Outcome
     from traceq.recording import Recording
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # A change of the GPU's work by this share of the step is one, whatever the host does.
 _MATTERS = 0.05
+# What a host takes for the same ops and launches differs by this much between runs.
+_HOST_VARIES = 0.25
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def compare(before: Half, after: Half) -> Diff:
     return Diff(
         before=sides[0],
         after=sides[1],
-        verdict=_verdict(steps, causes, recorded=scales[0].sure * scales[1].sure < 1),
+        verdict=_verdict(steps, causes, scales),
         metrics=metrics(*numbers),
         causes=causes,
         calls=compare_calls(before.calls, after.calls),
@@ -190,17 +194,37 @@ def _alike(before: Half, after: Half) -> tuple[Half, Half]:
 
 
 def _verdict(
-    steps: tuple[Step, Step], causes: tuple[Cause, ...], *, recorded: bool
+    steps: tuple[Step, Step], causes: tuple[Cause, ...], scales: tuple[Scale, Scale]
 ) -> Verdict:
     change = steps[1].ns - steps[0].ns
+    longest = max(step.ns for step in steps)
     plain: Verdict = "no change"
-    if significant(*steps):
+    if significant(*steps) and not (not steps[0].measured and _varies(causes, longest)):
         plain = "slower" if change > 0 else "faster"
-    sure = sum(cause.sure_ns for cause in causes)
-    matters = abs(sure) > _MATTERS * max(step.ns for step in steps)
-    if recorded and matters and (plain == "no change" or sure * change < 0):
+    inflated = min(scale.sure for scale in scales) < 1
+    on_gpu = sum(cause.ns for cause in causes if cause.on == "gpu")
+    matters = abs(on_gpu) > _MATTERS * longest
+    if inflated and matters and (plain == "no change" or on_gpu * change < 0):
         return "gpu"
     return plain
+
+
+def _varies(causes: tuple[Cause, ...], longest: float) -> bool:
+    """Return whether all that changed is how long the host takes for the same."""
+    even = [cause for cause in causes if cause.on != "gpu" and _is_even(cause)]
+    host = sum(cause.ns for cause in even)
+    others = [cause.ns for cause in causes if cause not in even]
+    return abs(host) <= _HOST_VARIES * longest and all(
+        abs(ns) <= _MATTERS * longest for ns in (*others, sum(others))
+    )
+
+
+def _is_even(cause: Cause) -> bool:
+    """Return whether the host did the same before and after."""
+    if cause.kind in ALL_OVER:
+        return True
+    varies = _HOST_VARIES * max(cause.before.ns, cause.after.ns)
+    return cause.kind in SPECIAL and abs(cause.ns) <= varies
 
 
 def _loaders(trace: Trace) -> tuple[str, ...]:

@@ -66,13 +66,14 @@ def cause_where(cause: Cause) -> str:
     """Return the ops and the place of a cause that is in one."""
     if cause.kind in ALL_OVER or cause.kind == "compiled":
         return ""
-    used = cause.before if cause.before.ops else cause.after
+    used = cause.mostly
     place = where(used.place)
     ops = "" if cause.kind in ("added", "removed", "replaced") else op_names(used)
     text = " ".join(filter(None, [ops, f"at {place}" if place else ""]))
-    moved = where(cause.after.place)
-    if cause.before.ops and cause.after.ops and moved and moved != place:
-        text += f" -> {moved}"
+    other = cause.after if used is cause.before else cause.before
+    elsewhere = where(other.place)
+    if elsewhere and elsewhere != place:
+        text += f", {'then' if used is cause.before else 'before'} {elsewhere}"
     return text
 
 

@@ -77,7 +77,11 @@ def headline(diff: Diff) -> str:
         spread = max(
             side.step.most_ns - side.step.least_ns for side in (diff.before, diff.after)
         )
-        if abs(after - before) > _VARIES * diff.longest_ns:
+        if abs(after - before) <= _VARIES * diff.longest_ns:
+            return f"no significant change: {text}"
+        if abs(after - before) > spread / 2:
+            text += ", and a host's time for the same work varies by as much"
+        else:
             text += f", while steps differ by {time(spread)} among themselves"
         return f"no significant change: {text}"
     recorded = "" if diff.before.step.measured else " as recorded"
@@ -112,8 +116,7 @@ def _mostly(diff: Diff, change: float) -> str:
 
 def _in_short(cause: Cause, diff: Diff) -> str:
     """Return a cause and the file it is in, for a line that has to say everything."""
-    used = cause.before if cause.before.ops else cause.after
-    at = used.place
+    at = cause.mostly.place
     source = written_place(at.file, at.line, at.function)
     place = source or printable(at.module or "")
     known = place and cause.kind not in (*ALL_OVER, "compiled")

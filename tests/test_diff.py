@@ -1,0 +1,395 @@
+"""Diff on drawn traces: what lines up with what, and what a change is called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from diffing import causes, diff_of, drawn_diff, half
+
+from traceq.diff.causes import ALL_OVER
+from traceq.diff.compare import compare
+from traceq.diff.steps import Step, significant, typical
+from traceq.loading import load
+from traceq.report.diff_content import headline
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MM = """
+    host   [ProfilerStep#1                                              ]
+    host    [model.py(3): forward      ]
+    host     [aten::linear            ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                     [sgemm<1                     ]
+"""
+FASTER_MM = """
+    host   [ProfilerStep#1                                              ]
+    host    [model.py(3): forward      ]
+    host     [aten::linear            ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                     [nvjet_tst<1]
+"""
+FLOATS = {"aten::linear": {"Input Dims": [[8, 8]], "Input type": ["float"]}}
+
+
+def kinds(before: str, after: str, **options: object) -> list[str]:
+    """Return the kinds of causes that change the step, biggest first."""
+    found = drawn_diff(before, after, **options)  # type: ignore[arg-type]
+    return [cause.kind for cause in found.causes if cause.ns]
+
+
+def test_an_op_lines_up_with_itself_on_another_kernel() -> None:
+    diff = drawn_diff(MM, FASTER_MM)
+    (cause,) = [cause for cause in diff.causes if cause.on == "gpu"]
+
+    assert cause.kind == "kernel"
+    assert cause.ns == -17_000
+    assert [cause.before.names, cause.after.names] == [
+        (("sgemm", 1),),
+        (("nvjet_tst", 1),),
+    ]
+    assert cause.before.place.file == "model.py"
+
+
+def test_an_op_lines_up_with_itself_in_another_number_format() -> None:
+    after = load_drawn(
+        FASTER_MM,
+        {"aten::linear": {"Input Dims": [[8, 8]], "Input type": ["c10::BFloat16"]}},
+    )
+    diff = diff_of(load_drawn(MM, FLOATS), after)
+
+    (text,) = [text for text in causes(diff) if "bf16" in text]
+    assert text == "matrix products in bf16 instead of fp32, sgemm -> nvjet_tst"
+
+
+def test_a_function_that_moved_within_its_file_is_the_same() -> None:
+    moved = MM.replace("(3)", "(9)")
+
+    assert drawn_diff(MM, moved).verdict == "no change"
+    assert kinds(MM, moved) == []
+
+
+def test_a_renamed_function_lines_up_by_op_and_shapes() -> None:
+    assert kinds(MM, MM.replace("forward ", "run     "), args=FLOATS) == []
+
+
+def test_the_backward_lines_up_with_that_of_its_forward() -> None:
+    before = """
+    host   [ProfilerStep#1                                                         ]
+    host    [aten::sdpa         ] [FlashBackward0     ]
+    host     [cudaLaunchKernel>1]  [cudaLaunchKernel>2]
+    gpu 7                        [f<1]                  [flash_bwd<2]
+    """
+    after = before.replace("FlashBackward0     ", "EfficientBackward0 ").replace(
+        "[flash_bwd<2]", "[fmha_cutlassB<2    ]"
+    )
+    args = {
+        "aten::sdpa": {"Sequence number": 1, "Fwd thread id": 0},
+        "FlashBackward0": {"Sequence number": 1, "Fwd thread id": 1},
+        "EfficientBackward0": {"Sequence number": 1, "Fwd thread id": 1},
+    }
+
+    diff = drawn_diff(before, after, args)
+
+    (cause,) = [cause for cause in diff.causes if cause.on == "gpu" and cause.ns]
+    assert cause.kind == "kernel"
+    assert cause.before.ops == cause.after.ops == ("aten::sdpa",)
+
+
+def test_an_op_without_a_partner_is_new_or_gone() -> None:
+    after = """
+    host   [ProfilerStep#1                                              ]
+    host    [model.py(3): forward                           ]
+    host     [aten::linear            ][aten::clone        ]
+    host      [cudaLaunchKernel>1]      [cudaMemcpyAsync>2]
+    gpu 7                     [sgemm<1                     ][Memcpy DtoD<2  ]
+    """
+    there, back = drawn_diff(MM, after), drawn_diff(after, MM)
+
+    assert "new: aten::clone, 1 kernel" in causes(there)
+    assert "gone: aten::clone, 1 kernel" in causes(back)
+    assert there.calls.after == back.calls.before == (("aten::clone", 1),)
+
+
+def test_ops_in_place_of_others_in_one_module_replace_them() -> None:
+    before = """
+    host   [ProfilerStep#1                                                        ]
+    host    [nn.Module: Attention_0                                ]
+    host     [aten::bmm            ][aten::softmax        ]
+    host      [cudaLaunchKernel>1]   [cudaLaunchKernel>2]
+    gpu 7                     [gemm<1            ][softmax<2                   ]
+    """
+    after = """
+    host   [ProfilerStep#1                                                        ]
+    host    [nn.Module: Attention_0                                ]
+    host     [aten::sdpa           ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                     [flash<1]
+    """
+    (text,) = [text for text in causes(drawn_diff(before, after)) if "became" in text]
+
+    assert text == "aten::softmax, aten::bmm became aten::sdpa (2 kernels became 1)"
+
+
+def test_layers_are_counted_as_one() -> None:
+    before = """
+    host   [ProfilerStep#1                                                        ]
+    host    [nn.Module: Block_0        ][nn.Module: Block_1      ]
+    host     [aten::linear          ]    [aten::linear          ]
+    host      [cudaLaunchKernel>1]        [cudaLaunchKernel>2]
+    gpu 7                     [sgemm<1            ][sgemm<2                   ]
+    """
+    after = before.replace("sgemm<1            ", "nvjet<1            ").replace(
+        "sgemm<2                   ]", "nvjet<2 ]"
+    )
+    diff = drawn_diff(before, after)
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "kernel"]
+    assert cause.before.kernels == cause.after.kernels == 2
+    assert cause.before.place.module == "Block"
+
+
+CAST = {
+    "aten::copy_": {
+        "Input Dims": [[8], [8]],
+        "Input type": ["c10::BFloat16", "float"],
+    }
+}
+CASTING = """
+    host   [ProfilerStep#1                                              ]
+    host    [model.py(3): forward                           ]
+    host     [aten::linear                            ]
+    host      [aten::copy_          ][cudaLaunchKernel>1]
+    host       [cudaLaunchKernel>2 ]
+    gpu 7                          [direct_copy_kernel<2  ]   [sgemm<1  ]
+"""
+
+
+def test_casts_that_an_op_asks_for_are_told_from_the_op() -> None:
+    diff = drawn_diff(MM, CASTING, CAST)
+
+    (cast,) = [cause for cause in diff.causes if cause.kind == "casts"]
+    assert cast.after.kernels == 1
+    assert cast.details[0].op == "aten::linear"
+    assert "1 more cast" in causes(diff)
+
+
+def test_as_many_casts_as_before_are_no_cause() -> None:
+    longer = CASTING.replace("<2  ]   [", "<2     ][")
+
+    assert "casts" not in kinds(CASTING, longer, args=CAST)
+
+
+def test_compiled_code_is_compared_with_the_ops_it_stands_for() -> None:
+    eager = """
+    host   [ProfilerStep#1                                                        ]
+    host    [aten::add            ][aten::mul            ]
+    host     [cudaLaunchKernel>1]   [cudaLaunchKernel>2]
+    gpu 7                     [add<1            ][mul<2                   ]
+    """
+    compiled = """
+    host   [ProfilerStep#1                                                        ]
+    host    [Torch-Compiled Region: 0/0  ]
+    host     [cudaLaunchKernel>1]
+    gpu 7                     [triton_poi_fused_add_mul_0<1]
+    """
+    diff = drawn_diff(eager, compiled)
+
+    assert "compiled (2 kernels became 1)" in causes(diff)
+    assert any("torch.compile is used after only" in note for note in diff.notes)
+    back = causes(drawn_diff(compiled, eager))
+    assert "torch.compile no longer used (1 kernel became 2)" in back
+
+
+LATE = """
+    host   [ProfilerStep#1                                                        ]
+    host    [aten::add             ]
+    host     [cudaLaunchKernel>1]
+    gpu 7                      [add<1]
+"""
+
+
+def test_idle_time_belongs_to_the_launch_that_the_gpu_waits_for() -> None:
+    more = """
+    host   [ProfilerStep#1                                                        ]
+    host    [aten::add             ]                 [aten::mul             ]
+    host     [cudaLaunchKernel>1]                     [cudaLaunchKernel>2]
+    gpu 7                      [add<1]                                     [mul<2]
+    """
+    diff = drawn_diff(LATE, more)
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "launches"]
+    assert cause.after.launches == 1
+    assert cause.ns == 37_000
+    assert cause.details[0].op == "aten::mul"
+
+
+def test_idle_time_after_a_wait_belongs_to_the_wait() -> None:
+    before = """
+    host   [ProfilerStep#1                                                           ]
+    host    [aten::add             ]                        [aten::mul           ]
+    host     [cudaLaunchKernel>1]                            [cudaLaunchKernel>2]
+    gpu 7                      [add<1      ]                                    [m<2]
+    """
+    after = """
+    host   [ProfilerStep#1                                                           ]
+    host    [aten::add             ][aten::item           ] [aten::mul           ]
+    host     [cudaLaunchKernel>1]   [cudaStreamSynchronize]  [cudaLaunchKernel>2]
+    gpu 7                      [add<1             ]                             [m<2]
+    """
+    diff = drawn_diff(before, after)
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "launches"]
+    assert (cause.before.waits, cause.after.waits) == (0, 1)
+    assert cause.after.ops == ("aten::item",)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("enumerate(DataLoader)#_Iter.__next__", "loading data"),
+        ("entire_frame_compile", "compiling"),
+        ("cudaStreamBeginCapture_ptsz_____", "recording CUDA graphs"),
+        ("cudaMalloc______________________", "allocating memory"),
+    ],
+)
+def test_idle_time_in_which_the_host_did_something_else_is_that(
+    name: str, kind: str
+) -> None:
+    before = f"""
+    host   [ProfilerStep#1                                                        ]
+    host    [{name:36}][aten::add ]
+    host                                          [cudaLaunchKernel>1]
+    gpu 7                                                             [add<1]
+    """.replace("____", "")
+    quiet = before.replace(f"[{name}".replace("____", ""), " ", 1)
+    diff = drawn_diff(before, quiet.replace("        ][aten", "         [aten"))
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == kind]
+    assert cause.before.ns > 0
+    assert cause.after.ns == 0
+
+
+def test_kernels_that_run_at_the_same_time_count_once() -> None:
+    beside = """
+    host   [ProfilerStep#1                                              ]
+    host    [model.py(3): forward      ]
+    host     [aten::linear            ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                     [sgemm<1                     ]
+    gpu 9                        [other            ]
+    """
+    diff = drawn_diff(MM, beside)
+
+    busy = {metric.name: metric for metric in diff.metrics}["gpu busy"]
+    assert busy.change == 0
+
+
+def test_a_step_measured_without_the_profiler_is_what_causes_add_up_to() -> None:
+    diff = drawn_diff(MM, FASTER_MM, step_ms=(0.050, 0.030))
+
+    assert diff.verdict == "faster"
+    assert diff.change_ns == -20_000
+    assert sum(cause.ns for cause in diff.causes) == pytest.approx(-20_000)
+
+
+def test_a_step_shorter_than_its_kernels_takes_all_of_them_as_shorter() -> None:
+    diff = drawn_diff(MM, MM, step_ms=(0.020, 0.020))
+
+    assert sum(cause.after.ns for cause in diff.causes) == pytest.approx(20_000)
+
+
+def test_one_measured_step_alone_is_not_compared_with_a_recorded_one() -> None:
+    first, second = load_drawn(MM), load_drawn(FASTER_MM)
+    recorded = diff_of(first, second)
+    diff = compare(half(first, step_ms=0.05), half(second))
+
+    assert diff.change_ns == recorded.change_ns
+    assert "is not known of after" in diff.notes[0]
+
+
+def step(ns: float, least: float, most: float, count: int = 6) -> Step:
+    return Step(ns, least, most, count, measured=False)
+
+
+def test_steps_that_differ_less_than_among_themselves_are_no_change() -> None:
+    assert not significant(step(100, 90, 140), step(120, 100, 130))
+    assert significant(step(100, 98, 102), step(120, 118, 122))
+
+
+def test_a_single_step_has_to_differ_by_more() -> None:
+    assert not significant(step(100, 100, 100, 1), step(108, 108, 108, 1))
+    assert significant(step(100, 99, 101), step(108, 107, 109))
+
+
+def test_measured_steps_differ_if_their_fastest_do() -> None:
+    before = Step(100, 98, 130, 20, measured=True)
+
+    assert significant(before, Step(104, 102, 110, 20, measured=True))
+    assert not significant(before, Step(104, 98, 190, 20, measured=True))
+    assert not significant(before, Step(101, 99, 110, 20, measured=True))
+
+
+def test_a_step_that_was_held_up_says_nothing_about_the_others() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1][ProfilerStep#2                 ][ProfilerStep#3]
+        host    [aten::add ]    [aten::add ]                     [aten::add ]
+        """
+    )
+    steady = trace.steps.with_columns(warmup=pl.lit(value=False))
+    trace = replace(trace, steps=steady)
+
+    assert typical(trace).windows["step"].to_list() in ([1], [3])
+
+
+def test_without_a_gpu_ops_are_compared_by_the_hosts_time() -> None:
+    before = """
+    host   [ProfilerStep#1                        ]
+    host    [aten::mm ]
+    """
+    after = """
+    host   [ProfilerStep#1                        ]
+    host    [aten::mm ] [aten::clone            ]
+    """
+    diff = drawn_diff(before, after)
+
+    assert [metric.name for metric in diff.metrics] == ["step"]
+    assert causes(diff)[0] == "new: aten::clone, 1 call"
+
+
+def test_two_captures_of_one_program_do_the_same(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.profiler import profile, schedule  # noqa: PLC0415 - may be missing
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(32, 64)
+    traces = []
+    for name in ("one", "two"):
+        plan = schedule(wait=1, warmup=1, active=4)
+        with profile(record_shapes=True, with_stack=True, schedule=plan) as recorded:
+            for _ in range(6):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                recorded.step()
+        path = tmp_path / f"{name}.json"
+        recorded.export_chrome_trace(str(path))
+        traces.append(load(path, cache=False))
+
+    diff = diff_of(traces[0], traces[1])
+
+    assert {cause.kind for cause in diff.causes} <= set(ALL_OVER)
+    assert diff.calls.before == diff.calls.after == ()
+    assert not diff.findings.changes
+
+
+def test_the_first_line_says_when_there_is_no_change() -> None:
+    diff = drawn_diff(MM, MM)
+
+    assert headline(diff) == "no change: 62.0 µs a step, before and after"

@@ -1,0 +1,275 @@
+"""Diff as its users call it: formats, limits, exit status, bad input, hostile names."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+from command import traceq
+from conftest import ROOT
+from linting import SHARED
+
+from traceq.testing.timeline import draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GOLDEN = ROOT / "tests" / "golden"
+FORMATS = ("full", "concise", "json", "github", "markdown", "html")
+BEFORE = """
+    host   [ProfilerStep#1                                                       ]
+    host    [model.py(3): forward    ]
+    host     [aten::linear          ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                      [volta_sgemm_128x64_tn<1      ]
+"""
+AFTER = """
+    host   [ProfilerStep#1                                                       ]
+    host    [model.py(3): forward                            ]
+    host     [aten::linear          ][aten::clone           ]
+    host      [cudaLaunchKernel>1]    [cudaLaunchKernel>2 ]
+    gpu 7                      [nvjet_tst_128x64<1]        [direct_copy_kernel<2  ]
+"""
+
+
+def write(folder: Path, name: str, drawing: str) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(draw(drawing)))
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Two traces, by names that are the same on every machine."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "before.json", BEFORE)
+    write(tmp_path, "after.json", AFTER)
+    return "before.json", "after.json"
+
+
+@pytest.mark.parametrize("form", ["full", "markdown", "concise"])
+def test_what_people_read_is_as_it_was_reviewed(
+    pair: tuple[str, str], form: str
+) -> None:
+    answer = traceq("diff", *pair, "--step-ms", "0.06,0.09", "--format", form, width=80)
+
+    assert answer.out == (GOLDEN / f"diff_{form}.txt").read_text(encoding="utf-8")
+    assert answer.status == 0
+
+
+def test_json_has_everything_and_adds_up(pair: tuple[str, str]) -> None:
+    found = json.loads(
+        traceq("diff", *pair, "--step-ms", "0.06,0.09", "--format", "json").out
+    )
+
+    assert found["version"] == 1
+    assert found["verdict"] == "slower"
+    assert found["change_ns"] == 30_000
+    assert sum(cause["ns"] for cause in found["causes"]) == pytest.approx(30_000, abs=9)
+    assert found["metrics"]["launches"] == {"before": 1.0, "after": 2.0}
+    assert found["only_after"] == {"aten::clone": 1.0}
+
+
+def test_a_broken_limit_is_the_first_line_and_the_status(
+    pair: tuple[str, str],
+) -> None:
+    limits = "slower:5%,launches:+10,kernels:+1,copies:+0"
+    answer = traceq(
+        "diff", *pair, "--step-ms", "0.06,0.09", "--fail-on", limits, width=100
+    )
+
+    assert answer.status == 1
+    assert answer.lines[:3] == [
+        "FAILED slower:5%: step 60.0 µs -> 90.0 µs, +30.0 µs (+50%)",
+        "FAILED copies:+0: copies 0 -> 1, +1 (from nothing)",
+        answer.lines[2],
+    ]
+    assert answer.lines[2].startswith("30.0 µs a step slower (+50%)")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_broken_limit_is_in_every_format(pair: tuple[str, str], form: str) -> None:
+    answer = traceq("diff", *pair, "--fail-on", "launches:+0", "--format", form)
+
+    assert answer.status == 1
+    assert "launches:+0" in answer.out
+
+
+def test_limits_that_hold_are_no_failure(pair: tuple[str, str]) -> None:
+    limits = "slower:90%,launches:+1,kernels:100%,slower:1s,new-findings"
+    answer = traceq("diff", *pair, "--step-ms", "0.06,0.09", "--fail-on", limits)
+
+    assert answer.status == 0
+
+
+def test_new_findings_break_their_limit() -> None:
+    cases = [SHARED / f"{name}.trace.json.gz" for name in ("attn_flash", "attn_manual")]
+    if not cases[0].is_file():
+        pytest.skip("../shared/traces is not there")
+
+    answer = traceq(
+        "diff", *cases, "--step-ms", "9.3,16.08", "--fail-on", "new-findings"
+    )
+
+    assert answer.status == 1
+    assert answer.lines[0].startswith("FAILED new-findings: ")
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ("slwer:5%", "--fail-on knows no 'slwer'; did you mean slower?"),
+        ("slower:5", "--fail-on 'slower:5': give a unit, one of %, ns, us, µs, ms, s"),
+        ("launches:5ms", "--fail-on 'launches:5ms': say how much, as launches:5%"),
+        ("memory:x", "--fail-on 'memory:x': say how much, as memory:5%"),
+        ("memory:+2%", "--fail-on memory:+2% cannot be checked: not both recordings"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(
+    pair: tuple[str, str], limits: str, sentence: str
+) -> None:
+    answer = traceq("diff", *pair, "--fail-on", limits)
+
+    assert answer.status == 2
+    assert sentence in answer.err
+    assert answer.out == ""
+
+
+@pytest.mark.parametrize(
+    "times", ["12", "1,2,3", "a,b", "0,1", "-1,2", "nan,1", "inf,1"]
+)
+def test_step_times_that_make_no_sense_are_refused(
+    pair: tuple[str, str], times: str
+) -> None:
+    answer = traceq("diff", *pair, f"--step-ms={times}")
+
+    assert answer.status == 2
+    assert "give two times in milliseconds" in answer.err
+
+
+def test_whether_a_slowed_down_step_is_slower_cannot_be_checked() -> None:
+    cases = [
+        SHARED / f"{name}.trace.json.gz" for name in ("attn_mask_fmha", "attn_flash")
+    ]
+    if not cases[0].is_file():
+        pytest.skip("../shared/traces is not there")
+
+    answer = traceq("diff", *cases, "--fail-on", "slower:5%")
+
+    assert answer.status == 2
+    assert "recording slowed the host down" in answer.err
+
+
+def test_snapshots_are_compared_by_their_peaks() -> None:
+    cases = [
+        SHARED / f"{name}.snapshot.pickle.gz" for name in ("copies_fixed", "copies")
+    ]
+    if not cases[0].is_file():
+        pytest.skip("../shared/traces is not there")
+
+    answer = traceq("diff", *cases, "--fail-on", "memory:+2%")
+
+    assert answer.status == 1
+    assert answer.lines[0].startswith("FAILED memory:+2%: peak memory ")
+    assert answer.lines[1].startswith("memory: the peak rises by ")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_snapshots_are_compared_in_every_format(form: str) -> None:
+    case = SHARED / "copies.snapshot.pickle.gz"
+    if not case.is_file():
+        pytest.skip("../shared/traces is not there")
+
+    answer = traceq("diff", case, case, "--format", form)
+
+    assert answer.status == 0
+    assert "memory: no change" in answer.out
+
+
+def test_a_snapshot_is_not_compared_with_a_trace(pair: tuple[str, str]) -> None:
+    case = SHARED / "copies.snapshot.pickle.gz"
+    if not case.is_file():
+        pytest.skip("../shared/traces is not there")
+
+    answer = traceq("diff", pair[0], case)
+
+    assert answer.status == 2
+    assert "has no trace, and the other one has: give two of a kind" in answer.err
+
+
+def test_what_is_read_is_never_overwritten(pair: tuple[str, str]) -> None:
+    kept = (ROOT / "README.md").read_bytes()
+    answer = traceq("diff", *pair, "--output", pair[1], "--overwrite")
+
+    assert answer.status == 2
+    assert "will not be overwritten" in answer.err
+    assert (ROOT / "README.md").read_bytes() == kept
+
+
+def test_a_report_in_a_file_is_replaced_only_if_asked(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    order = ("diff", *pair, "--format", "html", "-o", page)
+
+    assert traceq(*order).status == 0
+    first = page.read_text()
+    assert traceq(*order).status == 2
+    assert traceq(*order, "--overwrite").status == 0
+    assert page.read_text() == first
+
+
+def test_a_missing_file_is_one_sentence(pair: tuple[str, str]) -> None:
+    answer = traceq("diff", pair[0], "nowhere.json")
+
+    assert answer.status == 2
+    assert answer.err == "traceq: nowhere.json does not exist: check the name\n"
+
+
+class _Page(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [str(value) for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_needs_nothing_else(pair: tuple[str, str]) -> None:
+    page = _Page(traceq("diff", *pair, "--format", "html").out)
+
+    assert page.links == []
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+
+
+EVIL = "<script>alert(1)</script>\x1b[2J|`*::error::\u202e"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_names_from_strangers_stay_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = draw(AFTER)
+    for event in document["traceEvents"]:
+        if event["name"] in ("aten::clone", "direct_copy_kernel"):
+            event["name"] = EVIL
+    (tmp_path / "evil.json").write_text(json.dumps(document))
+    before = write(tmp_path, "before.json", BEFORE)
+
+    out = traceq("diff", before, "evil.json", "--format", form).out
+
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert "alert" in out
+    if form in ("html", "markdown"):
+        assert "<script>" not in out
+    if form == "github":
+        assert not any(line.startswith("::error") for line in out.splitlines())
