@@ -14,6 +14,7 @@ from conftest import ROOT
 from linting import memory_findings, outcome
 
 from traceq.analysis.memory_curve import memory_curve
+from traceq.formats.log import log_lines
 from traceq.lint.config import Allow
 from traceq.recording import Recording
 from traceq.testing import draw_history, load_history
@@ -148,31 +149,41 @@ def test_findings_on_memory_are_ordered_by_severity_and_bytes() -> None:
     assert [one.code for one in found] == ["MEM010", "MEM003"]
 
 
-def test_less_than_a_hundredth_of_the_memory_is_worth_knowing_no_more() -> None:
-    drawing = """
-    model = torch/nn/modules/module.py:1790 _call_impl, train.py:9 step
-    product = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
-    softmax = at::_ops::softmax_int::call, model.py:21 attention, train.py:9 step
-    region       [ProfilerStep#1                    ]
-    region        [forward            ][backward   ]
-    weights     <{weights}
-    product        [1M    ]
-    softmax            [1M                      ]
-    """
+SCORES = """
+product = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
+softmax = at::_ops::softmax_int::call, model.py:21 attention, train.py:9 step
+region       [ProfilerStep#1                    ]
+region        [forward            ][backward   ]
+weights     <{weights}
+product        [1M    ]
+softmax            [1M                      ]
+"""
 
-    (small,) = memory_findings(drawing.format(weights="1G"), "MEM006")
-    (large,) = memory_findings(drawing.format(weights="10M"), "MEM006")
+
+def test_less_than_a_hundredth_of_the_memory_is_worth_knowing_no_more() -> None:
+    (small,) = memory_findings(SCORES.format(weights="1G"), "MEM006")
+    (large,) = memory_findings(SCORES.format(weights="10M"), "MEM006")
 
     assert (small.severity, large.severity) == ("info", "warning")
 
 
 def test_the_least_cost_in_time_hides_no_memory() -> None:
-    recording = Recording("x", snapshots={0: load_history(leak())})
+    history = load_history(SCORES.format(weights="10M"))
 
-    result = outcome(recording, "MEM003", min_cost_us=1000)
+    result = outcome(Recording("x", snapshots={0: history}), "MEM006", min_cost_us=1000)
 
-    assert [one.code for one in result.findings] == ["MEM003"]
+    assert [one.code for one in result.findings] == ["MEM006"]
     assert result.cheap == 0
+
+
+def test_what_the_log_says_of_a_failed_allocation_is_its_evidence() -> None:
+    log = log_lines("CUDA out of memory. Tried to allocate 16.00 MiB. GPU 0 has")
+    recording = Recording("x", log=log, snapshots={0: load_history(FULL)})
+
+    (found,) = outcome(recording, "MEM010", "LOG006").findings
+
+    assert found.code == "MEM010"
+    assert "log" in {entry.what for entry in found.evidence}
 
 
 def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:

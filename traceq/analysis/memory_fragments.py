@@ -149,7 +149,8 @@ def free_pieces(
         .with_columns(pl.col("held").fill_null(0))
     )
     begins = segments.select(*segment, address="segment", block=pl.lit(0, NUMBER))
-    ends = pl.col("address") + pl.col("block")
+    # CUDA graphs take blocks of their pools again without saying so: these may overlap.
+    ends = (pl.col("address") + pl.col("block")).cum_max().over(segment)
     next_begins = pl.coalesce(
         pl.col("address").shift(-1).over(segment), pl.col("segment") + pl.col("size")
     )

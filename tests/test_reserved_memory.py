@@ -1,0 +1,179 @@
+"""Reserved memory at any moment: which segments, which pieces of them were free."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from linting import case_snapshot
+
+from traceq.analysis.memory_categories import memory_allocations
+from traceq.analysis.memory_curve import memory_curve
+from traceq.analysis.memory_fragments import (
+    blocks_at,
+    emptied_by,
+    free_pieces,
+    fullest,
+    reserved_at,
+)
+from traceq.analysis.peak_savings import peak_savings
+from traceq.formats.snapshot import read_snapshot
+from traceq.testing import draw_history, load_history
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.model.snapshot import Snapshot
+
+MIB = 1 << 20
+MOMENTS = 12
+CASES = (
+    "graph_record.snapshot",
+    "graph_rerecord.snapshot",
+    "memory_leak.snapshot",
+    "oom_fragmented.snapshot",
+    "public/snapshot_train",
+    "public/snapshot_no_time",
+)
+# In the pools of CUDA graphs blocks come and go without events.
+WHOLE = [name for name in CASES if "graph" not in name]
+
+
+def moments(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return some moments of a snapshot, the first and the last among them."""
+    curve = memory_curve(snapshot)
+    every = max(1, curve.height // MOMENTS)
+    return pl.concat([curve.gather_every(every), curve.tail(1)]).to_dicts()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_segments_at_any_moment_are_what_was_reserved(name: str) -> None:
+    snapshot = case_snapshot(f"{name}.pickle.gz")
+
+    for moment in moments(snapshot):
+        segments = reserved_at(snapshot, moment["event"])
+        assert segments["size"].sum() == moment["reserved"]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_blocks_and_free_pieces_fill_the_segments(name: str) -> None:
+    snapshot = case_snapshot(f"{name}.pickle.gz")
+    lives = memory_allocations(snapshot)
+
+    for moment in moments(snapshot):
+        event = moment["event"]
+        blocks = blocks_at(snapshot, lives, event)["block"].to_list()
+        pieces = free_pieces(snapshot, lives, event)["size"].to_list()
+        assert sum(blocks) + sum(pieces) == moment["reserved"]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_no_free_piece_lies_where_a_tensor_is(name: str) -> None:
+    snapshot = case_snapshot(f"{name}.pickle.gz")
+    lives = memory_allocations(snapshot)
+
+    for moment in moments(snapshot):
+        blocks = blocks_at(snapshot, lives, moment["event"])
+        pieces = free_pieces(snapshot, lives, moment["event"])
+        inside = pieces.select("device", "address", "size").join_where(
+            blocks.select("block", on="device", at="address"),
+            pl.col("device") == pl.col("on"),
+            pl.col("address") < pl.col("at") + pl.col("block"),
+            pl.col("at") < pl.col("address") + pl.col("size"),
+        )
+        assert inside.is_empty()
+
+
+def test_a_segment_that_grew_later_is_as_small_as_it_was(tmp_path: Path) -> None:
+    content = draw_history("a.py:1 f [2M ] [4M")
+    (segment, larger) = content["segments"]
+    # One that expands: first 2 MiB were mapped, then 4 MiB more right behind them.
+    whole = {**segment, "total_size": 6 * MIB, "is_expandable": True}
+    whole["blocks"] = [
+        {**segment["blocks"][0], "size": 2 * MIB, "state": "inactive"},
+        {**larger["blocks"][0], "address": segment["address"] + 2 * MIB},
+    ]
+    later = {
+        "action": "segment_map",
+        "addr": segment["address"] + 2 * MIB,
+        "size": 4 * MIB,
+        "stream": 0,
+        "time_us": 100,
+    }
+    events = content["device_traces"][0]
+    events[-1]["addr"] = later["addr"]
+    events.insert(len(events) - 1, later)
+    path = tmp_path / "x.pickle"
+    path.write_bytes(pickle.dumps(content | {"segments": [whole]}, protocol=4))
+    snapshot = read_snapshot(path)
+
+    before, after = (reserved_at(snapshot, event)["size"].sum() for event in (0, 4))
+
+    assert (before, after) == (2 * MIB, 6 * MIB)
+
+
+def test_pieces_know_what_is_held_beside_them() -> None:
+    snapshot = load_history(
+        """
+        segment      <20M
+        segment      <30M
+        a.py:1 f      [9M
+        """
+    )
+    lives = memory_allocations(snapshot)
+
+    pieces = free_pieces(snapshot, lives, 0)
+
+    sizes = {row["size"]: row["held"] for row in pieces.to_dicts()}
+    assert sizes == {11 * MIB: 9 * MIB, 30 * MIB: 0}
+
+
+def test_the_fullest_moment_is_the_one_with_the_most_in_use() -> None:
+    curve = memory_curve(
+        load_history(
+            """
+            segment      <40M
+            a.py:1 f      [9M ] [30M ] [20M ]
+            """
+        )
+    )
+
+    (moment,) = fullest(curve).to_dicts()
+
+    assert moment["allocated"] == 30 * MIB
+
+
+@pytest.mark.parametrize(
+    ("frames", "by"),
+    [
+        ("torch/cuda/memory.py:222 empty_cache, train.py:12 step", "empty_cache"),
+        (
+            "torch/cuda/memory.py:222 empty_cache, torch/cuda/graphs.py:249 __enter__",
+            "graphs",
+        ),
+        ("train.py:12 step", ""),
+    ],
+)
+def test_who_gives_memory_back_is_on_the_stack(frames: str, by: str) -> None:
+    snapshot = load_history(f"who = {frames}\nsegment who [2M ]")
+    (stack,) = snapshot.events["stack"].unique().to_list()
+
+    assert emptied_by(snapshot, stack) == by
+
+
+def test_where_another_moment_becomes_the_peak_less_is_saved() -> None:
+    snapshot = load_history("a.py:1 f [50M ]\na.py:2 g          [40M ]")
+    allocations = memory_allocations(snapshot)
+    first = allocations.filter(pl.col("line") == 1)
+
+    assert peak_savings(memory_curve(snapshot), first) == 10 * MIB
+
+
+def test_what_was_there_before_the_history_is_saved_throughout() -> None:
+    snapshot = load_history("weights <30M\na.py:1 f [50M ]")
+    allocations = memory_allocations(snapshot)
+    weights = allocations.filter(pl.col("alloc").is_null())
+
+    assert peak_savings(memory_curve(snapshot), weights) == 30 * MIB
