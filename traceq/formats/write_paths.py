@@ -21,7 +21,9 @@ _LIBRARY = re.compile(
     r"|cuda|profiler|distributed|fx|_\w+|functional)[./])"
 )
 _INDUCTOR = re.compile(r"^.*/torchinductor(_[^/]*)?/")
-_OF_USER = re.compile(r"(?:/(?:home|Users)/|torchinductor_)(?P<name>[^/\s\"']+)")
+_OF_USER = re.compile(
+    r"(?:[/\\](?:home|Users)[/\\]|torchinductor_)(?P<name>[^/\\\s\"']+)"
+)
 # Folders that hold other people's folders.
 _SHARED = ("", "/", "/home", "/Users", "/mnt", "/data", "/scratch", "/tmp")  # noqa: S108 - no file is made there
 # Names that are nobody's, or that other words begin with.

@@ -48,7 +48,7 @@ def clean_snapshot(path: Path, paths: Paths) -> bytes:
 
     Raises ``InputError`` for a file that is no snapshot.
     """
-    content, _ = read_pickle(path)
+    content = read_pickle(path)[0]
     try:
         return pickle.dumps(_Cleaner(paths).top(content), protocol=_PROTOCOL)
     except (AttributeError, LookupError, TypeError):
