@@ -98,7 +98,8 @@ class GrowingMemory(Rule):
             lines = (
                 group.group_by(_PLACE, maintain_order=True)
                 .agg(
-                    pl.col("chain", "op").first(),
+                    pl.col("chain").first(),
+                    pl.col("op").cast(pl.String).drop_nulls().unique().sort(),
                     pl.col("grown", "left", "count").sum(),
                     pl.col("steps").max(),
                     each=pl.col("grown").first(),

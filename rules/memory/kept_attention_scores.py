@@ -89,7 +89,8 @@ class KeptAttentionScores(Rule):
         lines = (
             mine.group_by(_PLACE)
             .agg(
-                pl.col("chain", "op").first(),
+                pl.col("chain").first(),
+                pl.col("op").cast(pl.String).drop_nulls().unique().sort(),
                 held=pl.sum("size"),
                 count=pl.len(),
                 each=pl.max("size"),

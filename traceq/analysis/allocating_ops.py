@@ -10,6 +10,8 @@ from traceq.analysis.owners import named
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceq.trace import Trace
 
 _PLACE = ("file", "line", "function")
@@ -59,7 +61,7 @@ def ops_at(
     ops: pl.DataFrame,
     place: tuple[str, int, str],
     size: int | None = None,
-    op: str | None = None,
+    names: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Return the ``op`` and ``module`` of what a place of a snapshot allocates.
 
@@ -76,7 +78,7 @@ def ops_at(
     # A method may be called the same in several classes; the last one is around it.
     found = found.filter(pl.col("line") == pl.col("line").max())
     wanted = [fits(pl.lit(size), pl.col("bytes"))] if size else []
-    wanted += [pl.col("op") == f"aten::{op}"] if op else []
+    wanted += [pl.col("op").is_in(names)] if names else []
     for condition in wanted:
         closer = found.filter(condition)
         found = closer if closer.height else found

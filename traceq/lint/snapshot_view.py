@@ -108,8 +108,9 @@ class SnapshotView:
         return self._ops is not None and self._ops["bytes"].is_not_null().any()
 
     def place(self, row: Mapping[str, Any], size: int | None = None) -> Place:
-        """Return the place of a row that has a file, a line and a function.
+        """Return the place of a row that has a file, a line, a function and ``op``.
 
+        ``op`` is one, or a list of all that the row is about.
         The module is that of an op in the trace, in this function and of this size.
         """
         modules = self._in_trace(row, size)["module"].drop_nulls().to_list()
@@ -122,9 +123,7 @@ class SnapshotView:
         """Return evidence on a row with a place: callers, ops, modules."""
         callers = chain_of(row["chain"])[1:] if row.get("chain") else []
         known = self._in_trace(row, size)
-        ops = known["op"].unique(maintain_order=True).to_list()
-        if row.get("op"):
-            ops = [f"aten::{row['op']}"]
+        ops = _ops(row) or known["op"].unique(maintain_order=True).to_list()
         modules = known["module"].drop_nulls().unique(maintain_order=True).to_list()
         return [
             ("from", listed(callers, _MOST_CALLERS)),
@@ -137,7 +136,7 @@ class SnapshotView:
         if self._ops is None or not row["file"]:
             return pl.DataFrame(schema={"op": pl.String, "module": pl.String})
         place = (row["file"], row["line"], row["function"])
-        return ops_at(self._ops, place, size, row.get("op"))
+        return ops_at(self._ops, place, size, _ops(row))
 
     def lacks(self, needs: frozenset[Need]) -> list[str]:
         """Return which needs of a rule are not met, as sentences."""
@@ -152,6 +151,13 @@ class SnapshotView:
             Need.MEMORY_STEPS: Need.MEMORY_STEPS in needs and self.steps >= _TWO,
         }
         return [need.value for need in Need if need in needs and not met.get(need)]
+
+
+def _ops(row: Mapping[str, Any]) -> list[str]:
+    """Return the operators that a row's stacks name."""
+    found = row.get("op") or []
+    names = found if isinstance(found, list) else [found]
+    return [f"aten::{name}" for name in names]
 
 
 @dataclass(frozen=True)
