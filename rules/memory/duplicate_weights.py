@@ -58,7 +58,7 @@ class DuplicateWeights(Rule):
     """
 
     code = "MEM009"
-    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS_OR_TRACE})
+    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "keep the weights in 16 bits and 32-bit copies in the optimizer only (an"
         " optimizer with master weights, or FSDP's MixedPrecisionPolicy, which shards"

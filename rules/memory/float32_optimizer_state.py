@@ -60,7 +60,7 @@ class Float32OptimizerState(Rule):
     """
 
     code = "MEM008"
-    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS_OR_TRACE})
+    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "keep the state in 8 bits (torchao.optim.AdamW8bit, bitsandbytes), which saves"
         " three quarters of it, shard it over GPUs (FSDP, ZeroRedundancyOptimizer), or"

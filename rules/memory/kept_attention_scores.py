@@ -76,15 +76,14 @@ class KeptAttentionScores(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Take all scores at a device's peak together, and name the largest's line."""
-        scores = view.at_peak.filter(pl.col("category") == "attention scores")
+        peak = view.at_peak.select("device", "alloc")
+        scores = view.scores.join(peak, on=["device", "alloc"], how="semi")
         for (device,), mine in scores.group_by("device", maintain_order=True):
             yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
         curve = view.curve.filter(pl.col("device") == device)
-        kind = view.allocations.filter(
-            pl.col("device") == device, pl.col("category") == "attention scores"
-        )
+        kind = view.scores.filter(pl.col("device") == device)
         held, peak = int(mine["size"].sum()), view.peak(device)
         lines = (
             mine.group_by(_PLACE)

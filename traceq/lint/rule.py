@@ -48,11 +48,8 @@ class Need(Enum):
         'context="all")'
     )
     OPERATORS = (
-        "the snapshot has Python stacks only, which name no operators:"
-        ' torch.cuda.memory._record_memory_history(stacks="all")'
-    )
-    OPERATORS_OR_TRACE = (
-        "the snapshot has Python stacks only, and there is no trace with memory events:"
+        "the snapshot has Python stacks only, which name no operators, and there is no"
+        " trace with memory events beside it:"
         ' torch.cuda.memory._record_memory_history(stacks="all")'
     )
     MEMORY_STEPS = (

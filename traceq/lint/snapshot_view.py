@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.allocating_ops import allocating_ops, ops_at
+from traceq.analysis.attention_scores import scores_in_trace
 from traceq.analysis.memory_categories import memory_allocations
 from traceq.analysis.memory_curve import memory_curve, memory_peaks
 from traceq.analysis.memory_lifetimes import live_at
@@ -95,6 +96,15 @@ class SnapshotView:
         return casts(self.snapshot, self.allocations, self._ops)
 
     @cached_property
+    def scores(self) -> pl.DataFrame:
+        """The allocations that hold the scores of attention."""
+        mine = pl.col("category") == "attention scores"
+        if self.trace and not self._names_ops:
+            told = scores_in_trace(self.allocations, self.trace)
+            mine |= pl.col("alloc").is_in(told.implode())
+        return self.allocations.filter(mine)
+
+    @cached_property
     def _names_ops(self) -> bool:
         """Whether the stacks have frames of C++, which name operators."""
         return self.sources["op"].is_not_null().any()
@@ -145,8 +155,7 @@ class SnapshotView:
             Need.SNAPSHOT: True,
             Need.HISTORY: facts.history,
             Need.CALLERS: facts.stacks,
-            Need.OPERATORS: Need.OPERATORS in needs and self._names_ops,
-            Need.OPERATORS_OR_TRACE: Need.OPERATORS_OR_TRACE in needs
+            Need.OPERATORS: Need.OPERATORS in needs
             and (self._names_ops or self._trace_allocates),
             Need.MEMORY_STEPS: Need.MEMORY_STEPS in needs and self.steps >= _TWO,
         }
