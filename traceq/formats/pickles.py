@@ -285,13 +285,27 @@ def _commands(size: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
     short_text = rb"(?:X(?:\x00\x00\x00\x00|\x03\x00\x00\x00...)|\x8c(?:\x00|\x03...))"
     value = rb"(?:h.|j....|" + numbers + rb"|[N\x88\x89]|" + short_text + rb")"
     get = rb"j...."
+    name = rb"(?:j....|h.)"
+    # An event: its action, four numbers after their keys, two texts after theirs, and
+    # the key of its stack. No two numbers follow each other.
+    event = (
+        rb"\}"
+        + put
+        + rb"\("
+        + name * 2
+        + (name + number) * 4
+        + (name + rb"(?:j....|h.|" + short_text + put + rb")") * 2
+        + name
+    )
     # One turn of this loop costs about the same whatever it matches, so what often
     # stands together is matched together. Whichever way a run of commands is taken
     # apart, each part is whole commands.
     turns = (
+        event,
         get * 16,
         get * 4,
         get,
+        rb"eu",
         rb"h.(?:" + value + put + rb"?)?",
         rb"[\]}]" + put + rb"?\(?",
         numbers,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MICROSECOND = 1000
 _CHUNK = 100_000
+_MOST_ALIKE = 16
 _ACTIVE = ("active_allocated", "active_pending_free")
 
 # What the wrong kind of value raises on its way into a table.
@@ -293,40 +294,38 @@ class _Stacks:
         # by id is right only as long as they live, so they are kept.
         self._kept: list[Any] = []
         self._frame_by_id: dict[int, int] = {}
-        self._stack_by_ids: dict[tuple[int, ...], int] = {}
-        self._guesses: dict[tuple[int, int], tuple[list[Any], int]] = {}
-        self._last = -1
+        self._alike: dict[tuple[int, int, int], list[tuple[list[Any], int]]] = {}
         self._flat = True
 
     def numbers(self, stacks: Sequence[Any]) -> list[int | None]:
         """Return each stack's number; none where there is no stack."""
-        ids = list(map(id, stacks))
-        found = {
-            key: self._stack(stack) if stack else None
-            for key, stack in dict(zip(ids, stacks, strict=True)).items()
-        }
-        return list(map(found.__getitem__, ids))
+        found: list[int | None] = []
+        before, number = None, None
+        for stack in stacks:
+            # The two events of a free have the same stack.
+            if stack is not before:
+                before, number = stack, self._number(stack) if stack else None
+            found.append(number)
+        return found
 
-    def _stack(self, stack: list[Any]) -> int:
+    def _number(self, stack: list[Any]) -> int:
         """Return a stack's number.
 
-        Programs allocate in the same order step after step, so the stack that came
-        next the last time is tried first: comparing is much faster than looking up.
+        Comparing with one that looks the same is much faster than looking up.
         """
-        place = (self._last, len(stack))
-        guess = self._guesses.get(place)
-        if guess is not None and guess[0] == stack:
-            self._last = guess[1]
-            return guess[1]
-        ids = tuple(map(id, stack))
-        number = self._stack_by_ids.get(ids)
-        if number is None:
-            key = tuple(map(self._frame, stack))
-            number = self._stacks.setdefault(key, len(self._stacks))
-            self._stack_by_ids[ids] = number
-        if self._flat:
-            self._guesses[place] = (stack, number)
-        self._last = number
+        looks = (len(stack), id(stack[len(stack) // 2]), id(stack[-1]))
+        for known, number in self._alike.get(looks, ()):
+            if known == stack:
+                return number
+        return self._new(stack, looks)
+
+    def _new(self, stack: list[Any], looks: tuple[int, int, int]) -> int:
+        key = tuple(map(self._frame, stack))
+        number = self._stacks.setdefault(key, len(self._stacks))
+        # Lists of lists of lists, or many of one look, could take forever to compare.
+        alike = self._alike.setdefault(looks, [])
+        if self._flat and len(alike) < _MOST_ALIKE:
+            alike.append((stack, number))
         return number
 
     def _frame(self, frame: dict[str, Any]) -> int:
