@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import ROOT
 from linting import SHARED, bundled_rules
 
 from traceq.diff.compare import Diff, Half, compare, examine
@@ -74,18 +75,22 @@ def drawn_diff(
 
 @cache
 def shared_half(name: str, *, measured: bool) -> Half:
-    """Look at a trace of ../shared/traces, or skip without it."""
-    path = SHARED / f"{name}.trace.json.gz"
-    if not path.is_file():
-        path = SHARED / f"{name}.json.gz"
-    if not path.is_file():
+    """Look at a trace of ../shared/traces, or its fixture; or skip without either."""
+    places = (
+        SHARED / f"{name}.trace.json.gz",
+        SHARED / f"{name}.json.gz",
+        ROOT / "fixtures" / name / "trace.json.gz",
+        ROOT / "fixtures" / "twins" / name / "trace.json.gz",
+    )
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
         pytest.skip(f"../shared/traces/{name} is not there")
     step_ms = TRUE_MS.get(name) if measured else None
     return half(load(path, cache=False), name, step_ms)
 
 
 def shared_diff(before: str, after: str, *, measured: bool = False) -> Diff:
-    """Compare two traces of ../shared/traces, or skip without them."""
+    """Compare two of these."""
     return compare(
         shared_half(before, measured=measured), shared_half(after, measured=measured)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,19 @@ def test_a_missing_file_is_one_sentence(pair: tuple[str, str]) -> None:
 
     assert answer.status == 2
     assert answer.err == "traceq: nowhere.json does not exist: check the name\n"
+
+
+def test_the_readme_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"<!-- diff -->\n```\n(.*?)```", readme, re.DOTALL)
+    order, *paragraphs = shown.strip().split("\n\n")
+
+    _, *arguments = order.replace("\\\n", "").removeprefix("$ ").split()
+    out = traceq(*arguments, width=80).out
+
+    assert len(paragraphs) == 2
+    assert all(f"{paragraph}\n" in out for paragraph in paragraphs)
 
 
 class _Page(HTMLParser):

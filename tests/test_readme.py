@@ -103,7 +103,7 @@ def test_every_command_in_the_readme_exists(command: str) -> None:
 
 def test_the_readme_names_the_commands_there_are() -> None:
     there = {"lint", "rules", "rule", "test", "summary", "memory", "query", "schema"}
-    assert there | {"collect", "cache clear"} == set(commands())
+    assert there | {"collect", "diff", "cache clear"} == set(commands())
 
 
 def test_every_environment_variable_is_one_that_traceq_reads() -> None:

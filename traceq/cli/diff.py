@@ -121,7 +121,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         refuse_to_lose(file, [before, after], overwrite=overwrite)
     wanted = read_config(config) if config else find_config(Path.cwd())
     rules = load_rules(wanted.packs)
-    found = _compared((before, after), steps, rules, wanted, cache=not no_cache)
+    found = compared((before, after), steps, rules, wanted, cache=not no_cache)
     failed = broken(found, limits)
     text = _rendered(found, failed, form, to_file=file is not None)
     if file is None:
@@ -192,7 +192,7 @@ def _steps(text: str | None) -> tuple[int | None, int | None]:
     return first, second
 
 
-def _compared(
+def compared(
     paths: tuple[Path, Path],
     steps: tuple[int | None, int | None],
     rules: Rules,

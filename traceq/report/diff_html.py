@@ -28,6 +28,7 @@ h1 { font-size: 1.35rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+td:first-child { white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .track { width: 38%; min-width: 9rem; }
 .track div { position: relative; height: 1.2rem; }
@@ -149,15 +150,14 @@ def _bar(
 
 
 def _table(
-    titles: Iterable[str], rows: Iterable[Sequence[str]], *, numbers: bool = False
+    titles: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False
 ) -> Iterator[str]:
     yield "<table>"
-    yield "<tr>" + "".join(f"<th>{_text(title)}</th>" for title in titles) + "</tr>"
-    for row in rows:
+    kind = ' class="number"' if numbers else ""
+    for tag, row in (("th", titles), *(("td", row) for row in rows)):
         first, *rest = (_text(cell) for cell in row)
-        kind = ' class="number"' if numbers else ""
-        cells = "".join(f"<td{kind}>{cell}</td>" for cell in rest)
-        yield f"<tr><td>{first}</td>{cells}</tr>"
+        cells = "".join(f"<{tag}{kind}>{cell}</{tag}>" for cell in rest)
+        yield f"<tr><{tag}>{first}</{tag}>{cells}</tr>"
     yield "</table>"
 
 
