@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from traceq.analysis.memory_fragments import DEFAULT_POOL, free_pieces
-from traceq.analysis.memory_oom import failures, holders
+from traceq.analysis.memory_oom import Room, failures, holders, room
 from traceq.lint import Bad, Good, Need, Rule, Severity
 from traceq.lint.words import counted, size
 
@@ -18,6 +15,8 @@ if TYPE_CHECKING:
     from traceq.lint import Finding, SnapshotView
 
 _MOST_HOLDERS = 4
+# A program that ends may still clean up; one that allocates this often goes on.
+_GOES_ON = 100
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {
     "fragmented": f"set {_EXPANDABLE}: free pieces between tensors are of use then;"
@@ -54,8 +53,9 @@ class FailedAllocation(Rule):
 
     ## When it is wrong
 
-    Programs that look for the largest batch provoke the failure on purpose. What other
-    processes hold on the device is not in the snapshot.
+    Programs that look for the largest batch provoke the failure on purpose, and cuDNN
+    tries whether there is room for a faster algorithm: where the program goes on, it is
+    a warning only. What other processes hold on the device is not in the snapshot.
     """
 
     code = "MEM010"
@@ -110,85 +110,71 @@ class FailedAllocation(Rule):
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
-        asked, free_on_device = row["asked"], row["device_free"] or 0
-        every = _pieces(view, row)
-        # A piece is of use only to tensors of the stream that it was cut for.
-        stream = pl.col("stream") == row["stream"]
-        pieces = every.filter(stream) if row["stream"] is not None else every
-        free, elsewhere = (
-            int(part["size"].sum()) for part in (pieces, every.filter(~stream))
-        )
-        cause = "full"
-        if free >= asked:
-            cause = "fragmented"
-        elif free_on_device >= asked:
-            cause = "limited"
+        there = room(view.snapshot, view.allocations, row)
         held = holders(
             view.snapshot, view.allocations, row["device"], row["event"]
         ).to_dicts()
-        key = cause
-        if cause == "fragmented" and view.snapshot.segments["expandable"].any():
-            key = "fragmented, expandable"
+        first = _line(held[0]) if held else "nothing"
+        goes_on = there.after >= _GOES_ON
+        expandable = view.snapshot.segments["expandable"].any()
+        cause = f"{there.cause}, expandable" if expandable else there.cause
+        advice = _ADVICE.get(cause, _ADVICE[there.cause])
         return self.finding(
-            f"{size(asked)} could not be allocated: {_why(cause, pieces, free, row)}",
-            subject=cause,
+            f"{size(row['asked'])} could not be allocated: {_why(there, row)}",
+            subject=there.cause,
             place=view.place(row),
             count=count,
-            cost_bytes=asked,
+            cost_bytes=row["asked"],
             evidence=[
                 (
                     "held",
                     f"{size(row['allocated'])} by tensors, of {size(row['reserved'])}"
                     " reserved",
                 ),
-                ("device", f"{size(free_on_device)} free{_limit(row)}"),
-                (
-                    "streams",
-                    f"{size(elsewhere)} more are free, but for other streams"
-                    if elsewhere
-                    else "",
-                ),
+                ("device", f"{size(row['device_free'] or 0)} free{_limit(row)}"),
+                ("streams", _elsewhere(there)),
                 *(("held by", _held(one)) for one in held[:_MOST_HOLDERS]),
-                *view.lines(row, asked),
+                ("after", _after(there) if goes_on else ""),
+                *view.lines(row, row["asked"]),
             ],
             data={
                 "device": row["device"],
-                "cause": cause,
-                "asked_bytes": asked,
-                "free_bytes": free,
-                "pieces": pieces.height,
-                "device_free_bytes": free_on_device,
+                "asked_bytes": row["asked"],
+                "device_free_bytes": row["device_free"] or 0,
                 "allocated_bytes": row["allocated"],
                 "reserved_bytes": row["reserved"],
+                **asdict(there),
             },
-            advice=_ADVICE[key].format(first=_line(held[0]) if held else "nothing"),
+            severity=Severity.warning if goes_on else None,
+            advice=advice.format(first=first),
         )
 
 
-def _pieces(view: SnapshotView, row: dict[str, Any]) -> pl.DataFrame:
-    """Return what was free of the device's memory, outside of pools of graphs."""
-    pool = pl.col("pool").cast(pl.String).fill_null(DEFAULT_POOL)
-    return free_pieces(view.snapshot, view.allocations, row["event"]).filter(
-        pl.col("device") == row["device"], pool == DEFAULT_POOL
-    )
-
-
-def _why(cause: str, pieces: pl.DataFrame, free: int, row: dict[str, Any]) -> str:
-    reserved = f"{size(free)} were reserved and free"
-    if cause == "fragmented":
-        largest = int(str(pieces["size"].max()))
+def _why(there: Room, row: dict[str, Any]) -> str:
+    reserved = f"{size(there.free)} were reserved and free"
+    if there.cause == "fragmented":
         return (
-            f"{reserved}, but in {counted(pieces.height, 'piece')} of at most"
-            f" {size(largest)}"
+            f"{reserved}, but in {counted(there.pieces, 'piece')} of at most"
+            f" {size(there.largest)}"
         )
-    on_device = f"{reserved}, and {size(row['device_free'] or 0)} on the device"
-    return f"{on_device}, which a limit forbids" if cause == "limited" else on_device
+    text = f"{reserved}, and {size(row['device_free'] or 0)} on the device"
+    return f"{text}, which a limit forbids" if there.cause == "limited" else text
 
 
 def _limit(row: dict[str, Any]) -> str:
     if (row["device_free"] or 0) < row["asked"]:
         return ""
     return "; a limit forbids to take it (set_per_process_memory_fraction)"
+
+
+def _elsewhere(there: Room) -> str:
+    if not there.elsewhere:
+        return ""
+    return f"{size(there.elsewhere)} more are free, but for other streams"
+
+
+def _after(there: Room) -> str:
+    return f"the program goes on: {counted(there.after, 'allocation')} follow"
 
 
 def _held(row: dict[str, Any]) -> str:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _LOGITS = "logits and loss"
 _DRAWN = """
     head = at::_ops::linear::call, model.py:41 forward, train.py:9 step
-    loss = at::_ops::cross_entropy_loss::call, train.py:10 step
+    loss = {op}, at::_ops::cross_entropy_loss::call, train.py:10 step
     back = at::_ops::nll_loss_backward::call, torch::autograd::Engine::evaluate_function
     region       [ProfilerStep#1                    ]
     region        [forward            ][backward   ]
     weights     <100M
     head           [64M                             ]
-    loss               [{loss}                   ]
-    back                                [{loss}]
+    loss               [128M                     ]
+    back                                [128M]
 """
 
 
@@ -37,8 +37,9 @@ class Float32LogitsAtPeak(Rule):
     ## What it does
 
     Looks among what is allocated at the peak for logits and for what the loss makes of
-    them, of which some are twice as large as others: the same numbers in 16 bits and in
-    32. The saving is what the peak falls by if none of them has to be there whole.
+    them, of which some are twice as large as others and come from a cast: the same
+    numbers in 16 bits and in 32. The saving is what the peak falls by if none of them
+    has to be there whole.
 
     ## Why is this bad?
 
@@ -59,7 +60,7 @@ class Float32LogitsAtPeak(Rule):
     """
 
     code = "MEM007"
-    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.CALLERS})
+    needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use a loss that never has all logits at once: F.linear_cross_entropy (torch"
         " 2.13), Liger's fused linear cross entropy, or chunks of tokens under"
@@ -69,13 +70,13 @@ class Float32LogitsAtPeak(Rule):
     examples = (
         Bad(
             "",
-            history=_DRAWN.format(loss="128M"),
+            history=_DRAWN.format(op="at::_ops::_to_copy::call"),
             finds=(
                 "logits in 32 bits hold 256 MiB at the peak of 420 MiB, and 64.0 MiB in"
                 " 16 bits",
             ),
         ),
-        Good("", history=_DRAWN.format(loss="64M")),
+        Good("", history=_DRAWN.format(op="at::_ops::log_softmax_int::call")),
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
@@ -84,7 +85,8 @@ class Float32LogitsAtPeak(Rule):
         for (device,), mine in logits.group_by("device", maintain_order=True):
             half = mine.filter((2 * pl.col("size")).is_in(mine["size"].implode()))
             whole = mine.filter(pl.col("size").is_in((2 * half["size"]).implode()))
-            if half.height:
+            # Logits of twice the tokens, in the same format, are as large.
+            if whole.join(view.casts, on=["device", "alloc"], how="semi").height:
                 yield self._finding(view, int(str(device)), mine, whole)
 
     def _finding(

@@ -177,7 +177,7 @@ def test_what_python_stacks_do_not_say_is_no_clean_bill(tmp_path: Path) -> None:
     unable = {
         code for code, reason in reasons.items() if reason == Need.OPERATORS.value
     }
-    assert unable == {"MEM006", "MEM008", "MEM009"}
+    assert unable == {"MEM006", "MEM007", "MEM008", "MEM009"}
 
 
 def test_with_python_stacks_the_trace_says_what_was_cast(tmp_path: Path) -> None:
@@ -395,6 +395,20 @@ def test_memory_of_another_stream_is_of_no_use(tmp_path: Path) -> None:
 
     assert found.subject == "full"
     assert said(found, "streams") == ["10.0 MiB more are free, but for other streams"]
+
+
+def test_a_failure_after_which_the_program_goes_on_is_a_warning() -> None:
+    after = "train.py:20 main" + " " * 22 + "[1K]" * 100
+    end = """
+    segment                <80M
+    train.py:9 main         [78M
+    oom train.py:12 main              [16M of 1M]
+    """
+
+    assert one(end, "MEM010").severity == "error"
+    found = one(f"{end}\n    {after}", "MEM010")
+    assert found.severity == "warning"
+    assert said(found, "after") == ["the program goes on: 100 allocations follow"]
 
 
 def test_failures_at_one_line_are_one_finding_with_a_count() -> None:

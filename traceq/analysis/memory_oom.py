@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory_fragments import blocks_at, free_pieces
+from traceq.analysis.memory_fragments import DEFAULT_POOL, blocks_at, free_pieces
 from traceq.analysis.memory_stacks import SOURCE
 from traceq.model.schema import ID, NS, NUMBER, TEXT, Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceq.model.snapshot import Snapshot
 
 FAILURES = Table(
@@ -54,6 +57,53 @@ def failures(
         found.rename({"id": "event", "size": "asked"})
         .join(totals, on="event", how="left", maintain_order="left")
         .join(sources, on="stack", how="left", maintain_order="left")
+    )
+
+
+@dataclass(frozen=True)
+class Room:
+    """What room there was for an allocation that failed."""
+
+    free: int
+    """Reserved and free for its stream, outside of pools of CUDA graphs."""
+    pieces: int
+    """In how many pieces that was."""
+    largest: int
+    elsewhere: int
+    """Reserved and free for other streams, of no use to it."""
+    cause: str
+    """``fragmented``, ``limited`` or ``full``."""
+    after: int
+    """How many allocations follow: whether the program goes on."""
+
+
+def room(
+    snapshot: Snapshot, allocations: pl.DataFrame, failure: Mapping[str, Any]
+) -> Room:
+    """Return what room there was for one of the ``failures``, and why it failed."""
+    asked, stream = failure["asked"], failure["stream"]
+    here = pl.col("device") == failure["device"]
+    pool = pl.col("pool").cast(pl.String).fill_null(DEFAULT_POOL)
+    every = free_pieces(snapshot, allocations, failure["event"]).filter(
+        here, pool == DEFAULT_POOL
+    )
+    mine = every if stream is None else every.filter(pl.col("stream") == stream)
+    sizes = mine["size"].to_list()
+    later = snapshot.events.filter(
+        here, pl.col("action") == "alloc", pl.col("id") > failure["event"]
+    )
+    cause = "full"
+    if sum(sizes) >= asked:
+        cause = "fragmented"
+    elif (failure["device_free"] or 0) >= asked:
+        cause = "limited"
+    return Room(
+        free=sum(sizes),
+        pieces=len(sizes),
+        largest=max(sizes, default=0),
+        elsewhere=sum(every["size"].to_list()) - sum(sizes),
+        cause=cause,
+        after=later.height,
     )
 
 
