@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FIXTURES = ROOT / "fixtures"
 CLEAN = FIXTURES / "twins" / "copies_fixed"
 SICK = FIXTURES / "copies"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 OOM = FIXTURES / "twins" / "oom_fragmented"
 
 
@@ -498,6 +500,54 @@ def test_a_folder_without_fixtures_is_an_error(tmp_path: Path) -> None:
 )
 def test_what_is_measured_is_not_expected(message: str, stable: str) -> None:
     assert unmeasured(message) == stable
+
+
+def of_readme(mark: str) -> str:
+    found = re.search(
+        rf"<!-- {mark} -->\n```\n(.*?)```\n<!-- /{mark} -->", README, re.DOTALL
+    )
+    assert found is not None
+    return found[1]
+
+
+def test_the_readme_shows_what_check_prints(
+    sick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sick.parents[1])
+    (sick.parents[1] / "traceq.toml").write_text('ignore = ["CPY003"]\n')
+    replace_in(sick / "traceq.toml", "launches = 114", "launches = 100")
+
+    assert traceq("check", width=80).out == of_readme("check")
+
+
+def test_the_budgets_that_the_readme_shows_are_accepted(tmp_path: Path) -> None:
+    (text,) = re.findall(
+        r"^```\n(\[budgets\].*?)^```$", README, re.DOTALL | re.MULTILINE
+    )
+    file = tmp_path / "traceq.toml"
+    file.write_text(text)
+
+    assert read_budgets(file).limits == read_budgets(CLEAN / "traceq.toml").limits
+
+
+@pytest.mark.parametrize("line", re.findall(r"run: (traceq .*)", of_readme("workflow")))
+def test_the_workflow_in_the_readme_uses_options_that_there_are(line: str) -> None:
+    command, *options = re.findall(r"(?<= )(?:--)?[a-z-]+(?= )", line)
+    text = traceq(command, "--help", width=120).out
+
+    assert command in ("check", "lint")
+    assert all(option in text for option in options if option.startswith("--"))
+
+
+def test_the_hook_runs_on_every_part_of_a_fixture() -> None:
+    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"^  entry: traceq (\w+)$", hooks, re.MULTILINE)
+    (pattern,) = re.findall(r"^  files: (.+)$", hooks, re.MULTILINE)
+
+    assert traceq(entry, "--help").status == 0
+    for file in find_fixtures([FIXTURES])[0].iterdir():
+        assert re.search(pattern, f"fixtures/x/{file.name}")
+    assert not re.search(pattern, "pyproject.toml")
 
 
 def test_names_that_need_quotes_get_them() -> None:

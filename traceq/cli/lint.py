@@ -13,6 +13,12 @@ import typer
 from traceq.cli import output
 from traceq.cli.loading import NoCache, load_recording
 from traceq.errors import TraceqError, UsageError
+from traceq.lint.baseline import (
+    baseline_of,
+    read_baseline,
+    without_known,
+    write_baseline,
+)
 from traceq.lint.config import find_config, read_config, severity
 from traceq.lint.engine import Report, lint
 from traceq.lint.pack import load_rules
@@ -94,6 +100,19 @@ def command(  # noqa: PLR0913 - one parameter an option
             help="Exit 1 from this on: info, warning, error.", metavar="LEVEL"
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Be silent on what this file knows, unless it grew by a tenth.",
+            metavar="FILE",
+        ),
+    ] = None,
+    new_baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--write-baseline", help="Write what is found as known.", metavar="FILE"
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -108,6 +127,10 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     if file is not None:
         _refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
+    known = read_baseline(baseline) if baseline else {}
+    if new_baseline and new_baseline.exists():
+        # Only an older baseline is written over.
+        read_baseline(new_baseline)
     wanted = read_config(config) if config else find_config(Path.cwd())
     wanted = _overridden(wanted, select, ignore, packs, fail_on)
     rules = load_rules(wanted.packs)
@@ -117,6 +140,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     ]
     recordings = [one for one in found if one is not None]
     report = lint(recordings, rules, wanted)
+    if new_baseline and not report.crashed and len(recordings) == len(paths):
+        known = baseline_of(report)
+        _write(new_baseline, write_baseline(known).decode())
+        count = "1 finding is" if len(known) == 1 else f"{len(known)} findings are"
+        output.say(f"traceq: {count} known now: {new_baseline}")
+    report = without_known(report, known)
     text = _rendered(report, rules, form, to_file=file is not None)
     if file is None:
         output.write(text)

@@ -90,6 +90,8 @@ class Outcome:
     """How many rules could look."""
     memory: Memory | None = None
     """The peak, where there is a memory snapshot."""
+    known: int = 0
+    """Findings that a baseline knows, and that have not grown."""
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,8 @@ def verdict(outcome: Outcome) -> str:
         looked += f", {len(outcome.crashed)} failed"
     if not serious:
         text = "nothing worth a fix was found"
+        if outcome.known:
+            text = "nothing worth a fix is new"
         if minor:
             text = f"{_counted(minor, 'finding')}, none worth a fix"
         return f"{text}; {looked}"
@@ -184,6 +186,12 @@ def notes(outcome: Outcome) -> list[str]:
     if outcome.cheap:
         lines.append(
             f"{_counted(outcome.cheap, 'finding')} below min-cost-us not shown"
+        )
+    if outcome.known:
+        have = "has" if outcome.known == 1 else "have"
+        lines.append(
+            f"{_counted(outcome.known, 'finding')} of the baseline, which {have} not"
+            " grown, not shown"
         )
     if outcome.facts:
         lines += [f"the trace is incomplete: {text}" for text in outcome.facts.damage]

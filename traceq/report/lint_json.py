@@ -40,6 +40,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "memory": asdict(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
         "below_min_cost": outcome.cheap,
+        "known_from_baseline": outcome.known,
         "skipped": [asdict(rule) for rule in outcome.skipped],
         "failed": [asdict(rule) for rule in outcome.crashed],
         "allowed": [
