@@ -72,8 +72,7 @@ def command(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Say what holds the GPU's memory: the peak, by category, module and your line.
 
-    One screen for one snapshot, one row each for several. What is in a snapshot is
-    never run.
+    One screen for one snapshot, one row each for several. Nothing in them is run.
     """
     if html is not None:
         _refuse_to_lose(html, paths, overwrite=overwrite)

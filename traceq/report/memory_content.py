@@ -29,6 +29,7 @@ _MOST_HOLDERS = 3
 _MOST_VALUES = 8
 # Free memory that is less than this part of what is reserved is no trouble.
 _LITTLE = 0.02
+_PART = 0.05
 # A part that is smaller is not worth a word.
 _NOTHING = 0.005
 # What says most of how the allocator was set up comes as this text.
@@ -187,20 +188,24 @@ def _sure(summary: MemorySummary) -> str:
 
 
 def _steps(summary: MemorySummary) -> str:
-    steps = summary.steps
-    if not steps.height:
+    # A few events before the first step or after the last are none of their own.
+    whole = summary.steps.filter(pl.col("events") >= _PART * pl.col("events").max())
+    if not whole.height:
         return "none found: no region, backward or optimizer tells them apart"
     shown = [
         f"#{row['step']} up to {units.size(row['highest'])}"
-        for row in steps.head(_MOST_VALUES).iter_rows(named=True)
+        for row in whole.head(_MOST_VALUES).iter_rows(named=True)
     ]
-    text = ", ".join(shown) + (" …" if steps.height > len(shown) else "")
+    text = ", ".join(shown) + (" …" if whole.height > len(shown) else "")
     if not summary.growth.height:
         return f"{text}; nothing that stays grows from step to step"
+    by_line = summary.growth.group_by(
+        "file", "line", "function", maintain_order=True
+    ).agg(pl.sum("grown"), pl.col("op").first())
     lines = [
         f"{units.size(row['grown'])} at "
         + (place(row["file"], row["line"], row["function"]) or row["op"] or "?")
-        for row in summary.growth.head(_MOST_GROWTH).iter_rows(named=True)
+        for row in by_line.head(_MOST_GROWTH).iter_rows(named=True)
     ]
     grown = units.size(int(summary.growth["grown"].sum()))
     return f"{text}; each leaves {grown} behind: " + ", ".join(lines)
