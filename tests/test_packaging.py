@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,12 +12,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from collecting import LOOP, QUICK
 from conftest import ROOT
 
 from traceq import __version__
 from traceq._folders import bundled
 
 FOLDERS = ("rules", "collect")
+with_bin = pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
 NO_NETWORK = ("No matching distribution found", "Could not find a version")
 
 
@@ -58,18 +61,23 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment
 
 
-def run_installed(environment: Path, *arguments: str) -> str:
+def run_installed(environment: Path, *arguments: str | Path, status: int = 0) -> str:
     """Run Python there, with the libraries of here, but not with this traceq."""
     done = subprocess.run(
         [environment / "bin" / "python", *arguments],
         # An editable install is found through a .pth file, which is not read here.
-        env=os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")},
+        env=os.environ
+        | {
+            "PYTHONPATH": sysconfig.get_path("purelib"),
+            "OMP_NUM_THREADS": "1",
+        },
         cwd=environment,
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout
 
 
@@ -105,14 +113,14 @@ def test_the_wheel_starts_the_command_line(wheel: Path) -> None:
     assert b"traceq = traceq.cli:main" in scripts
 
 
-@pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
+@with_bin
 def test_an_installed_copy_runs(installed: Path) -> None:
     out = run_installed(installed, "-m", "traceq", "--version")
 
     assert out == f"traceq {__version__}\n"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
+@with_bin
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_installed_copy_finds_its_own_folder(name: str, installed: Path) -> None:
     code = f"from traceq._folders import bundled; print(bundled({name!r}))"
@@ -128,7 +136,7 @@ def test_a_checkout_finds_the_folder_next_door(name: str) -> None:
     assert bundled(name) == ROOT / name  # type: ignore[arg-type]  # one of the two
 
 
-@pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
+@with_bin
 def test_a_copy_without_its_folders_does_not_take_those_of_a_stranger(
     tmp_path: Path,
 ) -> None:
@@ -148,3 +156,73 @@ def test_a_copy_without_its_folders_does_not_take_those_of_a_stranger(
     )
 
     assert "traceq is installed without its rules/ folder; reinstall it" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def fixtures(installed: Path) -> Path:
+    """Return fixtures that are nowhere near a checkout."""
+    folder = installed / "work" / "fixtures"
+    for name in ("copies", "twins/copies_fixed", "twins/oom_fragmented"):
+        shutil.copytree(ROOT / "fixtures" / name, folder / Path(name).name)
+    return folder
+
+
+@with_bin
+def test_an_installed_copy_lints(installed: Path, fixtures: Path) -> None:
+    trace = fixtures / "copies" / "trace.json.gz"
+
+    out = run_installed(installed, "-m", "traceq", "lint", trace, status=1)
+
+    assert "CPY003 pageable-host-copy" in out
+
+
+@with_bin
+def test_an_installed_copy_checks(installed: Path, fixtures: Path) -> None:
+    out = run_installed(installed, "-m", "traceq", "check", fixtures)
+
+    assert out.endswith("3 fixtures, all as expected\n")
+
+
+@with_bin
+def test_an_installed_copy_compares(installed: Path, fixtures: Path) -> None:
+    before, after = (
+        fixtures / name / "trace.json.gz" for name in ("copies", "copies_fixed")
+    )
+
+    out = run_installed(installed, "-m", "traceq", "diff", before, after)
+
+    assert "CPY003" in out
+
+
+@with_bin
+def test_an_installed_copy_looks_at_memory(installed: Path, fixtures: Path) -> None:
+    snapshot = fixtures / "oom_fragmented" / "snapshot.pickle.gz"
+
+    out = run_installed(installed, "-m", "traceq", "memory", snapshot)
+
+    assert "GiB" in out
+
+
+@with_bin
+def test_an_installed_copy_shrinks(installed: Path, fixtures: Path) -> None:
+    fixture, small = fixtures / "copies_fixed", installed / "work" / "small"
+
+    run_installed(installed, "-m", "traceq", "shrink", fixture, "-o", small)
+
+    name = "trace.json.gz"
+    assert (small / name).read_bytes() == (fixture / name).read_bytes()
+
+
+@with_bin
+def test_an_installed_copy_records_and_lints_what_it_recorded(installed: Path) -> None:
+    program = installed / "work" / "program.py"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(LOOP + "for _ in range(20):\n    step()\n")
+    python = installed / "bin" / "python"
+    words = ("--out", installed / "runs", "--name", "run", *QUICK, "--", python)
+
+    run_installed(installed, "-m", "traceq", "collect", *words, program)
+    run = installed / "runs" / "run"
+    out = run_installed(installed, "-m", "traceq", "lint", "--fail-on", "error", run)
+
+    assert "rules looked" in out
