@@ -1,14 +1,18 @@
 """What traceq says that fixes save, against what they really saved.
 
-    python benchmarks/savings.py pairs.json …
+    python benchmarks/savings.py benchmarks/pairs.json benchmarks/pairs_held_out.json
 
-Each file names traces and what a step of each takes without the profiler:
+Each file names a folder of traces, NAME.trace.json.gz, and what a step of each takes
+without the profiler:
 
-    {"sick": {"ms": 12.23, "twin": "repaired"}, "repaired": {"ms": 9.30}, …}
+    {"traces": "folder", "cases": {
+        "sick": {"ms": 12.23, "twin": "repaired", "fixes": ["ATT001"]},
+        "repaired": {"ms": 9.30}}}
 
-with the traces, NAME.trace.json.gz, beside it. For every pair the sick trace is linted,
-with the measured step (calibrated) and without, and the step that is left when all
-findings are fixed is compared with the step of the repaired twin.
+For every pair the sick trace is linted, with the measured step (calibrated) and
+without, and the step that is left when its findings are fixed is compared with the step
+of the repaired twin. Without ``fixes`` these are all findings; a twin that repairs
+fewer names them. The estimate was made on the first file; the second it never saw.
 """
 
 from __future__ import annotations
@@ -62,14 +66,15 @@ def _row(texts: tuple[str, ...]) -> str:
 
 
 def _compare(path: Path) -> None:
-    cases: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text())
+    cases, folder = found["cases"], path.parent / found["traces"]
     told, untold = [], []
     print(path)
     print(_row(_HEAD))
     for name, case in cases.items():
         if not case.get("twin"):
             continue
-        trace = path.parent / f"{name}.trace.json.gz"
+        trace = folder / f"{name}.trace.json.gz"
         before, after = case["ms"], cases[case["twin"]]["ms"]
         fixes = case.get("fixes", [])
         calibrated, said = _linted(trace, round(before * _MS), fixes)

@@ -242,6 +242,8 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "fingerprint": first["findings"][0]["fingerprint"],
         "count": 1,
         "cost_ns": 0,
+        "least_ns": 0,
+        "most_ns": 0,
         "gpu_ns": 0,
         "host_ns": 26_000,
         "cost_bytes": 0,

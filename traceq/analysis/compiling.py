@@ -67,6 +67,11 @@ def recordings(trace: Trace, part: Steady) -> pl.DataFrame:
     how many graphs were, and ``region``, the outermost op of their forward. Captures
     outside of ops, by hand, are not here.
     """
+    return in_steps(all_recordings(trace), trace, part)
+
+
+def all_recordings(trace: Trace) -> pl.DataFrame:
+    """Return what :func:`recordings` does, of the whole trace."""
     ops = trace.ops
     seen = pl.concat(
         [
@@ -87,11 +92,7 @@ def recordings(trace: Trace, part: Steady) -> pl.DataFrame:
             ),
         )
     )
-    found = in_steps(
-        ops.join(counts, left_on="id", right_on="root", maintain_order="left"),
-        trace,
-        part,
-    )
+    found = ops.join(counts, left_on="id", right_on="root", maintain_order="left")
     region = roots.gather(found["forward"]).alias("region")
     return found.with_columns(region.fill_null(found["id"]))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.compiling import all_recordings
 from traceq.graph.steps import on_busiest_device
 from traceq.model.names import DATA_REGION, GRAPH_RECORDING
 
@@ -50,7 +51,18 @@ def idle_causes(trace: Trace, part: Steady) -> pl.DataFrame:
     """
     if not trace.kernels.height:
         return pl.DataFrame(schema={"cause": pl.String, "time": pl.Int64})
-    intervals = pl.concat(_intervals(trace, part))
+    return causes_in(trace, part.windows, on_busiest_device(trace.kernels))
+
+
+def causes_in(
+    trace: Trace, windows: pl.DataFrame, but: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Return what the host did in windows of time, but for some events: ``cause``.
+
+    ``time`` is how long; the windows have ``start`` and ``end`` and do not overlap.
+    """
+    events = trace.kernels.clear() if but is None else but
+    intervals = pl.concat(_intervals(trace, windows, events))
     labels = (_WINDOW, _GPU, *CAUSES)
     moments = pl.concat(
         [
@@ -78,8 +90,10 @@ def idle_causes(trace: Trace, part: Steady) -> pl.DataFrame:
     )
 
 
-def _intervals(trace: Trace, part: Steady) -> list[pl.DataFrame]:
-    """Return intervals with labels: the window, the GPU's work, the host's causes."""
+def _intervals(
+    trace: Trace, windows: pl.DataFrame, but: pl.DataFrame
+) -> list[pl.DataFrame]:
+    """Return intervals with labels: the windows, what to leave out, the causes."""
     roots = trace.ops.filter(pl.col("parent").is_null())
     recording = trace.ops.filter(
         pl.col("name").cast(pl.String).str.contains(GRAPH_RECORDING)
@@ -93,14 +107,15 @@ def _intervals(trace: Trace, part: Steady) -> list[pl.DataFrame]:
         .replace_strict(_CAUSE_OF_CALL, default=None)
     ).drop_nulls("label")
     spans = (
-        (_GPU, on_busiest_device(trace.kernels)),
+        (_GPU, but),
         ("compiling", trace.ops.filter("compiling")),
         ("loading data", regions),
         ("recording CUDA graphs", recording),
+        ("recording CUDA graphs", all_recordings(trace)),
         ("running operators", roots),
         ("running Python", trace.frames.filter("user")),
     )
-    window = part.windows.select(pl.lit(_WINDOW).alias("label"), "start", "end")
+    window = windows.select(pl.lit(_WINDOW).alias("label"), "start", "end")
     return [
         window,
         *(

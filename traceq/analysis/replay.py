@@ -76,6 +76,7 @@ class Replay:
         """Cut the work into groups, and put groups and waits in one order."""
         self.model = model
         waits = model.waits
+        self._edges = pl.concat([model.host["start"][:1], model.host["end"]])
         epoch = waits["start"].search_sorted(model.work["at"], side="left")
         marks = pl.concat([model.work["after"], waits["on"]]).drop_nulls().unique()
         row = pl.int_range(pl.len(), dtype=pl.UInt32)
@@ -114,16 +115,35 @@ class Replay:
 
     def run(self, changes: Sequence[Change] = (), pace: Pace = AS_RECORDED) -> Run:
         """Return how the steps go with these changes, host and GPU at this pace."""
+        rounds = _ROUNDS if self.model.repeats else 1
+        idle = [0.0] * (max(self._lane, default=0) + 1)
+        return self._played(changes, pace, idle, rounds)
+
+    def once(self) -> float:
+        """Return what the steps take when they are run as recorded, and only once.
+
+        As in the recording, the GPU may be behind when they begin.
+        """
+        begin = self._edges[0] if len(self._edges) else 0
+        firsts = self.work.group_by("lane").agg(pl.col("before").first()).sort("lane")
+        behind = [max(0.0, time - begin) for time in firsts["before"].fill_null(begin)]
+        run = self._played((), AS_RECORDED, behind or [0.0], 1)
+        return run.step_ns - max(behind, default=0.0) / self.model.steps
+
+    def _played(
+        self, changes: Sequence[Change], pace: Pace, behind: list[float], rounds: int
+    ) -> Run:
+        """Go from wait to wait and from group to group, so many rounds."""
         launched, lengths = self._host_clock(changes, pace)
         gone = frozenset[int]().union(*(change.waits for change in changes))
         waits = [call not in gone for call in self.model.waits["id"].to_list()]
         time, reach = self._sums(changes, pace, launched)
-        lanes = [0.0] * (max(self._lane, default=0) + 1)
+        lanes = [*behind]
         ends = [0.0] * len(self._lane)
         entered = [0.0] * len(self._lane)
         host = [0.0] * len(lengths)
         totals = [0.0]
-        for _ in range(_ROUNDS if self.model.repeats else 1):
+        for _ in range(rounds):
             for item in self._order:
                 if item >= 0:
                     lane, after = self._lane[item], self._after[item]
@@ -147,22 +167,51 @@ class Replay:
         host[0] = began
         return Run((totals[-1] - totals[-2]) / self.model.steps, host, entered)
 
+    def timeline(self, pace: Pace) -> pl.DataFrame:
+        """Return when work begins and is done in the last round, as ``work`` has it.
+
+        ``begin`` and ``done`` count from when the host began the first round;
+        ``launched`` says that it waited for the host's launch, ``worked`` how much the
+        host had worked by then in this round.
+        """
+        run = self.run(pace=pace)
+        launched, lengths = self._host_clock((), pace)
+        starts = pl.Series([0.0, *lengths[:-1]], dtype=pl.Float64).cum_sum()
+        epoch, group = self.work["epoch"], self.work["group"]
+        time = (pl.col("gap") + pl.col("dur")) * pace.gpu
+        entered = pl.Series(run.entered, dtype=pl.Float64).gather(group)
+        host = pl.Series(run.host, dtype=pl.Float64).gather(epoch)
+        reach = host + launched + pl.col("latency") - pl.col("gap") * pace.gpu
+        latest = pl.max_horizontal(
+            pl.col("reach").cum_max().shift(1).over("group"), "entered"
+        )
+        return (
+            self.work.with_columns(time=time, worked=launched + starts.gather(epoch))
+            .with_columns(until=pl.col("time").cum_sum() - pl.col("time"))
+            .with_columns(
+                reach=reach - pl.col("until"),
+                entered=entered - pl.col("until").first().over("group"),
+            )
+            .with_columns(launched=pl.col("reach") > latest)
+            .with_columns(
+                done=pl.max_horizontal("reach", latest)
+                + pl.col("until")
+                + pl.col("time"),
+            )
+            .with_columns(begin=pl.col("done") - pl.col("dur") * pace.gpu)
+            .drop("time", "until", "reach", "entered")
+        )
+
+    def host_time(self, pace: Pace) -> tuple[pl.Series, pl.Series]:
+        """Return moments as recorded, and how much the host has worked until each."""
+        return self._edges, self._worked((), pace)
+
     def _host_clock(
         self, changes: Sequence[Change], pace: Pace
     ) -> tuple[pl.Series, list[float]]:
         """Return the host's work since the last wait at each launch and each wait."""
-        model = self.model
-        pieces, waits = model.host, model.waits
-        length = pl.col("end") - pl.col("start")
-        own = length if pace.recorded else pl.col("own")
-        kept = 1 - _share(pieces, waits)
-        for change in changes:
-            if change.host and change.spans.height:
-                less = 1 - change.host * _share(pieces, change.spans)
-                kept = less.zip_with(less < kept, kept)
-        spent = pieces.select(own * kept * pace.host).to_series()
-        edges = pl.concat([pieces["start"][:1], pieces["end"]])
-        worked = pl.concat([pl.Series([0.0]), spent.cum_sum()])
+        waits = self.model.waits
+        edges, worked = self._edges, self._worked(changes, pace)
 
         def at(moments: pl.Series) -> pl.Series:
             found = edges.search_sorted(moments).clip(upper_bound=len(edges) - 1)
@@ -171,7 +220,22 @@ class Replay:
         starts = pl.concat([worked[:1], at(waits["end"])])
         ends = pl.concat([at(waits["start"]), worked[-1:]])
         launched = at(self.work["at"]) - starts.gather(self.work["epoch"])
+        # Work whose launch is not in the file may begin when the host is done.
+        launched += (self.work["at"] - edges.last()).clip(lower_bound=0)
         return launched, (ends - starts).to_list()
+
+    def _worked(self, changes: Sequence[Change], pace: Pace) -> pl.Series:
+        """Return how much the host has worked at each edge of its pieces of time."""
+        pieces, waits = self.model.host, self.model.waits
+        length = pl.col("end") - pl.col("start")
+        own = length if pace.recorded else pl.col("own")
+        kept = 1 - _share(pieces, waits)
+        for change in changes:
+            if change.host and change.spans.height:
+                less = 1 - change.host * _share(pieces, change.spans)
+                kept = less.zip_with(less < kept, kept)
+        spent = pieces.select(own * kept * pace.host).to_series()
+        return pl.concat([pl.Series([0.0]), spent.cum_sum()])
 
     def _sums(
         self, changes: Sequence[Change], pace: Pace, launched: pl.Series

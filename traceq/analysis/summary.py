@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.bottleneck import Bottleneck, bottleneck
 from traceq.analysis.compute import Compute, compute
+from traceq.analysis.critical_path import CriticalPath, critical_path
 from traceq.analysis.gpu_time import by_host_op, by_kernel, by_kind_and_phase, by_op
 from traceq.analysis.idle import idle_causes
 from traceq.analysis.memory import MemoryPeak, peak_memory
+from traceq.analysis.pace import paces
+from traceq.analysis.replay import Replay
 from traceq.analysis.steady import Steady, steady
+from traceq.analysis.waiting import waiting
 
 if TYPE_CHECKING:
     from traceq.model.facts import Facts
@@ -45,6 +50,12 @@ class Summary:
     """Share of the kernels that are shorter than SMALL_KERNEL_NS."""
     memory: MemoryPeak | None
     compute: Compute
+    bottleneck: Bottleneck | None = None
+    """What a step waits for, as it goes without the profiler; none without a GPU."""
+    path: CriticalPath | None = None
+    """The chain of work that a step is as long as, where it was asked for."""
+    measured: bool = False
+    """Whether what a step takes without the profiler is known."""
     run: Run | None = None
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
@@ -66,9 +77,17 @@ class Summary:
         return int(self.part.kernels["dur"].sum())
 
 
-def summarise(trace: Trace) -> Summary:
-    """Return what there is to say of a trace at first sight."""
+def summarise(
+    trace: Trace, *, step_ns: int | None = None, critical: bool = False
+) -> Summary:
+    """Return what there is to say of a trace at first sight.
+
+    ``step_ns`` is what a step takes without the profiler, if the run does not say.
+    """
     part = steady(trace)
+    step_ns = step_ns or trace.step_ns
+    replay = Replay(waiting(trace, part)) if trace.facts.gpu else None
+    pace = paces(replay, step_ns).likely if replay else None
     kernels = part.kernels.filter(pl.col("activity") == "kernel")
     small = (kernels["dur"] < SMALL_KERNEL_NS).mean()
     with_launch = part.kernels["launch"].drop_nulls().n_unique()
@@ -87,6 +106,11 @@ def summarise(trace: Trace) -> Summary:
         small_kernels=small if isinstance(small, float) else 0.0,
         memory=peak_memory(trace),
         compute=compute(trace, part),
+        bottleneck=bottleneck(trace, replay, pace) if replay and pace else None,
+        path=critical_path(trace, replay, pace)
+        if critical and replay and pace
+        else None,
+        measured=step_ns is not None,
         run=trace.run,
         rank=trace.rank,
     )

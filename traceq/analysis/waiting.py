@@ -54,7 +54,7 @@ class Waiting:
     (its stream), ``at`` (when the host launched it), ``start``, ``end``, ``dur``,
     ``latency`` (from its launch to its start on a GPU that waits for it), ``gap`` (from
     the end of what it waits for to its start), ``after`` (the row of another stream
-    that it waits for)."""
+    that it waits for), ``before`` (when what came before it on its stream was done)."""
     waits: pl.DataFrame
     """Calls in which the host waits, in order: ``id`` (of the call), ``start``,
     ``end``, ``on`` (the row of the work it waits for; none if it is of an earlier
@@ -123,6 +123,7 @@ def _work(trace: Trace, part: Steady) -> pl.DataFrame:
         "end",
         "dur",
         "after",
+        before=pl.col("done"),
         latency=pl.when(pl.col("alone") & pl.col("after").is_null())
         .then(latency)
         .otherwise("latency"),

@@ -14,6 +14,8 @@ from traceq.cli.loading import NoCache, load_shown, ranks_of
 from traceq.errors import TraceqError, UsageError
 from traceq.report import summary_csv, summary_json, summary_markdown, summary_text
 
+_NANOSECONDS = 1_000_000
+
 
 class Format(str, Enum):
     """How to write a summary."""
@@ -24,7 +26,7 @@ class Format(str, Enum):
     markdown = "markdown"
 
 
-def command(
+def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
         list[Path],
         typer.Argument(
@@ -41,17 +43,38 @@ def command(
             help="Write one row a trace to this new file, too.", metavar="FILE"
         ),
     ] = None,
+    critical_path: Annotated[
+        bool,
+        typer.Option(
+            "--critical-path", help="Show the chain of work a step is as long as."
+        ),
+    ] = False,
+    step_ms: Annotated[
+        float | None,
+        typer.Option(
+            help="What a step takes without the profiler; a run folder says it.",
+            min=0.0,
+        ),
+    ] = None,
     no_cache: NoCache = False,
 ) -> None:
     """Say what is in a trace: steps, idle time, phases, kinds, longest ops and kernels.
 
     One screen for one trace, one row each for several.
     """
+    step_ns = round(step_ms * _NANOSECONDS) if step_ms else None
     if csv is not None and csv.exists():
         msg = f"{csv} exists already and will not be overwritten: give another name"
         raise UsageError(msg)
     found = [
-        _summary(path, rank, cache=not no_cache, alone=len(paths) == 1)
+        _summary(
+            path,
+            rank,
+            step_ns=step_ns,
+            critical=critical_path,
+            cache=not no_cache,
+            alone=len(paths) == 1,
+        )
         for path in paths
         for rank in ranks_of(path)
     ]
@@ -65,12 +88,19 @@ def command(
         raise UsageError(msg)
 
 
-def _summary(
-    path: Path, rank: int | None, *, cache: bool, alone: bool
+def _summary(  # noqa: PLR0913 - what was asked for
+    path: Path,
+    rank: int | None,
+    *,
+    step_ns: int | None,
+    critical: bool,
+    cache: bool,
+    alone: bool,
 ) -> Summary | None:
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
-        return summarise(load_shown(path, rank=rank, cache=cache))
+        trace = load_shown(path, rank=rank, cache=cache)
+        return summarise(trace, step_ns=step_ns, critical=critical)
     except TraceqError as error:
         if alone:
             raise

@@ -20,6 +20,7 @@ from traceq.lint.worth import Worth
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from traceq.analysis.bottleneck import Bottleneck
     from traceq.analysis.bound import Bound
     from traceq.finding import Finding
     from traceq.lint.config import Allow, Config
@@ -73,6 +74,7 @@ class Outcome:
     """The path that was given."""
     facts: Facts | None
     bound: Bound | None
+    bottleneck: Bottleneck | None
     steps: int
     """How many steps the averages are over."""
     step_ns: int
@@ -203,6 +205,7 @@ def _lint(
         name=recording.name,
         facts=recording.trace.facts if recording.trace else None,
         bound=view.bound if view else None,
+        bottleneck=view.bottleneck if view and view.trace.facts.gpu else None,
         steps=view.steps if view else 0,
         step_ns=round(worth.step_ns) if worth else 0,
         findings=tuple(shown),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.bottleneck import Bottleneck, bottleneck
 from traceq.analysis.bound import INFLATION, Bound, bound
 from traceq.analysis.copies import copies
 from traceq.analysis.pace import Paces, paces
@@ -61,6 +62,11 @@ class View:
     def paces(self) -> Paces:
         """How fast host and GPU are without the profiler."""
         return paces(self.replay, self.step_ns)
+
+    @cached_property
+    def bottleneck(self) -> Bottleneck:
+        """What a step waits for, as it goes without the profiler."""
+        return bottleneck(self.trace, self.replay, self.paces.likely)
 
     @cached_property
     def host_scale(self) -> float:

@@ -8,6 +8,7 @@ from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
+from traceq.report import bottleneck_words
 from traceq.report.text import place as written_place
 from traceq.report.text import printable, short_kernel
 from traceq.units import share, size, time
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from traceq.lint.engine import Outcome, Report
 
 _PAIR = 2
+# Of a step without the profiler that is not much shorter than recorded nothing is said.
+_SHORTER = 0.97
+# A fix that saves less than this part of the step saves nothing.
+_NOTHING = 0.0005
+# A saving whose range is wider than this part of it is given with the range.
+_VAGUE = 0.15
 
 
 def title(outcome: Outcome) -> str:
@@ -50,24 +57,28 @@ def _time(outcome: Outcome) -> str:
     steps = f"{outcome.steps} steps" if outcome.steps > 1 else "1 step"
     if not outcome.facts.steps_from:
         steps = "no steps, the whole trace"
-    source = "measured without the profiler" if bound.measured else "as recorded"
-    length = f"{steps} of {time(bound.step_ns)} {source}"
+    if bound.measured:
+        length = f"{steps} of {time(bound.step_ns)} measured without the profiler"
+    elif outcome.facts.gpu and outcome.step_ns < _SHORTER * bound.step_ns:
+        length = (
+            f"{steps} of {time(bound.step_ns)} as recorded, likely about"
+            f" {time(outcome.step_ns)} without the profiler"
+        )
+    else:
+        length = f"{steps} of {time(bound.step_ns)} as recorded"
     return f"{length}; {_bound(outcome)}"
 
 
 def _bound(outcome: Outcome) -> str:
-    bound = outcome.bound
-    if bound is None or outcome.facts is None or not outcome.facts.gpu:
+    if outcome.bottleneck is None or outcome.bound is None:
         return "no GPU work was recorded"
-    busy = f"the GPU is busy {share(bound.busy, 1)} of the time"
-    if bound.by == "gpu":
-        return f"bound by the GPU: {busy}"
-    if bound.by == "host":
-        return f"bound by the host: {busy}"
-    return (
-        f"{busy}; recording stacks slows the host down, so it is unclear if the"
-        " host or the GPU bounds a step"
-    )
+    unclear = outcome.bound.by == "unclear"
+    return bottleneck_words.sentence(outcome.bottleneck, likely=unclear)
+
+
+def bar(outcome: Outcome) -> str:
+    """Return what a step waits for, drawn as a bar."""
+    return bottleneck_words.bar(outcome.bottleneck) if outcome.bottleneck else ""
 
 
 def cost(finding: Finding, outcome: Outcome) -> str:
@@ -82,20 +93,41 @@ def _time_cost(finding: Finding, outcome: Outcome) -> str:
     bound = outcome.bound
     if bound is None or not (finding.gpu_ns or finding.host_ns):
         return ""
-    gpu, host = f"GPU {time(finding.gpu_ns)}", f"host {time(finding.host_ns)}"
-    of_step = f"{time(finding.cost_ns)}/step ({share(finding.cost_ns, bound.step_ns)})"
-    if bound.by == "unclear":
-        both = [
-            text for text, ns in ((gpu, finding.gpu_ns), (host, finding.host_ns)) if ns
-        ]
-        return f"{' and '.join(both)} a step"
-    if bound.by == "host" and not finding.host_ns:
-        return f"{gpu} a step, but the step is bound by the host"
-    if bound.by == "host" and finding.gpu_ns > finding.host_ns:
-        return f"{of_step}; {gpu} a step, but the step is bound by the host"
-    if bound.by == "gpu" and not finding.gpu_ns:
-        return f"{host} a step, but the step is bound by the GPU"
-    return of_step
+    step = outcome.step_ns
+    held = f"{time(max(finding.gpu_ns, finding.host_ns))} a step"
+    if finding.cost_ns < _NOTHING * step:
+        by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
+        return (
+            f"{by} {held}, but a fix saves nothing: the step waits for something else"
+        )
+    text = f"saves {time(finding.cost_ns)}/step ({share(finding.cost_ns, step)})"
+    if finding.most_ns - finding.least_ns > _VAGUE * finding.cost_ns:
+        text += f", {time(finding.least_ns)} to {time(finding.most_ns)}"
+    return text
+
+
+def together(outcome: Outcome) -> str:
+    """Return what fixing the worst findings one after the other leaves of a step."""
+    found = outcome.together
+    if not found:
+        return ""
+    last = found[-1]
+    by = "the GPU" if last.by == "gpu" else "the host"
+    vague = last.most_ns - last.least_ns > _VAGUE * (outcome.step_ns - last.step_ns)
+    between = f" ({time(last.least_ns)} to {time(last.most_ns)})" if vague else ""
+    if len(found) == 1:
+        return (
+            f"With this fixed, a step takes about {time(last.step_ns)}{between} instead"
+            f" of {time(outcome.step_ns)}, and waits for {by}"
+        )
+    first, *others = found[:-1]
+    texts = [f"{time(first.step_ns)} after the first"]
+    texts += [f"{time(one.step_ns)} after {one.findings}" for one in others]
+    texts.append(f"{time(last.step_ns)}{between} after all {last.findings}")
+    return (
+        f"Fixed from the top, a step of {time(outcome.step_ns)} takes about"
+        f" {', '.join(texts)}; then it waits for {by}"
+    )
 
 
 def place(finding: Finding) -> str:
@@ -158,8 +190,7 @@ def verdict(outcome: Outcome) -> str:
     worst = max(serious, key=lambda one: one.cost_ns)
     if outcome.bound and worst.cost_ns:
         text += (
-            f", the worst costs {time(worst.cost_ns)} of"
-            f" {time(outcome.bound.step_ns)} a step"
+            f", the worst costs {time(worst.cost_ns)} of {time(outcome.step_ns)} a step"
         )
     largest = max(serious, key=lambda one: one.cost_bytes)
     if outcome.memory and largest.cost_bytes:

@@ -33,6 +33,7 @@ def render(report: Report, *, width: int | None, color: bool) -> str:
 def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     yield bold(words.title(outcome), color=color)
     yield from _wrapped(words.facts(outcome), width)
+    yield from _wrapped(words.bar(outcome), width)
     minor = []
     for finding in outcome.findings:
         if finding.severity is Severity.info:
@@ -55,6 +56,9 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     for note in words.notes(outcome):
         yield ""
         yield from _wrapped(note, width)
+    if words.together(outcome):
+        yield ""
+        yield from _wrapped(words.together(outcome), width)
     yield ""
     yield from _wrapped(words.verdict(outcome), width)
 

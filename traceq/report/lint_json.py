@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
+from traceq.report.summary_json import bottleneck_data
 from traceq.report.text import as_unicode, plain_json
 
 if TYPE_CHECKING:
@@ -36,9 +37,14 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "name": as_unicode(outcome.name),
         "facts": _facts(outcome.facts) if outcome.facts else None,
         "steps": outcome.steps,
+        "step_ns": outcome.step_ns,
         "bound": asdict(outcome.bound) if outcome.bound else None,
+        "bottleneck": bottleneck_data(outcome.bottleneck)
+        if outcome.bottleneck
+        else None,
         "memory": asdict(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
+        "together": [asdict(one) for one in outcome.together],
         "below_min_cost": outcome.cheap,
         "known_from_baseline": outcome.known,
         "skipped": [asdict(rule) for rule in outcome.skipped],
@@ -68,6 +74,8 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "fingerprint": finding.fingerprint,
         "count": finding.count,
         "cost_ns": finding.cost_ns,
+        "least_ns": finding.least_ns,
+        "most_ns": finding.most_ns,
         "gpu_ns": finding.gpu_ns,
         "host_ns": finding.host_ns,
         "cost_bytes": finding.cost_bytes,

@@ -12,20 +12,27 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq import units
+from traceq.analysis.bound import bound
 from traceq.analysis.idle import UNKNOWN
 from traceq.analysis.summary import SMALL_KERNEL_NS, Summary
 from traceq.model.schema import PHASES
+from traceq.report import bottleneck_words
 from traceq.report.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.text import place, printable, shapes, short_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from traceq.analysis.bottleneck import Bottleneck
+    from traceq.analysis.critical_path import CriticalPath
     from traceq.model.run import Run, StepTime
 
 _MOST_STEPS = 6
 _MOST_OPS = 8
 _MOST_KERNELS = 6
+_MOST_CRITICAL = 12
+# Of a step without the profiler that is not much shorter than recorded nothing is said.
+_SHORTER = 0.97
 _MOST_CAUSES = 4
 _LEAST_PERCENT = 0.001
 # Below so much GPU time a step, hundredths of milliseconds say nothing.
@@ -55,6 +62,8 @@ def content(summary: Summary) -> Content:
     tables = [_ops(summary)]
     if summary.facts.gpu:
         tables = [_kinds(summary), _ops(summary), _kernels(summary)]
+    if summary.path:
+        tables = [_critical_kernels(summary.path), _critical_host(summary.path)]
     return Content(
         title=printable(summary.facts.path),
         warnings=tuple(map(printable, (*summary.facts.damage, *_unrecorded(summary)))),
@@ -138,15 +147,21 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
             yield "Ops", "none in the steps"
         return
     yield "GPU", _gpu(summary)
+    if summary.bottleneck:
+        yield "Waits for", _waits(summary, summary.bottleneck)
+        yield "Step", bottleneck_words.bar(summary.bottleneck)
     yield "Phases", _phases(summary)
     yield "Launches", _launches(summary)
     yield "Compute", _compute(summary)
     yield "Memory", _memory(summary)
-    if facts.stacks and not (summary.rank and summary.rank.step_time):
+    if summary.path:
+        yield "Critical", _path(summary.path)
+    if facts.stacks and not summary.measured:
         yield (
             "Note",
-            "stacks were recorded, which makes the host up to three times slower"
-            " than it is: without the profiler the GPU idles less",
+            "stacks were recorded, which makes the host up to three times slower than"
+            " it is: what a step waits for without them is an estimate. Give what a"
+            " step takes without the profiler with --step-ms",
         )
 
 
@@ -247,6 +262,29 @@ def _gpu(summary: Summary) -> str:
     ]
     each = units.time(idle / summary.part.count) + _a_step(summary)
     return f"{text} ({each}) while the host was " + ", ".join(causes)
+
+
+def _waits(summary: Summary, found: Bottleneck) -> str:
+    """Say what bounds a step, and how long it is where that is an estimate."""
+    text = bottleneck_words.sentence(found, likely=_unsure(summary))
+    if summary.measured or found.step_ns > _SHORTER * summary.step_time:
+        return text
+    return f"{text}; without the profiler it likely takes about {_ms(found.step_ns)}"
+
+
+def _unsure(summary: Summary) -> bool:
+    return bound(summary.part, summary.facts, None).by == "unclear" and (
+        not summary.measured
+    )
+
+
+def _path(path: CriticalPath) -> str:
+    """Say what the longest chain of work is made of."""
+    return (
+        "the chain of work that a step is as long as is"
+        f" {_ms(path.gpu_ns)} on the GPU and {_ms(path.host_ns)} on the host; to make"
+        " anything else faster saves nothing"
+    )
 
 
 def _a_step(summary: Summary) -> str:
@@ -392,6 +430,41 @@ def _kernels(summary: Summary) -> TextTable:
                 printable(row["library"] or ""),
             )
             for row in summary.kernels.head(_MOST_KERNELS).iter_rows(named=True)
+        ),
+    )
+
+
+def _critical_kernels(path: CriticalPath) -> TextTable:
+    whole = path.gpu_ns + path.host_ns
+    return TextTable(
+        (
+            Column("Critical on the GPU", weight=4, cut=cut_middle),
+            *(Column(title, number=True) for title in ("ms/step", "share", "calls")),
+            Column("where", weight=3, cut=cut_place),
+        ),
+        tuple(
+            (
+                short_kernel(row["name"]),
+                units.milliseconds(row["time"]),
+                units.share(row["time"], whole),
+                f"{row['calls']:,.3g}",
+                place(row["file"], row["line"], row["function"]),
+            )
+            for row in path.kernels.head(_MOST_CRITICAL).iter_rows(named=True)
+        ),
+    )
+
+
+def _critical_host(path: CriticalPath) -> TextTable:
+    whole = path.gpu_ns + path.host_ns
+    return TextTable(
+        (
+            Column("Critical on the host"),
+            *(Column(title, number=True) for title in ("ms/step", "share")),
+        ),
+        tuple(
+            (cause, units.milliseconds(time), units.share(time, whole))
+            for cause, time in path.host.iter_rows()
         ),
     )
 

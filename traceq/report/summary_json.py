@@ -13,6 +13,8 @@ from traceq.report.text import as_unicode, place, plain_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceq.analysis.bottleneck import Bottleneck
+    from traceq.analysis.critical_path import CriticalPath
     from traceq.analysis.summary import Summary
 
 VERSION = 1
@@ -84,6 +86,30 @@ def _trace(summary: Summary) -> dict[str, Any]:
             }
             for row in summary.kernels.head(_MOST_ROWS).iter_rows(named=True)
         ],
+        "bottleneck": bottleneck_data(summary.bottleneck)
+        if summary.bottleneck
+        else None,
+        "critical_path": _path(summary.path) if summary.path else None,
         "memory": asdict(summary.memory) if summary.memory else None,
         "compute": asdict(summary.compute),
+    }
+
+
+def bottleneck_data(found: Bottleneck) -> dict[str, Any]:
+    """Return what a step waits for as plain data."""
+    return {
+        "step_ns": round(found.step_ns),
+        "idle_ns": round(found.idle),
+        "waits": [
+            {"what": what, "ns": round(time)} for what, time in found.waits.rows()
+        ],
+    }
+
+
+def _path(path: CriticalPath) -> dict[str, Any]:
+    return {
+        "gpu_ns": round(path.gpu_ns),
+        "host_ns": round(path.host_ns),
+        "kernels": path.kernels.head(_MOST_ROWS).to_dicts(),
+        "host": path.host.to_dicts(),
     }

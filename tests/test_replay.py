@@ -1,0 +1,227 @@
+"""The replay of a step: as it was, and with changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from traceq.analysis.bottleneck import ON_GPU, bottleneck
+from traceq.analysis.critical_path import critical_path
+from traceq.analysis.pace import paces
+from traceq.analysis.replay import AS_RECORDED, Change, Pace, Replay
+from traceq.analysis.steady import steady
+from traceq.analysis.waiting import waiting
+from traceq.loading import load
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.trace import Trace
+
+# Sampled traces lack most of what a step did.
+_SAMPLED = ("diff_base", "diff_test")
+
+GPU_BOUND = """
+host  [ProfilerStep#1                        ][ProfilerStep#2                        ]
+host   [aten::mm    ][aten::mm    ]            [aten::mm    ][aten::mm    ]
+host    [cudaLaun>1] [cudaLaun>2]               [cudaLaun>3] [cudaLaun>4]
+gpu 7          [gemm<1      ][add<2          ][gemm<3               ][add<4          ]
+"""
+HOST_BOUND = """
+host  [ProfilerStep#1                        ][ProfilerStep#2                        ]
+host   [aten::mm    ]     [aten::mm    ]       [aten::mm    ]     [aten::mm    ]
+host    [cudaLaun>1]       [cudaLaun>2]         [cudaLaun>3]       [cudaLaun>4]
+gpu 7         [gemm<1]          [add<2]               [gemm<3]          [add<4]
+"""
+WAITING = """
+host  [ProfilerStep#1                              ][ProfilerStep#2                 ]
+host   [aten::mm    ][aten::item                  ]  [aten::mm    ][aten::mm    ]
+host    [cudaLaun>1]  [cudaStreamSynchronize     ]    [cudaLaun>2]  [cudaLaun>3]
+gpu 7          [gemm<1                         ]            [gemm<2   ][add<3]
+"""
+TWO_STREAMS = """
+host  [ProfilerStep#1                                           ]
+host   [aten::mm    ][aten::mm    ]
+host    [cudaLaun>1]  [cudaLaun>2]
+gpu 7          [gemm<1               ]
+gpu 13                                [ncclAllReduce<2  ]
+"""
+
+
+def replayed(drawing: str) -> tuple[Trace, Replay]:
+    trace = load_drawn(drawing)
+    return trace, Replay(waiting(trace, steady(trace)))
+
+
+def kernels(trace: Trace, name: str) -> frozenset[int]:
+    return frozenset(trace.kernels.filter(pl.col("name") == name)["id"])
+
+
+def test_real_steps_replayed_as_recorded_take_as_long(real_trace: Path) -> None:
+    if real_trace.name.startswith(_SAMPLED):
+        pytest.skip("a sampled trace, most of which is missing")
+    trace = load(real_trace)
+    part = steady(trace)
+
+    again = Replay(waiting(trace, part)).once()
+
+    assert again == pytest.approx(part.time / part.count, rel=0.03)
+
+
+@pytest.mark.parametrize("drawing", [HOST_BOUND, TWO_STREAMS, WAITING])
+def test_drawn_steps_replayed_as_recorded_take_as_long(drawing: str) -> None:
+    trace, replay = replayed(drawing)
+    part = steady(trace)
+
+    assert replay.once() == pytest.approx(part.time / part.count, rel=0.03)
+
+
+def test_a_step_that_waits_for_the_gpu_is_as_much_shorter_as_its_kernels() -> None:
+    trace, replay = replayed(GPU_BOUND)
+    adds = kernels(trace, "add")
+    time = trace.kernels.filter(pl.col("name") == "add")["dur"].sum() / 2
+    pace = Pace(host=0)
+
+    before = replay.run(pace=pace).step_ns
+    after = replay.run([Change(kernels=adds, gpu=0.5)], pace).step_ns
+
+    assert before - after == pytest.approx(time / 2)
+
+
+def test_a_step_that_waits_for_the_host_gains_nothing_from_a_faster_kernel() -> None:
+    trace, replay = replayed(HOST_BOUND)
+    change = Change(kernels=frozenset(trace.kernels["id"]), gpu=0.9)
+
+    assert replay.run([change]).step_ns == replay.run().step_ns
+
+
+def test_a_step_that_waits_for_the_host_is_shorter_by_what_the_host_saves() -> None:
+    trace, replay = replayed(HOST_BOUND)
+    first = trace.ops.sort("ts").head(1)
+    spans = first.select(start="ts", end=pl.col("ts") + pl.col("dur"))
+
+    saved = replay.run().step_ns - replay.run([Change(spans=spans, host=1)]).step_ns
+
+    assert saved == pytest.approx(first["dur"].item() / 2)
+
+
+def test_a_wait_that_goes_lets_the_host_run_ahead() -> None:
+    trace, replay = replayed(WAITING)
+    waits = frozenset(trace.runtime.filter(pl.col("call") == "sync")["id"])
+    assert replay.model.waits.height == 1
+
+    before = replay.run().step_ns
+    after = replay.run([Change(waits=waits)]).step_ns
+
+    assert after < before
+
+
+def test_work_that_waits_for_another_stream_begins_when_that_is_done() -> None:
+    trace, replay = replayed(TWO_STREAMS)
+    shorter = Change(kernels=kernels(trace, "gemm"), gpu=0.5)
+
+    work = replay.model.work
+    assert work["after"].drop_nulls().len() == 1
+    assert replay.run([shorter]).step_ns <= replay.run().step_ns
+
+
+def test_changes_of_the_same_time_are_not_counted_twice() -> None:
+    trace, replay = replayed(HOST_BOUND)
+    spans = trace.ops.select(start="ts", end=pl.col("ts") + pl.col("dur"))
+    change = Change(spans=spans, host=0.5)
+
+    once, twice = replay.run([change]), replay.run([change, change])
+
+    assert once.step_ns == twice.step_ns
+
+
+def test_a_measured_step_is_what_the_replay_takes_at_its_pace() -> None:
+    _, replay = replayed(HOST_BOUND)
+    measured = 0.6 * replay.run().step_ns
+
+    found = paces(replay, measured)
+
+    assert found.measured
+    assert replay.run(pace=found.likely).step_ns == pytest.approx(measured, rel=0.01)
+
+
+def test_without_a_measured_step_the_range_is_wide() -> None:
+    _, replay = replayed(HOST_BOUND)
+
+    found = paces(replay)
+
+    assert not found.measured
+    assert found.fast.host < found.likely.host < found.slow.host
+
+
+@pytest.mark.parametrize("drawing", [GPU_BOUND, HOST_BOUND, WAITING, TWO_STREAMS])
+def test_what_a_step_waits_for_adds_up_to_the_step(drawing: str) -> None:
+    trace, replay = replayed(drawing)
+
+    found = bottleneck(trace, replay, AS_RECORDED)
+
+    assert found.waits["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
+
+
+def test_what_real_steps_wait_for_adds_up_to_the_step(fixture_trace: Path) -> None:
+    trace = load(fixture_trace)
+    replay = Replay(waiting(trace, steady(trace)))
+
+    found = bottleneck(trace, replay, paces(replay).likely)
+
+    assert found.waits["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
+
+
+def test_the_idle_time_of_a_step_is_by_what_the_host_did() -> None:
+    trace, replay = replayed(HOST_BOUND)
+
+    found = bottleneck(trace, replay, AS_RECORDED)
+
+    on_host = found.waits.filter(~pl.col("what").is_in(ON_GPU))
+    assert "running operators" in on_host["what"]
+    assert found.idle > 0.5 * found.step_ns
+
+
+def test_the_critical_path_of_a_step_that_waits_for_the_gpu_is_on_the_gpu() -> None:
+    trace, replay = replayed(GPU_BOUND)
+
+    path = critical_path(trace, replay, Pace(host=0))
+
+    assert path.host_ns == 0
+    assert {*path.kernels["name"]} == {"gemm", "add"}
+
+
+def test_the_critical_path_of_a_step_that_waits_for_the_host_is_on_the_host() -> None:
+    trace, replay = replayed(HOST_BOUND)
+
+    path = critical_path(trace, replay, AS_RECORDED)
+
+    assert path.host_ns > 0.8 * replay.run().step_ns
+
+
+def test_a_kernel_that_the_host_waits_for_is_on_the_critical_path() -> None:
+    trace, replay = replayed(WAITING)
+
+    path = critical_path(trace, replay, AS_RECORDED)
+
+    assert "gemm" in path.kernels["name"].to_list()
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        "host [ProfilerStep#1  ]",
+        "host [aten::mm  ]",
+        "gpu 7 [gemm<1  ]",
+        "host [ProfilerStep#1  ]\ngpu 7 [gemm<1  ]",
+    ],
+)
+def test_traces_with_next_to_nothing_in_them_replay(drawing: str) -> None:
+    trace, replay = replayed(drawing)
+
+    assert replay.run().step_ns >= 0
+    assert bottleneck(trace, replay, Pace()).step_ns >= 0
+    assert critical_path(trace, replay, Pace()).host_ns >= 0
