@@ -48,6 +48,12 @@ def moments(snapshot: Snapshot) -> list[dict[str, Any]]:
     return pl.concat([curve.gather_every(every), curve.tail(1)]).to_dicts()
 
 
+def read(content: dict[str, Any], folder: Path) -> Snapshot:
+    path = folder / "made.pickle"
+    path.write_bytes(pickle.dumps(content, protocol=4))
+    return read_snapshot(path)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_segments_at_any_moment_are_what_was_reserved(name: str) -> None:
     snapshot = case_snapshot(f"{name}.pickle.gz")
@@ -105,13 +111,26 @@ def test_a_segment_that_grew_later_is_as_small_as_it_was(tmp_path: Path) -> None
     events = content["device_traces"][0]
     events[-1]["addr"] = later["addr"]
     events.insert(len(events) - 1, later)
-    path = tmp_path / "x.pickle"
-    path.write_bytes(pickle.dumps(content | {"segments": [whole]}, protocol=4))
-    snapshot = read_snapshot(path)
+    snapshot = read(content | {"segments": [whole]}, tmp_path)
 
     before, after = (reserved_at(snapshot, event)["size"].sum() for event in (0, 4))
 
     assert (before, after) == (2 * MIB, 6 * MIB)
+
+
+def test_the_pool_of_a_segment_that_is_gone_is_not_its_neighbours(
+    tmp_path: Path,
+) -> None:
+    # The one that is gone lies behind the one that stays.
+    content = draw_history("segment <20M\nsegment [30M ]\na.py:1 f  [1M")
+    content["segments"][0]["segment_pool_id"] = (0, 1)
+
+    segments = reserved_at(read(content, tmp_path), 0)
+
+    assert segments.select("size", pl.col("pool").cast(pl.String)).rows() == [
+        (20 * MIB, "0.1"),
+        (30 * MIB, None),
+    ]
 
 
 def test_pieces_know_what_is_held_beside_them() -> None:

@@ -97,11 +97,15 @@ def reserved_at(snapshot: Snapshot, event: int | None) -> pl.DataFrame:
         .agg(
             pl.col("there").sum(),
             pl.col("stream", "pool").filter(~pl.col("ends")).drop_nulls().first(),
+            begins=~pl.col("ends").all(),
         )
         .sort("device", "address")
         .with_columns(
             pl.col("there").cum_sum().over("device"),
-            pl.col("stream", "pool").forward_fill().over("device"),
+            # What goes on behind the end of another is of the same segment.
+            pl.when("begins")
+            .then(pl.col("stream", "pool"))
+            .otherwise(pl.col("stream", "pool").forward_fill().over("device")),
             size=pl.col("address").shift(-1).over("device") - pl.col("address"),
         )
     )
