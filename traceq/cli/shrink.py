@@ -30,7 +30,7 @@ from traceq.lint.config import find_config
 from traceq.lint.pack import load_rules
 from traceq.report.text import printable
 from traceq.shrink import Shrunk, shrink
-from traceq.shrink.shrink import Given
+from traceq.shrink.shrink import OTHER_STEPS, Given
 
 _KILOBYTE = 1000
 _MILLISECOND = 1_000_000
@@ -112,7 +112,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     said = source.origin | ({"program": program} if program else {})
     origin = source.kept or _origin(shrunk, said, given.step_ns)
     _write(folder, shrunk, origin)
-    output.write(_report(folder, shrunk, max_kb))
+    named = bool(source.kept or said.get("program"))
+    output.write(_report(folder, shrunk, max_kb, named=named))
 
 
 def _source(path: Path) -> _Source:
@@ -193,7 +194,7 @@ def _origin(shrunk: Shrunk, said: dict[str, Any], step_ns: int | None) -> str:
 def _trimmed(shrunk: Shrunk) -> str:
     kept, of = shrunk.steps
     events, of_events = shrunk.events
-    gone = ", ".join(what for what in shrunk.dropped if what != "other steps")
+    gone = ", ".join(what for what in shrunk.dropped if what != OTHER_STEPS)
     text = f"by traceq shrink: {kept} of {of} steps, {events:,} of {of_events:,} events"
     return f"{text}; without {gone}" if gone else text
 
@@ -216,7 +217,7 @@ def _write(folder: Path, shrunk: Shrunk, origin: str) -> None:
         raise UsageError(msg) from None
 
 
-def _report(folder: Path, shrunk: Shrunk, max_kb: int) -> str:
+def _report(folder: Path, shrunk: Shrunk, max_kb: int, *, named: bool) -> str:
     """Return what was done, in a few lines."""
     lines = []
     if shrunk.trace is not None:
@@ -239,8 +240,9 @@ def _report(folder: Path, shrunk: Shrunk, max_kb: int) -> str:
     count = len(shrunk.seen.findings)
     findings = "1 finding" if count == 1 else f"{count} findings"
     lines.append(f"{findings} before and after; what may be private is left out")
+    first = "" if named else f"say in {ORIGIN} what the program is, then "
     lines.append(
-        f"next: say in {ORIGIN} what the program is, then traceq check --update"
-        f" {printable(str(folder))}, and read findings.json"
+        f"next: {first}traceq check --update {printable(str(folder))}, and read"
+        " findings.json"
     )
     return "\n".join(lines) + "\n"

@@ -125,9 +125,9 @@ def _around_work(trace: Written) -> pl.Series:
 CUTS = (
     Cut("Python calls in libraries", _library_frames),
     Cut("Python's built-ins", _built_ins),
-    Cut("memory of the host", _memory_of_host),
+    Cut("allocations on the host", _memory_of_host),
     Cut("runtime calls that start nothing", _idle_calls, always=False),
-    Cut("memory between peaks", _memory_between_peaks, always=False),
+    Cut("allocations between peaks", _memory_between_peaks, always=False),
     Cut("inner operators that start nothing", _idle_inner_ops, always=False),
     Cut("operators that start nothing on the GPU", _idle_ops, always=False),
     Cut("Python calls that start nothing on the GPU", _idle_frames, always=False),

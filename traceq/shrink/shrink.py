@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # How many steps to try before keeping all of them.
 _STEPS = (2, 3, 5)
+OTHER_STEPS = "events of other steps"
 # What is found in a trace of a single step, only because it is one.
 _SINGLE = "TRC002"
 
@@ -184,7 +185,7 @@ class _Work:
             seen = self.looker.look(smaller.json())
             if seen.same_kinds(self.seen, besides=_SINGLE):
                 gone = self.trace.events.height - smaller.events.height
-                self.dropped["other steps"] = self.dropped.get("other steps", 0) + gone
+                self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + gone
                 self.trace, self.seen, self.steps = smaller, seen, count
                 return True
             self.stays[f"steps before the last {count}"] = self.seen.lost(seen)
