@@ -245,8 +245,8 @@ def test_what_only_the_first_step_makes_is_no_growth() -> None:
     assert not memory_findings(
         """
         region             [ProfilerStep#1][ProfilerStep#2]
-        train.py:12 step     [256M
-        train.py:9 step        [64M    ]       [64M    ]
+        train.py:9 step     [64M  ]         [64M  ]
+        train.py:12 step            [256M
         """,
         "MEM003",
     )
