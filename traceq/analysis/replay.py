@@ -28,7 +28,7 @@ _ROUNDS = 4
 _SPANS = {"start": pl.Int64, "end": pl.Int64}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Change:
     """What a fix changes in the steps."""
 
@@ -75,8 +75,12 @@ class Replay:
     def __init__(self, model: Waiting) -> None:
         """Cut the work into groups, and put groups and waits in one order."""
         self.model = model
-        waits = model.waits
-        self._edges = pl.concat([model.host["start"][:1], model.host["end"]])
+        self._host_left: dict[Change, pl.Series] = {}
+        self._work_left: dict[Change, pl.Series] = {}
+        pieces, waits = model.host, model.waits
+        self._edges = pl.concat([pieces["start"][:1], pieces["end"]])
+        self._length = (pieces["end"] - pieces["start"]).cast(pl.Float64)
+        self._awake = 1 - overlap(pieces, waits) / self._length
         epoch = waits["start"].search_sorted(model.work["at"], side="left")
         marks = pl.concat([model.work["after"], waits["on"]]).drop_nulls().unique()
         row = pl.int_range(pl.len(), dtype=pl.UInt32)
@@ -89,6 +93,12 @@ class Replay:
         self.work = model.work.with_columns(epoch=epoch).with_columns(
             group=first.cum_sum() - 1
         )
+        self._at = [
+            self._edges.search_sorted(moments).clip(upper_bound=pieces.height)
+            for moments in (self.work["at"], waits["end"], waits["start"])
+        ]
+        # Work whose launch is not in the file may begin when the host is done.
+        self._late = (self.work["at"] - self._edges.last()).clip(lower_bound=0)
         group_of = self.work["group"]
         self.groups = self.work.group_by("group", maintain_order=True).agg(
             pl.col("lane", "epoch", "start", "after").first()
@@ -210,64 +220,60 @@ class Replay:
         self, changes: Sequence[Change], pace: Pace
     ) -> tuple[pl.Series, list[float]]:
         """Return the host's work since the last wait at each launch and each wait."""
-        waits = self.model.waits
-        edges, worked = self._edges, self._worked(changes, pace)
-
-        def at(moments: pl.Series) -> pl.Series:
-            found = edges.search_sorted(moments).clip(upper_bound=len(edges) - 1)
-            return worked.gather(found)
-
-        starts = pl.concat([worked[:1], at(waits["end"])])
-        ends = pl.concat([at(waits["start"]), worked[-1:]])
-        launched = at(self.work["at"]) - starts.gather(self.work["epoch"])
-        # Work whose launch is not in the file may begin when the host is done.
-        launched += (self.work["at"] - edges.last()).clip(lower_bound=0)
-        return launched, (ends - starts).to_list()
+        worked = self._worked(changes, pace)
+        launched, ended, began = (worked.gather(found) for found in self._at)
+        starts, ends = pl.concat([worked[:1], ended]), pl.concat([began, worked[-1:]])
+        since = launched - starts.gather(self.work["epoch"]) + self._late
+        return since, (ends - starts).to_list()
 
     def _worked(self, changes: Sequence[Change], pace: Pace) -> pl.Series:
         """Return how much the host has worked at each edge of its pieces of time."""
-        pieces, waits = self.model.host, self.model.waits
-        length = pl.col("end") - pl.col("start")
-        own = length if pace.recorded else pl.col("own")
-        kept = 1 - _share(pieces, waits)
+        left = self._awake
         for change in changes:
             if change.host and change.spans.height:
-                less = 1 - change.host * _share(pieces, change.spans)
-                kept = less.zip_with(less < kept, kept)
-        spent = pieces.select(own * kept * pace.host).to_series()
-        return pl.concat([pl.Series([0.0]), spent.cum_sum()])
+                less = self._left_of_host(change)
+                left = less.zip_with(less < left, left)
+        own = self._length if pace.recorded else self.model.host["own"]
+        return pl.concat([pl.Series([0.0]), (own * left * pace.host).cum_sum()])
+
+    def _left_of_host(self, change: Change) -> pl.Series:
+        """Return which part of each piece of the host's time a change leaves."""
+        if change not in self._host_left:
+            covered = overlap(self.model.host, change.spans) / self._length
+            self._host_left[change] = 1 - change.host * covered
+        return self._host_left[change]
+
+    def _left_of_work(self, change: Change) -> pl.Series:
+        """Return which part of the time of each piece of work a change leaves."""
+        if change not in self._work_left:
+            mine = self.work["id"].is_in(list(change.kernels))
+            self._work_left[change] = 1 - mine.cast(pl.Float64) * min(1.0, change.gpu)
+        return self._work_left[change]
 
     def _sums(
         self, changes: Sequence[Change], pace: Pace, launched: pl.Series
     ) -> tuple[list[float], list[float]]:
         """Return for each group all its time, and what the host's launches allow."""
-        left = pl.lit(1.0)
+        work = self.work
+        time = (work["gap"] + work["dur"]).cast(pl.Float64)
         for change in changes:
-            if change.gpu:
-                mine = pl.col("id").is_in(list(change.kernels))
-                less = pl.when(mine).then(max(0.0, 1 - change.gpu)).otherwise(1.0)
-                left = pl.min_horizontal(left, less)
-        rows = self.work.lazy().select(
-            "group",
-            time=pl.when(left > 0)
-            .then(pl.col("gap") + pl.col("dur") * left)
-            .otherwise(0.0)
-            * pace.gpu,
-            launched=launched + pl.col("latency") - pl.col("gap"),
-        )
+            if change.gpu and change.kernels:
+                left = self._left_of_work(change)
+                # With the work that goes, the gap before it goes too.
+                less = (work["gap"] * (left > 0)) + work["dur"] * left
+                time = less.zip_with(less < time, time)
+        time *= pace.gpu
+        until = time.cum_sum()
         sums = (
-            rows.with_columns(until=pl.col("time").cum_sum())
-            .group_by("group", maintain_order=True)
-            .agg(
-                pl.col("time").sum(),
-                reach=(pl.col("launched") - pl.col("until") + pl.col("time")).max()
-                + pl.col("until").last(),
+            pl.DataFrame(
+                {
+                    "group": work["group"],
+                    "reach": launched + work["latency"] - work["gap"] - until + time,
+                    "until": until,
+                    "time": time,
+                }
             )
-            .collect()
+            .group_by("group", maintain_order=True)
+            .agg(pl.col("time").sum(), pl.max("reach") + pl.last("until"))
         )
         return sums["time"].to_list(), sums["reach"].to_list()
-
-
-def _share(pieces: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
-    """Return which part of each piece of time the spans cover."""
-    return overlap(pieces, cover) / (pieces["end"] - pieces["start"])

@@ -37,9 +37,10 @@ class Together:
     step_ns: int
     """What a step takes then."""
     least_ns: int
+    """The least that it may take then; known only where all are fixed."""
     most_ns: int
     by: Literal["gpu", "host"]
-    """What bounds the step then."""
+    """What bounds the step then; known only where all are fixed."""
 
 
 class Worth:
@@ -93,18 +94,21 @@ class Worth:
         if len(changes) > _MOST_TOGETHER:
             counts.append(len(changes))
         for count in counts:
-            mine = changes[:count]
-            saved = self._saved(mine)
-            pace = self._paces[0]
-            after = self._view.replay.run(mine, pace).step_ns
-            by_gpu = self._view.replay.run(mine, replace(pace, host=0)).step_ns
-            yield Together(
-                findings=count,
-                step_ns=round(self.step_ns - saved[0]),
-                least_ns=round(self.step_ns - max(saved)),
-                most_ns=round(self.step_ns - min(saved)),
-                by="gpu" if by_gpu >= _GPU_BOUND * after else "host",
-            )
+            yield self._left(changes[:count], last=count == len(changes))
+
+    def _left(self, changes: Sequence[Change], *, last: bool) -> Together:
+        """Return what changes leave of a step; the range only for all of them."""
+        run, pace = self._view.replay.run, self._paces[0]
+        after = run(changes, pace).step_ns
+        saved = self._saved(changes) if last else [round(self._before[0] - after)]
+        by_gpu = run(changes, replace(pace, host=0)).step_ns if last else after
+        return Together(
+            findings=len(changes),
+            step_ns=round(self.step_ns - saved[0]),
+            least_ns=round(self.step_ns - max(saved)),
+            most_ns=round(self.step_ns - min(saved)),
+            by="gpu" if by_gpu >= _GPU_BOUND * after else "host",
+        )
 
     def _saved(self, changes: Sequence[Change]) -> list[int]:
         """Return what changes save, likely and with a fast and a slow host."""
