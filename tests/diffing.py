@@ -47,11 +47,20 @@ TRUE_MS = {
 """What a step of each case takes without the profiler."""
 
 
-def half(trace: Trace, name: str = "drawn", step_ms: float | None = None) -> Half:
-    """Look at one trace as diff does."""
+def half(
+    trace: Trace,
+    name: str = "drawn",
+    step_ms: float | None = None,
+    *,
+    findings: bool = False,
+) -> Half:
+    """Look at one trace as diff does; rules look too only if findings are wanted."""
     step_ns = round(step_ms * 1_000_000) if step_ms else None
     recording = Recording(name, trace, None, step_ns)
-    report = lint([recording], bundled_rules(), Config())
+    rules = bundled_rules()
+    # A rule that needs a log finds nothing in a trace.
+    select = ("ALL",) if findings else ("LOG001",)
+    report = lint([recording], rules, Config(select=select))
     return examine(recording, report.outcomes[0])
 
 
@@ -74,7 +83,7 @@ def drawn_diff(
 
 
 @cache
-def shared_half(name: str, *, measured: bool) -> Half:
+def shared_half(name: str, *, measured: bool, findings: bool = False) -> Half:
     """Look at a trace of ../shared/traces, or its fixture; or skip without either."""
     places = (
         SHARED / f"{name}.trace.json.gz",
@@ -86,7 +95,7 @@ def shared_half(name: str, *, measured: bool) -> Half:
     if path is None:
         pytest.skip(f"../shared/traces/{name} is not there")
     step_ms = TRUE_MS.get(name) if measured else None
-    return half(load(path, cache=False), name, step_ms)
+    return half(load(path, cache=False), name, step_ms, findings=findings)
 
 
 def shared_diff(before: str, after: str, *, measured: bool = False) -> Diff:

@@ -19,6 +19,8 @@ from traceq.testing import load_drawn
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from traceq.trace import Trace
+
 MM = """
     host   [ProfilerStep#1                                              ]
     host    [model.py(3): forward      ]
@@ -133,6 +135,37 @@ def test_ops_in_place_of_others_in_one_module_replace_them() -> None:
     (text,) = [text for text in causes(drawn_diff(before, after)) if "became" in text]
 
     assert text == "aten::softmax, aten::bmm became aten::sdpa (2 kernels became 1)"
+
+
+def test_an_op_that_is_called_more_often_is_no_other_kernel() -> None:
+    twice = """
+    host   [ProfilerStep#1                                              ]
+    host    [model.py(3): forward                          ]
+    host     [aten::linear         ][aten::linear         ]
+    host      [cudaLaunchKernel>1]   [cudaLaunchKernel>2]
+    gpu 7                     [sgemm<1                     ][sgemm<2  ]
+    """
+    (text,) = [text for text in causes(drawn_diff(MM, twice)) if "call" in text]
+
+    assert text == "matrix products: 1 more call of aten::linear"
+
+
+def test_shapes_that_depend_on_data_are_no_other_ops() -> None:
+    rows = "[aten::index_add      ][aten::index_add      ]"
+    drawing = f"""
+    host   [ProfilerStep#1                                                  ]
+    host     {rows}
+    host      [cudaLaunchKernel>1]   [cudaLaunchKernel>2]
+    gpu 7                     [add<1                     ][add<2       ]
+    """
+
+    def of(dims: int) -> Trace:
+        return load_drawn(drawing, {"aten::index_add": {"Input Dims": [[dims, 8]]}})
+
+    diff = diff_of(of(3), of(5))
+
+    assert [cause.kind for cause in diff.causes if cause.on == "gpu"] == ["shapes"]
+    assert not any(cause.ns for cause in diff.causes)
 
 
 def test_layers_are_counted_as_one() -> None:

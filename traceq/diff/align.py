@@ -17,20 +17,25 @@ if TYPE_CHECKING:
 
     from traceq.diff.groups import Parts
 
-SAME: tuple[tuple[str, ...], ...] = (
+# What rows have in common that are the same part of the program: if it is called as
+# often on both sides; and whatever its shapes, which may depend on data.
+_AS_OFTEN: tuple[tuple[str, ...], ...] = (
     ("phase", "module", "file", "function", "op", "shapes", "role"),
     ("phase", "module", "op", "shapes", "role"),
+)
+_SAME: tuple[tuple[str, ...], ...] = (
     ("phase", "module", "file", "function", "op", "role"),
     ("phase", "module", "op", "role"),
     ("phase", "op", "shapes", "role"),
 )
-"""What rows have in common that are the same part of the program."""
 # Where a trace knows no places or no shapes, less has to do.
 _LOOSE: tuple[tuple[str, ...], ...] = (
     ("op", "shapes", "role"),
     ("phase", "op", "role"),
     ("op", "role"),
 )
+# As often as before is also a little more or less.
+_ABOUT = 0.1
 _REPLACED: tuple[tuple[str, ...], ...] = (
     ("pass", "module"),
     ("pass", "file", "function"),
@@ -45,7 +50,9 @@ def aligned(before: Parts, after: Parts) -> tuple[pl.DataFrame, pl.DataFrame]:
     runs what torch.compile made), ``replaced``, or ``alone`` for what has no partner.
     """
     state = _State(_prepared(before.rows), _prepared(after.rows))
-    for key in SAME:
+    for key in _AS_OFTEN:
+        state.match(key, "same", as_often=True)
+    for key in _SAME:
         state.match(key, "same" if "shapes" in key else "reshaped")
     if not (_placed(before.rows) and _placed(after.rows)):
         for key in _LOOSE:
@@ -85,7 +92,14 @@ class _State:
         self.sides = [before, after]
         self.used = 0
 
-    def match(self, key: Sequence[str], how: str, *, known: bool = False) -> None:
+    def match(
+        self,
+        key: Sequence[str],
+        how: str,
+        *,
+        as_often: bool = False,
+        known: bool = False,
+    ) -> None:
         """Match all that is left and has the same key on both sides."""
         free = [side.filter(pl.col("match").is_null()) for side in self.sides]
         if known:
@@ -94,10 +108,18 @@ class _State:
                 side.drop_nulls(list(key)).filter(pl.col("role") != "cast")
                 for side in free
             ]
-        keys = [side.select(key).unique(maintain_order=True) for side in free]
-        common = keys[0].join(
-            keys[1], on=key, how="semi", nulls_equal=True, maintain_order="left"
+        calls = [
+            side.group_by(key, maintain_order=True).agg(pl.col("calls").sum())
+            for side in free
+        ]
+        common = calls[0].join(
+            calls[1], on=key, nulls_equal=True, maintain_order="left", suffix="_after"
         )
+        if as_often:
+            more = (pl.col("calls_after") - pl.col("calls")).abs()
+            most = pl.max_horizontal("calls", "calls_after")
+            common = common.filter(more <= _ABOUT * most)
+        common = common.select(key)
         self._take(
             common, key, how, pl.lit(value=not known) | (pl.col("role") != "cast")
         )

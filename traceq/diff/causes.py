@@ -25,6 +25,7 @@ Kind = Literal[
     "casts",
     "kernel",
     "fused",
+    "calls",
     "shapes",
     "added",
     "removed",
@@ -64,6 +65,7 @@ class Used:
     """What a cause is about, on one side; all numbers are per step."""
 
     ns: float = 0.0
+    calls: float = 0.0
     kernels: float = 0.0
     launches: float = 0.0
     waits: float = 0.0
@@ -188,6 +190,11 @@ class _Sum:
         for side, share in zip(self.sides, pair, strict=True):
             side.append(share)
 
+    def _label(self, row: Mapping[str, Any]) -> str:
+        """Return what a row is called among the details."""
+        own = self.kind != "casts" and row["role"] == "cast"
+        return f"casts in {row['op']}" if own else row["op"]
+
     def cause(self) -> Cause:
         before, after = (_used(side) for side in self.sides)
         sure = [sum(share.ns * share.sure for share in side) for side in self.sides]
@@ -198,7 +205,7 @@ class _Sum:
                 for row in share.kernels:
                     kinds[row["kind"] or ""] += row["busy"]
                 for row in share.rows:
-                    changes[row["op"], _place(row)] += sign * row["ns"]
+                    changes[self._label(row), _place(row)] += sign * row["ns"]
         details = sorted(changes.items(), key=lambda one: (-abs(one[1]), one[0][0]))
         most = kinds.most_common(1)
         return Cause(
@@ -234,6 +241,7 @@ def _used(shares: Iterable[_Share]) -> Used:
             places[_place(row)] += row["ns"]
     return Used(
         ns=sum(share.ns for share in shares),
+        calls=counts["calls"],
         kernels=counts["kernels"],
         launches=counts["launches"],
         waits=counts["waits"],
@@ -347,6 +355,7 @@ def _kind(
     role = (rows[0] or rows[1])[0]["role"]
     formats = [_first(_times(side, "dtype")) for side in used]
     main = [family(_first(_times(side, "name")) or "") for side in used]
+    there = [{family(kernel["name"]) for kernel in side} for side in used]
     fewer = _differ(counts, "kernels")
     moved = any(name.startswith("Mem") for name in main)
     kind: Kind = "same kernels"
@@ -361,13 +370,19 @@ def _kind(
         kind = "removed" if rows[0] else "added"
     elif all(formats) and formats[0] != formats[1] and not moved:
         kind = "dtype"
-    elif main[0] != main[1]:
+    elif main[0] not in there[1] or main[1] not in there[0]:
         kind = "kernel"
+    elif _differ(counts, "calls"):
+        kind = "calls"
     elif fewer:
         kind = "fused"
-    elif how == "reshaped":
+    elif how == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
         kind = "shapes"
     return kind
+
+
+def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:
+    return {row["shapes"] for row in rows}
 
 
 def _times(kernels: Iterable[Mapping[str, Any]], column: str) -> Counter[Any]:

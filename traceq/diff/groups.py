@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 KEY = ("phase", "module", "file", "function", "line", "op", "shapes", "role")
 REGION = "Torch-Compiled Region"
 OPTIMIZER = "Optimizer.step"
-NUMBERS = ("busy", "late", "dry", "kernels", "launches", "waits")
+NUMBERS = ("busy", "late", "dry", "calls", "kernels", "launches", "waits")
 """Per row and step: time on the GPU, idle time before its kernels, idle time after its
-waits, how many kernels, launches and waits."""
+waits, how many calls of the op, kernels, launches and waits."""
 
 _RAW = ("phase", "module", "file", "function", "line", "root", "inputs", "role")
 _KERNEL = ("name", "kind", "dtype")
@@ -110,10 +110,11 @@ def _gpu_parts(trace: Trace, part: Steady) -> tuple[pl.DataFrame, dict[str, int]
         launches=(own["counted"] & own["first"]).cast(pl.Int64),
         waits=pl.lit(0, pl.Int64),
     )
+    rows = _with_calls(rows)
     special = {name: int(stretches[name].sum()) for name in SPECIAL}
     rest = late.filter(pl.col("kernel").is_null())["late"].sum()
     special["the end of the step"] = int(rest)
-    return pl.concat([rows, _waits(trace, part, by_wait)]), special
+    return pl.concat([rows, _waits(trace, part, by_wait)], how="diagonal"), special
 
 
 def _in_part(table: pl.DataFrame, trace: Trace, part: Steady) -> pl.Series:
@@ -143,8 +144,16 @@ def _waits(trace: Trace, part: Steady, dry: pl.DataFrame) -> pl.DataFrame:
             launches=nothing,
             waits=calls["counted"].cast(pl.Int64),
         )
-        .with_columns(role=pl.lit("wait"))
+        .with_columns(role=pl.lit("wait"), calls=pl.col("waits"))
+        .drop("call")
     )
+
+
+def _with_calls(rows: pl.DataFrame) -> pl.DataFrame:
+    """Count each call of an op once, whatever it launches, and each kernel without."""
+    first = pl.struct("call", "phase", "role").is_first_distinct()
+    counted = (pl.col("kernels") > 0) & (first | pl.col("call").is_null())
+    return rows.with_columns(calls=counted.cast(pl.Int64)).drop("call")
 
 
 def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
@@ -167,6 +176,7 @@ def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
         "file",
         "function",
         "line",
+        call=root,
         root=ops["name"].gather(root),
         inputs=ops["inputs"].gather(root),
         role=pl.select(
@@ -221,6 +231,7 @@ def _host_parts(trace: Trace, part: Steady) -> tuple[pl.DataFrame, dict[str, int
         launches=nothing,
         waits=nothing,
     )
+    rows = _with_calls(rows)
     outside = max(0, part.time - int(ops["self_dur"].sum()))
     return rows, {"outside operators": outside}
 
@@ -254,10 +265,5 @@ def _with_names(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         name=kernel,
         kind=pl.col("kind").cast(pl.String),
         dtype="dtype",
-        busy="busy",
-        late="late",
-        dry="dry",
-        kernels="kernels",
-        launches="launches",
-        waits="waits",
+        **{number: pl.col(number) for number in NUMBERS},
     )

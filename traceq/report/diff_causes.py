@@ -68,7 +68,8 @@ def cause_where(cause: Cause) -> str:
         return ""
     used = cause.mostly
     place = where(used.place)
-    ops = "" if cause.kind in ("added", "removed", "replaced") else op_names(used)
+    told = cause.kind in ("added", "removed", "replaced", "calls")
+    ops = "" if told else op_names(used)
     text = " ".join(filter(None, [ops, f"at {place}" if place else ""]))
     other = cause.after if used is cause.before else cause.before
     elsewhere = where(other.place)
@@ -125,7 +126,13 @@ def _switched(cause: Cause) -> str:
 
 
 def _fused(cause: Cause) -> str:
-    return f"{_what(cause)}:{_became(cause)}".replace("(", "").replace(")", "")
+    became = _became(cause).strip(" ()")
+    return f"{_what(cause)}: {became or 'as many kernels, for other calls'}"
+
+
+def _calls(cause: Cause) -> str:
+    more = _more(cause.after.calls - cause.before.calls, "call")
+    return f"{_what(cause)}: {more or 'as many calls'} of {op_names(cause.mostly)}"
 
 
 def _shapes(cause: Cause) -> str:
@@ -188,6 +195,7 @@ _TEXTS: Mapping[str, Callable[[Cause], str]] = {
     "casts": _casts,
     "kernel": _switched,
     "fused": _fused,
+    "calls": _calls,
     "shapes": _shapes,
     "added": _added,
     "removed": _removed,

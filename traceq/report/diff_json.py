@@ -84,6 +84,7 @@ def _cause(cause: Cause, diff: Diff) -> dict[str, Any]:
 def _used(used: Used) -> dict[str, Any]:
     return {
         "ns": round(used.ns),
+        "calls": used.calls,
         "kernels": used.kernels,
         "launches": used.launches,
         "waits": used.waits,
