@@ -118,3 +118,21 @@ def test_a_small_copy_that_waits_long_is_a_wait() -> None:
     assert "a copy to the GPU makes the host wait for the GPU 5 times a step" in [
         finding.message for finding in found
     ]
+
+
+def test_a_synchronize_can_be_allowed_in_the_program() -> None:
+    drawing = """
+        host  [ProfilerStep#1                                                   ]
+        host   [aten::mm      ]  {region}
+        host    [cudaLaunch>1]    [cudaDeviceSynchronize] [aten::mm      ]
+        host                                               [cudaLaunch>2]
+        gpu 7           [gemm<1                        ]             [gemm<2]
+        """
+    region = "[{:<27}]"
+
+    assert drawn_findings(
+        drawing.format(region=region.format("@other region")), "SYN002"
+    )
+    assert not drawn_findings(
+        drawing.format(region=region.format("@traceq: allow SYN002")), "SYN002"
+    )
