@@ -104,6 +104,12 @@ def test_fixtures_are_looked_for_in_their_usual_folder(
     assert traceq("check").out.startswith("fixtures/copies_fixed: 1 finding as")
 
 
+def test_hidden_folders_have_no_fixtures(fixture: Path) -> None:
+    shutil.copytree(fixture, fixture.parent / ".cache" / "old")
+
+    assert find_fixtures([fixture.parent]) == [fixture]
+
+
 # Breaking a rule.
 
 

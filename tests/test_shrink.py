@@ -304,6 +304,21 @@ def test_windows_paths_are_paths() -> None:
     assert paths.text("by carol") == "by user"
 
 
+def test_stacks_that_are_text_lose_the_folders_too(tmp_path: Path) -> None:
+    trace = steps(2)
+    stack = "/home/bob/proj/net.py(7): forward; /home/bob/proj/train.py(3): main"
+    for event in trace["traceEvents"]:
+        if event["name"] == "aten::item":
+            event["args"]["Call stack"] = stack.replace("; ", ";")
+    # The other folder of the drawing would leave nothing in common.
+    text = json.dumps(trace).replace("/home/alice/secret", "/home/bob/proj")
+    made = read_written(written(tmp_path, json.loads(text)))
+
+    assert (
+        '"Call stack": "net.py(7): forward;train.py(3): main"' in made.json().decode()
+    )
+
+
 def test_members_of_what_is_no_object_are_none() -> None:
     assert members('"a": 1, nonsense') is None
     assert members('"a": 1 "b": 2') is None

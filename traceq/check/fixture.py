@@ -76,12 +76,17 @@ def find_fixtures(places: Iterable[Path]) -> list[Path]:
             msg = f"{place} is no folder of fixtures: check the name"
             raise UsageError(msg)
         below = sorted(one for one in place.rglob("*") if one.is_dir())
-        mine = [folder for folder in (place, *below) if is_fixture(folder)]
+        visible = [one for one in below if not _is_hidden(one.relative_to(place))]
+        mine = [folder for folder in (place, *visible) if is_fixture(folder)]
         if not mine:
             msg = f"{place} has no fixture in it: make one with traceq shrink"
             raise UsageError(msg)
         found.update(dict.fromkeys(mine))
     return list(found)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def read_fixture(folder: Path) -> Fixture:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from traceq.formats.cut import Cut, chunks
 from traceq.formats.pickles import collecting_paused
 from traceq.formats.source import Source
 from traceq.formats.write_members import Member, changed, members, rewritten
-from traceq.formats.write_paths import FRAME, Paths
+from traceq.formats.write_paths import Paths
 from traceq.model import schema
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ _ARGUMENTS = {
     "sort_index",
 }
 _ARROWS = ("s", "t", "f")
+# In the name of a call, or in a stack of them.
+_FILES = re.compile(r'[";]\s*([^";]+?)\(\d+\): ')
 
 EVENTS = pl.Schema(
     {
@@ -169,16 +172,18 @@ def _cleaned(
         msg = f"{path} cannot be shrunk: what it says about itself is no JSON"
         raise InputError(msg)
     hosts = [str(one.value) for one in header if one.key == "host_name"]
-    parsed = [members('"' + text) for text in texts]
-    whole = [event for event in parsed if event is not None]
-    called = {
-        found["file"]
-        for event in whole
-        for one in event
-        if one.key == "name" and (found := FRAME.match(str(one.value)))
-    }
-    paths = Paths(sorted(called.union(files)), hosts)
-    rows = [row for event in whole if (row := _row(event, paths)) is not None]
+    paths = Paths(sorted(_source_files(texts).union(files)), hosts)
+    rows: list[tuple[Any, ...]] = []
+    unreadable = arrows = 0
+    for text in texts:
+        event = members('"' + text)
+        row = _row(event, paths) if event else None
+        if row:
+            rows.append(row)
+        elif event:
+            arrows += 1
+        else:
+            unreadable += 1
     if not rows:
         msg = f"{path} cannot be shrunk: it has no events"
         raise InputError(msg)
@@ -188,9 +193,19 @@ def _cleaned(
         foot=_foot(foot),
         events=_framed(rows),
         paths=paths,
-        unreadable=len(parsed) - len(whole),
-        arrows=len(whole) - len(rows),
+        unreadable=unreadable,
+        arrows=arrows,
     )
+
+
+def _source_files(texts: Iterable[str]) -> set[str]:
+    """Return the source files that Python calls are of."""
+    return {
+        file.replace("\\\\", "\\")
+        for text in texts
+        if "): " in text
+        for file in _FILES.findall(text)
+    }
 
 
 def _parts(

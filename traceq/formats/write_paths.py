@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FRAME = re.compile(r"^(?P<file>.+)(?P<rest>\(\d+\): .+)$")
+_FRAME = re.compile(r"^(?P<file>.+)(?P<rest>\(\d+\): .+)$")
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?[/\\]")
 # In a sentence, where a path ends at a blank, a quote or a bracket.
 _IN_TEXT = re.compile(
@@ -72,7 +72,7 @@ class Paths:
 
     def frame(self, name: str) -> str:
         """Return the name of a Python call, ``file(line): function``."""
-        found = FRAME.match(name)
+        found = _FRAME.match(name)
         return self.short(found["file"]) + found["rest"] if found else self.text(name)
 
     def text(self, text: str) -> str:
