@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from linting import outcome
 
+from traceq.analysis.replay import Change
 from traceq.finding import Severity
 from traceq.lint.view import View
 from traceq.lint.worth import Worth
@@ -117,6 +118,22 @@ def test_the_change_of_launches_that_fixes_a_host_bound_step_is_foretold_within_
 
     (finding,) = (one for one in found.findings if one.code == code)
     assert finding.cost_ns / _MS == pytest.approx(saved_ms, rel=0.3)
+
+
+@pytest.mark.parametrize("name", ["moe_loop", "optimizer_loop_sync"])
+def test_kernels_twice_as_fast_save_a_host_bound_step_next_to_nothing(
+    name: str,
+) -> None:
+    path, case, _ = _case(BENCHMARKS / "pairs.json", name)
+    view = View(load(path), round(case["ms"] * _MS))
+    faster = Change(kernels=frozenset(view.kernels["id"]), gpu=0.5)
+
+    before, after = (
+        view.replay.run(changes, view.paces.likely).step_ns
+        for changes in ([], [faster])
+    )
+
+    assert 0 <= before - after <= 0.05 * before
 
 
 def test_a_mask_costs_a_step_that_waits_for_the_host_next_to_nothing() -> None:

@@ -38,6 +38,9 @@ class Bottleneck:
     not in ON_GPU is what the host did while the GPU had nothing to do."""
     places: pl.DataFrame
     """Where the GPU waited for launches: ``file``, ``line``, ``function``, ``time``."""
+    steps: pl.DataFrame
+    """Each ``step``: how long the GPU had work, ``busy``, and waited for the host,
+    ``idle``; none where the trace has no steps."""
     step_ns: float
 
     @property
@@ -71,7 +74,8 @@ def bottleneck(trace: Trace, replay: Replay, pace: Pace) -> Bottleneck:
         .with_columns(pl.col("time") / steps)
         .sort("time", "what", descending=[True, False])
     )
-    return Bottleneck(waits, _places(trace, idle.filter("launched"), steps), step_ns)
+    places = _places(trace, idle.filter("launched"), steps)
+    return Bottleneck(waits, places, _by_step(trace, work), step_ns)
 
 
 def _with_idle(trace: Trace, work: pl.DataFrame, length: float) -> pl.DataFrame:
@@ -122,6 +126,17 @@ def _by_cause(
     if not total:
         return pl.DataFrame({"what": [UNKNOWN], "time": [1.0]})
     return causes.select(what="cause", time=pl.col("time") / total)
+
+
+def _by_step(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    waited = pl.col("idle").filter("launched").sum()
+    return (
+        work.with_columns(step=trace.kernels["step"].gather(work["id"]))
+        .drop_nulls("step")
+        .group_by("step")
+        .agg(busy=(pl.col("busy") + pl.col("idle")).sum() - waited, idle=waited)
+        .sort("step")
+    )
 
 
 def _places(trace: Trace, idle: pl.DataFrame, steps: int) -> pl.DataFrame:

@@ -29,7 +29,7 @@ _FILL = {
 }
 _IDLE = "·"
 _BAR = 40
-_MOST = 3
+_MOST_STEPS = 6
 # A step whose GPU idles less than this waits for the GPU.
 _GPU_BOUND = 0.1
 # Causes that take less of the step are not worth a word.
@@ -57,6 +57,18 @@ def sentence(found: Bottleneck, *, likely: bool = False) -> str:
         file, line, function, _ = where.row(0)
         text += f", before launches of {place(file, line, function)}"
     return text
+
+
+def by_step(found: Bottleneck) -> str:
+    """Say how long the GPU waits for the host in each of several steps."""
+    if found.steps.height < 2 or not found.idle:  # noqa: PLR2004 - one is the whole
+        return ""
+    parts = [
+        f"{share(idle, busy + idle)} of #{step}"
+        for step, busy, idle in found.steps.head(_MOST_STEPS).iter_rows()
+    ]
+    more = ", …" if found.steps.height > _MOST_STEPS else ""
+    return f"the GPU idles {', '.join(parts)}{more}"
 
 
 def bar(found: Bottleneck) -> str:

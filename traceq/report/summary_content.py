@@ -150,6 +150,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.bottleneck:
         yield "Waits for", _waits(summary, summary.bottleneck)
         yield "Step", bottleneck_words.bar(summary.bottleneck)
+        if each := bottleneck_words.by_step(summary.bottleneck):
+            yield "Each step", each
     yield "Phases", _phases(summary)
     yield "Launches", _launches(summary)
     yield "Compute", _compute(summary)

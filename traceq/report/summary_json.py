@@ -100,6 +100,10 @@ def bottleneck_data(found: Bottleneck) -> dict[str, Any]:
     return {
         "step_ns": round(found.step_ns),
         "idle_ns": round(found.idle),
+        "steps": [
+            {"step": step, "busy_ns": round(busy), "idle_ns": round(idle)}
+            for step, busy, idle in found.steps.rows()
+        ],
         "waits": [
             {"what": what, "ns": round(time)} for what, time in found.waits.rows()
         ],
