@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from traceq.analysis.memory_scaling import memory_scaling
 from traceq.analysis.memory_summary import summarise_memory
 from traceq.analysis.memory_timeline import category_curves, highest_moments, timeline
 from traceq.formats.snapshot import read_snapshot
-from traceq.testing.history import load_history
+from traceq.testing.history import draw_history, load_history
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -306,6 +307,35 @@ def test_without_a_backward_what_was_there_before_is_guessed_to_be_weights() -> 
         ("weights", "guess"),
         ("temporaries", "sure"),
     ]
+
+
+def test_with_stacks_of_python_alone_what_has_none_is_of_autograds_threads(
+    tmp_path: Path,
+) -> None:
+    content = draw_history(
+        f"""
+        layer = model.py:5 forward, {MODULE}, train.py:9 main
+        update = {OPTIMIZER}, train.py:12 main
+        layer     [8M            ]
+        autograd           [3M           ]
+        autograd            [2M ]
+        update                      [1M ]
+        """
+    )
+    for event in content["device_traces"][0]:
+        if event.get("frames", [{}])[0].get("name") == "autograd":
+            del event["frames"]
+    path = tmp_path / "python.pickle"
+    path.write_bytes(pickle.dumps(content))
+
+    rows = memory_allocations(read_snapshot(path)).select("size", "category")
+
+    assert {round(size / MIB): name for size, name in rows.iter_rows()} == {
+        8: "activations",
+        3: "gradients",
+        2: "temporaries",
+        1: "temporaries",
+    }
 
 
 def test_addresses_that_are_used_again_are_other_lives() -> None:

@@ -38,12 +38,14 @@ def event_phases(snapshot: Snapshot, sources: pl.DataFrame) -> pl.DataFrame:
     """Return the step and phase of each event; ``EVENT_PHASES`` has the columns.
 
     What the stack says counts first, then the regions around. An event that neither
-    says anything of belongs to the phase before it.
+    says anything of belongs to the phase before it. Where stacks have Python's frames
+    alone, an allocation without a stack is one of autograd's threads, which run none.
     """
     marks = _marks(snapshot)
     rows = (
-        snapshot.events.select("device", "ts", "stack", event="id")
+        snapshot.events.select("device", "ts", "stack", "action", event="id")
         .join(_by_stack(sources), on="stack", how="left", maintain_order="left")
+        .with_columns(by_stack=_by_stack_or_none(snapshot))
         .with_columns(region=_region(snapshot.events["ts"], marks))
         .with_columns(
             told=pl.coalesce("by_stack", "region", _also_forward()).cast(_PHASE)
@@ -68,6 +70,14 @@ def _by_stack(sources: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("backward"))
     )
     return sources.select("stack", "forward", by_stack=phase)
+
+
+def _by_stack_or_none(snapshot: Snapshot) -> pl.Expr:
+    in_python = pl.col("line") > 0
+    if snapshot.frames.is_empty() or not snapshot.frames.select(in_python.all()).item():
+        return pl.col("by_stack")
+    alone = pl.col("stack").is_null() & (pl.col("action") == "alloc")
+    return pl.when(alone).then(pl.lit("backward")).otherwise("by_stack")
 
 
 def _also_forward() -> pl.Expr:
