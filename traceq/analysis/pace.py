@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.analysis.replay import Pace
+from traceq.analysis.replay import AS_RECORDED, Pace
 
 if TYPE_CHECKING:
     from traceq.analysis.replay import Replay
@@ -44,7 +44,11 @@ class Paces:
 def paces(replay: Replay, step_ns: float | None = None) -> Paces:
     """Return the paces at which the replay takes as long as a step really does."""
     if not step_ns:
-        return Paces(Pace(), Pace(_LEAST), Pace(_MOST), measured=False)
+        # Slower than it was while recorded the host is not.
+        slow = min(
+            (Pace(_MOST), AS_RECORDED), key=lambda pace: replay.run(pace=pace).step_ns
+        )
+        return Paces(Pace(), Pace(_LEAST), slow, measured=False)
     by_gpu = replay.run(pace=Pace(host=0)).step_ns
     if by_gpu < _GPU_BOUND * step_ns:
         likely, fast, slow = (

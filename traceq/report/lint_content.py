@@ -102,7 +102,8 @@ def _time_cost(finding: Finding, outcome: Outcome) -> str:
         )
     text = f"saves {time(finding.cost_ns)}/step ({share(finding.cost_ns, step)})"
     if finding.most_ns - finding.least_ns > _VAGUE * finding.cost_ns:
-        text += f", {time(finding.least_ns)} to {time(finding.most_ns)}"
+        least = time(finding.least_ns) if finding.least_ns else "nothing"
+        text += f", {least} to {time(finding.most_ns)}"
     return text
 
 
