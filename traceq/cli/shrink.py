@@ -234,8 +234,8 @@ def _report(folder: Path, shrunk: Shrunk, max_kb: int, *, named: bool) -> str:
                 f"  that is more than {max_kb} kB, and what is left is needed:"
             )
             lines += [
-                f"  without {what} this would be lost: {printable('; '.join(lost))}"
-                for what, lost in shrunk.stays.items()
+                f"  without {what}: {printable('; '.join(changes))}"
+                for what, changes in shrunk.stays.items()
             ]
     count = len(shrunk.seen.findings)
     findings = "1 finding" if count == 1 else f"{count} findings"

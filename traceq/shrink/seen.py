@@ -48,16 +48,21 @@ class Seen:
         )
         return mine == theirs and self.skipped == other.skipped
 
-    def lost(self, other: Seen) -> list[str]:
-        """Say what is found here and not so in another."""
-        there = set(other.findings)
-        lines = [
-            f"{one.code} at {_place(one)}" for one in self.findings if one not in there
+    def changes(self, other: Seen) -> list[str]:
+        """Say what is found here and not so in another, or there and not here."""
+        mine = {one.fingerprint: one for one in self.findings}
+        theirs = {one.fingerprint: one for one in other.findings}
+        lines = [f"{_place(mine[mark])} is lost" for mark in mine if mark not in theirs]
+        lines += [
+            f"{_place(theirs[mark])} is new" for mark in theirs if mark not in mine
         ]
-        rules = sorted(other.skipped - self.skipped)
-        if rules:
-            lines.append(f"{', '.join(rules)} could not look any more")
-        return lines or ["the numbers that budgets hold"]
+        if not lines:
+            there = set(other.findings)
+            changed = [one for one in self.findings if one not in there]
+            lines = [f"{_place(one)} is another" for one in changed]
+        if rules := sorted(other.skipped - self.skipped):
+            lines.append(f"{', '.join(rules)} cannot look")
+        return lines or ["budgets are not kept"]
 
 
 @dataclass(frozen=True)
@@ -123,4 +128,5 @@ class Looker:
 
 
 def _place(one: Expected) -> str:
-    return f"{one.file}:{one.line}" if one.file else one.module or "no known place"
+    where = f"{one.file}:{one.line}" if one.file else one.module
+    return f"{one.code} at {where}" if where else one.code

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 # How many steps to try before keeping all of them.
-_STEPS = (2, 3, 5)
+_STEPS = (2, 3, 5, 10, 20)
 OTHER_STEPS = "events of other steps"
 # What is found in a trace of a single step, only because it is one.
 _SINGLE = "TRC002"
@@ -66,7 +66,7 @@ class Shrunk:
     dropped: dict[str, int] = field(default_factory=dict)
     """How many events went, by what they were."""
     stays: dict[str, list[str]] = field(default_factory=dict)
-    """What could not go, and what would be lost without it."""
+    """What could not go, and what would be otherwise without it."""
 
 
 def shrink(
@@ -105,8 +105,8 @@ def shrink(
         raise UsageError(msg)
     start = looker.look(written.json() if written else None)
     if before.findings != start.findings:
-        lost = "; ".join(before.lost(start))
-        msg = f"{name} cannot be shrunk: what may be private is needed for {lost}"
+        lost = "; ".join(before.changes(start))
+        msg = f"{name} cannot be shrunk: without what may be private, {lost}"
         raise UsageError(msg)
     if written is None or loaded is None:
         return Shrunk(None, snapshot, lines, start, loaded)
@@ -166,7 +166,7 @@ class _Work:
         smaller = self.trace.keeping(pl.lit(~gone))
         seen = self.looker.look(smaller.json())
         if seen != self.seen:
-            self.stays[cut.what] = self.seen.lost(seen)
+            self.stays[cut.what] = self.seen.changes(seen)
             return False
         self.stays.pop(cut.what, None)
         self.dropped[cut.what] = self.dropped.get(cut.what, 0) + int(gone.sum())
@@ -188,5 +188,5 @@ class _Work:
                 self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + gone
                 self.trace, self.seen, self.steps = smaller, seen, count
                 return True
-            self.stays[f"steps before the last {count}"] = self.seen.lost(seen)
+            self.stays[f"steps before the last {count}"] = self.seen.changes(seen)
         return False
