@@ -35,9 +35,8 @@ class GraphRerecording(Rule):
     Looks for compiled code that sets up a graph for a shape it has not seen
     (``cudagraphify.get_container``) or records one (``CUDAGraphNode.record``,
     ``cudaStreamBeginCapture``) after warm-up: in a step that compiles nothing and is
-    not just the first of the trace. With shapes it names the inputs that change. The
-    cost is the time of the calls that did it, less that of their kernels, which a
-    replay needs as well.
+    not just the first of the trace. With shapes it names the inputs that change. What
+    goes is the host's time in the calls that did it; their kernels stay.
 
     ## Why is this bad?
 

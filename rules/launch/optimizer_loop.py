@@ -52,8 +52,8 @@ class OptimizerLoop(Rule):
     Looks into ``Optimizer.step#…`` regions whose operators that use the GPU all handle
     one tensor each, none of them many (``aten::_foreach_*``, ``aten::_fused_*``), and
     counts how often most of them are called: that is the number of parameters. Of the
-    host's time for the step, three quarters are counted as cost where the optimizer has
-    a fused form and a half where it has not; of the kernels' time a half.
+    host's time for the step, three quarters go where the optimizer has a fused form and
+    a half where it has not; of the kernels' time a half.
 
     ## Why is this bad?
 

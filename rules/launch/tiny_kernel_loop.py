@@ -61,8 +61,9 @@ class TinyKernelLoop(Rule):
     backward. Loops whose kernels are tiny, and take less time than the host needs to
     launch them, are reported, by the function they are in. Loops of a mixture of
     experts are recognised by what they do: pick tokens, run a layer, add the result.
-    Without stacks only loops are seen that wait for the GPU in each round. The cost
-    is the host's time in the loop.
+    Without stacks only loops are seen that wait for the GPU in each round. What goes
+    is the host's time in the loop and in its backward, and for experts that part of
+    the optimizer's which is for their weights; the kernels stay.
 
     ## Why is this bad?
 

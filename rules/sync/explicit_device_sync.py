@@ -33,8 +33,7 @@ class ExplicitDeviceSync(Rule):
     Looks for blocking calls (``cudaDeviceSynchronize``, ``cudaStreamSynchronize``,
     ``cudaEventSynchronize``) outside of operators, on a thread that launches work,
     as ``torch.cuda.synchronize()`` makes them. The one with which the profiler itself
-    ends is not reported. The cost is the lesser of the wait and of the time that the
-    GPU idles after it.
+    ends is not reported. What goes is the wait: the host runs ahead instead.
 
     ## Why is this bad?
 

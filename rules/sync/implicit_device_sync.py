@@ -99,9 +99,8 @@ class ImplicitDeviceSync(Rule):
     step is open. A value that is on the CPU already costs nothing and is not reported;
     nor is the wait with which the profiler itself ends, nor those of the allocator, of
     compiling, and of recording CUDA graphs. Large copies from pageable memory to the
-    GPU are CPY003's, with their waits. The cost is the lesser of the wait and of
-    the time that the GPU idles then: without the wait its next work could begin by so
-    much earlier.
+    GPU are CPY003's, with their waits. What goes is the wait: the host runs ahead
+    instead, and the GPU's next work is launched while it is still busy.
 
     ## Why is this bad?
 
