@@ -115,6 +115,33 @@ def test_a_step_that_leaves_something_behind_is_said_with_its_line(
     assert "each leaves 16.0 MiB behind: 16.0 MiB at train.py:7 main" in text
 
 
+def test_an_allocation_that_was_refused_is_said_with_its_line(tmp_path: Path) -> None:
+    drawing = """
+        train.py:7 main     [16M
+        oom train.py:9 main        [512M of 1G]
+    """
+
+    text = " ".join(traceq("memory", drawn(tmp_path, drawing)).out.split())
+
+    assert "Refused 512 MiB at train.py:9 main, with " in text
+    assert "1.00 GiB free on the device" in text
+
+
+def test_of_alike_allocations_those_that_stay_are_told_from_those_that_go(
+    tmp_path: Path,
+) -> None:
+    drawing = "train.py:7 main [16M     ]\ntrain.py:7 main [16M"
+
+    rows = json.loads(
+        traceq("memory", drawn(tmp_path, drawing), "--format", "json").out
+    )["devices"][0]["largest"]
+
+    assert sorted((row["count"], row["to_the_end"]) for row in rows) == [
+        (1, False),
+        (1, True),
+    ]
+
+
 def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pickle"
     broken.write_bytes(b"\x80\x04}")

@@ -13,6 +13,7 @@ from traceq.analysis.memory_fragments import blocks_at, free_pieces
 from traceq.analysis.memory_growth import memory_growth
 from traceq.analysis.memory_lifetimes import live_at
 from traceq.analysis.memory_modules import modules
+from traceq.analysis.memory_oom import failures
 from traceq.analysis.memory_phases import event_phases
 from traceq.analysis.memory_stacks import stack_sources
 from traceq.analysis.memory_timeline import category_curves
@@ -74,6 +75,8 @@ class MemorySummary:
     """For each ``step`` the ``highest`` and ``lowest`` of what was allocated."""
     growth: pl.DataFrame
     """What each step leaves behind, as ``memory_growth`` says."""
+    failures: pl.DataFrame
+    """Allocations that failed, as ``failures`` says."""
     fragmentation: Fragmentation
     settings: dict[str, str]
     phases: pl.DataFrame
@@ -99,8 +102,10 @@ def summarise_memory(
     if trace is not None:
         found = modules(allocations, trace)
         allocations = allocations.with_columns(module=found)
-    phases = event_phases(snapshot, stack_sources(snapshot))
+    sources = stack_sources(snapshot)
+    phases = event_phases(snapshot, sources)
     curve = memory_curve(snapshot)
+    failed = failures(snapshot, curve, sources)
     growth = memory_growth(allocations, curve, phases)
     peaks = memory_peaks(curve).filter(pl.col("most_reserved") > 0)
     for peak in peaks.iter_rows(named=True):
@@ -119,6 +124,7 @@ def summarise_memory(
             largest=_largest(live),
             steps=_steps(own_curve, phases),
             growth=growth.filter(here),
+            failures=failed.filter(here),
             fragmentation=_fragmentation(snapshot, own, peak),
             settings=dict(snapshot.settings.iter_rows()),
             phases=phases,
@@ -178,15 +184,15 @@ def _main_category() -> pl.Expr:
 
 def _largest(live: pl.DataFrame) -> pl.DataFrame:
     """Return the allocations by size, alike ones in one row."""
-    alike = ["size", "category", "sure", "stack", "phase", "free_phase"]
+    alike = ["size", "category", "sure", "stack", "phase", "free_phase", "to_the_end"]
     kept = (pl.col("free_step") - pl.col("step")).max()
     return (
-        live.group_by(alike, maintain_order=True)
+        live.with_columns(to_the_end=pl.col("free").is_null())
+        .group_by(alike, maintain_order=True)
         .agg(
             pl.col(*_PLACE, "chain", "op", "node").first(),
             count=pl.len(),
             from_before=pl.col("alloc").is_null().any(),
-            to_the_end=pl.col("free").is_null().any(),
             steps=kept,
             lived=(pl.col("free_ts") - pl.col("alloc_ts")).max(),
         )

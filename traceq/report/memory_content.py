@@ -116,6 +116,8 @@ def _facts(summary: MemorySummary) -> Iterator[tuple[str, str]]:
         yield "Run", " · ".join(parts)
     yield "Recorded", _recorded(summary)
     yield "Peak", _peak(summary)
+    if summary.failures.height:
+        yield "Refused", _refused(summary)
     yield "Sure", _sure(summary)
     yield "Steps", _steps(summary)
     yield "Reserved", _reserved(summary)
@@ -170,6 +172,23 @@ def _moment(summary: MemorySummary) -> str:
     parts = [phase] if phase else []
     parts += [f"step {step}"] if step is not None else []
     return " of ".join(parts)
+
+
+def _refused(summary: MemorySummary) -> str:
+    """Say what of the memory that was asked for could not be had."""
+    parts = []
+    for row in summary.failures.tail(_MOST_GROWTH).iter_rows(named=True):
+        where = place(row["file"], row["line"], row["function"])
+        free = row["reserved"] - row["allocated"]
+        parts.append(
+            f"{units.size(row['asked'])}"
+            + (f" at {where}" if where else "")
+            + f", with {units.size(free)} reserved and free and"
+            f" {units.size(row['device_free'])} free on the device"
+        )
+    count = summary.failures.height
+    more = f" (the last of {count:,})" if count > len(parts) else ""
+    return "; ".join(parts) + f"{more}; traceq lint says why it did not fit"
 
 
 def _sure(summary: MemorySummary) -> str:
@@ -242,7 +261,7 @@ def _waiting(summary: MemorySummary) -> str:
         )
     if found.beside:
         holders = [
-            f"{row['category']}"
+            (row["category"] if row["category"] != "unknown" else "others")
             + (f" of {where}" if (where := _where(row)) else "")
             + f" ({units.size(row['held'])})"
             for row in found.holders.head(_MOST_HOLDERS).iter_rows(named=True)
@@ -412,11 +431,15 @@ def lifetime(row: dict[str, Any]) -> str:
     """Say from when to when an allocation lived."""
     if row["from_before"] and row["to_the_end"]:
         return "all the time"
-    begin = "before" if row["from_before"] else row["phase"] or "?"
+    begin = "before" if row["from_before"] else row["phase"]
     if row["to_the_end"]:
-        return f"{begin} to the end"
-    end = row["free_phase"] or "?"
+        return f"{begin} to the end" if begin else "to the end"
+    parts = []
+    end = row["free_phase"]
+    if begin and end:
+        parts.append(f"in {begin}" if begin == end else f"{begin} to {end}")
     if row["steps"]:
-        end += f", {row['steps']} step{'s' if row['steps'] > 1 else ''} on"
-    text = f"{begin} to {end}" if begin != end else f"in {begin}"
-    return f"{text}, {units.time(row['lived'])}" if row["lived"] is not None else text
+        parts.append(f"{row['steps']} step{'s' if row['steps'] > 1 else ''} on")
+    if row["lived"] is not None:
+        parts.append(units.time(row["lived"]))
+    return ", ".join(parts) or "-"

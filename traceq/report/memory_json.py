@@ -97,6 +97,7 @@ def _device(summary: MemorySummary) -> dict[str, Any]:
             row | {"chain": chain_of(row["chain"]) if row["chain"] else []}
             for row in summary.growth.drop("device", "stack").to_dicts()
         ],
+        "failures": summary.failures.drop("device", "chain").to_dicts(),
         "fragmentation": {
             "rounding": found.rounding,
             "beside_tensors": found.beside,
