@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
+import random
 import re
 import shutil
 from html.parser import HTMLParser
@@ -217,6 +219,45 @@ def test_hostile_names_are_harmless_in_every_format(form: str, tmp_path: Path) -
     assert answer.status == 0
     assert "\x1b" not in answer.out
     assert form != "markdown" or "<script>" not in answer.out
+
+
+def odd(content: dict[str, Any], dice: random.Random) -> None:
+    """Change a history as no allocator would write it, but a file might have it."""
+    trace = content["device_traces"][0]
+    for _ in range(dice.choice([1, 5, 40])):
+        event, at = dice.choice(trace), dice.randrange(len(trace))
+        change = dice.choice(["drop", "repeat", "action", "segment", "value", "stack"])
+        if change == "drop":
+            trace.remove(event)
+        elif change == "repeat":
+            trace.insert(at, dict(event))
+        elif change == "action":
+            event["action"] = dice.choice(["alloc", "free_completed", "oom", "other"])
+        elif change == "segment" and content["segments"]:
+            del content["segments"][dice.randrange(len(content["segments"]))]
+        elif change == "stack":
+            event["frames"] = [{"filename": "", "line": 0, "name": ""}]
+        else:
+            key = dice.choice(["addr", "size", "stream", "time_us"])
+            event[key] = dice.choice([0, -1, 1 << 40] + [None] * (key != "size"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_histories_that_make_no_sense_are_shown_or_refused(
+    seed: int, tmp_path: Path
+) -> None:
+    packed = gzip.decompress(FIXTURE.read_bytes())
+    content = pickle.loads(packed)  # noqa: S301 - our own
+    del content["device_traces"][0][300:]
+    odd(content, random.Random(seed))  # noqa: S311 - the same each time
+    path = tmp_path / "odd.pickle"
+    path.write_bytes(pickle.dumps(content))
+
+    for form in ("text", "json", "markdown"):
+        answer = traceq("memory", path, "--format", form)
+        assert "fault in traceq" not in answer.err
+        assert answer.status in (0, 2)
+    assert "fault" not in traceq("memory", path, "--html", tmp_path / "odd.html").err
 
 
 # Run folders.

@@ -180,12 +180,11 @@ def _refused(summary: MemorySummary) -> str:
     for row in summary.failures.tail(_MOST_GROWTH).iter_rows(named=True):
         where = place(row["file"], row["line"], row["function"])
         free = row["reserved"] - row["allocated"]
-        parts.append(
-            f"{units.size(row['asked'])}"
-            + (f" at {where}" if where else "")
-            + f", with {units.size(free)} reserved and free and"
-            f" {units.size(row['device_free'])} free on the device"
-        )
+        text = units.size(row["asked"]) + (f" at {where}" if where else "")
+        text += f", with {units.size(free)} reserved and free"
+        if row["device_free"] is not None:
+            text += f" and {units.size(row['device_free'])} free on the device"
+        parts.append(text)
     count = summary.failures.height
     more = f" (the last of {count:,})" if count > len(parts) else ""
     return "; ".join(parts) + f"{more}; traceq lint says why it did not fit"
