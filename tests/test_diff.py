@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from diffing import causes, diff_of, drawn_diff, half
 
-from traceq.diff.causes import ALL_OVER
 from traceq.diff.compare import compare
+from traceq.diff.kinds import ALL_OVER
 from traceq.diff.steps import Step, significant, typical
 from traceq.loading import load
 from traceq.report.diff_content import headline

@@ -96,7 +96,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         typer.Option(
             help=(
                 "Exit 1 where something grew by more than this:"
-                " slower:5%,launches:+10,memory:+2%,new-findings; also busy, idle,"
+                " slower:5%, launches:+10, memory:+2%, new-findings; also busy, idle,"
                 " kernels, waits, copies."
             ),
             metavar="LIMITS",
@@ -206,6 +206,10 @@ def compared(
         outcome = lint([recording], rules, config).outcomes[0]
         return examine(recording, outcome) if recording.trace else outcome
 
+    for path in paths:
+        if not path.exists():
+            # Said before the other one is read, which may take long.
+            _recording(path, None, cache=cache)
     with ThreadPoolExecutor(1) as beside:
         before = _recording(paths[0], steps[0], cache=cache)
         waiting = beside.submit(looked_at, before)

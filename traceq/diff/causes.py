@@ -6,48 +6,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import polars as pl
-
 from traceq.analysis.bound import INFLATION
 from traceq.diff.align import aligned
-from traceq.diff.groups import NUMBERS, OPTIMIZER
-from traceq.diff.kernels import family
+from traceq.diff.groups import NUMBERS
+from traceq.diff.kinds import Kind, differ, first, key_of, kind_of, ranked, where_of
 from traceq.finding import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from traceq.diff.groups import Parts
-    from traceq.diff.steps import Step
+    import polars as pl
 
-Kind = Literal[
-    "dtype",
-    "casts",
-    "kernel",
-    "fused",
-    "calls",
-    "shapes",
-    "added",
-    "removed",
-    "replaced",
-    "compiled",
-    "same kernels",
-    "launches",
-    "same launches",
-    "compiling",
-    "loading data",
-    "recording CUDA graphs",
-    "allocating memory",
-    "outside operators",
-    "not in the trace",
-]
-ALL_OVER: tuple[Kind, ...] = ("same kernels", "same launches", "outside operators")
-"""Kinds that are no change of the program: it does the same, in another time."""
+    from traceq.diff.groups import Parts
+    from traceq.diff.scale import Scale
 
 _END = "the end of the step"
-# A count that changes by less is that of a step with more work than another.
-_LEAST_COUNT = 0.5
-_LEAST_SHARE = 0.1
 _MOST_DETAILS = 4
 
 
@@ -101,38 +74,6 @@ class Cause:
     def mostly(self) -> Used:
         """The side on which it takes longer, and so the one to look at."""
         return max(self.before, self.after, key=lambda used: used.ns)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What recorded times stand for, in a step that takes as long as it does.
-
-    The GPU takes as long without the profiler as with it, so it is the idle time that
-    makes up the difference.
-    """
-
-    busy: float
-    idle: float
-    missing: float
-    """Idle time of the step of which the trace has none."""
-    sure: float
-    """The share of idle time that is there even if recording stacks tripled it."""
-
-
-def scale_of(parts: Parts, step: Step, *, stacks: bool) -> Scale:
-    """Return how to scale the parts for them to add up to the step."""
-    busy = float(parts.rows["busy"].sum())
-    idle = float(parts.rows.select(pl.col("late").sum() + pl.col("dry").sum()).item())
-    idle += sum(parts.special.values())
-    if step.ns <= busy:
-        return Scale(step.ns / busy if busy else 0.0, 0.0, 0.0, 1.0)
-    left = step.ns - busy
-    sure = 1.0
-    if stacks and not step.measured:
-        sure = max(0.0, step.ns / INFLATION - busy) / left
-    if not idle:
-        return Scale(1.0, 0.0, left, sure)
-    return Scale(1.0, left / idle, 0.0, sure)
 
 
 def causes_of(
@@ -245,19 +186,11 @@ def _used(shares: Iterable[_Share]) -> Used:
         kernels=counts["kernels"],
         launches=counts["launches"],
         waits=counts["waits"],
-        dtype=_first(formats) or "",
-        names=tuple((name, runs[name]) for name, _ in _ranked(names)),
-        ops=tuple(op for op, _ in _ranked(ops)),
-        place=_first(places) or Place(),
+        dtype=first(formats) or "",
+        names=tuple((name, runs[name]) for name, _ in ranked(names)),
+        ops=tuple(op for op, _ in ranked(ops)),
+        place=first(places) or Place(),
     )
-
-
-def _ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
-    return sorted(counter.items(), key=lambda one: (-one[1], repr(one[0])))
-
-
-def _first(counter: Counter[Any]) -> Any:  # noqa: ANN401 - what was counted
-    return _ranked(counter)[0][0] if counter else None
 
 
 def _place(row: Mapping[str, Any]) -> Place:
@@ -292,22 +225,16 @@ def _shares(
             for at, side in enumerate(rows)
         )
         if busy[0].ns or busy[1].ns:
-            kind = _kind(how, rows, used, counts)
-            yield _key(kind, match, rows, used), kind, on, busy
+            kind = kind_of(how, rows, used, counts)
+            yield key_of(kind, match, rows, used), kind, on, busy
         idle = tuple(
             _share(side, (), counts[at], scales[at], ("late", "dry"))
             for at, side in enumerate(rows)
         )
-        if any(_differ(counts, name) for name in ("launches", "waits")):
-            yield ("launches", *_where(rows)), "launches", "idle", idle
+        if any(differ(counts, name) for name in ("launches", "waits")):
+            yield ("launches", *where_of(rows)), "launches", "idle", idle
         elif idle[0].ns or idle[1].ns:
             yield ("same launches",), "same launches", "idle", idle
-
-
-def _differ(counts: list[dict[str, float]], name: str) -> bool:
-    before, after = (side[name] for side in counts)
-    least = max(_LEAST_COUNT, _LEAST_SHARE * max(before, after))
-    return abs(after - before) >= least
 
 
 def _numbered(side: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
@@ -343,80 +270,3 @@ def _share(
         kernels=tuple(kernels),
         counts=counts,
     )
-
-
-def _kind(
-    how: str,
-    rows: list[list[dict[str, Any]]],
-    used: list[list[dict[str, Any]]],
-    counts: list[dict[str, float]],
-) -> Kind:
-    """Say what happened to a part of the program that the GPU works for."""
-    role = (rows[0] or rows[1])[0]["role"]
-    formats = [_first(_times(side, "dtype")) for side in used]
-    main = [family(_first(_times(side, "name")) or "") for side in used]
-    there = [{family(kernel["name"]) for kernel in side} for side in used]
-    fewer = _differ(counts, "kernels")
-    moved = any(name.startswith("Mem") for name in main)
-    kind: Kind = "same kernels"
-    if role == "cast":
-        # As many casts as before are no change, however long they take.
-        kind = "casts" if fewer else "same kernels"
-    elif how == "replaced":
-        kind = "replaced"
-    elif how == "compiled":
-        kind = "compiled"
-    elif how == "alone":
-        kind = "removed" if rows[0] else "added"
-    elif all(formats) and formats[0] != formats[1] and not moved:
-        kind = "dtype"
-    elif main[0] not in there[1] or main[1] not in there[0]:
-        kind = "kernel"
-    elif _differ(counts, "calls"):
-        kind = "calls"
-    elif fewer:
-        kind = "fused"
-    elif how == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
-        kind = "shapes"
-    return kind
-
-
-def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:
-    return {row["shapes"] for row in rows}
-
-
-def _times(kernels: Iterable[Mapping[str, Any]], column: str) -> Counter[Any]:
-    found: Counter[Any] = Counter()
-    for kernel in kernels:
-        found[kernel[column]] += kernel["busy"]
-    return found
-
-
-def _key(
-    kind: Kind,
-    match: int,
-    rows: list[list[dict[str, Any]]],
-    used: list[list[dict[str, Any]]],
-) -> tuple[object, ...]:
-    """Return what the parts of one cause have in common."""
-    if kind in ("casts", "compiled", *ALL_OVER):
-        # Collectives take as long as the slowest rank lets them.
-        what = _first(_times([*used[0], *used[1]], "kind"))
-        return (kind, kind == "same kernels" and what == "communication")
-    if kind == "dtype":
-        # A number format is chosen for the whole model, not for a line.
-        both = [_first(_times(side, "dtype")) for side in used]
-        return (kind, *both, _first(_times(used[0], "kind")))
-    if kind == "replaced":
-        return (kind, match)
-    ops = {row["op"] for side in rows for row in side}
-    return (kind, *_where(rows), *sorted(ops))
-
-
-def _where(rows: list[list[dict[str, Any]]]) -> tuple[object, ...]:
-    row = (rows[0] or rows[1])[0]
-    if row["op"] == OPTIMIZER:
-        return (OPTIMIZER,)
-    if row["file"]:
-        return (row["file"], row["function"])
-    return (row["module"],) if row["module"] else ()

@@ -9,11 +9,13 @@ import polars as pl
 
 from traceq.analysis.memory_diff import MemoryDiff, memory_diff
 from traceq.diff.calls import Calls, calls_of, compare_calls
-from traceq.diff.causes import ALL_OVER, Cause, causes_of, scale_of
+from traceq.diff.causes import Cause, causes_of
 from traceq.diff.findings import FindingChanges, compare_findings
 from traceq.diff.groups import parts_of
 from traceq.diff.headline import Bottleneck, Metric, bottleneck, metrics, numbers_of
+from traceq.diff.kinds import ALL_OVER
 from traceq.diff.notes import notes_of
+from traceq.diff.scale import scale_of
 from traceq.diff.spent import SPECIAL
 from traceq.diff.steps import Step, significant, steps_of, typical
 from traceq.errors import InputError
@@ -21,8 +23,8 @@ from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
     from traceq.analysis.steady import Steady
-    from traceq.diff.causes import Scale
     from traceq.diff.groups import Parts
+    from traceq.diff.scale import Scale
     from traceq.lint.engine import Outcome
     from traceq.recording import Recording
     from traceq.trace import Trace

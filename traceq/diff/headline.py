@@ -14,8 +14,8 @@ from traceq.analysis.memory import peak_memory
 if TYPE_CHECKING:
     from traceq.analysis.bound import Bound
     from traceq.analysis.steady import Steady
-    from traceq.diff.causes import Scale
     from traceq.diff.groups import Parts
+    from traceq.diff.scale import Scale
     from traceq.diff.steps import Step
     from traceq.trace import Trace
 

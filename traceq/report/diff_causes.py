@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.diff.causes import ALL_OVER
 from traceq.diff.groups import REGION
+from traceq.diff.kinds import ALL_OVER
 from traceq.lint.words import counted, listed
 from traceq.report.columns import cut_middle
 from traceq.report.text import place as written_place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.diff.causes import ALL_OVER
+from traceq.diff.kinds import ALL_OVER
 from traceq.lint.words import counted, listed
 from traceq.report import lint_content
 from traceq.report.diff_causes import (

@@ -1,0 +1,135 @@
+"""What happened to a part of the program, and which parts it happened to alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from traceq.diff.groups import OPTIMIZER
+from traceq.diff.kernels import family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Kind = Literal[
+    "dtype",
+    "casts",
+    "kernel",
+    "fused",
+    "calls",
+    "shapes",
+    "added",
+    "removed",
+    "replaced",
+    "compiled",
+    "same kernels",
+    "launches",
+    "same launches",
+    "compiling",
+    "loading data",
+    "recording CUDA graphs",
+    "allocating memory",
+    "outside operators",
+    "not in the trace",
+]
+ALL_OVER: tuple[Kind, ...] = ("same kernels", "same launches", "outside operators")
+"""Kinds that are no change of the program: it does the same, in another time."""
+
+# A count that changes by less is that of a step with more work than another.
+_LEAST_COUNT = 0.5
+_LEAST_SHARE = 0.1
+
+
+def ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
+    """Return what was counted, most first, in an order that is always the same."""
+    return sorted(counter.items(), key=lambda one: (-one[1], repr(one[0])))
+
+
+def first(counter: Counter[Any]) -> Any:  # noqa: ANN401 - what was counted
+    """Return what there is most of, if there is anything."""
+    return ranked(counter)[0][0] if counter else None
+
+
+def differ(counts: list[dict[str, float]], name: str) -> bool:
+    """Return whether there are more or fewer of something than before."""
+    before, after = (side[name] for side in counts)
+    least = max(_LEAST_COUNT, _LEAST_SHARE * max(before, after))
+    return abs(after - before) >= least
+
+
+def kind_of(
+    how: str,
+    rows: list[list[dict[str, Any]]],
+    used: list[list[dict[str, Any]]],
+    counts: list[dict[str, float]],
+) -> Kind:
+    """Say what happened to a part of the program that the GPU works for."""
+    role = (rows[0] or rows[1])[0]["role"]
+    formats = [first(_times(side, "dtype")) for side in used]
+    main = [family(first(_times(side, "name")) or "") for side in used]
+    there = [{family(kernel["name"]) for kernel in side} for side in used]
+    fewer = differ(counts, "kernels")
+    moved = any(name.startswith("Mem") for name in main)
+    kind: Kind = "same kernels"
+    if role == "cast":
+        # As many casts as before are no change, however long they take.
+        kind = "casts" if fewer else "same kernels"
+    elif how == "replaced":
+        kind = "replaced"
+    elif how == "compiled":
+        kind = "compiled"
+    elif how == "alone":
+        kind = "removed" if rows[0] else "added"
+    elif all(formats) and formats[0] != formats[1] and not moved:
+        kind = "dtype"
+    elif main[0] not in there[1] or main[1] not in there[0]:
+        kind = "kernel"
+    elif differ(counts, "calls"):
+        kind = "calls"
+    elif fewer:
+        kind = "fused"
+    elif how == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
+        kind = "shapes"
+    return kind
+
+
+def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:
+    return {row["shapes"] for row in rows}
+
+
+def _times(kernels: Iterable[Mapping[str, Any]], column: str) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for kernel in kernels:
+        found[kernel[column]] += kernel["busy"]
+    return found
+
+
+def key_of(
+    kind: Kind,
+    match: int,
+    rows: list[list[dict[str, Any]]],
+    used: list[list[dict[str, Any]]],
+) -> tuple[object, ...]:
+    """Return what the parts of one cause have in common."""
+    if kind in ("casts", "compiled", *ALL_OVER):
+        # Collectives take as long as the slowest rank lets them.
+        what = first(_times([*used[0], *used[1]], "kind"))
+        return (kind, kind == "same kernels" and what == "communication")
+    if kind == "dtype":
+        # A number format is chosen for the whole model, not for a line.
+        both = [first(_times(side, "dtype")) for side in used]
+        return (kind, *both, first(_times(used[0], "kind")))
+    if kind == "replaced":
+        return (kind, match)
+    ops = {row["op"] for side in rows for row in side}
+    return (kind, *where_of(rows), *sorted(ops))
+
+
+def where_of(rows: list[list[dict[str, Any]]]) -> tuple[object, ...]:
+    """Return what rows of one place share: the function, else the modules."""
+    row = (rows[0] or rows[1])[0]
+    if row["op"] == OPTIMIZER:
+        return (OPTIMIZER,)
+    if row["file"]:
+        return (row["file"], row["function"])
+    return (row["module"],) if row["module"] else ()
