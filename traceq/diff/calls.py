@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from traceq.analysis.steady import Steady
     from traceq.trace import Trace
 
+# Marks of torch.compile, which have names of their own in every run.
+_COMPILER = r"compile_id=|^## Call CompiledFxGraph|\(dynamo_timed\)$"
+
 
 @dataclass(frozen=True)
 class Calls:
@@ -38,7 +41,7 @@ def calls_of(trace: Trace, part: Steady) -> pl.DataFrame:
             .with_columns(pl.col("name").cast(pl.String))
             for table in (outermost, regions)
         ]
-    ).filter(~pl.col("name").str.contains(REGION))
+    ).filter(~pl.col("name").str.contains(f"{REGION}|{_COMPILER}"))
     return (
         found.with_columns(name=plain_op(pl.col("name")))
         .group_by("name")

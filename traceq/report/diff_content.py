@@ -36,6 +36,8 @@ _OF_CHANGE = 0.1
 _MOST_CAUSES = 10
 _MOST_CALLS = 6
 _NOT_SURE = 0.34
+# From so many percent on it is easier to say how many times as much.
+_TIMES_OVER = 1000
 
 _TITLES = {
     "step": "step",
@@ -94,7 +96,7 @@ def headline(diff: Diff) -> str:
             f" ({_percent(change, busy.before or 0)}), {time(busy.before or 0)} ->"
             f" {time(busy.after or 0)}"
         )
-        return f"{text}{_mostly(diff, change)}; the length of the step is unclear"
+        return f"{text}{_mostly(diff, change)}; how that changes the step is unclear"
     change = after - before
     text = (
         f"{time(abs(change))} a step {diff.verdict}{recorded}"
@@ -127,6 +129,8 @@ def _percent(change: float, before: float) -> str:
     if not before:
         return "from nothing" if change else "0%"
     percent = 100 * change / before
+    if percent >= _TIMES_OVER:
+        return f"×{1 + change / before:,.0f}"
     return f"{percent:+.1f}%" if abs(percent) < 10 else f"{percent:+.0f}%"  # noqa: PLR2004 - digits
 
 
