@@ -218,8 +218,11 @@ def _host(
             work["at"],
         ]
     )
-    inside = moments.is_between(*window.select(pl.min("start"), pl.max("end")).row(0))
-    moments = moments.filter(inside).unique().sort()
+    begin, end = window.select(pl.min("start"), pl.max("end")).row(0)
+    # Of a host that does nothing there still is an instant.
+    edges = pl.Series([begin or 0, max(end or 0, (begin or 0) + 1)])
+    inside = moments.is_between(*edges)
+    moments = pl.concat([moments.filter(inside), edges]).unique().sort()
     op = _OP_WITH_STACK if trace.facts.stacks else _OP
     events = ((trace.frames, _FRAME), (trace.ops, op), (trace.runtime, _CALL))
     plain = recorded = pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
