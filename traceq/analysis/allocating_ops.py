@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.owners import named
+from traceq.analysis.owners import named, outermost_ops
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def allocating_ops(trace: Trace) -> pl.DataFrame:
             bytes=pl.lit(None, pl.Int64), cast=pl.lit(value=False)
         )
     else:
-        outermost = nearest(trace.ops["parent"], trace.ops["parent"].is_null())
+        outermost = outermost_ops(trace)
         roots = outermost.gather(taken["op"])
         cast = (
             nearest(trace.ops["parent"], named(trace.ops, _CASTS))

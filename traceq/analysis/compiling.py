@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.memo import once_a_trace
+from traceq.analysis.owners import outermost_ops
 from traceq.analysis.steady import in_steps
-from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
     from traceq.analysis.steady import Steady
@@ -30,6 +31,7 @@ _SET_UP = r"^cudagraphify\.get_container( \(dynamo_timed\))?$"
 _RECORD = r"^CUDAGraphNode\.record( \(dynamo_timed\))?$"
 
 
+@once_a_trace
 def compilations(trace: Trace, part: Steady) -> pl.DataFrame:
     """Return the outermost compilations of the steps, as ops with ``compile_id``.
 
@@ -70,6 +72,7 @@ def recordings(trace: Trace, part: Steady) -> pl.DataFrame:
     return in_steps(all_recordings(trace), trace, part)
 
 
+@once_a_trace
 def all_recordings(trace: Trace) -> pl.DataFrame:
     """Return what :func:`recordings` does, of the whole trace."""
     ops = trace.ops
@@ -81,7 +84,7 @@ def all_recordings(trace: Trace) -> pl.DataFrame:
         ],
         how="diagonal",
     )
-    roots = nearest(ops["parent"], ops["parent"].is_null())
+    roots = outermost_ops(trace)
     counts = (
         seen.with_columns(root=roots.gather(seen["id"]))
         .group_by("root")

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.memo import once_a_trace
 from traceq.graph.steps import on_busiest_device
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
 
+@once_a_trace
 def idle_stretches(trace: Trace) -> pl.DataFrame:
     """Return the stretches between the busiest GPU's work: ``start`` and ``end``.
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.norms import grouped
-from traceq.analysis.owners import during, owned, plain_names
-from traceq.graph.nesting import nearest
+from traceq.analysis.owners import during, outermost_ops, owned, plain_names
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -71,7 +70,7 @@ def _spans(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops that have work on the GPU, numbered in their order."""
     ops = trace.ops
-    outermost = nearest(ops["parent"], ops["parent"].is_null())
+    outermost = outermost_ops(trace)
     launched = outermost.gather(kernels["op"].drop_nulls().unique()).unique()
     return (
         ops.filter(ops["id"].is_in(launched.implode()) & ~ops["compiling"])

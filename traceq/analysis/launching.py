@@ -11,8 +11,8 @@ from traceq.analysis.gaps import idle_stretches
 from traceq.analysis.loops import loops
 from traceq.analysis.optimizers import optimizer_steps
 from traceq.analysis.overlap import overlap, spans
+from traceq.analysis.owners import outermost_ops
 from traceq.analysis.steady import in_steps
-from traceq.graph.nesting import nearest
 from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def launching_ops(trace: Trace, part: Steady, rounds: int) -> pl.DataFrame:
     out is what has a name of its own: compiling, recording graphs, loading data, loops
     of so many rounds, and optimizers that update one parameter at a time.
     """
-    roots = nearest(trace.ops["parent"], trace.ops["parent"].is_null())
+    roots = outermost_ops(trace)
     calls = trace.runtime.filter(pl.col("op").is_not_null())
     made = (
         calls.select("call", "kernels", id=roots.gather(calls["op"]))

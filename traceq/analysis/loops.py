@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.gaps import idle_stretches
+from traceq.analysis.memo import once_a_trace
 from traceq.analysis.overlap import overlap
+from traceq.analysis.owners import outermost_ops
 from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest, parents
 
@@ -77,6 +79,7 @@ class Loops:
         return self.spans.filter(*mine)
 
 
+@once_a_trace
 def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
     """Return the loops of at least so many rounds, by the place they are at.
 
@@ -165,7 +168,7 @@ def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
 
 def _work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return what the GPU does for each loop, and how often the host waits for it."""
-    roots = nearest(trace.ops["parent"], trace.ops["parent"].is_null())
+    roots = outermost_ops(trace)
     mine = ops.select(*_LOOP, root="id")
     kernels = trace.kernels.select("dur", root=roots.gather(trace.kernels["op"]))
     waits = trace.runtime.filter(pl.col("call") == "sync")
@@ -211,7 +214,7 @@ def _marks(trace: Trace, part: Steady, fewest: int) -> pl.DataFrame:
 def _launching(trace: Trace, part: Steady) -> pl.DataFrame:
     """Return the outermost ops of the forward that start work on the GPU."""
     calls = trace.runtime.filter(pl.col("op").is_not_null())
-    roots = nearest(trace.ops["parent"], trace.ops["parent"].is_null())
+    roots = outermost_ops(trace)
     used = (
         calls.select(id=roots.gather(calls["op"]), kernels="kernels", call="call")
         .group_by("id")

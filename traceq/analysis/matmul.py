@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.memo import once_a_trace
 from traceq.analysis.owners import plain_names
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _SHAPES = {
 }
 
 
+@once_a_trace
 def products(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels that compute matrix products, with what they compute.
 

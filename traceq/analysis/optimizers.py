@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.memo import once_a_trace
+from traceq.analysis.owners import outermost_ops
 from traceq.analysis.steady import in_steps
-from traceq.graph.nesting import nearest
 from traceq.model.names import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def optimizer_regions(trace: Trace, part: Steady) -> pl.DataFrame:
     return in_steps(named, trace, part)
 
 
+@once_a_trace
 def optimizer_steps(trace: Trace, part: Steady) -> pl.DataFrame:
     """Return what each step of an optimizer launches: one row for each of its regions.
 
@@ -92,7 +94,7 @@ def _one_by_one(single: pl.DataFrame) -> pl.DataFrame:
 
 def _launching(trace: Trace) -> pl.DataFrame:
     """Return the outermost ops that start work on the GPU, and how much, in order."""
-    roots = nearest(trace.ops["parent"], trace.ops["parent"].is_null())
+    roots = outermost_ops(trace)
     work = (
         trace.kernels.select("dur", id=roots.gather(trace.kernels["op"]))
         .drop_nulls("id")

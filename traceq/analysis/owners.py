@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.memo import once_a_trace
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import covered
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _OVERLOAD = r"\.\w+$"
 
 
+@once_a_trace
 def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
     """Return the distinct ``name`` of ops with what it is called without overload."""
     return ops.select(pl.col("name").unique()).with_columns(
@@ -32,6 +34,12 @@ def named(ops: pl.DataFrame, names: Iterable[str]) -> pl.Series:
     """Return for each op whether it is one of these, in any overload."""
     chosen = plain_names(ops).filter(pl.col("plain").is_in(list(names)))["name"]
     return ops["name"].is_in(chosen.implode()).fill_null(value=False)
+
+
+@once_a_trace
+def outermost_ops(trace: Trace) -> pl.Series:
+    """Return for each op the outermost op around it, or itself."""
+    return nearest(trace.ops["parent"], trace.ops["parent"].is_null())
 
 
 def inside(trace: Trace, chosen: pl.Series) -> pl.Series:

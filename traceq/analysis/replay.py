@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.overlap import overlap
+from traceq.analysis.overlap import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.waiting import Waiting
 
-_ROUNDS = 4
+_ROUNDS = 3
 _SPANS = {"start": pl.Int64, "end": pl.Int64}
 
 
@@ -75,12 +75,13 @@ class Replay:
     def __init__(self, model: Waiting) -> None:
         """Cut the work into groups, and put groups and waits in one order."""
         self.model = model
+        self._clocks: dict[Pace, tuple[pl.Series, list[float]]] = {}
         self._host_left: dict[Change, pl.Series] = {}
         self._work_left: dict[Change, pl.Series] = {}
         pieces, waits = model.host, model.waits
         self._edges = pl.concat([pieces["start"][:1], pieces["end"]])
         self._length = (pieces["end"] - pieces["start"]).cast(pl.Float64)
-        self._awake = 1 - overlap(pieces, waits) / self._length
+        self._awake = 1 - self._covered(waits)
         epoch = waits["start"].search_sorted(model.work["at"], side="left")
         marks = pl.concat([model.work["after"], waits["on"]]).drop_nulls().unique()
         row = pl.int_range(pl.len(), dtype=pl.UInt32)
@@ -220,28 +221,36 @@ class Replay:
         self, changes: Sequence[Change], pace: Pace
     ) -> tuple[pl.Series, list[float]]:
         """Return the host's work since the last wait at each launch and each wait."""
+        changes = [one for one in changes if one.host and one.spans.height]
+        if not changes and pace in self._clocks:
+            return self._clocks[pace]
         worked = self._worked(changes, pace)
         launched, ended, began = (worked.gather(found) for found in self._at)
         starts, ends = pl.concat([worked[:1], ended]), pl.concat([began, worked[-1:]])
         since = launched - starts.gather(self.work["epoch"]) + self._late
-        return since, (ends - starts).to_list()
+        clock = (since, (ends - starts).to_list())
+        if not changes:
+            self._clocks[pace] = clock
+        return clock
 
     def _worked(self, changes: Sequence[Change], pace: Pace) -> pl.Series:
         """Return how much the host has worked at each edge of its pieces of time."""
         left = self._awake
         for change in changes:
-            if change.host and change.spans.height:
-                less = self._left_of_host(change)
-                left = less.zip_with(less < left, left)
+            less = self._left_of_host(change)
+            left = less.zip_with(less < left, left)
         own = self._length if pace.recorded else self.model.host["own"]
         return pl.concat([pl.Series([0.0]), (own * left * pace.host).cum_sum()])
 
     def _left_of_host(self, change: Change) -> pl.Series:
         """Return which part of each piece of the host's time a change leaves."""
         if change not in self._host_left:
-            covered = overlap(self.model.host, change.spans) / self._length
-            self._host_left[change] = 1 - change.host * covered
+            self._host_left[change] = 1 - change.host * self._covered(change.spans)
         return self._host_left[change]
+
+    def _covered(self, spans: pl.DataFrame) -> pl.Series:
+        """Return which part of each piece of the host's time the spans cover."""
+        return covered_until(spans, self._edges).diff()[1:] / self._length
 
     def _left_of_work(self, change: Change) -> pl.Series:
         """Return which part of the time of each piece of work a change leaves."""

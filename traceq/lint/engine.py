@@ -15,7 +15,7 @@ from traceq.lint.rule import Need
 from traceq.lint.select import find_rule, selected
 from traceq.lint.snapshot_view import Memory, highest, snapshot_views
 from traceq.lint.view import View
-from traceq.lint.worth import Worth
+from traceq.lint.worth import WORTH_FIXING, Worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from traceq.model.facts import Facts
     from traceq.recording import Recording
 
-# A finding that costs less than this share of the step is worth knowing, no more.
-_WORTH_FIXING = 0.01
 
 # A log may name a hundred graph breaks; the first few explain a finding.
 _MOST_REASONS = 3
@@ -310,12 +308,12 @@ def _priced(
 ) -> Finding:
     """Say what a finding costs, and if that matters."""
     if peak and Need.SNAPSHOT in rule.needs:
-        minor = rule.priced and finding.cost_bytes < _WORTH_FIXING * peak.reserved
+        minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
         return replace(finding, severity=Severity.info) if minor else finding
     if worth is None or not rule.priced:
         return finding
     finding = worth.priced(finding)
-    if finding.cost_ns < _WORTH_FIXING * worth.step_ns:
+    if finding.cost_ns < WORTH_FIXING * worth.step_ns:
         return replace(finding, severity=Severity.info)
     return finding
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.lint.view import View
 
+# A finding that costs less than this share of the step is worth knowing, no more.
+WORTH_FIXING = 0.01
 # Of ops that mostly go, the calls that wait go too.
 _MOSTLY = 0.5
 # The GPU is what a step waits for if the host could do nothing and gain no more.
@@ -49,6 +51,7 @@ class Worth:
     def __init__(self, view: View) -> None:
         """Keep the view; what is slow is computed when it is asked for."""
         self._view = view
+        self._changes: dict[tuple[object, ...], Change] = {}
 
     @cached_property
     def _paces(self) -> tuple[Pace, ...]:
@@ -70,7 +73,9 @@ class Worth:
         change = self._change(finding)
         if not (change.kernels or change.spans.height or change.waits):
             return self._as_said(finding)
-        saved = self._saved([change])
+        saved = self._saved([change], 1)
+        if saved[0] >= WORTH_FIXING * self.step_ns:
+            saved = self._saved([change])
         return replace(
             finding,
             cost_ns=saved[0],
@@ -110,14 +115,21 @@ class Worth:
             by="gpu" if by_gpu >= _GPU_BOUND * after else "host",
         )
 
-    def _saved(self, changes: Sequence[Change]) -> list[int]:
+    def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
         """Return what changes save, likely and with a fast and a slow host."""
+        paces = self._paces[:most]
         return [
             max(0, round(before - self._view.replay.run(changes, pace).step_ns))
-            for before, pace in zip(self._before, self._paces, strict=True)
+            for before, pace in zip(self._before, paces, strict=False)
         ]
 
     def _change(self, finding: Finding) -> Change:
+        key = (finding.code, finding.place, finding.subject, finding.message)
+        if key not in self._changes:
+            self._changes[key] = self._changed(finding)
+        return self._changes[key]
+
+    def _changed(self, finding: Finding) -> Change:
         trace, steps = self._view.trace, self._view.steps
         kernels = self._view.kernels.filter(pl.col("id").is_in(list(finding.kernels)))
         parts = _parts(self._view, finding)
