@@ -745,6 +745,19 @@ def test_a_cost_is_never_more_than_the_step(tmp_path: Path) -> None:
     assert found.cost_ns == report.outcomes[0].step_ns
 
 
+def test_a_finding_of_what_is_not_in_the_trace_fails_its_rule_alone(
+    tmp_path: Path,
+) -> None:
+    body = 'yield self.finding("wrong", subject="x", gpu_ns=1, kernels=[10**6])'
+    rule = load_rules([write_rule(tmp_path / "pack", body=body)])["USR001"]
+    priced = type("TooLoud", (rule,), {"priced": True})
+
+    (outcome,) = lint([waits()], {"USR001": priced}, Config()).outcomes
+
+    assert [one.message for one in outcome.findings] == ["wrong"]
+    assert [one.code for one in outcome.crashed] == ["USR001"]
+
+
 def test_severity_comes_before_cost(tmp_path: Path) -> None:
     body = (
         'yield self.finding("dear", subject="a", host_ns=9_000)\n'

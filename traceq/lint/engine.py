@@ -173,8 +173,7 @@ def _lint(
         try:
             found += run_rule(rule, recording, view, memory)
         except Exception as error:  # noqa: BLE001 - the other rules go on
-            text = f"{type(error).__name__}: {error}".partition("\n")[0]
-            crashed.append(Crashed(rule.code, rule.name(), text))
+            crashed.append(Crashed(rule.code, rule.name(), _first_line(error)))
     allowed: list[Allowed] = []
     kept: list[Finding] = []
     inside = allow.regions(view.trace) if view else None
@@ -190,7 +189,14 @@ def _lint(
     by_code = {rule.code: rule for rule in ready}
     peak = highest(memory)
     worth = Worth(view) if view else None
-    priced = [_priced(one, by_code[one.code], worth, peak) for one in _explained(kept)]
+    priced = []
+    for one in _explained(kept):
+        rule = by_code[one.code]
+        try:
+            priced.append(_priced(one, rule, worth, peak))
+        except Exception as error:  # noqa: BLE001 - as above; the finding is there
+            crashed.append(Crashed(rule.code, rule.name(), _first_line(error)))
+            priced.append(replace(one, severity=Severity.info))
     shown = [
         one
         for one in priced
@@ -215,6 +221,10 @@ def _lint(
         checked=len(ready) - len(skipped) - len(crashed),
         memory=peak,
     )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _why_not(

@@ -131,16 +131,15 @@ class Worth:
 
     def _changed(self, finding: Finding) -> Change:
         trace, steps = self._view.trace, self._view.steps
-        kernels = self._view.kernels.filter(pl.col("id").is_in(list(finding.kernels)))
         parts = _parts(self._view, finding)
         length = int((parts["end"] - parts["start"]).sum())
-        on_gpu = int(kernels["dur"].sum())
+        on_gpu = int(trace.kernels["dur"].gather(_ids(finding.kernels)).sum())
         host = min(1.0, finding.host_ns * steps / length) if length else 0.0
         waits = finding.waits
         if host >= _MOSTLY:
             waits |= set(_calls_in(trace.runtime, parts))
         return Change(
-            kernels=frozenset(kernels["id"]),
+            kernels=finding.kernels,
             gpu=min(1.0, finding.gpu_ns * steps / on_gpu) if on_gpu else 0.0,
             spans=parts,
             host=host,
@@ -156,10 +155,21 @@ def _parts(view: View, finding: Finding) -> pl.DataFrame:
         # Such an op stays; it only does not wait.
         found = spans(view.trace.ops.clear())
     else:
-        of_ops = view.trace.ops.filter(pl.col("id").is_in(list(finding.ops)))
-        calls = view.trace.runtime.filter(pl.col("id").is_in(list(finding.calls)))
-        found = pl.concat([spans(of_ops), spans(calls)])
+        found = pl.concat(
+            [
+                spans(table.select(pl.col("ts", "dur").gather(_ids(rows))))
+                for table, rows in (
+                    (view.trace.ops, finding.ops),
+                    (view.trace.runtime, finding.calls),
+                )
+            ]
+        )
     return disjoint(found).filter(pl.col("end") > pl.col("start"))
+
+
+def _ids(rows: frozenset[int]) -> pl.Series:
+    """Return ids, which are the rows of their table."""
+    return pl.Series(list(rows), dtype=pl.UInt32)
 
 
 def _calls_in(runtime: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
