@@ -203,7 +203,7 @@ def compared(
     """Read both and compare them; the first is looked at while the second is read."""
 
     def looked_at(recording: Recording) -> Half | Outcome:
-        outcome = lint([recording], rules, config).outcomes[0]
+        outcome = lint([recording], rules, config, brief=True).outcomes[0]
         return examine(recording, outcome) if recording.trace else outcome
 
     for path in paths:

@@ -119,8 +119,18 @@ class Report:
         return any(outcome.crashed for outcome in self.outcomes)
 
 
-def lint(recordings: Iterable[Recording], rules: Rules, config: Config) -> Report:
-    """Run the selected rules on each recording."""
+def lint(
+    recordings: Iterable[Recording],
+    rules: Rules,
+    config: Config,
+    *,
+    brief: bool = False,
+) -> Report:
+    """Run the selected rules on each recording.
+
+    Where only the findings are wanted it can be brief: without ranges, without what
+    they save together and without what a step waits for.
+    """
     chosen = selected(rules, config.select, config.ignore)
     if not chosen:
         msg = f"{config.file or 'the command line'} ignores all rules it selects"
@@ -130,7 +140,8 @@ def lint(recordings: Iterable[Recording], rules: Rules, config: Config) -> Repor
         find_rule(rules, entry.rule)
     used: set[Allow] = set()
     outcomes = [
-        _lint(recording, ready, rules, config, used) for recording in recordings
+        _lint(recording, ready, rules, config, used, brief=brief)
+        for recording in recordings
     ]
     unused = [entry for entry in config.allow if entry not in used]
     return Report(tuple(outcomes), config.fail_on, tuple(unused))
@@ -153,12 +164,14 @@ def run_rule(
     return sorted(_merged(found), key=_by_weight)
 
 
-def _lint(
+def _lint(  # noqa: PLR0913 - what a recording is looked at with
     recording: Recording,
     ready: Sequence[Rule],
     rules: Rules,
     config: Config,
     used: set[Allow],
+    *,
+    brief: bool,
 ) -> Outcome:
     view = View(recording.trace, recording.step_ns) if recording.trace else None
     memory = snapshot_views(recording)
@@ -188,7 +201,7 @@ def _lint(
             kept.append(finding)
     by_code = {rule.code: rule for rule in ready}
     peak = highest(memory)
-    worth = Worth(view) if view else None
+    worth = Worth(view, brief=brief) if view else None
     priced = []
     for one in _explained(kept):
         rule = by_code[one.code]
@@ -209,11 +222,13 @@ def _lint(
         name=recording.name,
         facts=recording.trace.facts if recording.trace else None,
         bound=view.bound if view else None,
-        bottleneck=view.bottleneck if view and view.trace.facts.gpu else None,
+        bottleneck=view.bottleneck
+        if view and view.trace.facts.gpu and not brief
+        else None,
         steps=view.steps if view else 0,
         step_ns=round(worth.step_ns) if worth else 0,
         findings=tuple(shown),
-        together=tuple(worth.together(_to_fix(shown))) if worth else (),
+        together=tuple(worth.together(_to_fix(shown))) if worth and not brief else (),
         cheap=len(priced) - len(shown),
         skipped=tuple(skipped),
         crashed=tuple(crashed),

@@ -48,15 +48,18 @@ class Together:
 class Worth:
     """The replay of a trace's steps, asked about findings."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, brief: bool = False) -> None:
         """Keep the view; what is slow is computed when it is asked for."""
         self._view = view
+        self._brief = brief
         self._changes: dict[tuple[object, ...], Change] = {}
 
     @cached_property
     def _paces(self) -> tuple[Pace, ...]:
-        """The likely pace, then those of a fast and of a slow host."""
+        """The likely pace, then those of a fast and of a slow host if wanted."""
         found = self._view.paces
+        if self._brief:
+            return (found.likely,)
         return tuple(dict.fromkeys((found.likely, found.fast, found.slow)))
 
     @cached_property

@@ -25,7 +25,9 @@ def needed_lines(lines: Sequence[str], rules: Rules, config: Config) -> list[str
 
     def found(texts: Sequence[str]) -> tuple[Expected, ...]:
         recording = Recording("log", log=log_lines("\n".join(texts)))
-        return expected(lint([recording], rules, config).outcomes[0].findings)
+        return expected(
+            lint([recording], rules, config, brief=True).outcomes[0].findings
+        )
 
     wanted, kept = found(lines), list(lines)
     before = -1

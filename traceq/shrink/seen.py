@@ -105,7 +105,7 @@ class Looker:
 
     def see(self, recording: Recording, paths: Paths | None = None) -> Seen:
         """Return what is seen in a recording; with ``paths``, as those are written."""
-        (outcome,) = lint([recording], self.rules, self.config).outcomes
+        (outcome,) = lint([recording], self.rules, self.config, brief=True).outcomes
         findings = [
             one
             if paths is None
