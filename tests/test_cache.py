@@ -118,6 +118,8 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     tmp_path: Path, kept: Path
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
+    # A clock that ticks every 10 ms would give both versions one time.
+    os.utime(path, (1, 1))
     before = path.stat()
     trace = traceq.load(path, cache=False)
     write_trace(path, DRAWING.replace("aten::mm", "aten::mv"))
