@@ -12,7 +12,8 @@ without the profiler:
 For every pair the sick trace is linted, with the measured step (calibrated) and
 without, and the step that is left when its findings are fixed is compared with the step
 of the repaired twin. Without ``fixes`` these are all findings; a twin that repairs
-fewer names them. The estimate was made on the first file; the second it never saw.
+fewer names them. The estimate was made on the first file; the second was kept apart,
+but for one number that was chosen with both in view (README, "What a fix saves").
 """
 
 from __future__ import annotations
