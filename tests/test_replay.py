@@ -186,6 +186,24 @@ def test_the_idle_time_of_a_step_is_by_what_the_host_did() -> None:
     assert found.idle > 0.5 * found.step_ns
 
 
+def test_a_long_wait_for_data_is_what_the_gpu_idles_for() -> None:
+    trace, replay = replayed(
+        """
+        host  [ProfilerStep#1                                                       ]
+        host   [aten::mm  ]
+        host    [cudaLa>1]
+        host               [enumerate(DataLoader)#_Iter.__next__]
+        host                                                      [aten::mm        ]
+        host                                                         [cudaLaunch>2]
+        gpu 7          [gemm<1             ]                               [add<2]
+        """
+    )
+
+    found = bottleneck(trace, replay, AS_RECORDED)
+
+    assert found.waits["what"][0] == "loading data"
+
+
 def test_the_critical_path_of_a_step_that_waits_for_the_gpu_is_on_the_gpu() -> None:
     trace, replay = replayed(GPU_BOUND)
 

@@ -111,15 +111,11 @@ def _by_cause(
     trace: Trace, replay: Replay, pace: Pace, idle: pl.DataFrame
 ) -> pl.DataFrame:
     """Return what the host did while the GPU waited for a launch, as shares."""
-    edges, worked = replay.host_time(pace)
-    since = worked.search_sorted(idle["worked"] - idle["idle"])
+    since = replay.moments(idle["worked"] - idle["idle"], pace)
     spans = disjoint(
-        pl.DataFrame(
-            {
-                "start": edges.gather(since.clip(upper_bound=len(edges) - 1)),
-                "end": idle["at"],
-            }
-        ).filter(pl.col("end") > pl.col("start"))
+        pl.DataFrame({"start": since, "end": idle["at"]}).filter(
+            pl.col("end") > pl.col("start")
+        )
     )
     causes = causes_in(trace, spans)
     total = int(causes["time"].sum())

@@ -217,6 +217,18 @@ class Replay:
         """Return moments as recorded, and how much the host has worked until each."""
         return self._edges, self._worked((), pace)
 
+    def moments(self, worked: pl.Series, pace: Pace) -> pl.Series:
+        """Return when, as recorded, the host had worked so much."""
+        edges, reached = self.host_time(pace)
+        last = max(0, len(edges) - 2)
+        at = (reached.search_sorted(worked, side="right").cast(pl.Int64) - 1).clip(
+            0, last
+        )
+        start, end = (reached.gather(found) for found in (at, at + 1))
+        inside = ((worked - start) / (end - start)).fill_nan(0).clip(0, 1)
+        length = edges.gather(at + 1) - edges.gather(at)
+        return edges.gather(at) + (inside * length).cast(pl.Int64)
+
     def _host_clock(
         self, changes: Sequence[Change], pace: Pace
     ) -> tuple[pl.Series, list[float]]:
