@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from traceq.model.facts import Facts
 
 # From this share of busy time on, the GPU is what a step waits for.
-_GPU_BOUND = 0.9
+GPU_BOUND = 0.9
 # Recording stacks makes the host up to this much slower than it is.
 INFLATION = 3.0
 
@@ -39,9 +39,9 @@ def bound(part: Steady, facts: Facts, step_ns: int | None = None) -> Bound:
     share = min(1.0, busy / step) if step else 0.0
     if not facts.gpu or not busy:
         return Bound("host", step, share, measured=step_ns is not None)
-    if share >= _GPU_BOUND:
+    if share >= GPU_BOUND:
         return Bound("gpu", step, share, measured=step_ns is not None)
     inflated = facts.stacks and step_ns is None
-    if inflated and share * INFLATION >= _GPU_BOUND:
+    if inflated and share * INFLATION >= GPU_BOUND:
         return Bound("unclear", step, share, measured=False)
     return Bound("host", step, share, measured=step_ns is not None)

@@ -16,13 +16,12 @@ import polars as pl
 
 from traceq.analysis.overlap import spans
 from traceq.analysis.steady import in_steps
+from traceq.model.names import BLOCKING_COPY
 
 if TYPE_CHECKING:
     from traceq.analysis.steady import Steady
     from traceq.trace import Trace
 
-# Copies that return only when they are done, whatever their name says.
-_BLOCKING = r"^cudaMemcpy$|^hipMemcpy(WithStream|DtoH)?$"
 _PAGEABLE = r"Pageable"
 _FREEING = r"^(cuda|hip)Free(Host)?$|^cuMemUnmap$"
 # What a call takes the host, and what recording it adds: of Python, of an operator
@@ -178,7 +177,7 @@ def _waits(trace: Trace, part: Steady, work: pl.DataFrame) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     blocks = (
         (pl.col("call") == "sync")
-        | ((pl.col("call") == "copy") & name.str.contains(_BLOCKING))
+        | ((pl.col("call") == "copy") & name.str.contains(BLOCKING_COPY))
         | pl.col("pageable").is_not_null()
         | name.str.contains(_FREEING)
         | ((pl.col("call") == "launch") & (_queued(work, calls) >= _QUEUE))

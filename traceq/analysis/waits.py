@@ -10,13 +10,12 @@ from traceq.analysis.compiling import recordings
 from traceq.analysis.gaps import idle_stretches, stretch_at
 from traceq.analysis.steady import in_steps
 from traceq.graph.nesting import nearest
+from traceq.model.names import BLOCKING_COPY
 
 if TYPE_CHECKING:
     from traceq.analysis.steady import Steady
     from traceq.trace import Trace
 
-# Copies to the host that return only when they are done.
-_BLOCKING = r"^cudaMemcpy$|^hipMemcpy(WithStream|DtoH)?$"
 _TO_HOST = r"DtoH|CopyDeviceToHost"
 _TO_GPU = r"HtoD|CopyHostToDevice"
 _METHOD = r"^<built-in (?:method|function) (\w+)"
@@ -38,7 +37,7 @@ def waits_in_ops(trace: Trace, part: Steady) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     blocks = (pl.col("call") == "sync") | (
         (pl.col("call") == "copy")
-        & ((pl.col("copies") == "to host") & name.str.contains(_BLOCKING))
+        & ((pl.col("copies") == "to host") & name.str.contains(BLOCKING_COPY))
         | pl.col("pageable").fill_null(value=False)
     )
     waiting = calls.filter(blocks)

@@ -12,6 +12,7 @@ import typer
 
 from traceq.cli import output
 from traceq.cli.loading import NoCache, load_recording
+from traceq.cli.writing import refuse_to_lose, write_report
 from traceq.errors import TraceqError, UsageError
 from traceq.lint.baseline import (
     baseline_of,
@@ -126,7 +127,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     Exits 0 if there is nothing to fail on, 1 if there is, 2 if traceq could not work.
     """
     if file is not None:
-        _refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
+        refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     known = read_baseline(baseline) if baseline else {}
     if new_baseline and new_baseline.exists():
         # Only an older baseline is written over.
@@ -142,7 +143,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     report = lint(recordings, rules, wanted)
     if new_baseline and not report.crashed and len(recordings) == len(paths):
         known = baseline_of(report)
-        _write(new_baseline, write_baseline(known).decode())
+        write_report(new_baseline, write_baseline(known).decode())
         count = "1 finding is" if len(known) == 1 else f"{len(known)} findings are"
         output.say(f"traceq: {count} known now: {new_baseline}")
     report = without_known(report, known)
@@ -150,20 +151,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     if file is None:
         output.write(text)
     else:
-        _write(file, text)
+        write_report(file, text)
     _exit(report, unread=len(paths) - len(recordings))
-
-
-def _refuse_to_lose(file: Path, read: list[Path], *, overwrite: bool) -> None:
-    """Raise if writing to a file would lose what is in it."""
-    if not file.exists():
-        return
-    if any(other.exists() and file.samefile(other) for other in read):
-        msg = f"{file} is what is linted and will not be overwritten: give another name"
-        raise UsageError(msg)
-    if not overwrite:
-        msg = f"{file} exists already: give another name, or --overwrite"
-        raise UsageError(msg)
 
 
 def _overridden(
@@ -217,14 +206,6 @@ def _rendered(report: Report, rules: Rules, form: Format, *, to_file: bool) -> s
         Format.markdown: lint_markdown.render,
     }
     return renderers[form](report)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        msg = f"{file} cannot be written: {error.strerror or error}"
-        raise UsageError(msg) from None
 
 
 def _exit(report: Report, unread: int) -> None:

@@ -12,6 +12,7 @@ from traceq.analysis.memory_scaling import memory_scaling
 from traceq.analysis.memory_summary import MemorySummary, summarise_memory
 from traceq.cli import output
 from traceq.cli.loading import NoCache, load_shown
+from traceq.cli.writing import refuse_to_lose, write_report
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
@@ -75,13 +76,13 @@ def command(  # noqa: PLR0913 - one parameter an option
     One screen for one snapshot, one row each for several. Nothing in them is run.
     """
     if html is not None:
-        _refuse_to_lose(html, paths, overwrite=overwrite)
+        refuse_to_lose(html, paths, overwrite=overwrite)
     found = [
         _summaries(path, cache=not no_cache, alone=len(paths) == 1) for path in paths
     ]
     summaries = [summary for several in found if several for summary in several]
     if html is not None and summaries:
-        _write(html, memory_html.render(summaries))
+        write_report(html, memory_html.render(summaries))
     if scaling is not None and summaries:
         output.write(_scaled(scaling, summaries, form))
     elif summaries:
@@ -187,24 +188,4 @@ def _value(run: Run, label: str) -> float:
         return float(text)
     except ValueError:
         msg = f"{run.folder} has {label}={text}, which is no number to compare with"
-        raise UsageError(msg) from None
-
-
-def _refuse_to_lose(file: Path, read: list[Path], *, overwrite: bool) -> None:
-    """Raise if writing to a file would lose what is in it."""
-    if not file.exists():
-        return
-    if any(other.exists() and file.samefile(other) for other in read):
-        msg = f"{file} is what is read and will not be overwritten: give another name"
-        raise UsageError(msg)
-    if not overwrite:
-        msg = f"{file} exists already: give another name, or --overwrite"
-        raise UsageError(msg)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        msg = f"{file} cannot be written: {error.strerror or error}"
         raise UsageError(msg) from None

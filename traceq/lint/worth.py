@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from traceq.analysis.bound import GPU_BOUND
 from traceq.analysis.overlap import disjoint, spans
 from traceq.analysis.replay import Change, Pace
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 WORTH_FIXING = 0.01
 # Of ops that mostly go, the calls that wait go too.
 _MOSTLY = 0.5
-# The GPU is what a step waits for if the host could do nothing and gain no more.
-_GPU_BOUND = 0.9
 _MOST_TOGETHER = 5
 
 
@@ -108,14 +107,16 @@ class Worth:
         """Return what changes leave of a step; the range only for all of them."""
         run, pace = self._view.replay.run, self._paces[0]
         after = run(changes, pace).step_ns
-        saved = self._saved(changes) if last else [round(self._before[0] - after)]
+        step = self.step_ns - max(0.0, self._before[0] - after)
+        others = self._paces[1:] if last else ()
+        steps = [step, *(run(changes, other).step_ns for other in others)]
         by_gpu = run(changes, replace(pace, host=0)).step_ns if last else after
         return Together(
             findings=len(changes),
-            step_ns=round(self.step_ns - saved[0]),
-            least_ns=round(self.step_ns - max(saved)),
-            most_ns=round(self.step_ns - min(saved)),
-            by="gpu" if by_gpu >= _GPU_BOUND * after else "host",
+            step_ns=round(step),
+            least_ns=round(min(steps)),
+            most_ns=round(max(steps)),
+            by="gpu" if by_gpu >= GPU_BOUND * after else "host",
         )
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:

@@ -41,6 +41,8 @@ _COMPILING = (
     r"|^inductor_compile$|^async_compile\.wait$|^CachingAutotuner\.benchmark_all_configs$"
 )
 # Timed by the same means, but it is recording what was compiled before.
+# Copies that return only when they are done.
+BLOCKING_COPY = r"^cudaMemcpy$|^hipMemcpy(WithStream|DtoH)?$"
 GRAPH_RECORDING = r"^(CUDAGraphNode\.record|cudagraphify)"
 
 _KIND = (

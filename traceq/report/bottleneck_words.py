@@ -14,6 +14,8 @@ from traceq.analysis.bottleneck import (
     MOVING,
     ON_GPU,
 )
+from traceq.analysis.bound import GPU_BOUND
+from traceq.analysis.idle import UNKNOWN
 from traceq.report.text import place, printable
 from traceq.units import share
 
@@ -30,8 +32,8 @@ _FILL = {
 _IDLE = "·"
 _BAR = 40
 _MOST_STEPS = 6
-# A step whose GPU idles less than this waits for the GPU.
-_GPU_BOUND = 0.1
+# Of a step without the profiler that is not much shorter than recorded nothing is said.
+SHORTER = 0.97
 # Causes that take less of the step are not worth a word.
 _LEAST = 0.005
 
@@ -44,14 +46,14 @@ def sentence(found: Bottleneck, *, likely: bool = False) -> str:
     """
     unsure = "likely " if likely else ""
     idle = found.idle / found.step_ns if found.step_ns else 0.0
-    if idle < _GPU_BOUND:
+    if 1 - idle >= GPU_BOUND:
         busy = share(1 - idle, 1)
         return f"{unsure}GPU-bound: the GPU has work for {busy} of a step"
     text = f"{unsure}host-bound: the GPU idles {share(idle, 1)} of a step"
     host = found.waits.filter(~pl.col("what").is_in(ON_GPU))
     worst = host["what"].first()
     if isinstance(worst, str):
-        text += f", most of it while the host is {worst}"
+        text += f", most of it while the host is {_said(worst)}"
     where = found.places.head(1)
     if where.height:
         file, line, function, _ = where.row(0)
@@ -80,8 +82,12 @@ def bar(found: Bottleneck) -> str:
         reached += time / found.step_ns
         drawn += _FILL.get(what, _IDLE) * (round(reached * _BAR) - len(drawn))
     parts = [
-        f"{_FILL.get(what, _IDLE)} {printable(what)} {share(time, found.step_ns)}"
+        f"{_FILL.get(what, _IDLE)} {_said(what)} {share(time, found.step_ns)}"
         for what, time in rows
         if time >= _LEAST * found.step_ns
     ]
     return f"{drawn.ljust(_BAR)}  {', '.join(parts)}"
+
+
+def _said(what: str) -> str:
+    return "doing something else" if what == UNKNOWN else printable(what)

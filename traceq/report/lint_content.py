@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from traceq.lint.engine import Outcome, Report
 
 _PAIR = 2
-# Of a step without the profiler that is not much shorter than recorded nothing is said.
-_SHORTER = 0.97
 # A fix that saves less than this part of the step saves nothing.
 _NOTHING = 0.0005
 # A saving whose range is wider than this part of it is given with the range.
@@ -57,9 +55,10 @@ def _time(outcome: Outcome) -> str:
     steps = f"{outcome.steps} steps" if outcome.steps > 1 else "1 step"
     if not outcome.facts.steps_from:
         steps = "no steps, the whole trace"
+    shorter = outcome.step_ns < bottleneck_words.SHORTER * bound.step_ns
     if bound.measured:
         length = f"{steps} of {time(bound.step_ns)} measured without the profiler"
-    elif outcome.facts.gpu and outcome.step_ns < _SHORTER * bound.step_ns:
+    elif outcome.facts.gpu and shorter:
         length = (
             f"{steps} of {time(bound.step_ns)} as recorded, likely about"
             f" {time(outcome.step_ns)} without the profiler"
@@ -124,7 +123,8 @@ def together(outcome: Outcome) -> str:
     first, *others = found[:-1]
     texts = [f"{time(first.step_ns)} after the first"]
     texts += [f"{time(one.step_ns)} after {one.findings}" for one in others]
-    texts.append(f"{time(last.step_ns)}{between} after all {last.findings}")
+    every = "both" if last.findings == _PAIR else f"all {last.findings}"
+    texts.append(f"{time(last.step_ns)}{between} after {every}")
     return (
         f"Fixed from the top, a step of {time(outcome.step_ns)} takes about"
         f" {', '.join(texts)}; then it waits for {by}"

@@ -6,7 +6,6 @@ colours and in a pipe.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -16,6 +15,7 @@ from traceq import units
 from traceq.analysis.memory_timeline import highest_moments, timeline
 from traceq.report.columns import fitted
 from traceq.report.memory_content import content, overview
+from traceq.report.screen import PIPE, WIDEST, screen, table_lines
 from traceq.report.text import TIE, rendered
 
 if TYPE_CHECKING:
@@ -26,13 +26,9 @@ if TYPE_CHECKING:
     from traceq.analysis.memory_summary import MemorySummary
     from traceq.report.summary_content import TextTable
 
-_WIDEST = 120
-_PIPE = 100
-_LABEL = 10
 _HEIGHT = 16
 _LABELLED = 4
 _AXIS = 10
-_TIED = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B)\b|\d)")
 # From the bottom of the stack: what stays comes first.
 STACK = {
     "weights": ("w", "blue"),
@@ -53,7 +49,7 @@ def render(
 ) -> str:
     """Return the text of a screen so wide; without a width, one row stays one line."""
     if len(summaries) == 1:
-        width = min(width or _PIPE, _WIDEST)
+        width = min(width or PIPE, WIDEST)
         return rendered(list(_screen(summaries[0], width)), width=width, color=color)
     return render_table(overview(summaries), width=width, color=color)
 
@@ -63,32 +59,12 @@ def render_table(table: TextTable, *, width: int | None, color: bool) -> str:
     if width is None:
         lines, _ = fitted(table.columns, table.rows, None)
         return "\n".join(lines) + "\n"
-    return rendered(list(_table(table, width)), width=width, color=color)
+    return rendered(list(table_lines(table, width)), width=width, color=color)
 
 
 def _screen(summary: MemorySummary, width: int) -> Iterator[RenderableType]:
-    words = content(summary)
-    yield Text(words.title, style="bold", overflow="fold")
-    facts = Table.grid(padding=(0, 1))
-    facts.add_column(width=_LABEL, style="bold")
-    facts.add_column(width=max(1, width - _LABEL - 1), overflow="fold")
-    for warning in words.warnings:
-        facts.add_row(Text("INCOMPLETE", style="red"), Text(warning, style="red"))
-    for label, text in words.facts:
-        facts.add_row(label, Text(_TIED.sub(TIE, text)))
-    yield facts
-    for table in words.tables:
-        yield ""
-        yield from _table(table, width)
+    yield from screen(content(summary), width)
     yield from _timeline(summary, width)
-
-
-def _table(table: TextTable, width: int) -> Iterator[Text]:
-    lines, left_out = fitted(table.columns, table.rows, width)
-    yield Text(lines[0], style="bold")
-    yield from map(Text, lines[1:])
-    if left_out:
-        yield Text(f"(no room for {', '.join(left_out)})", style="dim")
 
 
 def _timeline(summary: MemorySummary, width: int) -> Iterator[RenderableType]:

@@ -31,8 +31,6 @@ _MOST_STEPS = 6
 _MOST_OPS = 8
 _MOST_KERNELS = 6
 _MOST_CRITICAL = 12
-# Of a step without the profiler that is not much shorter than recorded nothing is said.
-_SHORTER = 0.97
 _MOST_CAUSES = 4
 _LEAST_PERCENT = 0.001
 # Below so much GPU time a step, hundredths of milliseconds say nothing.
@@ -269,7 +267,7 @@ def _gpu(summary: Summary) -> str:
 def _waits(summary: Summary, found: Bottleneck) -> str:
     """Say what bounds a step, and how long it is where that is an estimate."""
     text = bottleneck_words.sentence(found, likely=_unsure(summary))
-    if summary.measured or found.step_ns > _SHORTER * summary.step_time:
+    if summary.measured or found.step_ns > bottleneck_words.SHORTER * summary.step_time:
         return text
     return f"{text}; without the profiler it likely takes about {_ms(found.step_ns)}"
 
