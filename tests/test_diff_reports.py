@@ -287,3 +287,14 @@ def test_names_from_strangers_stay_text(
         assert "<script>" not in out
     if form == "github":
         assert not any(line.startswith("::error") for line in out.splitlines())
+
+
+def test_the_first_line_says_that_a_side_is_incomplete(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    whole = (tmp_path / pair[0]).read_text()
+    (tmp_path / pair[0]).write_text(whole[: len(whole) * 9 // 10])
+
+    answer = traceq("diff", *pair)
+
+    assert answer.out.startswith("of what could be read (before is incomplete): ")

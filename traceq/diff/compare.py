@@ -59,6 +59,8 @@ class Side:
     bottleneck: Bottleneck
     loaders: tuple[str, ...]
     """What loads its data, as _SingleProcessDataLoaderIter."""
+    incomplete: bool = False
+    """A part of the file could not be read."""
 
 
 Verdict = Literal["faster", "slower", "no change", "gpu"]
@@ -164,6 +166,7 @@ def compare(before: Half, after: Half) -> Diff:
             step,
             bottleneck(half.trace, half.part, step),
             _loaders(half.trace),
+            half.trace.facts.incomplete,
         )
         for half, step in zip(halves, steps, strict=True)
     ]

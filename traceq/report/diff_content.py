@@ -70,6 +70,17 @@ class Reason:
 
 def headline(diff: Diff) -> str:
     """Return the whole comparison in one line: what changed, and mostly why."""
+    sides = {"before": diff.before, "after": diff.after}
+    damaged = [name for name, side in sides.items() if side.incomplete]
+    if not damaged:
+        return _change(diff)
+    are = "are" if len(damaged) > 1 else "is"
+    return f"of what could be read ({' and '.join(damaged)} {are} incomplete): " + (
+        _change(diff)
+    )
+
+
+def _change(diff: Diff) -> str:
     before, after = diff.before.step.ns, diff.after.step.ns
     steps = f"{time(before)} -> {time(after)}"
     if diff.verdict == "no change":
