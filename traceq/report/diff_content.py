@@ -73,14 +73,14 @@ def headline(diff: Diff) -> str:
     sides = {"before": diff.before, "after": diff.after}
     damaged = [name for name, side in sides.items() if side.incomplete]
     if not damaged:
-        return _change(diff)
+        return _what_changed(diff)
     are = "are" if len(damaged) > 1 else "is"
     return f"of what could be read ({' and '.join(damaged)} {are} incomplete): " + (
-        _change(diff)
+        _what_changed(diff)
     )
 
 
-def _change(diff: Diff) -> str:
+def _what_changed(diff: Diff) -> str:
     before, after = diff.before.step.ns, diff.after.step.ns
     steps = f"{time(before)} -> {time(after)}"
     if diff.verdict == "no change":
