@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from traceq import cache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = sorted((ROOT / "fixtures").glob("*/trace.json.gz"))
@@ -18,9 +24,13 @@ REAL = FIXTURES + sorted(
 @pytest.fixture(autouse=True)
 def _own_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Iterator[None]:
     """Keep the tests out of the cache of whoever runs them, and it out of the tests."""
     monkeypatch.setenv("TRACEQ_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    # Tables are kept by a thread of their own, which may still be at it and would
+    # write into the next test's cache.
+    cache.finish()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
