@@ -28,8 +28,8 @@ from traceq.finding import Severity
 from traceq.lint.config import Config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
+from traceq.lint.savings import Worth
 from traceq.lint.view import View
-from traceq.lint.worth import Worth
 from traceq.loading import load
 from traceq.recording import Recording
 

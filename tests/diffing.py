@@ -14,7 +14,7 @@ from traceq.lint.config import Config
 from traceq.lint.engine import lint
 from traceq.loading import load
 from traceq.recording import Recording
-from traceq.report import diff_content
+from traceq.report.diff import content as diff_content
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:

@@ -9,13 +9,18 @@ import polars as pl
 import pytest
 
 from traceq import load
-from traceq.analysis.compute import Compute, compute
-from traceq.analysis.gpu_time import by_host_op, by_kernel, by_kind_and_phase, by_op
-from traceq.analysis.idle import idle_causes
-from traceq.analysis.memory import peak_memory
-from traceq.analysis.steady import steady
+from traceq.analysis.base.steady import steady
+from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.summary import summarise
-from traceq.model.peaks import peak_of
+from traceq.analysis.time.gpu_time import (
+    by_host_op,
+    by_kernel,
+    by_kind_and_phase,
+    by_op,
+)
+from traceq.analysis.time.idle_causes import idle_causes
+from traceq.analysis.time.mfu import Compute, compute
+from traceq.model.gpu_peaks import peak_of
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from command import Answer, traceq
 from conftest import ROOT
 from linting import bundled_rules
 
-from traceq.check import toml
+from traceq import toml_text as toml
 from traceq.check.budgets import Limit, read_budgets
 from traceq.check.expected import read_expected, unmeasured
 from traceq.check.fixture import find_fixtures, read_fixture

@@ -238,7 +238,7 @@ def test_a_missing_file_a_directory_and_an_unreadable_file_are_refused(
 def test_text_without_any_event_is_not_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("traceq.formats.cut._EVENT_LIMIT", 1 << 20)
+    monkeypatch.setattr("traceq.formats.chunks._EVENT_LIMIT", 1 << 20)
     bomb = gzip.compress(b'{"traceEvents": [{"' + b"a" * (64 << 20))
 
     with pytest.raises(InputError, match="no event ends within 1 MiB of text"):

@@ -13,7 +13,7 @@ from traceq.diff.compare import compare
 from traceq.diff.kinds import ALL_OVER
 from traceq.diff.steps import Step, significant, typical
 from traceq.loading import load
-from traceq.report.diff_content import headline
+from traceq.report.diff.content import headline
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:

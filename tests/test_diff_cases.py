@@ -10,7 +10,7 @@ from diffing import causes, diff_of, half, shared_diff, shared_half
 
 from traceq.diff.compare import compare
 from traceq.loading import load
-from traceq.report.diff_content import headline
+from traceq.report.diff.content import headline
 
 if TYPE_CHECKING:
     from pathlib import Path

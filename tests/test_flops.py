@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from traceq.analysis.flops import op_flops
+from traceq.analysis.time.flops import op_flops
 from traceq.testing import load_drawn
 
 SDPA = "aten::_scaled_dot_product_flash_attention"

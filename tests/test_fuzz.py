@@ -15,7 +15,10 @@ from layouts import LAYOUTS, timed
 import traceq
 from traceq.analysis.summary import summarise
 from traceq.errors import TraceqError
-from traceq.report import summary_csv, summary_json, summary_markdown, summary_text
+from traceq.report.summary import csv as summary_csv
+from traceq.report.summary import json as summary_json
+from traceq.report.summary import markdown as summary_markdown
+from traceq.report.summary import text as summary_text
 from traceq.testing import draw
 
 DOCUMENT = draw(

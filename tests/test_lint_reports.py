@@ -21,14 +21,12 @@ from traceq.lint import Bad, Rule, View
 from traceq.lint.config import Allow, Config
 from traceq.lint.engine import Report, lint
 from traceq.recording import Recording
-from traceq.report import (
-    lint_concise,
-    lint_full,
-    lint_github,
-    lint_json,
-    lint_markdown,
-    lint_sarif,
-)
+from traceq.report.lint import concise as lint_concise
+from traceq.report.lint import full as lint_full
+from traceq.report.lint import github as lint_github
+from traceq.report.lint import json as lint_json
+from traceq.report.lint import markdown as lint_markdown
+from traceq.report.lint import sarif as lint_sarif
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:

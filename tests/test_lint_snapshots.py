@@ -13,7 +13,7 @@ from command import traceq
 from conftest import ROOT
 from linting import memory_findings, outcome
 
-from traceq.analysis.memory_curve import memory_curve
+from traceq.analysis.memory.curve import memory_curve
 from traceq.formats.log import log_lines
 from traceq.lint.config import Allow
 from traceq.recording import Recording

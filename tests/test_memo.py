@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from traceq.analysis.memo import once_a_trace
+from traceq.analysis.base.cached import once_a_trace
 
 
 class Asked:

@@ -11,17 +11,17 @@ import pytest
 from conftest import ROOT, SHARED
 
 import traceq
-from traceq.analysis.memory_categories import (
+from traceq.analysis.memory.categories import (
     ALLOCATIONS,
     live_at_peak,
     memory_allocations,
 )
-from traceq.analysis.memory_curve import memory_curve
-from traceq.analysis.memory_lifetimes import live_at
-from traceq.analysis.memory_modules import modules
-from traceq.analysis.memory_scaling import memory_scaling
-from traceq.analysis.memory_summary import summarise_memory
-from traceq.analysis.memory_timeline import category_curves, highest_moments, timeline
+from traceq.analysis.memory.curve import memory_curve
+from traceq.analysis.memory.lifetimes import live_at
+from traceq.analysis.memory.modules import modules
+from traceq.analysis.memory.scaling import memory_scaling
+from traceq.analysis.memory.summary import summarise_memory
+from traceq.analysis.memory.timeline import category_curves, highest_moments, timeline
 from traceq.formats.snapshot import read_snapshot
 from traceq.testing.history import draw_history, load_history
 

@@ -13,10 +13,10 @@ import pytest
 from conftest import SHARED
 
 import traceq
-from traceq.analysis.idle import idle_causes
-from traceq.analysis.memory import peak_memory
-from traceq.analysis.steady import steady
+from traceq.analysis.base.steady import steady
+from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.summary import summarise
+from traceq.analysis.time.idle_causes import idle_causes
 from traceq.model.schema import TABLES
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from traceq.analysis.bottleneck import ON_GPU, bottleneck
-from traceq.analysis.critical_path import critical_path
-from traceq.analysis.pace import paces
-from traceq.analysis.replay import AS_RECORDED, Change, Pace, Replay
-from traceq.analysis.steady import steady
-from traceq.analysis.waiting import waiting
+from traceq.analysis.base.steady import steady
+from traceq.analysis.replay.bottleneck import ON_GPU, bottleneck
+from traceq.analysis.replay.calibration import paces
+from traceq.analysis.replay.critical_path import critical_path
+from traceq.analysis.replay.model import waiting
+from traceq.analysis.replay.simulation import AS_RECORDED, Change, Pace, Replay
 from traceq.loading import load
 from traceq.testing import load_drawn
 

@@ -9,16 +9,16 @@ import polars as pl
 import pytest
 from linting import case_snapshot
 
-from traceq.analysis.memory_categories import memory_allocations
-from traceq.analysis.memory_curve import memory_curve
-from traceq.analysis.memory_fragments import (
+from traceq.analysis.memory.categories import memory_allocations
+from traceq.analysis.memory.curve import memory_curve
+from traceq.analysis.memory.fragmentation import (
     blocks_at,
     emptied_by,
     free_pieces,
     fullest,
     reserved_at,
 )
-from traceq.analysis.peak_savings import peak_savings
+from traceq.analysis.memory.peak_without import peak_savings
 from traceq.formats.snapshot import read_snapshot
 from traceq.testing import draw_history, load_history
 

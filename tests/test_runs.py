@@ -11,7 +11,7 @@ from command import traceq as command
 from conftest import ROOT
 
 import traceq
-from traceq.cli.loading import load_recording
+from traceq.cli.recordings import load_recording
 from traceq.errors import InputError, UsageError
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from linting import outcome
 
-from traceq.analysis.replay import Change
+from traceq.analysis.replay.simulation import Change
 from traceq.finding import Severity
+from traceq.lint.savings import Worth
 from traceq.lint.view import View
-from traceq.lint.worth import Worth
 from traceq.loading import load
 from traceq.recording import Recording
 

@@ -13,13 +13,13 @@ from command import traceq
 from conftest import ROOT
 from linting import bundled_rules
 
-from traceq.cli.loading import load_recording
+from traceq.cli.recordings import load_recording
 from traceq.errors import InputError, UsageError
 from traceq.formats.log import log_lines
-from traceq.formats.write import read_written
-from traceq.formats.write_members import members
-from traceq.formats.write_paths import Paths
-from traceq.formats.write_snapshot import clean_snapshot
+from traceq.formats.sanitize.members import members
+from traceq.formats.sanitize.paths import Paths
+from traceq.formats.sanitize.snapshot import clean_snapshot
+from traceq.formats.sanitize.trace import read_written
 from traceq.lint.config import Config
 from traceq.lint.engine import lint
 from traceq.loading import load

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from linting import case_snapshot
 
-from traceq.analysis.memory_diff import COPIES, memory_diff
-from traceq.report import memory_diff_content as words
+from traceq.analysis.memory.diff import COPIES, memory_diff
+from traceq.report.diff import memory as words
 from traceq.testing import load_history
 
 if TYPE_CHECKING:
-    from traceq.analysis.memory_diff import MemoryDiff
+    from traceq.analysis.memory.diff import MemoryDiff
 
 MIB = 1 << 20
 BEFORE = """

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from conftest import ROOT, SHARED
 
-from traceq.analysis.memory_curve import memory_curve, memory_peaks
+from traceq.analysis.memory.curve import memory_curve, memory_peaks
 from traceq.errors import InputError
 from traceq.formats.snapshot import read_snapshot
 from traceq.model.snapshot import SNAPSHOT_TABLES

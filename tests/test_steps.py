@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from traceq import load
-from traceq.analysis.steady import steady
+from traceq.analysis.base.steady import steady
 from traceq.analysis.summary import summarise
 from traceq.testing import draw, load_drawn
 

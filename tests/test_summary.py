@@ -17,11 +17,14 @@ from conftest import FIXTURES, ROOT
 
 import traceq as api
 from traceq import __version__
-from traceq.analysis.compute import Compute
 from traceq.analysis.summary import summarise
-from traceq.report import summary_csv, summary_json, summary_markdown, summary_text
-from traceq.report.columns import Column, fitted
-from traceq.report.text import short_kernel
+from traceq.analysis.time.mfu import Compute
+from traceq.report.base.columns import Column, fitted
+from traceq.report.base.text import short_kernel
+from traceq.report.summary import csv as summary_csv
+from traceq.report.summary import json as summary_json
+from traceq.report.summary import markdown as summary_markdown
+from traceq.report.summary import text as summary_text
 from traceq.testing import draw, load_drawn
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.attention import fallbacks, flash_saving
-from traceq.analysis.eras import newer_than
-from traceq.analysis.gpu import used_gpu
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.patterns.attention import fallbacks, flash_saving
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs
 from traceq.lint.evidence import attention_lines, dtype, kernel_lines, module_line
-from traceq.lint.words import times
+from traceq.model.torch_versions import newer_than
+from traceq.words import times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.attention import HALF, flash_saving
-from traceq.analysis.eras import newer_than
-from traceq.analysis.gpu import used_gpu
-from traceq.analysis.handwritten import handwritten_attention
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.patterns.attention import HALF, flash_saving
+from traceq.analysis.patterns.attention_handwritten import handwritten_attention
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import listed, shape, size, times
+from traceq.model.torch_versions import newer_than
+from traceq.words import listed, shape, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

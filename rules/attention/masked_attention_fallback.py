@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.attention import (
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.patterns.attention import (
     fallbacks,
     flash_saving,
     mask_kind,
     mask_shape,
     triangles,
 )
-from traceq.analysis.eras import newer_than
-from traceq.analysis.gpu import used_gpu
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import attention_lines, dtype, kernel_lines, module_line
-from traceq.lint.words import shape, times
+from traceq.model.torch_versions import newer_than
+from traceq.words import shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.repeated_heads import repeated_heads
+from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, module_line
-from traceq.lint.words import shape, times
+from traceq.words import shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.compiling import CALL, LOOKUP, REGION
+from traceq.analysis.patterns.compilation import CALL, LOOKUP, REGION
 from traceq.lint import Bad, Good, Need, Rule, View
-from traceq.lint.words import listed, times
+from traceq.words import listed, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.compiling import (
+from traceq.analysis.base.gpu_idle import idle_stretches
+from traceq.analysis.base.overlap import overlap, spans
+from traceq.analysis.patterns.compilation import (
     CALL,
     changing_inputs,
     compilations,
@@ -15,10 +17,8 @@ from traceq.analysis.compiling import (
     settled,
     sized_inputs,
 )
-from traceq.analysis.gaps import idle_stretches
-from traceq.analysis.overlap import overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
-from traceq.lint.words import counted, listed, shape, time
+from traceq.words import counted, listed, shape, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.compiling import LOOKUP
+from traceq.analysis.patterns.compilation import LOOKUP
 from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.lint.words import share, time, times
+from traceq.words import share, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

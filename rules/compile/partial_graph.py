@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.compiling import CALL, recordings
+from traceq.analysis.patterns.compilation import CALL, recordings
 from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.lint.words import counted, time
+from traceq.words import counted, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

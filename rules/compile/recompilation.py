@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.compiling import (
+from traceq.analysis.patterns.compilation import (
     CALL,
     REGION,
     changing_inputs,
@@ -15,7 +15,7 @@ from traceq.analysis.compiling import (
     settled,
 )
 from traceq.lint import Bad, Good, Need, Rule, View
-from traceq.lint.words import counted, listed, shape, time
+from traceq.words import counted, listed, shape, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

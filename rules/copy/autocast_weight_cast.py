@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines
-from traceq.lint.words import counted, listed, size, time, times
+from traceq.words import counted, listed, size, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.needless_copies import cast_round_trips
-from traceq.analysis.owners import same_place
+from traceq.analysis.base.ownership import same_place
+from traceq.analysis.patterns.copies_needless import cast_round_trips
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import shape, time, times
+from traceq.words import shape, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

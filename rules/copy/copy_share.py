@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.needless_copies import (
+from traceq.analysis.patterns.copies_needless import (
     cast_round_trips,
     layout_round_trips,
     unwritten_clones,
 )
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs, option
-from traceq.lint.words import counted, share, time
+from traceq.words import counted, share, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

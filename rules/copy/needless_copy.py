@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.needless_copies import layout_round_trips, unwritten_clones
-from traceq.analysis.owners import same_place
+from traceq.analysis.base.ownership import same_place
+from traceq.analysis.patterns.copies_needless import (
+    layout_round_trips,
+    unwritten_clones,
+)
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import counted, shape, times
+from traceq.words import counted, shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

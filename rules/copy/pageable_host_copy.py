@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.gpu import used_gpu
-from traceq.analysis.overlap import overlap, spans
-from traceq.analysis.owners import same_place
-from traceq.analysis.transfers import TO_GPU, TO_HOST, direction, pinned_rate
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.overlap import overlap, spans
+from traceq.analysis.base.ownership import same_place
+from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs, option
 from traceq.lint.evidence import dtype, kernel_lines
-from traceq.lint.words import counted, shape, size, time, times
+from traceq.words import counted, shape, size, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.gpu import used_gpu
-from traceq.analysis.owners import same_place
-from traceq.analysis.slices import backward_of_slices, slice_gradients, slice_writes
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.ownership import same_place
+from traceq.analysis.patterns.copies_by_slice import (
+    backward_of_slices,
+    slice_gradients,
+    slice_writes,
+)
 from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines, module_line
-from traceq.lint.words import counted, shape, time
+from traceq.words import counted, shape, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

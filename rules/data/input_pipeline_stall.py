@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.callers import called_inside, callers
-from traceq.analysis.overlap import busy_spans, disjoint, overlap
+from traceq.analysis.base.callers import called_inside, callers
+from traceq.analysis.base.overlap import busy_spans, disjoint, overlap
 from traceq.lint import NOWHERE, Bad, Good, Need, Place, Rule, View, option
-from traceq.lint.words import counted, share, time
 from traceq.model.names import DATA_REGION
+from traceq.words import counted, share, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

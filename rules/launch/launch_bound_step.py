@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.compiling import REGION
-from traceq.analysis.launching import launching_ops
+from traceq.analysis.patterns.compilation import REGION
+from traceq.analysis.time.launch_overhead import launching_ops
 from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.lint.words import counted, listed, share, time
+from traceq.words import counted, listed, share, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

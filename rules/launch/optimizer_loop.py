@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.optimizers import optimizer_steps
+from traceq.analysis.patterns.optimizers import optimizer_steps
 from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.lint.words import counted, listed, time
+from traceq.words import counted, listed, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.loops import loops
-from traceq.analysis.optimizers import optimizer_regions
-from traceq.analysis.overlap import disjoint
+from traceq.analysis.base.overlap import disjoint
+from traceq.analysis.patterns.loops import loops
+from traceq.analysis.patterns.optimizers import optimizer_regions
 from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.lint.words import counted, listed, time
+from traceq.words import counted, listed, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

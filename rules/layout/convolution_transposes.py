@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.gpu import Gpu, used_gpu
-from traceq.analysis.owners import same_place
+from traceq.analysis.base.device import Gpu, used_gpu
+from traceq.analysis.base.ownership import same_place
 from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines, module_line
-from traceq.lint.words import counted, shape, time
+from traceq.words import counted, shape, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.owners import same_place
+from traceq.analysis.base.ownership import same_place
 from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import shape, size, time
+from traceq.words import shape, size, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.gpu import used_gpu
-from traceq.analysis.matmul import products, saved
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.patterns.matmul import products, saved
 from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines
-from traceq.lint.words import counted, listed, shape, time
+from traceq.words import counted, listed, shape, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

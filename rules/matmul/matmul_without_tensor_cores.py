@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.gpu import used_gpu
-from traceq.analysis.matmul import products, saved
-from traceq.analysis.owners import same_place
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.ownership import same_place
+from traceq.analysis.patterns.matmul import products, saved
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import counted, listed, shape, time
+from traceq.words import counted, listed, shape, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

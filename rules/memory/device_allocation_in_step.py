@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.allocations import (
+from traceq.analysis.base.overlap import busy_spans, disjoint, overlap, spans
+from traceq.analysis.patterns.driver_allocations import (
     DEVICE_GIVES,
     DEVICE_TAKES,
     calls_named,
     growth,
 )
-from traceq.analysis.overlap import busy_spans, disjoint, overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
-from traceq.lint.words import listed, size, time, times
+from traceq.words import listed, size, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

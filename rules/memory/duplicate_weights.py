@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.peak_savings import peak_savings
-from traceq.analysis.weight_copies import weight_copies
+from traceq.analysis.memory.peak_without import peak_savings
+from traceq.analysis.memory.weight_copies import weight_copies
 from traceq.lint import Bad, Good, Need, Rule, option
-from traceq.lint.words import counted, size
+from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

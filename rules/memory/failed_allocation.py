@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.memory_oom import Room, failures, holders, room
+from traceq.analysis.memory.oom import Room, failures, holders, room
 from traceq.lint import Bad, Good, Need, Rule, Severity
-from traceq.lint.words import counted, size
+from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.peak_savings import peak_savings
+from traceq.analysis.memory.peak_without import peak_savings
 from traceq.lint import Bad, Good, Need, Rule
-from traceq.lint.words import counted, share, size
+from traceq.words import counted, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.weight_copies import weight_copies
+from traceq.analysis.memory.weight_copies import weight_copies
 from traceq.lint import Bad, Good, Need, Rule, option
-from traceq.lint.words import counted, share, size
+from traceq.words import counted, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

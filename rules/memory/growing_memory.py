@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory_growth import memory_growth
+from traceq.analysis.memory.growth import memory_growth
 from traceq.lint import Bad, Good, Need, Rule, option
-from traceq.lint.words import counted, size
+from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.allocations import PINS, UNPINS, calls_named
-from traceq.analysis.overlap import busy_spans, disjoint, overlap, spans
+from traceq.analysis.base.overlap import busy_spans, disjoint, overlap, spans
+from traceq.analysis.patterns.driver_allocations import PINS, UNPINS, calls_named
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
-from traceq.lint.words import listed, time, times
+from traceq.words import listed, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory_fragments import emptied_by, segment_churn
+from traceq.analysis.memory.fragmentation import emptied_by, segment_churn
 from traceq.lint import NOWHERE, Bad, Good, Need, Rule, option
-from traceq.lint.words import size, times
+from traceq.words import size, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

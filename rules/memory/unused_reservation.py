@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory_fragments import DEFAULT_POOL, free_pieces, fullest
-from traceq.analysis.memory_oom import holders
+from traceq.analysis.memory.fragmentation import DEFAULT_POOL, free_pieces, fullest
+from traceq.analysis.memory.oom import holders
 from traceq.lint import NOWHERE, Bad, Good, Need, Rule, option
-from traceq.lint.words import counted, share, size
+from traceq.words import counted, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.analysis.communication import exposed_by_collective
+from traceq.analysis.patterns.collectives import exposed_by_collective
 from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.lint.words import counted, share, size, time, times
+from traceq.words import counted, share, size, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.analysis.communication import exposed_by_collective
+from traceq.analysis.patterns.collectives import exposed_by_collective
 from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.lint.words import counted, size, time
+from traceq.words import counted, size, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.gpu import used_gpu
-from traceq.analysis.handwritten_norms import handwritten_norms
-from traceq.analysis.norms import fused_saving
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.patterns.norms import fused_saving
+from traceq.analysis.patterns.norms_handwritten import handwritten_norms
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import listed, shape, times
+from traceq.words import listed, shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

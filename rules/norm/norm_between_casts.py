@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.norms import norm_casts
+from traceq.analysis.patterns.norms import norm_casts
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import shape, time, times
+from traceq.words import shape, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.gpu import used_gpu
-from traceq.analysis.norms import fused_saving, unfused_rms_norms
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.patterns.norms import fused_saving, unfused_rms_norms
 from traceq.lint import Bad, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.lint.words import counted, shape, times
+from traceq.words import counted, shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

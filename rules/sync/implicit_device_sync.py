@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.owners import same_place
-from traceq.analysis.waits import outermost, waits_in_ops, written_as
+from traceq.analysis.base.ownership import same_place
+from traceq.analysis.time.device_syncs import outermost, waits_in_ops, written_as
 from traceq.lint import Bad, Good, Need, Rule, View, option
 from traceq.lint.evidence import module_line
-from traceq.lint.words import time, times
+from traceq.words import time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

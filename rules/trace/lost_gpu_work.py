@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.launches import launches_outside_captures
+from traceq.analysis.time.launches import launches_outside_captures
 from traceq.lint import Bad, Good, Rule, Severity, View, option
-from traceq.lint.words import share
+from traceq.words import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, option
-from traceq.lint.words import share, time
+from traceq.words import share, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

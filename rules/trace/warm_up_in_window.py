@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.overlap import disjoint, spans
+from traceq.analysis.base.overlap import disjoint, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
-from traceq.lint.words import counted, listed, share
+from traceq.words import counted, listed, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from linting import case_findings, outcome
 
-from traceq.analysis.eras import newer_than
 from traceq.lint.rule import inputs
 from traceq.loading import load
+from traceq.model.torch_versions import newer_than
 from traceq.recording import Recording
 from traceq.testing import load_drawn
 

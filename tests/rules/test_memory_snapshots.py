@@ -15,7 +15,7 @@ from linting import (
     outcome,
 )
 
-from traceq.analysis.memory_curve import memory_curve, memory_peaks
+from traceq.analysis.memory.curve import memory_curve, memory_peaks
 from traceq.formats.snapshot import read_snapshot
 from traceq.lint.rule import Need
 from traceq.loading import load

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.bottleneck import Bottleneck, bottleneck
-from traceq.analysis.compute import Compute, compute
-from traceq.analysis.critical_path import CriticalPath, critical_path
-from traceq.analysis.gpu_time import by_host_op, by_kernel, by_kind_and_phase, by_op
-from traceq.analysis.idle import idle_causes
-from traceq.analysis.memory import MemoryPeak, peak_memory
-from traceq.analysis.pace import paces
-from traceq.analysis.replay import Replay
-from traceq.analysis.steady import Steady, steady
-from traceq.analysis.waiting import waiting
+from traceq.analysis.base.steady import Steady, steady
+from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
+from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck
+from traceq.analysis.replay.calibration import paces
+from traceq.analysis.replay.critical_path import CriticalPath, critical_path
+from traceq.analysis.replay.model import waiting
+from traceq.analysis.replay.simulation import Replay
+from traceq.analysis.time.gpu_time import (
+    by_host_op,
+    by_kernel,
+    by_kind_and_phase,
+    by_op,
+)
+from traceq.analysis.time.idle_causes import idle_causes
+from traceq.analysis.time.mfu import Compute, compute
 
 if TYPE_CHECKING:
     from traceq.model.facts import Facts

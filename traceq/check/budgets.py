@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from traceq.check import toml
+from traceq import toml_text as toml
 from traceq.check.numbers import EXACT, WOBBLY, Layer, Numbers
 from traceq.errors import ConfigError
 from traceq.lint.config import read_config

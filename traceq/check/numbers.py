@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.compiling import compilations, recordings
-from traceq.analysis.launches import launches_outside_captures
-from traceq.analysis.memory import peak_memory
+from traceq.analysis.memory.trace_peak import peak_memory
+from traceq.analysis.patterns.compilation import compilations, recordings
+from traceq.analysis.time.launches import launches_outside_captures
 from traceq.lint.snapshot_view import highest, snapshot_views
 from traceq.lint.view import View
 

@@ -14,11 +14,13 @@ from traceq.check.check import Result, check, check_against
 from traceq.check.fixture import find_fixtures
 from traceq.cli import output
 from traceq.cli.lint import Packs  # noqa: TC001 - typer reads it
-from traceq.cli.loading import NoCache, load_recording
+from traceq.cli.recordings import NoCache, load_recording
 from traceq.errors import UsageError
 from traceq.lint.config import find_config, read_config
 from traceq.lint.pack import load_rules
-from traceq.report import check_json, check_markdown, check_text
+from traceq.report.check import json as check_json
+from traceq.report.check import markdown as check_markdown
+from traceq.report.check import text as check_text
 
 _RED = 1
 _FIXTURES = Path("fixtures")

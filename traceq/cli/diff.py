@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.loading import NoCache, load_recording
+from traceq.cli.recordings import NoCache, load_recording
 from traceq.cli.writing import refuse_to_lose, write_report
 from traceq.diff.compare import (
     Half,
@@ -26,16 +26,14 @@ from traceq.errors import InputError, UsageError
 from traceq.lint.config import find_config, read_config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
-from traceq.report import (
-    diff_concise,
-    diff_content,
-    diff_full,
-    diff_github,
-    diff_html,
-    diff_json,
-    diff_markdown,
-    diff_snapshots,
-)
+from traceq.report.diff import concise as diff_concise
+from traceq.report.diff import content as diff_content
+from traceq.report.diff import full as diff_full
+from traceq.report.diff import github as diff_github
+from traceq.report.diff import html as diff_html
+from traceq.report.diff import json as diff_json
+from traceq.report.diff import markdown as diff_markdown
+from traceq.report.diff import snapshots as diff_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

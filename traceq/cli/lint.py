@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.loading import NoCache, load_recording
+from traceq.cli.recordings import NoCache, load_recording
 from traceq.cli.writing import refuse_to_lose, write_report
 from traceq.errors import TraceqError, UsageError
 from traceq.lint.baseline import (
@@ -23,14 +23,12 @@ from traceq.lint.baseline import (
 from traceq.lint.config import find_config, read_config, severity
 from traceq.lint.engine import Report, lint
 from traceq.lint.pack import load_rules
-from traceq.report import (
-    lint_concise,
-    lint_full,
-    lint_github,
-    lint_json,
-    lint_markdown,
-    lint_sarif,
-)
+from traceq.report.lint import concise as lint_concise
+from traceq.report.lint import full as lint_full
+from traceq.report.lint import github as lint_github
+from traceq.report.lint import json as lint_json
+from traceq.report.lint import markdown as lint_markdown
+from traceq.report.lint import sarif as lint_sarif
 
 if TYPE_CHECKING:
     from traceq.lint.config import Config

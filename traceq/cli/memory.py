@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.analysis.memory_scaling import memory_scaling
-from traceq.analysis.memory_summary import MemorySummary, summarise_memory
+from traceq.analysis.memory.scaling import memory_scaling
+from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.cli import output
-from traceq.cli.loading import NoCache, load_shown
+from traceq.cli.recordings import NoCache, load_shown
 from traceq.cli.writing import refuse_to_lose, write_report
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
-from traceq.report import (
-    memory_content,
-    memory_html,
-    memory_json,
-    memory_markdown,
-    memory_text,
-)
+from traceq.report.memory import content as memory_content
+from traceq.report.memory import html as memory_html
+from traceq.report.memory import json as memory_json
+from traceq.report.memory import markdown as memory_markdown
+from traceq.report.memory import text as memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from traceq.report.text import printable
+from traceq.report.base.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,10 +12,10 @@ import polars.selectors as cs
 import typer
 
 from traceq.cli import output
-from traceq.cli.loading import NoCache, load_shown
+from traceq.cli.recordings import NoCache, load_shown
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
-from traceq.report import frames
+from traceq.report import query as frames
 
 if TYPE_CHECKING:
     from traceq.trace import Trace

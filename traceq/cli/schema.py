@@ -9,7 +9,7 @@ import typer
 from traceq.cli import output
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
-from traceq.report import frames
+from traceq.report import query as frames
 
 
 def command(

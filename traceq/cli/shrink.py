@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import polars as pl
 import typer
 
-from traceq.check import toml
+from traceq import toml_text as toml
 from traceq.check.fixture import (
     LOG,
     ORIGIN,
@@ -21,14 +21,14 @@ from traceq.check.fixture import (
     read_fixture,
 )
 from traceq.cli import output
-from traceq.cli.loading import is_snapshot
+from traceq.cli.recordings import is_snapshot
 from traceq.errors import UsageError
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
-from traceq.formats.write import packed
+from traceq.formats.sanitize.trace import packed
 from traceq.lint.config import find_config
 from traceq.lint.pack import load_rules
-from traceq.report.text import printable
+from traceq.report.base.text import printable
 from traceq.shrink import Shrunk, shrink
 from traceq.shrink.shrink import OTHER_STEPS, Given
 

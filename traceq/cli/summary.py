@@ -10,9 +10,12 @@ import typer
 
 from traceq.analysis.summary import Summary, summarise
 from traceq.cli import output
-from traceq.cli.loading import NoCache, load_shown, ranks_of
+from traceq.cli.recordings import NoCache, load_shown, ranks_of
 from traceq.errors import TraceqError, UsageError
-from traceq.report import summary_csv, summary_json, summary_markdown, summary_text
+from traceq.report.summary import csv as summary_csv
+from traceq.report.summary import json as summary_json
+from traceq.report.summary import markdown as summary_markdown
+from traceq.report.summary import text as summary_text
 
 _NANOSECONDS = 1_000_000
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.diff.groups import OPTIMIZER, REGION
+from traceq.diff.structure import OPTIMIZER, REGION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.diff.groups import Parts
+    from traceq.diff.structure import Parts
 
 # What rows have in common that are the same part of the program: if it is called as
 # often on both sides; and whatever its shapes, which may depend on data.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.steady import in_steps
-from traceq.diff.groups import plain_op
+from traceq.analysis.base.steady import in_steps
+from traceq.diff.structure import plain_op
 from traceq.model.names import REGION
 
 if TYPE_CHECKING:
-    from traceq.analysis.steady import Steady
+    from traceq.analysis.base.steady import Steady
     from traceq.trace import Trace
 
 # Marks of torch.compile, which have names of their own in every run.

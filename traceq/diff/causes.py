@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from traceq.analysis.bound import INFLATION
+from traceq.analysis.replay.bound import INFLATION
 from traceq.diff.align import aligned
-from traceq.diff.groups import NUMBERS
 from traceq.diff.kinds import Kind, differ, first, key_of, kind_of, ranked, where_of
+from traceq.diff.structure import NUMBERS
 from traceq.finding import Place
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from traceq.diff.groups import Parts
-    from traceq.diff.scale import Scale
+    from traceq.diff.calibration import Scale
+    from traceq.diff.structure import Parts
 
 _END = "the end of the step"
 _MOST_DETAILS = 4

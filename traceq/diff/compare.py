@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.memory_diff import MemoryDiff, memory_diff
+from traceq.analysis.memory.diff import MemoryDiff, memory_diff
+from traceq.diff.attribution import SPECIAL
+from traceq.diff.calibration import scale_of
 from traceq.diff.calls import Calls, calls_of, compare_calls
 from traceq.diff.causes import Cause, causes_of
+from traceq.diff.caveats import notes_of
 from traceq.diff.findings import FindingChanges, compare_findings
-from traceq.diff.groups import parts_of
-from traceq.diff.headline import Bottleneck, Metric, bottleneck, metrics, numbers_of
 from traceq.diff.kinds import ALL_OVER
-from traceq.diff.notes import notes_of
-from traceq.diff.scale import scale_of
-from traceq.diff.spent import SPECIAL
+from traceq.diff.metrics import Bottleneck, Metric, bottleneck, metrics, numbers_of
 from traceq.diff.steps import Step, significant, steps_of, typical
+from traceq.diff.structure import parts_of
 from traceq.errors import InputError
 from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
-    from traceq.analysis.steady import Steady
-    from traceq.diff.groups import Parts
-    from traceq.diff.scale import Scale
+    from traceq.analysis.base.steady import Steady
+    from traceq.diff.calibration import Scale
+    from traceq.diff.structure import Parts
     from traceq.lint.engine import Outcome
     from traceq.recording import Recording
     from traceq.trace import Trace

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from traceq.diff.groups import OPTIMIZER
 from traceq.diff.kernels import family
+from traceq.diff.structure import OPTIMIZER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,7 +11,7 @@ from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     from traceq.diff.compare import Diff, MemoryChange
-    from traceq.diff.headline import Metric
+    from traceq.diff.metrics import Metric
 
 NEW_FINDINGS = "new-findings"
 _METRICS = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.steady import Steady, steady
+from traceq.analysis.base.steady import Steady, steady
 
 if TYPE_CHECKING:
     from traceq.recording import Recording

@@ -14,7 +14,7 @@ import polars as pl
 
 from traceq.errors import InputError
 from traceq.formats import tables, texts
-from traceq.formats.cut import Cut, chunks
+from traceq.formats.chunks import Cut, chunks
 from traceq.formats.events import Tally, decode
 from traceq.formats.inputs import decode_inputs
 from traceq.formats.source import Source

@@ -9,25 +9,25 @@ import polars as pl
 
 from traceq.errors import ConfigError
 from traceq.finding import Evidence, Severity
-from traceq.lint import allow
+from traceq.lint import suppress as allow
 from traceq.lint.config import configured
 from traceq.lint.rule import Need
+from traceq.lint.savings import WORTH_FIXING, Worth
 from traceq.lint.select import find_rule, selected
 from traceq.lint.snapshot_view import Memory, highest, snapshot_views
 from traceq.lint.view import View
-from traceq.lint.worth import WORTH_FIXING, Worth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from traceq.analysis.bottleneck import Bottleneck
-    from traceq.analysis.bound import Bound
+    from traceq.analysis.replay.bottleneck import Bottleneck
+    from traceq.analysis.replay.bound import Bound
     from traceq.finding import Finding
     from traceq.lint.config import Allow, Config
     from traceq.lint.pack import Rules
     from traceq.lint.rule import Rule
+    from traceq.lint.savings import Together
     from traceq.lint.snapshot_view import SnapshotView
-    from traceq.lint.worth import Together
     from traceq.model.facts import Facts
     from traceq.recording import Recording
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.lint.words import counted, shape
+from traceq.words import counted, shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ def module_line(modules: Sequence[str | None]) -> list[tuple[str, str]]:
 
 
 def attention_lines(call: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the shapes and types of a row of traceq.analysis.attention."""
+    """Return the shapes and types of a row of traceq.analysis.patterns.attention."""
     if not call["query"]:
         return [("dtype", call["dtype"] or "")]
     parts = ("query", "key", "value")

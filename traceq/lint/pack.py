@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from traceq._folders import bundled
-from traceq._load import mount, walk
+from traceq._import_folder import mount, walk
 from traceq.errors import PackError
 from traceq.lint.rule import Rule
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.allocating_ops import allocating_ops, ops_at
-from traceq.analysis.attention_scores import scores_in_trace
-from traceq.analysis.memory_categories import memory_allocations
-from traceq.analysis.memory_curve import memory_curve, memory_peaks
-from traceq.analysis.memory_lifetimes import live_at
-from traceq.analysis.memory_phases import event_phases
-from traceq.analysis.memory_stacks import chain_of, stack_sources
-from traceq.analysis.weight_copies import casts
+from traceq.analysis.memory.attention_scores import scores_in_trace
+from traceq.analysis.memory.categories import memory_allocations
+from traceq.analysis.memory.curve import memory_curve, memory_peaks
+from traceq.analysis.memory.lifetimes import live_at
+from traceq.analysis.memory.phases import event_phases
+from traceq.analysis.memory.stacks import chain_of, stack_sources
+from traceq.analysis.memory.trace_allocations import allocating_ops, ops_at
+from traceq.analysis.memory.weight_copies import casts
 from traceq.finding import Place
 from traceq.lint.evidence import module_line
 from traceq.lint.rule import Need
-from traceq.lint.words import listed
+from traceq.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

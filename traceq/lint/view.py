@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.bottleneck import Bottleneck, bottleneck
-from traceq.analysis.bound import INFLATION, Bound, bound
-from traceq.analysis.copies import copies
-from traceq.analysis.pace import Paces, paces
-from traceq.analysis.replay import Replay
-from traceq.analysis.steady import Steady, steady
-from traceq.analysis.waiting import waiting
+from traceq.analysis.base.steady import Steady, steady
+from traceq.analysis.patterns.copies import copies
+from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck
+from traceq.analysis.replay.bound import INFLATION, Bound, bound
+from traceq.analysis.replay.calibration import Paces, paces
+from traceq.analysis.replay.model import waiting
+from traceq.analysis.replay.simulation import Replay
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
 from traceq.lint.rule import Need

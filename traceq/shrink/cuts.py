@@ -12,7 +12,7 @@ from traceq.model import names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceq.formats.write import Written
+    from traceq.formats.sanitize.trace import Written
 
 _FRAME = pl.col("category") == "python_function"
 _MEMORY = pl.col("name") == "[memory]"

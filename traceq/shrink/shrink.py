@@ -9,15 +9,15 @@ import polars as pl
 
 from traceq.errors import UsageError
 from traceq.formats.log import log_lines
+from traceq.formats.sanitize.paths import Paths
+from traceq.formats.sanitize.snapshot import clean_snapshot
+from traceq.formats.sanitize.trace import Written, read_written
 from traceq.formats.snapshot import read_snapshot
-from traceq.formats.write import Written, read_written
-from traceq.formats.write_paths import Paths
-from traceq.formats.write_snapshot import clean_snapshot
 from traceq.loading import load
 from traceq.recording import Recording
 from traceq.shrink.cuts import CUTS, Cut, keeping_steps
 from traceq.shrink.lines import needed_lines
-from traceq.shrink.seen import Looker, Seen
+from traceq.shrink.probe import Looker, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

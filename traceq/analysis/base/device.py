@@ -1,0 +1,43 @@
+"""The GPU that a trace is of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.model.gpu_peaks import Peak, peak_of
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+_AMD = re.compile(r"AMD|Instinct|Radeon|\bMI\d{3}")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What is known of a GPU; a capability of (0, 0) is not known."""
+
+    name: str = ""
+    sms: int | None = None
+    capability: tuple[int, int] = (0, 0)
+    amd: bool = False
+
+    @property
+    def peak(self) -> Peak | None:
+        """What it can do at best, if it is a known one."""
+        return peak_of(self.name, self.sms)
+
+
+def used_gpu(trace: Trace) -> Gpu:
+    """Return the first GPU that ran something, or the first there is."""
+    devices = trace.devices.sort("used", descending=True, maintain_order=True)
+    hip = trace.facts.runtime_version.startswith("HIP")
+    for row in devices.head(1).iter_rows(named=True):
+        return Gpu(
+            name=row["name"] or "",
+            sms=row["sms"],
+            capability=(row["compute_major"] or 0, row["compute_minor"] or 0),
+            amd=hip or bool(_AMD.search(row["name"] or "")),
+        )
+    return Gpu(amd=hip)

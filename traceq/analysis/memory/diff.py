@@ -1,0 +1,175 @@
+"""Why one memory snapshot's peak is higher than another's: by category and by line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.memory.categories import live_at_peak, memory_allocations
+from traceq.analysis.memory.curve import memory_curve, memory_peaks
+from traceq.analysis.memory.weight_copies import casts, weight_copies
+from traceq.model.schema import NUMBER, Column, Table
+
+if TYPE_CHECKING:
+    from traceq.model.snapshot import Snapshot
+
+_TEXT = pl.String()
+_DEVICE = Column(NUMBER, "The GPU's ordinal.")
+_BEFORE = Column(NUMBER, "Of the peak before.", "bytes")
+_AFTER = Column(NUMBER, "Of the peak after.", "bytes")
+_CHANGE = Column(NUMBER, "How much more it is; less if negative.", "bytes")
+_WHAT = Column(_TEXT, "What it is for: a category, or copies of weights in 16 bits.")
+
+PEAK_CHANGES = Table(
+    "The peak of each device, before and after.",
+    {
+        "device": _DEVICE,
+        "before": Column(NUMBER, "Allocated at the peak before.", "bytes"),
+        "after": Column(NUMBER, "Allocated at the peak after.", "bytes"),
+        "change": _CHANGE,
+        "reserved_before": Column(NUMBER, "Reserved at most before.", "bytes"),
+        "reserved_after": Column(NUMBER, "Reserved at most after.", "bytes"),
+    },
+)
+
+CATEGORY_CHANGES = Table(
+    "What each category adds to the change of the peak; all of them are the change.",
+    {
+        "device": _DEVICE,
+        "what": _WHAT,
+        "before": _BEFORE,
+        "after": _AFTER,
+        "change": _CHANGE,
+        "largest_before": Column(NUMBER, "The largest allocation before.", "bytes"),
+        "largest_after": Column(NUMBER, "The largest allocation after.", "bytes"),
+        "file": Column(_TEXT, "Where the largest one after comes from, or before."),
+        "line": Column(NUMBER, "Its line."),
+        "function": Column(_TEXT, "Its function."),
+    },
+)
+
+SITE_CHANGES = Table(
+    "The same by line; lines are known again by function and operator, as they move.",
+    {
+        "device": _DEVICE,
+        "what": _WHAT,
+        "file": Column(_TEXT, "The user's file; none if not known."),
+        "function": Column(_TEXT, "The user's function."),
+        "op": Column(_TEXT, "The operator, or the node of autograd."),
+        "line_before": Column(NUMBER, "The line before; none if it is new."),
+        "line_after": Column(NUMBER, "The line after; none if it is gone."),
+        "before": _BEFORE,
+        "after": _AFTER,
+        "change": _CHANGE,
+        "count_before": Column(NUMBER, "Allocations at the peak before."),
+        "count_after": Column(NUMBER, "Allocations at the peak after."),
+    },
+)
+
+COPIES = "copies of weights in 16 bits"
+_KIND = ["device", "what"]
+_SITE = [*_KIND, "file", "function", "op"]
+_PLACE = ("file", "line", "function")
+
+
+@dataclass(frozen=True)
+class MemoryDiff:
+    """The change of the peak; the largest changes come first."""
+
+    peaks: pl.DataFrame
+    """``PEAK_CHANGES`` has the columns."""
+    categories: pl.DataFrame
+    """``CATEGORY_CHANGES`` has the columns."""
+    sites: pl.DataFrame
+    """``SITE_CHANGES`` has the columns."""
+
+
+def memory_diff(before: Snapshot, after: Snapshot) -> MemoryDiff:
+    """Return how the peak changed from one snapshot to another, and why.
+
+    What lived at the peak of one is compared with what lived at the peak of the other,
+    so that the changes of all categories, and of all lines, add up to the peak's.
+    """
+    sides = [_at_peak(snapshot) for snapshot in (before, after)]
+    peaks = [_peaks(snapshot) for snapshot in (before, after)]
+    return MemoryDiff(
+        peaks=PEAK_CHANGES.shaped(
+            _changed(peaks, ["device"]).sort("device"),
+        ),
+        categories=_by_category(sides),
+        sites=_by_site(sides),
+    )
+
+
+def _peaks(snapshot: Snapshot) -> pl.DataFrame:
+    return memory_peaks(memory_curve(snapshot)).select(
+        "device", held="allocated", reserved="most_reserved"
+    )
+
+
+def _at_peak(snapshot: Snapshot) -> pl.DataFrame:
+    """Return what lived at the peak, with what it is for."""
+    live = live_at_peak(snapshot, memory_allocations(snapshot))
+    copies = weight_copies(live, casts(snapshot, live)).select("device", "alloc")
+    marked = live.join(
+        copies.with_columns(what=pl.lit(COPIES)), on=["device", "alloc"], how="left"
+    )
+    return marked.select(
+        "device",
+        pl.coalesce("what", pl.col("category").cast(_TEXT)),
+        pl.col("file", "function").cast(_TEXT),
+        "line",
+        pl.coalesce("op", "node").cast(_TEXT).alias("op"),
+        "size",
+    )
+
+
+def _by_category(sides: list[pl.DataFrame]) -> pl.DataFrame:
+    found = [
+        side.sort("size", descending=True, maintain_order=True)
+        .group_by(_KIND, maintain_order=True)
+        .agg(
+            pl.col(_PLACE).first(), held=pl.sum("size"), largest=pl.col("size").first()
+        )
+        for side in sides
+    ]
+    rows = _changed(found, _KIND).with_columns(
+        pl.coalesce(f"{name}_after", f"{name}_before").alias(name) for name in _PLACE
+    )
+    return CATEGORY_CHANGES.shaped(_ordered(rows, _KIND))
+
+
+def _by_site(sides: list[pl.DataFrame]) -> pl.DataFrame:
+    found = [
+        side.sort("size", descending=True, maintain_order=True)
+        .group_by(_SITE, maintain_order=True)
+        .agg(pl.col("line").first(), held=pl.sum("size"), count=pl.len())
+        for side in sides
+    ]
+    return SITE_CHANGES.shaped(_ordered(_changed(found, _SITE), _SITE))
+
+
+def _changed(sides: list[pl.DataFrame], key: list[str]) -> pl.DataFrame:
+    """Join both sides; what one of them lacks holds nothing there."""
+    before, after = (
+        side.rename(
+            {name: f"{name}_{when}" for name in side.columns if name not in key}
+        )
+        for side, when in zip(sides, ("before", "after"), strict=True)
+    )
+    joined = before.join(after, on=key, how="full", coalesce=True, nulls_equal=True)
+    amounts = pl.selectors.matches("^(held|reserved|count|largest)_")
+    return joined.with_columns(amounts.fill_null(0)).select(
+        pl.all().exclude("held_before", "held_after"),
+        before="held_before",
+        after="held_after",
+        change=pl.col("held_after").cast(NUMBER) - pl.col("held_before").cast(NUMBER),
+    )
+
+
+def _ordered(rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    return rows.sort(
+        pl.col("change").abs(), *key, descending=[True, *[False] * len(key)]
+    )

@@ -1,0 +1,110 @@
+"""How memory grows with something that runs were given: constant, linear, quadratic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.analysis.memory.timeline import category_peaks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.memory.summary import MemorySummary
+
+TOTAL = "all at the peak"
+# A law holds if it is nowhere further off than this part of the largest size.
+_EXACT = 0.03
+# Two points fit any line; only what is nearly a pure power is named for them.
+_ENOUGH = 3
+_POWERS = ((1, "linear"), (2, "quadratic"), (3, "cubic"))
+_NEARLY = 0.1
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What one category does as the label's value grows."""
+
+    category: str
+    law: str
+    """``constant``, ``linear``, ``quadratic``, ``cubic``, or what is known instead."""
+    sizes: tuple[int, ...]
+    """The most of it that was live at once, for each value."""
+
+
+def memory_scaling(
+    summaries: Sequence[MemorySummary], values: Sequence[float]
+) -> list[Growth]:
+    """Return how each category grows; the summaries are in the order of the values."""
+    tables = [dict(_peaks(summary)) for summary in summaries]
+    names = sorted(
+        {name for table in tables for name in table},
+        key=lambda name: -tables[-1].get(name, 0),
+    )
+    totals = tuple(summary.peak["allocated"] for summary in summaries)
+    rows = {TOTAL: totals} | {
+        name: tuple(table.get(name, 0) for table in tables) for name in names
+    }
+    return [Growth(name, _law(values, sizes), sizes) for name, sizes in rows.items()]
+
+
+def _peaks(summary: MemorySummary) -> list[tuple[str, int]]:
+    found = category_peaks(summary.curves).select("category", "size")
+    return [(name, size) for name, size in found.iter_rows() if size > 0]
+
+
+def _law(values: Sequence[float], sizes: Sequence[int]) -> str:
+    """Name the simplest law that fits: a + b·x^p, with nothing negative in it."""
+    most = max(sizes)
+    if most - min(sizes) <= _EXACT * most:
+        return "constant"
+    if len(set(values)) < _ENOUGH:
+        return _between_two(values, sizes)
+    if sizes[values.index(max(values))] < sizes[values.index(min(values))]:
+        return "shrinks"
+    for power, name in _POWERS:
+        base, slope = _fit([value**power for value in values], sizes)
+        off = max(
+            abs(base + slope * value**power - size)
+            for value, size in zip(values, sizes, strict=True)
+        )
+        if off <= _EXACT * most and slope > 0 and base >= -_EXACT * most:
+            return name
+    return _power(values, sizes) or "by no simple law"
+
+
+def _power(values: Sequence[float], sizes: Sequence[int]) -> str:
+    """Return the power between the ends, if it only grows."""
+    if list(sizes) != sorted(sizes) or not sizes[0] or values[0] <= 0:
+        return ""
+    power = math.log(sizes[-1] / sizes[0]) / math.log(values[-1] / values[0])
+    return f"to the power of {power:.1f}"
+
+
+def _fit(values: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
+    """Return the line through the points, by least squares."""
+    count = len(values)
+    middle, mean = sum(values) / count, sum(sizes) / count
+    spread = sum((value - middle) ** 2 for value in values)
+    slope = (
+        sum(
+            (value - middle) * (size - mean)
+            for value, size in zip(values, sizes, strict=True)
+        )
+        / spread
+    )
+    return mean - slope * middle, slope
+
+
+def _between_two(values: Sequence[float], sizes: Sequence[int]) -> str:
+    """Name the law between two values, if one is plain."""
+    low, high = values.index(min(values)), values.index(max(values))
+    if values[low] <= 0 or values[low] == values[high]:
+        return "unknown: give more values"
+    by = values[high] / values[low]
+    for power, name in _POWERS:
+        wanted = sizes[low] * by**power
+        if sizes[low] and abs(sizes[high] - wanted) <= _NEARLY * wanted:
+            return f"likely {name}"
+    return "unknown: give a third value"

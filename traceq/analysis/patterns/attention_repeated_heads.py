@@ -1,0 +1,98 @@
+"""Keys and values whose heads are copied until there are as many as of queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import busy, inside, named, owned, same_place
+from traceq.analysis.patterns.attention import attention_calls
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+# Kernels that can read each head several times themselves.
+_WITH_GROUPS = ("flash", "cudnn")
+_AROUND_CLONE = ("aten::repeat_interleave", "aten::reshape", "aten::contiguous")
+# Heads and repeats are neighbours among five dims, before or after the sequence.
+_DIMS = 5
+_REPEATS_AT = (2, 3)
+
+
+def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return copies that repeat heads for the attention after them, by place and shape.
+
+    A row has ``heads`` before the copy, ``repeats``, ``query`` and ``key`` (shapes) and
+    ``backend`` of the attention, the place of the copy, ``copies``, ``modules``,
+    ``ops`` and ``kernels`` (ids) and ``gpu_ns`` of the forward.
+    """
+    copies = _copies(trace)
+    calls = attention_calls(trace).filter(pl.col("backend").is_in(_WITH_GROUPS))
+    times = trace.ops.select("thread", call_ts="ts", owner="id")
+    found = (
+        copies.sort("ts")
+        .join_asof(
+            calls.join(times, on="owner").rename({"owner": "call"}).sort("call_ts"),
+            left_on="ts",
+            right_on="call_ts",
+            by="thread",
+            strategy="forward",
+            check_sortedness=False,
+        )
+        .filter(
+            pl.col("key").list.get(1) == pl.col("heads") * pl.col("repeats"),
+            pl.col("key").list.get(1) == pl.col("query").list.get(1),
+            pl.col("key").list.get(2) == pl.col("length"),
+            pl.col("key").list.get(3) == pl.col("width"),
+        )
+        .select("owner", "heads", "repeats", "query", "key", "backend")
+    )
+    ran = owned(trace, kernels, inside(trace, found["owner"])).filter(~pl.col("back"))
+    source = trace.ops.select("module", "file", "line", "function", owner="id")
+    return (
+        ran.drop("module", "file", "line", "function")
+        .join(found, on="owner")
+        .join(source, on="owner")
+        .sort("ts", "id")
+        .group_by(
+            *("heads", "repeats", "query", "key", "backend"),
+            *same_place(),
+            maintain_order=True,
+        )
+        .agg(
+            copies=pl.col("owner").n_unique(),
+            modules=pl.col("module").cast(pl.String).unique(maintain_order=True),
+            module=pl.col("module").cast(pl.String).drop_nulls().first(),
+            ops=pl.col("owner").unique(maintain_order=True),
+            kernels=pl.col("id"),
+            gpu_ns=busy(),
+        )
+    )
+
+
+def _copies(trace: Trace) -> pl.DataFrame:
+    """Return clones of what was expanded along a dim beside the heads."""
+    ops = trace.ops
+    outer = inside(trace, ops.filter(named(ops, _AROUND_CLONE))["id"])
+    clones = (
+        ops.with_columns(owner=outer.zip_with(outer.is_not_null(), ops["id"]))
+        .filter(named(ops, ["aten::clone"]) & ~ops["compiling"])
+        .select("owner", "thread", "ts", "inputs")
+        .join(trace.inputs, left_on="inputs", right_on="id")
+        .with_columns(
+            dims=pl.col("dims").list.first(), strides=pl.col("strides").list.first()
+        )
+        .filter(pl.col("dims").list.len() == _DIMS)
+    )
+    dims, strides = pl.col("dims").list, pl.col("strides").list
+    return pl.concat(
+        clones.filter(strides.get(at, null_on_oob=True) == 0, dims.get(at) > 1).select(
+            *("owner", "thread", "ts"),
+            heads=dims.get(at - 1),
+            repeats=dims.get(at),
+            length=dims.get(3 if at == _REPEATS_AT[0] else 1),
+            width=dims.get(4),
+        )
+        for at in _REPEATS_AT
+    )

@@ -1,0 +1,217 @@
+"""Copies that could be left out: those that are undone, and those nobody writes to.
+
+All of these look at what :func:`traceq.analysis.patterns.copies.copies` returns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import named
+from traceq.analysis.patterns.copies import FLOAT, HALF, elements, nth
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+# Ops that write into their first input, as aten::add_.
+_IN_PLACE = r"^aten::[a-z]\w*[a-z0-9]_(\.\w+)?$"
+_PLACE = ("file", "line", "function")
+# What is computed in 32 bits for good reasons: sums, powers, and what is made of them.
+_EXACT = (
+    *("aten::pow", "aten::square", "aten::mean", "aten::sum", "aten::var", "aten::std"),
+    *("aten::rsqrt", "aten::exp", "aten::log", "aten::cumsum", "aten::logsumexp"),
+    *("aten::softmax", "aten::log_softmax", "aten::norm", "aten::linalg_vector_norm"),
+    *("aten::layer_norm", "aten::rms_norm", "aten::group_norm", "aten::batch_norm"),
+    *("aten::cross_entropy_loss", "aten::nll_loss_nd", "aten::view_as_complex"),
+)
+
+
+def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
+    """Return casts by the program from 16 to 32 bits after which the next is back.
+
+    Both casts are at the same place of the program and of the same number of elements;
+    ``back`` and ``back_caller`` are the request and the caller of the second. Places
+    that also compute sums or powers of as many elements in 32 bits want to have them,
+    and are left out, as are casts between which a tensor of 32 bits and
+    other shape comes in.
+    """
+    keys = ["step", *_PLACE, "numel"]
+    casts = moved.filter(
+        pl.col("part").is_in(["cast", "autocast"]), pl.col("phase") != "backward"
+    ).sort("ts", "id")
+    following = {
+        name: pl.col(column).shift(-1).over(keys)
+        for name, column in (
+            ("back", "request"),
+            ("back_caller", "caller"),
+            ("back_src", "src"),
+            ("back_dst", "dst"),
+        )
+    }
+    pairs = casts.with_columns(**following).filter(
+        "own",
+        pl.col("src").is_in(HALF),
+        pl.col("back_src") == pl.col("dst"),
+        pl.col("back_dst") == pl.col("src"),
+    )
+    started = trace.ops["ts"]
+    return (
+        pairs.with_columns(
+            cast_at=started.gather(pairs["request"]),
+            back_at=started.gather(pairs["back"]),
+        )
+        .join(_exact(trace), on=[*_PLACE, "numel"], how="anti", nulls_equal=True)
+        .sort("back_at")
+        .join_asof(
+            _combining(trace),
+            left_on="back_at",
+            right_on="combined_by",
+            by=[*_PLACE, "numel"],
+            check_sortedness=False,
+        )
+        .filter(
+            pl.col("combined_by").is_null()
+            | (pl.col("combined_by") < pl.col("cast_at"))
+        )
+        .sort("ts", "id")
+    )
+
+
+def _exact(trace: Trace) -> pl.DataFrame:
+    """Return where how many elements go into sums and powers in 32 bits."""
+    in_float = trace.inputs.filter(nth("types", 0) == FLOAT)
+    sizes = in_float.select(inputs="id", numel=elements())
+    exact = trace.ops.filter(named(trace.ops, _EXACT))
+    return exact.join(sizes, on="inputs").select(*_PLACE, "numel").unique()
+
+
+def _combining(trace: Trace) -> pl.DataFrame:
+    """Return when and where how many elements met a tensor of 32 bits and other shape.
+
+    Weights and the angles of a rotary embedding are such tensors; one of the same
+    shape may well have been cast itself.
+    """
+    both = trace.inputs.filter(
+        nth("types", 0) == FLOAT,
+        nth("types", 1) == FLOAT,
+        nth("dims", 1).list.len() > 0,
+        nth("dims", 0) != nth("dims", 1),
+    )
+    sizes = both.select(inputs="id", numel=elements())
+    outermost = trace.ops.filter(pl.col("parent").is_null())
+    return (
+        outermost.join(sizes, on="inputs")
+        .select(*_PLACE, "numel", combined_by=pl.col("ts") + pl.col("dur"))
+        .sort("combined_by")
+    )
+
+
+def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
+    """Return copies by the program into another layout that the next one undoes.
+
+    Nothing else runs on the stream between the two. ``back`` is the request of the
+    second.
+    """
+    keys = ["step", *_PLACE, "device", "stream"]
+    layouts = _with_memory_order(
+        moved.filter(
+            pl.col("part") == "layout",
+            pl.col("src_strides") != pl.col("dst_strides"),
+            pl.col("dst") == pl.col("src"),
+        )
+    ).sort("order")
+    return layouts.with_columns(
+        back=pl.col("request").shift(-1).over(keys),
+        back_order=pl.col("order").shift(-1).over(keys),
+        back_dims=pl.col("dims").shift(-1).over(keys),
+        back_from=pl.col("from").shift(-1).over(keys),
+    ).filter(
+        pl.col("back_order") == pl.col("order") + 1,
+        pl.col("back_dims") == pl.col("from"),
+        pl.col("back_from") == pl.col("dims"),
+    )
+
+
+def _with_memory_order(layouts: pl.DataFrame) -> pl.DataFrame:
+    """Add ``from``: the sizes of the source in the order in which memory has them.
+
+    It is none where source or target has holes, or the target is not in order.
+    """
+    distinct = layouts.select("dims", "src_strides", "dst_strides").unique()
+    orders = [
+        _memory_order(dims, source) if _memory_order(dims, target) == dims else None
+        for dims, source, target in distinct.iter_rows()
+    ]
+    known = distinct.with_columns(pl.Series("from", orders, dtype=pl.List(pl.Int64)))
+    return layouts.join(
+        known,
+        on=["dims", "src_strides", "dst_strides"],
+        how="left",
+        maintain_order="left",
+    )
+
+
+def _memory_order(dims: list[int], strides: list[int]) -> list[int] | None:
+    """Return the sizes of a dense tensor from the outermost in memory inwards."""
+    if len(dims) != len(strides):
+        return None
+    ordered = sorted(zip(strides, dims, strict=True), reverse=True)
+    expected = 1
+    for stride, size in reversed(ordered):
+        if size > 1 and stride != expected:
+            return None
+        expected *= size
+    return [size for _, size in ordered]
+
+
+def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
+    """Return clones by the program in the same layout, at places that write to nothing.
+
+    A clone of a detached tensor is kept on purpose, and left out.
+    """
+    clones = moved.filter(
+        pl.col("part") == "layout",
+        pl.col("asked") == "aten::clone",
+        pl.col("src_strides") == pl.col("dst_strides"),
+        pl.col("dst") == pl.col("src"),
+    )
+    outermost = trace.ops.filter(pl.col("parent").is_null())
+    writing = outermost.filter(pl.col("name").cast(pl.String).str.contains(_IN_PLACE))
+    before = outermost.select(
+        request="id", before=pl.col("name").cast(pl.String).shift(1)
+    )
+    return (
+        clones.join(writing.select(_PLACE).unique(), on=_PLACE, how="anti")
+        .join(_written(trace, clones, writing), on=[*_PLACE, "dims"], how="anti")
+        .join(before, on="request", how="left", maintain_order="left")
+        .filter(pl.col("before").is_null() | (pl.col("before") != "aten::detach"))
+    )
+
+
+def _written(trace: Trace, clones: pl.DataFrame, writing: pl.DataFrame) -> pl.DataFrame:
+    """Return which clones may be written to by what their function calls.
+
+    That is where something of as many elements in each dimension is written to while
+    the function runs.
+    """
+    places = clones.select(*_PLACE, "dims").unique()
+    dims = trace.inputs.select(inputs="id", dims=nth("dims", 0))
+    writes = writing.select("thread", "ts", "inputs").join(dims, on="inputs")
+    running = trace.frames.select(
+        *_PLACE, "thread", "ts", end=pl.col("ts") + pl.col("dur")
+    )
+    return (
+        writes.join(places, on="dims")
+        .sort("ts")
+        .join_asof(
+            running.join(places, on=_PLACE, how="semi").sort("ts"),
+            on="ts",
+            by=["thread", *_PLACE],
+            check_sortedness=False,
+        )
+        .filter(pl.col("ts") < pl.col("end"))
+        .select(*_PLACE, "dims")
+        .unique()
+    )

@@ -1,0 +1,132 @@
+"""Norms over the last dim that a program writes itself, op by op."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import during, outermost_ops, owned, plain_names
+from traceq.analysis.patterns.norms import grouped
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+# Every such norm has a root of a mean, by which the input is scaled.
+_ROOTS = ("aten::rsqrt", "aten::sqrt")
+_SCALES = ("aten::mul", "aten::div")
+_MEANS = ("aten::mean", "aten::var")
+# What comes before the root: ops on the input, ops on the mean.
+_ON_INPUT = ("aten::to", "aten::pow", "aten::square", "aten::sub", *_MEANS)
+_ON_MEAN = ("aten::add", "aten::add_")
+# What comes after it is scaled: a cast, the weight and the bias.
+_ON_RESULT = ("aten::to", "aten::type_as")
+_ON_WEIGHT = ("aten::mul", "aten::mul_", "aten::add", "aten::add_")
+_REACH = list(range(-8, 5))
+
+
+def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return norms written op by op, grouped by place and input.
+
+    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, and
+    what traceq.analysis.patterns.norms.grouped adds.
+    """
+    spans = _spans(trace, kernels)
+    owners = during(trace, spans.select("owner", "thread", "start", "end"))
+    known = ("dims", "type", "steps")
+    ran = owned(trace, kernels, owners).join(
+        spans.select("owner", *known, host=pl.col("end") - pl.col("start")), on="owner"
+    )
+    return grouped(trace, ran, known)
+
+
+def _spans(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return where norms are written: ``owner`` (the root), from when to when."""
+    line = _launching(trace, kernels)
+    near = (
+        _roots(line)
+        .with_columns(offset=pl.lit(_REACH, pl.List(pl.Int64)))
+        .explode("offset")
+        .with_columns(row=pl.col("at") + pl.col("offset"))
+        .join(line, on=["thread", "row"])
+        .sort("owner", "offset")
+    )
+    offset, belongs = pl.col("offset"), _belongs()
+    back = (belongs | (offset >= 0)).reverse().cum_min().reverse().over("owner")
+    ahead = (belongs | (offset <= 1)).cum_min().over("owner")
+    return (
+        near.filter(back & ahead)
+        .group_by("owner", "thread", "dims", maintain_order=True)
+        .agg(
+            start=pl.col("ts").min(),
+            end=(pl.col("ts") + pl.col("dur")).max(),
+            type=pl.col("type").first(),
+            steps=pl.col("plain"),
+        )
+        .filter(pl.col("steps").list.eval(pl.element().is_in(_MEANS)).list.any())
+    )
+
+
+def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost ops that have work on the GPU, numbered in their order."""
+    ops = trace.ops
+    outermost = outermost_ops(trace)
+    launched = outermost.gather(kernels["op"].drop_nulls().unique()).unique()
+    return (
+        ops.filter(ops["id"].is_in(launched.implode()) & ~ops["compiling"])
+        .select("id", "name", "thread", "ts", "dur", "inputs")
+        .join(plain_names(ops), on="name")
+        .join(
+            trace.inputs.select("dims", "types", inputs="id"), on="inputs", how="left"
+        )
+        .sort("thread", "ts")
+        .select(
+            *("id", "thread", "ts", "dur", "plain"),
+            first=pl.col("dims").list.get(0, null_on_oob=True),
+            second=pl.col("dims").list.get(1, null_on_oob=True),
+            type=pl.col("types").list.get(0, null_on_oob=True),
+            row=pl.int_range(pl.len()),
+        )
+    )
+
+
+def _roots(line: pl.DataFrame) -> pl.DataFrame:
+    """Return the roots that the next op scales something by, and its ``dims``."""
+    after = line.select(
+        "thread", row=pl.col("row") - 1, scale="plain", left="first", right="second"
+    )
+    mean, dims = pl.col("first"), pl.col("dims")
+    return (
+        line.filter(pl.col("plain").is_in(_ROOTS), mean.list.last() == 1)
+        .join(after, on=["thread", "row"])
+        .filter(pl.col("scale").is_in(_SCALES))
+        .with_columns(
+            dims=pl.when(pl.col("right") == mean)
+            .then("left")
+            .when(pl.col("left") == mean)
+            .then("right")
+        )
+        .filter(
+            dims.list.len() == mean.list.len(),
+            dims.list.head(dims.list.len() - 1) == mean.list.head(mean.list.len() - 1),
+            dims.list.last() > 1,
+        )
+        .select("thread", "dims", owner="id", at="row", mean="first")
+    )
+
+
+def _belongs() -> pl.Expr:
+    """Return whether an op near a root is one that a norm is made of."""
+    name, first, second = pl.col("plain"), pl.col("first"), pl.col("second")
+    dims, weight = pl.col("dims"), pl.concat_list(pl.col("dims").list.last())
+    squares = (name == "aten::mul") & (first == dims) & (second == dims)
+    before = (
+        (name.is_in(_ON_INPUT) & (first == dims))
+        | (name.is_in(_ON_MEAN) & (first == pl.col("mean")))
+        | (squares & (name.shift(-1).over("owner") == "aten::mean"))
+    )
+    behind = (name.is_in(_ON_RESULT) & ((first == dims) | (first == weight))) | (
+        name.is_in(_ON_WEIGHT) & ((first == weight) | (second == weight))
+    )
+    found = pl.when(pl.col("offset") < 0).then(before).otherwise(behind)
+    return found.fill_null(value=False)

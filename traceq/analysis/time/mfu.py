@@ -1,0 +1,128 @@
+"""How fast the GPU computed, against what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.time.flops import op_flops
+from traceq.model.gpu_peaks import peak_of
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.steady import Steady
+    from traceq.trace import Trace
+
+# Kinds of kernels whose operations can be counted.
+_COUNTED_KINDS = ("gemm", "conv", "attention")
+# Without shapes for this much of their time, a rate would be made up.
+_ENOUGH = 0.9
+_NANOSECONDS = 1e9
+
+_DTYPE_OF_TYPE = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Operations per step, their rate, and its share of the GPU's peak."""
+
+    flops: float | None = None
+    """Operations of a step."""
+    rate: float | None = None
+    """Operations per second of the whole step."""
+    dtype: str | None = None
+    """The number format in which most operations were done."""
+    peak: float | None = None
+    """What the GPU can do per second in that format."""
+    utilisation: float | None = None
+    """Model FLOP utilisation: the share of the step that the operations would take
+    at the peak of the format they were done in."""
+    unknown: str = ""
+    """Why there is no figure, if there is none."""
+
+
+def compute(trace: Trace, part: Steady) -> Compute:
+    """Return how fast the steady part of a trace computed."""
+    timed = part.kernels.filter(pl.col("kind").is_in(_COUNTED_KINDS))
+    if not timed.height:
+        return Compute(unknown="no matrix products on the GPU")
+    if not trace.facts.shapes:
+        return Compute(unknown="shapes were not recorded")
+    counted = _with_formats(trace, timed)
+    # An attention op is counted above the op that launches its kernels.
+    covered = _covered_time(trace, timed, counted)
+    total = int(timed["dur"].sum())
+    if covered < _ENOUGH * total:
+        return Compute(
+            unknown=f"only {100 * covered / total:.0f}% of the time in matrix products"
+            " can be counted; the rest lacks shapes or arguments"
+        )
+    return _rate(trace, part, counted)
+
+
+def _with_formats(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
+    """Return the counted ops of these kernels' steps, with the format they ran in."""
+    steps = timed.select("step").unique()
+    flops = op_flops(trace).filter(pl.col("flops") > 0)
+    flops = flops.join(trace.ops.select("step", op="id"), on="op", how="left").join(
+        steps, on="step", how="semi", nulls_equal=True
+    )
+    # The type says float where the kernel says that it computes in TF32.
+    formats = timed.group_by("op").agg(
+        kernel_dtype=pl.col("dtype").cast(pl.String).first()
+    )
+    return flops.join(formats, on="op", how="left").with_columns(
+        dtype=pl.when((pl.col("type") == "float") & (pl.col("kernel_dtype") == "tf32"))
+        .then(pl.lit("tf32"))
+        .otherwise(pl.col("type").replace_strict(_DTYPE_OF_TYPE, default=None))
+    )
+
+
+def _covered_time(trace: Trace, timed: pl.DataFrame, counted: pl.DataFrame) -> int:
+    """Return how long the kernels ran that counted ops, or ops inside, launched."""
+    known = counted.select("op").unique()
+    covered = 0
+    rest = timed.select("op", "dur")
+    while rest.height:
+        covered += int(rest.join(known, on="op", how="semi")["dur"].sum())
+        rest = (
+            rest.join(known, on="op", how="anti")
+            .join(trace.ops.select("parent", op="id"), on="op", how="inner")
+            .select("dur", op="parent")
+            .drop_nulls("op")
+        )
+    return covered
+
+
+def _rate(trace: Trace, part: Steady, counted: pl.DataFrame) -> Compute:
+    by_dtype = (
+        counted.group_by("dtype")
+        .agg(pl.col("flops").sum())
+        .sort("flops", descending=True)
+    )
+    flops = float(by_dtype["flops"].sum())
+    seconds = part.time / _NANOSECONDS
+    if not flops or not seconds:
+        return Compute(unknown="the trace has no time in it")
+    dtype = by_dtype["dtype"][0]
+    used = trace.devices.filter("used")
+    peak = peak_of(used["name"][0] or "", used["sms"][0]) if used.height else None
+    rates = peak.flops if peak else {}
+    found = Compute(
+        flops=flops / part.count,
+        rate=flops / seconds,
+        dtype=dtype,
+        peak=rates.get(dtype),
+    )
+    if not set(by_dtype["dtype"]) <= rates.keys():
+        return found
+    at_peak = sum(count / rates[name] for name, count in by_dtype.iter_rows())
+    return Compute(**{**vars(found), "utilisation": at_peak / seconds})

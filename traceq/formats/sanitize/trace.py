@@ -1,0 +1,359 @@
+"""A trace as text that can be written again: its events, and what stands around them.
+
+What is known to be harmless is kept, byte by byte as the profiler laid it out; what is
+not on the lists here is left out, as it may be anything.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.errors import InputError
+from traceq.formats.chunks import Cut, chunks
+from traceq.formats.pickles import collecting_paused
+from traceq.formats.sanitize.members import Member, changed, members, rewritten
+from traceq.formats.sanitize.paths import Paths
+from traceq.formats.source import Source
+from traceq.model import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+_CHUNK = 4 << 20
+_SAMPLE = 1000
+
+_HEADER = {
+    "schemaVersion",
+    "deviceProperties",
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_modules",
+    "with_flops",
+    "distributedInfo",
+    "cupti_version",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "hip_runtime_version",
+    "hip_driver_version",
+    "roctracer_version",
+    "rocprofiler-sdk_version",
+    "DISABLE_CUPTI_LAZY_REINIT",
+    "displayTimeUnit",
+    "baseTimeNanoseconds",
+    "traceEvents",
+}
+# What may stand in an object of the header.
+_INSIDE = {
+    "deviceProperties": {
+        "id",
+        "name",
+        "totalGlobalMem",
+        "computeMajor",
+        "computeMinor",
+        "maxThreadsPerBlock",
+        "maxThreadsPerMultiprocessor",
+        "maxSharedMemoryPerMultiProcessor",
+        "regsPerBlock",
+        "regsPerMultiprocessor",
+        "warpSize",
+        "sharedMemPerBlock",
+        "sharedMemPerBlockOptin",
+        "sharedMemPerMultiprocessor",
+        "numSms",
+    },
+    "distributedInfo": {"backend", "rank", "world_size", "nccl_version"},
+}
+_EVENT = {"ph", "cat", "name", "pid", "tid", "ts", "dur", "s", "args"}
+_ARGUMENTS = {
+    *(
+        column.arg
+        for table in schema.TABLES.values()
+        for column in table.columns.values()
+        if column.arg
+    ),
+    "Input Dims",
+    "Input type",
+    "Input Strides",
+    "Concrete Inputs",
+    "Call stack",
+    "name",
+    "labels",
+    "sort_index",
+}
+_ARROWS = ("s", "t", "f")
+# In the name of a call, or in a stack of them.
+_FILES = re.compile(r'[";]\s*([^";]+?)\(\d+\): ')
+
+EVENTS = pl.Schema(
+    {
+        "text": pl.String(),  # as the file has it, without its braces and first quote
+        "phase": pl.String(),
+        "category": pl.String(),
+        "name": pl.String(),
+        "lane": pl.String(),
+        "ts": pl.Int64(),  # nanoseconds, as the file counts them
+        "end": pl.Int64(),
+        "correlation": pl.Int64(),
+        "device_type": pl.Int64(),  # of a memory event, 0 for the CPU
+        "device": pl.Int64(),
+        "allocated": pl.Int64(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A trace that can be written: nothing private is in it any more."""
+
+    head: str
+    """All that comes before the first event's first key."""
+    separator: str
+    foot: str
+    """All that comes after the last event's last value."""
+    events: pl.DataFrame
+    """As EVENTS says, in the order of the file."""
+    paths: Paths
+    unreadable: int = 0
+    """Events that are no JSON, which are left out."""
+    arrows: int = 0
+    """Arrows between events, which say nothing that their ids do not say."""
+
+    def keeping(self, kept: pl.Expr) -> Written:
+        """Return the trace with some of its events."""
+        return replace(self, events=self.events.filter(kept))
+
+    def json(self) -> bytes:
+        """Return the file's content."""
+        events = self.separator.join(self.events["text"])
+        return (self.head + events + self.foot).encode()
+
+    def gzipped(self) -> bytes:
+        """Return the file's content, packed; the same bytes for the same content."""
+        return packed(self.json())
+
+
+def packed(content: bytes) -> bytes:
+    """Return content as a gzip file that knows no name and no time."""
+    file = io.BytesIO()
+    with gzip.GzipFile("", "wb", 9, file, mtime=0) as stream:
+        stream.write(content)
+    return file.getvalue()
+
+
+def read_written(
+    path: Path,
+    progress: Callable[[int, int], None] | None = None,
+    files: Iterable[str] = (),
+) -> Written:
+    """Read a trace's text and take out what could be private.
+
+    ``files`` are source files that are named elsewhere, and belong to the same
+    program. Raises ``InputError`` for a file that is not a whole trace.
+    """
+    with collecting_paused():
+        return _cleaned(path, _parts(path, progress), files)
+
+
+def _cleaned(
+    path: Path, parts: tuple[str, list[str], str, str], files: Iterable[str]
+) -> Written:
+    head, texts, separator, foot = parts
+    header = members(_inside(head) + "]") if "{" in head.partition("[")[0] else []
+    if header is None:
+        msg = f"{path} cannot be shrunk: what it says about itself is no JSON"
+        raise InputError(msg)
+    hosts = [str(one.value) for one in header if one.key == "host_name"]
+    paths = Paths(sorted(_source_files(texts).union(files)), hosts)
+    rows: list[tuple[Any, ...]] = []
+    unreadable = arrows = 0
+    for text in texts:
+        event = members('"' + text)
+        row = _row(event, paths) if event else None
+        if row:
+            rows.append(row)
+        elif event:
+            arrows += 1
+        else:
+            unreadable += 1
+    if not rows:
+        msg = f"{path} cannot be shrunk: it has no events"
+        raise InputError(msg)
+    return Written(
+        head=_head(head, header, paths),
+        separator=separator,
+        foot=_foot(foot),
+        events=_framed(rows),
+        paths=paths,
+        unreadable=unreadable,
+        arrows=arrows,
+    )
+
+
+def _source_files(texts: Iterable[str]) -> set[str]:
+    """Return the source files that Python calls are of."""
+    return {
+        file.replace("\\\\", "\\")
+        for text in texts
+        if "): " in text
+        for file in _FILES.findall(text)
+    }
+
+
+def _parts(
+    path: Path, progress: Callable[[int, int], None] | None
+) -> tuple[str, list[str], str, str]:
+    """Return what is before the events, their texts, what is between and after."""
+    source, cut = Source(path, progress), Cut()
+    blocks: list[bytes] = []
+
+    def kept() -> Iterator[bytes]:
+        for block in source.blocks():
+            blocks.append(block)
+            yield block
+
+    pieces = [b"".join(parts) for parts in chunks(path, kept(), cut, _CHUNK)]
+    separator = cut.layout.separator
+    events = separator.join(pieces)
+    content = b"".join(blocks).removeprefix(b"\xef\xbb\xbf")
+    if source.damage or not cut.whole or cut.broken_header:
+        msg = f"{path} cannot be shrunk: it is incomplete; record again"
+        raise InputError(msg)
+    start = content.index(events[:_SAMPLE])
+    return (
+        content[:start].decode(errors="replace"),
+        events.decode(errors="replace").split(separator.decode()),
+        separator.decode(),
+        content[start + len(events) :].decode(errors="replace"),
+    )
+
+
+def _inside(head: str) -> str:
+    """Return the header's members, from after its brace to the events' bracket."""
+    opened = head.rstrip('"').rstrip().removesuffix("{").rstrip()
+    return opened[opened.index("{") + 1 :]
+
+
+def _head(head: str, header: list[Member], paths: Paths) -> str:
+    """Return what stands before the events, less what is not known to be harmless."""
+    if not header:
+        return head
+    start = head.index("{")
+    kept = changed(header, lambda one: _header_value(one, paths))
+    rest = head[start + 1 + len(_inside(head)) :]
+    return head[: start + 1] + kept.removesuffix("]") + rest
+
+
+def _header_value(one: Member, paths: Paths) -> str | None:
+    if one.key not in _HEADER:
+        return None
+    if one.key in _INSIDE:
+        known = _INSIDE[one.key]
+        entries = one.value if isinstance(one.value, list) else [one.value]
+        if not all(isinstance(entry, dict) for entry in entries):
+            return None
+        if all(set(entry) <= known for entry in entries):
+            return one.written
+        kept = [{key: entry[key] for key in entry if key in known} for entry in entries]
+        return json.dumps(kept if isinstance(one.value, list) else kept[0])
+    if isinstance(one.value, str):
+        return json.dumps(paths.text(one.value))
+    return one.written
+
+
+def _foot(foot: str) -> str:
+    """Return what stands after the events, less what is not known to be harmless."""
+    events, bracket, rest = foot.partition("]")
+    rest = rest.rstrip()
+    found = members(rest.removesuffix("}").lstrip().removeprefix(","))
+    if not rest.endswith("}") or found is None:
+        return events + bracket + ("\n}" if rest.endswith("}") else "")
+    kept = [one for one in found if one.key in _HEADER and not _is_text(one.value)]
+    if len(kept) == len(found):
+        return foot
+    return events + bracket + "".join("," + one.text for one in kept) + "\n}\n"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value not in ("ms", "ns")
+
+
+def _row(event: list[Member], paths: Paths) -> tuple[Any, ...] | None:
+    """Return an event as a row of EVENTS, with times as text; none for an arrow."""
+    values = {one.key: one for one in event}
+    said = {key: one.value for key, one in values.items()}
+    if said.get("ph") in _ARROWS:
+        return None
+    args = said.get("args")
+    args = args if isinstance(args, dict) else {}
+    category = str(said.get("cat", ""))
+    text = changed(event, lambda one: _event_value(one, category, paths))
+    return (
+        text.removeprefix('"'),
+        str(said.get("ph", "")),
+        category,
+        _clean_name(str(said.get("name")), category, paths),
+        f"{said.get('pid')}\n{said.get('tid')}",
+        values["ts"].written if "ts" in values else None,
+        values["dur"].written if "dur" in values else "0",
+        _integer(args.get("correlation")),
+        _integer(args.get("Device Type")),
+        _integer(args.get("Device Id")),
+        _integer(args.get("Total Allocated")),
+    )
+
+
+def _event_value(one: Member, category: str, paths: Paths) -> str | None:
+    if one.key not in _EVENT:
+        return None
+    if one.key == "args":
+        kept = rewritten(one.written, lambda arg: _argument(arg, paths))
+        return kept if kept != "{}" else None
+    if isinstance(one.value, str):
+        clean = _clean_name(one.value, category, paths)
+        return one.written if clean == one.value else json.dumps(clean)
+    return one.written
+
+
+def _argument(one: Member, paths: Paths) -> str | None:
+    if one.key not in _ARGUMENTS:
+        return None
+    if not isinstance(one.value, str):
+        return one.written
+    if one.key == "Call stack":
+        frames = (paths.frame(frame) for frame in one.value.split(";"))
+        clean = ";".join(frames)
+    else:
+        clean = paths.text(one.value)
+    return one.written if clean == one.value else json.dumps(clean)
+
+
+def _clean_name(name: str, category: str, paths: Paths) -> str:
+    return paths.frame(name) if category == "python_function" else paths.text(name)
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+        return value
+    return None
+
+
+def _framed(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    texts = dict(EVENTS) | {"ts": pl.String(), "end": pl.String()}
+    frame = pl.DataFrame(rows, schema=texts, orient="row")
+    start, length = (_nanoseconds(pl.col(column)) for column in ("ts", "end"))
+    return frame.with_columns(ts=start, end=start + length.fill_null(0))
+
+
+def _nanoseconds(text: pl.Expr) -> pl.Expr:
+    """Microseconds in decimal digits are nanoseconds once the point is gone."""
+    exact = text.str.strip_chars(' "').cast(pl.Decimal(38, 3), strict=False)
+    return exact.to_physical().cast(pl.Int64, strict=False)

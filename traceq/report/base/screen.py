@@ -1,0 +1,50 @@
+"""A screen of the terminal: a title, facts with their labels, and tables."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from traceq.report.base.columns import fitted
+from traceq.report.base.text import TIE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from traceq.report.summary.content import Content, TextTable
+
+WIDEST = 120
+PIPE = 100
+_LABEL = 10
+# A number and its unit stay on one line, and so do a step and its time.
+_TIED = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B|[MGTP]?FLOP)\b|\d)")
+
+
+def screen(words: Content, width: int) -> Iterator[RenderableType]:
+    """Yield the parts of a screen so wide."""
+    yield Text(words.title, style="bold", overflow="fold")
+    facts = Table.grid(padding=(0, 1))
+    facts.add_column(width=_LABEL, style="bold")
+    facts.add_column(width=max(1, width - _LABEL - 1), overflow="fold")
+    for warning in words.warnings:
+        facts.add_row(Text("INCOMPLETE", style="red"), Text(warning, style="red"))
+    for label, text in words.facts:
+        facts.add_row(label, Text(_TIED.sub(TIE, text)))
+    yield facts
+    for table in words.tables:
+        yield ""
+        yield from table_lines(table, width)
+
+
+def table_lines(table: TextTable, width: int) -> Iterator[Text]:
+    """Yield the lines of a table, and which columns there is no room for."""
+    lines, left_out = fitted(table.columns, table.rows, width)
+    yield Text(lines[0], style="bold")
+    yield from map(Text, lines[1:])
+    if left_out:
+        yield Text(f"(no room for {', '.join(left_out)})", style="dim")

@@ -1,0 +1,40 @@
+"""A check as JSON, for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq import __version__
+from traceq.report.base.text import as_unicode, plain_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.check.check import Result
+
+VERSION = 1
+
+
+def render(results: Sequence[Result]) -> str:
+    """Return one object; ``version`` says which fields there are."""
+    found = {
+        "version": VERSION,
+        "traceq": __version__,
+        "red": sum(result.red for result in results),
+        "fixtures": [_result(result) for result in results],
+    }
+    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+
+
+def _result(result: Result) -> dict[str, Any]:
+    return {
+        "fixture": as_unicode(str(result.folder)),
+        "red": result.red,
+        "findings": result.findings,
+        "budgets": result.budgets,
+        "written": list(result.written),
+        "differences": [asdict(one) for one in result.differences],
+    }

@@ -1,0 +1,27 @@
+"""A check as Markdown, for a comment on a pull request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.report.check import content as words
+from traceq.report.summary.markdown import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.check.check import Result
+
+
+def render(results: Sequence[Result]) -> str:
+    """Return what is not as expected in a table, and one sentence on the whole."""
+    lines = [f"### traceq check: {words.total(results)}"]
+    rows = [
+        (words.name(result), words.kind(one), words.line(one))
+        for result in results
+        for one in result.differences
+    ]
+    if rows:
+        lines += ["", "| fixture | | difference |", "| --- | --- | --- |"]
+        lines += [f"| {' | '.join(map(escaped, row))} |" for row in rows]
+    return "\n".join(lines) + "\n"

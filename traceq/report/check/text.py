@@ -1,0 +1,37 @@
+"""A check for the terminal: a line for each fixture, and one for each difference."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from traceq.report.base.text import bold
+from traceq.report.check import content as words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.check.check import Result
+
+_PIPE = 100
+_WIDEST = 120
+_LABEL = 9
+
+
+def render(results: Sequence[Result], *, width: int | None, color: bool) -> str:
+    """Return the whole check, wrapped to a width."""
+    width = max(min(width or _PIPE, _WIDEST), 2 * _LABEL + 4)
+    lines = []
+    for result in results:
+        wrong = bool(result.differences)
+        head = f"{words.name(result)}: {words.verdict(result)}"
+        lines.append(bold(head, color=color and wrong))
+        for one in result.differences:
+            lines += textwrap.wrap(
+                words.line(one),
+                width,
+                initial_indent=f"  {words.kind(one):<{_LABEL}} ",
+                subsequent_indent=" " * (_LABEL + 3),
+                break_on_hyphens=False,
+            )
+    return "\n".join([*lines, words.total(results)]) + "\n"

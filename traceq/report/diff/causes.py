@@ -1,0 +1,270 @@
+"""The causes of a change in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.diff.kinds import ALL_OVER
+from traceq.diff.structure import REGION
+from traceq.report.base.columns import cut_middle
+from traceq.report.base.text import place as written_place
+from traceq.report.base.text import printable, short_kernel
+from traceq.units import time
+from traceq.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from traceq.diff.causes import Cause, Used
+    from traceq.diff.compare import Diff
+    from traceq.finding import Place
+
+_KERNEL = 44
+_MOST_OPS = 3
+# Of details that are this much smaller than the largest nobody needs to know.
+_TELLING = 0.1
+
+_WHAT = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "conv": "convolutions",
+    "norm": "norms",
+    "softmax": "softmax",
+    "elementwise": "elementwise kernels",
+    "reduction": "reductions",
+    "copy": "copies",
+    "embedding": "embeddings",
+    "optimizer": "the optimizer",
+    "communication": "communication",
+    "memory": "fills",
+}
+_HOST = {
+    "compiling": "while torch.compile compiles",
+    "loading data": "for data to be loaded",
+    "recording CUDA graphs": "while CUDA graphs are set up or recorded",
+    "allocating memory": "while memory is allocated",
+}
+
+
+def signed(nanoseconds: float) -> str:
+    """Write by how much longer or shorter.
+
+    >>> signed(1_234_567), signed(-980), signed(0)
+    ('+1.23 ms', '-980 ns', '0 ns')
+    """
+    return ("+" if nanoseconds > 0 else "") + time(nanoseconds)
+
+
+def cause_text(cause: Cause, diff: Diff) -> str:
+    """Return what happened, without where."""
+    if cause.kind in _HOST:
+        return _while(cause, diff)
+    return _TEXTS[cause.kind](cause)
+
+
+def cause_where(cause: Cause) -> str:
+    """Return the ops and the place of a cause that is in one."""
+    if cause.kind in ALL_OVER or cause.kind == "compiled":
+        return ""
+    used = cause.mostly
+    place = where(used.place)
+    told = cause.kind in ("added", "removed", "replaced", "calls")
+    ops = "" if told else op_names(used)
+    text = " ".join(filter(None, [ops, f"at {place}" if place else ""]))
+    other = cause.after if used is cause.before else cause.before
+    elsewhere = where(other.place)
+    if elsewhere and elsewhere != place:
+        text += f", {'then' if used is cause.before else 'before'} {elsewhere}"
+    return text
+
+
+def cause_details(cause: Cause) -> tuple[str, ...]:
+    """Return the largest parts of a cause that is in many places."""
+    if cause.kind not in ("casts", "dtype", "launches"):
+        return ()
+    largest = max((abs(detail.ns) for detail in cause.details), default=0.0)
+    return tuple(
+        f"{signed(detail.ns)} from {op_name(detail.op)}"
+        + (f" at {where(detail.place)}" if where(detail.place) else "")
+        for detail in cause.details
+        if abs(detail.ns) >= _TELLING * largest
+    )
+
+
+def where(place: Place) -> str:
+    """Return a place: the source if it is known, and the modules."""
+    source = written_place(place.file, place.line, place.function)
+    module = printable(place.module or "")
+    return f"{source} in {module}" if source and module else source or module
+
+
+def op_names(used: Used) -> str:
+    """Return the ops that a cause is about."""
+    return listed(list(dict.fromkeys(op_name(op) for op in used.ops)), _MOST_OPS)
+
+
+def op_name(name: str) -> str:
+    """Return an op's name; where there is no op, it is that of a kernel."""
+    short = short_kernel(name) if "(" in name else printable(name)
+    return short if len(short) <= _KERNEL else cut_middle(short, _KERNEL)
+
+
+def _dtype(cause: Cause) -> str:
+    before, after = _kernel(cause.before), _kernel(cause.after)
+    switch = f", {before} -> {after}" if before and after and before != after else ""
+    formats = f"{cause.after.dtype} instead of {cause.before.dtype}"
+    return f"{_what(cause)} in {formats}{switch}"
+
+
+def _casts(cause: Cause) -> str:
+    return _more(cause.after.kernels - cause.before.kernels, "cast")
+
+
+def _switched(cause: Cause) -> str:
+    names = f"{_kernel(cause.before)} -> {_kernel(cause.after)}"
+    return f"{_what(cause)}: {names}{_became(cause)}"
+
+
+def _fused(cause: Cause) -> str:
+    became = _became(cause).strip(" ()")
+    return f"{_what(cause)}: {became or 'as many kernels, for other calls'}"
+
+
+def _calls(cause: Cause) -> str:
+    more = _more(cause.after.calls - cause.before.calls, "call")
+    return f"{_what(cause)}: {more or 'as many calls'} of {op_names(cause.mostly)}"
+
+
+def _shapes(cause: Cause) -> str:
+    return f"{_what(cause)} of other shapes{_became(cause)}"
+
+
+def _added(cause: Cause) -> str:
+    return f"new: {op_names(cause.after)}, {_pieces(cause, cause.after)}"
+
+
+def _removed(cause: Cause) -> str:
+    return f"gone: {op_names(cause.before)}, {_pieces(cause, cause.before)}"
+
+
+def _replaced(cause: Cause) -> str:
+    before, after = op_names(cause.before), op_names(cause.after)
+    return f"{before or 'nothing'} became {after or 'nothing'}{_became(cause)}"
+
+
+def _compiled(cause: Cause) -> str:
+    eager = "torch.compile no longer used" if REGION in cause.before.ops else "compiled"
+    return f"{eager}{_became(cause)}"
+
+
+def _same_kernels(cause: Cause) -> str:
+    if cause.what == "communication":
+        return f"communication takes {_longer(cause)}, in as many kernels"
+    pieces = "ops" if cause.on == "host" else "kernels"
+    return f"the same {pieces} take {_longer(cause)}"
+
+
+def _launches(cause: Cause) -> str:
+    before, after = cause.before, cause.after
+    waits = _more(after.waits - before.waits, "wait")
+    parts = [
+        _more(after.launches - before.launches, "launch"),
+        f"{waits} for the GPU" if waits else "",
+    ]
+    known = " and ".join(filter(None, parts))
+    fewer = after.launches + after.waits < before.launches + before.waits
+    if fewer == (cause.ns < 0):
+        return f"idle: {known}"
+    return f"idle: the host takes {_longer(cause)}, in spite of {known}"
+
+
+def _same_launches(cause: Cause) -> str:
+    return f"idle: the host takes {_longer(cause)} for the same launches"
+
+
+def _outside(cause: Cause) -> str:
+    return f"the host spends {_longer(cause)} outside operators"
+
+
+def _missing(_: Cause) -> str:
+    return "idle time that the traces do not show"
+
+
+_TEXTS: Mapping[str, Callable[[Cause], str]] = {
+    "dtype": _dtype,
+    "casts": _casts,
+    "kernel": _switched,
+    "fused": _fused,
+    "calls": _calls,
+    "shapes": _shapes,
+    "added": _added,
+    "removed": _removed,
+    "replaced": _replaced,
+    "compiled": _compiled,
+    "same kernels": _same_kernels,
+    "launches": _launches,
+    "same launches": _same_launches,
+    "outside operators": _outside,
+    "not in the trace": _missing,
+}
+
+
+def _while(cause: Cause, diff: Diff) -> str:
+    """Return what the GPU waits for, and who loads the data."""
+    text = f"idle: the GPU waits {_longer(cause)} {_HOST[cause.kind]}"
+    loaders = (diff.before.loaders, diff.after.loaders)
+    if cause.kind != "loading data" or not any(loaders):
+        return text
+    names = [printable(", ".join(side) or "no DataLoader") for side in loaders]
+    return f"{text} ({' -> '.join(dict.fromkeys(names))})"
+
+
+def _what(cause: Cause) -> str:
+    return _WHAT.get(cause.what, "ops" if cause.on == "host" else "other kernels")
+
+
+def _longer(cause: Cause) -> str:
+    return "longer" if cause.ns > 0 else "less time"
+
+
+def _more(count: float, what: str) -> str:
+    """Write a change of a number of things.
+
+    >>> _more(-94, "cast"), _more(1, "launch"), _more(0, "wait")
+    ('94 fewer casts', '1 more launch', '')
+    """
+    if not _rounded(count):
+        return ""
+    number, _, things = counted(_rounded(abs(count)), what).partition(" ")
+    return f"{number} {'more' if count > 0 else 'fewer'} {things}"
+
+
+def _rounded(count: float) -> float:
+    """Return a mean of counts with as many digits as tell."""
+    return round(count) if abs(count) >= 10 else round(count, 1)  # noqa: PLR2004 - digits
+
+
+def _pieces(cause: Cause, used: Used) -> str:
+    return counted(_rounded(used.kernels), "call" if cause.on == "host" else "kernel")
+
+
+def _became(cause: Cause) -> str:
+    before, after = (_rounded(used.kernels) for used in (cause.before, cause.after))
+    if before == after:
+        return ""
+    pieces = _pieces(cause, cause.before)
+    return f" ({pieces} became {after:,.6g})"
+
+
+def _kernel(used: Used) -> str:
+    """Return the kernel that takes longest, short."""
+    if not used.names:
+        return ""
+    name = short_kernel(used.names[0][0])
+    base, opening, inner = name.partition("<")
+    # A name that all of a library's kernels have says less than its argument.
+    if base in ("Kernel", "Kernel2") and opening:
+        name = inner.removesuffix(">")
+    elif base:
+        name = base.rpartition("::")[2]
+    return name if len(name) <= _KERNEL else cut_middle(name, _KERNEL)

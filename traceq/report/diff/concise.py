@@ -1,0 +1,33 @@
+"""A comparison, one line a fact, for grep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.report.base.text import printable
+from traceq.report.diff import content as words
+from traceq.report.diff import memory as memory_diff_content
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.diff.compare import Diff
+    from traceq.diff.limits import Broken
+
+
+def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
+    """Return the limits that are broken, the verdict, the causes and the findings."""
+    lines = [*words.failures(broken), words.headline(diff)]
+    for reason in words.reasons(diff):
+        parts = [reason.text, reason.where, *reason.details]
+        lines.append(f"cause: {reason.change} {'; '.join(filter(None, parts))}")
+    lines += [
+        f"{change.state}: {words.finding_line(change)}"
+        for change in diff.findings.changes
+    ]
+    if diff.memory is not None:
+        lines.append(memory_diff_content.headline(diff.memory))
+    lines += [f"note: {note}" for note in words.notes(diff)]
+    names = f"{printable(diff.before.name)} -> {printable(diff.after.name)}"
+    lines.append(f"{names}: findings: {words.findings_verdict(diff.findings)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,298 @@
+"""The words of a comparison, the same in every format that people read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.diff.kinds import ALL_OVER
+from traceq.report.base.text import place as written_place
+from traceq.report.base.text import printable
+from traceq.report.diff.causes import (
+    cause_details,
+    cause_text,
+    cause_where,
+    op_name,
+    signed,
+)
+from traceq.report.lint import content as lint_content
+from traceq.units import share, size, time
+from traceq.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.diff.causes import Cause
+    from traceq.diff.compare import Diff, Side
+    from traceq.diff.findings import Change, FindingChanges
+    from traceq.diff.limits import Broken
+    from traceq.diff.metrics import Metric
+
+# Causes smaller than this share of the step are summed up; those that are no change of
+# the program vary by more.
+_WORTH_NAMING = 0.01
+_VARIES = 0.05
+_OF_CHANGE = 0.1
+_MOST_CAUSES = 10
+_MOST_CALLS = 6
+_NOT_SURE = 0.34
+# From so many percent on it is easier to say how many times as much.
+_TIMES_OVER = 1000
+
+_TITLES = {
+    "step": "step",
+    "gpu busy": "GPU busy",
+    "idle": "GPU idle",
+    "launches": "launches",
+    "kernels": "kernels",
+    "waits": "waits for the GPU",
+    "copies": "copies",
+    "memory": "peak memory",
+}
+_TIMES = ("step", "gpu busy", "idle")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One cause in words."""
+
+    ns: float
+    text: str
+    where: str
+    """The ops and the place, or empty."""
+    details: tuple[str, ...] = ()
+
+    @property
+    def change(self) -> str:
+        """By how much the step is longer for it."""
+        return signed(self.ns)
+
+
+def headline(diff: Diff) -> str:
+    """Return the whole comparison in one line: what changed, and mostly why."""
+    sides = {"before": diff.before, "after": diff.after}
+    damaged = [name for name, side in sides.items() if side.incomplete]
+    if not damaged:
+        return _what_changed(diff)
+    are = "are" if len(damaged) > 1 else "is"
+    return f"of what could be read ({' and '.join(damaged)} {are} incomplete): " + (
+        _what_changed(diff)
+    )
+
+
+def _what_changed(diff: Diff) -> str:
+    before, after = diff.before.step.ns, diff.after.step.ns
+    steps = f"{time(before)} -> {time(after)}"
+    if diff.verdict == "no change":
+        if before == after and not _named(diff):
+            return f"no change: {time(before)} a step, before and after"
+        text = f"{steps} a step ({_percent(after - before, before)})"
+        spread = max(
+            side.step.most_ns - side.step.least_ns for side in (diff.before, diff.after)
+        )
+        if abs(after - before) <= _VARIES * diff.longest_ns:
+            return f"no significant change: {text}"
+        if abs(after - before) > spread / 2:
+            text += ", and a host's time for the same work varies by as much"
+        else:
+            text += f", while steps differ by {time(spread)} among themselves"
+        return f"no significant change: {text}"
+    recorded = "" if diff.before.step.measured else " as recorded"
+    if diff.verdict == "gpu":
+        busy = next(metric for metric in diff.metrics if metric.name == "gpu busy")
+        change = busy.change or 0.0
+        less = "less" if change < 0 else "more"
+        text = (
+            f"the GPU works {time(abs(change))} a step {less}"
+            f" ({_percent(change, busy.before or 0)}), {time(busy.before or 0)} ->"
+            f" {time(busy.after or 0)}"
+        )
+        return f"{text}{_mostly(diff, change)}; how that changes the step is unclear"
+    change = after - before
+    text = (
+        f"{time(abs(change))} a step {diff.verdict}{recorded}"
+        f" ({_percent(change, before)}), {steps}"
+    )
+    return text + _mostly(diff, change)
+
+
+def _mostly(diff: Diff, change: float) -> str:
+    """Return the biggest cause that goes the same way."""
+    same_way = [
+        cause for cause in diff.causes if cause.ns * change > 0 and cause.sure_ns
+    ]
+    if not same_way:
+        return ""
+    cause = max(same_way, key=lambda one: abs(one.sure_ns))
+    return f": {signed(cause.ns)} {_in_short(cause, diff)}"
+
+
+def _in_short(cause: Cause, diff: Diff) -> str:
+    """Return a cause and the file it is in, for a line that has to say everything."""
+    at = cause.mostly.place
+    source = written_place(at.file, at.line, at.function)
+    place = source or printable(at.module or "")
+    known = place and cause.kind not in (*ALL_OVER, "compiled")
+    return cause_text(cause, diff) + (f", at {place}" if known else "")
+
+
+def _percent(change: float, before: float) -> str:
+    if not before:
+        return "from nothing" if change else "0%"
+    percent = 100 * change / before
+    if percent >= _TIMES_OVER:
+        return f"×{1 + change / before:,.0f}"
+    return f"{percent:+.1f}%" if abs(percent) < 10 else f"{percent:+.0f}%"  # noqa: PLR2004 - digits
+
+
+def metric_rows(diff: Diff) -> list[tuple[str, str, str, str]]:
+    """Return the numbers before and after: a title, both, and the change."""
+    rows = [
+        (_TITLES[metric.name], *_values(metric), _change(metric))
+        for metric in diff.metrics
+    ]
+    rows.insert(1, ("", _spread(diff.before), _spread(diff.after), ""))
+    rows.append(("bound by", _bound(diff.before), _bound(diff.after), ""))
+    return rows
+
+
+def _values(metric: Metric) -> tuple[str, str]:
+    return _value(metric, metric.before), _value(metric, metric.after)
+
+
+def _value(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    if metric.name in _TIMES:
+        return time(value)
+    if metric.name == "memory":
+        return size(value)
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def _change(metric: Metric) -> str:
+    change = metric.change
+    if change is None or metric.before is None:
+        return ""
+    text = _value(metric, change)
+    if text == _value(metric, 0.0):
+        return "="
+    sign = "+" if change > 0 else ""
+    return f"{sign}{text} ({_percent(change, metric.before)})"
+
+
+def _spread(side: Side) -> str:
+    step = side.step
+    if step.measured:
+        return "measured"
+    if step.count == 1:
+        return "one step"
+    if step.least_ns == step.most_ns:
+        return f"{step.count} steps"
+    return f"{time(step.least_ns)} to {time(step.most_ns)}"
+
+
+def _bound(side: Side) -> str:
+    bound = side.bottleneck.bound
+    busy = share(bound.busy, 1)
+    if bound.by == "gpu":
+        return f"the GPU, busy {busy}"
+    if bound.by == "unclear":
+        return f"unclear, GPU busy {busy}"
+    doing = side.bottleneck.host
+    return f"the host, {doing}" if doing else "the host"
+
+
+def reasons(diff: Diff) -> list[Reason]:
+    """Return the causes that are worth naming, and the rest as one."""
+    named = _named(diff)
+    found = [reason(cause, diff) for cause in named]
+    rest = [cause for cause in diff.causes if cause not in named and cause.ns]
+    if rest and found:
+        left = sum(cause.ns for cause in rest)
+        text = counted(len(rest), "smaller change")
+        found.append(Reason(left, text, ""))
+    return found
+
+
+def _named(diff: Diff) -> list[Cause]:
+    least = _WORTH_NAMING * diff.longest_ns
+    varies = _VARIES * diff.longest_ns
+    if diff.verdict != "no change":
+        varies = min(varies, max(least, _OF_CHANGE * abs(diff.change_ns)))
+    return [
+        cause
+        for cause in diff.causes
+        if abs(cause.ns) >= (varies if cause.kind in ALL_OVER else least)
+        and (diff.verdict != "no change" or cause.kind not in ALL_OVER)
+    ][:_MOST_CAUSES]
+
+
+def reason(cause: Cause, diff: Diff) -> Reason:
+    """Return one cause in words."""
+    text = cause_text(cause, diff)
+    if cause.ns and abs(cause.sure_ns) < _NOT_SURE * abs(cause.ns):
+        text += ", which may be the profiler's doing"
+    details = cause_details(cause)
+    return Reason(cause.ns, text, "" if details else cause_where(cause), details)
+
+
+def only(calls: Sequence[tuple[str, float]]) -> str:
+    """Return the ops that one side alone has, and how often."""
+    return listed(
+        [f"{op_name(name)} ×{count:.3g}" for name, count in calls], _MOST_CALLS
+    )
+
+
+def finding_line(change: Change) -> str:
+    """Return what became of one finding."""
+    finding = change.finding
+    cost = _finding_cost(change)
+    parts = [f"{finding.code} {printable(finding.message)}", cost]
+    parts += [lint_content.place(finding)]
+    return "; ".join(filter(None, parts))
+
+
+def _finding_cost(change: Change) -> str:
+    costs = []
+    for one in (change.before, change.after):
+        if one is None:
+            continue
+        if one.cost_bytes:
+            costs.append(size(one.cost_bytes))
+        elif one.cost_ns:
+            costs.append(f"{time(one.cost_ns)}/step")
+    return " -> ".join(dict.fromkeys(costs))
+
+
+def findings_verdict(found: FindingChanges) -> str:
+    """Return in one line how many findings are new, worse, better, gone, the same."""
+    states = [change.state for change in found.changes]
+    counts = [
+        f"{states.count(state)} {state}" for state in dict.fromkeys(states) if state
+    ]
+    if found.same:
+        counts.append(f"{found.same} as before")
+    return ", ".join(counts) or "none before, none after"
+
+
+def notes(diff: Diff) -> list[str]:
+    """Return what is not comparable."""
+    found = [printable(note) for note in diff.notes]
+    if diff.findings.blind:
+        codes = ", ".join(diff.findings.blind)
+        found.append(f"findings of {codes}: these rules could not look on both sides")
+    return found
+
+
+def failures(found: Sequence[Broken]) -> list[str]:
+    """Return the limits that do not hold, and by how much."""
+    lines = []
+    for one in found:
+        if one.metric is None:
+            text = counted(one.findings, "new finding")
+        else:
+            values = " -> ".join(_values(one.metric))
+            text = f"{_TITLES[one.metric.name]} {values}, {_change(one.metric)}"
+        lines.append(f"FAILED {one.limit.text}: {text}")
+    return lines

@@ -1,0 +1,94 @@
+"""A comparison for the terminal: the verdict, the numbers, the causes, the findings."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from traceq.report.base.columns import Column, fitted
+from traceq.report.base.text import bold, printable
+from traceq.report.diff import content as words
+from traceq.report.diff import memory as memory_diff_content
+from traceq.report.diff.causes import signed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.diff.compare import Diff
+    from traceq.diff.limits import Broken
+
+_PIPE = 100
+_WIDEST = 120
+_CHANGE = 10
+
+
+def render(
+    diff: Diff, broken: Sequence[Broken] = (), *, width: int | None, color: bool
+) -> str:
+    """Return the whole comparison, wrapped to a width."""
+    width = min(width or _PIPE, _WIDEST)
+    return "\n".join(_lines(diff, broken, width, color=color)) + "\n"
+
+
+def _lines(
+    diff: Diff, broken: Sequence[Broken], width: int, *, color: bool
+) -> Iterator[str]:
+    for failure in words.failures(broken):
+        yield from (bold(line, color=color) for line in _wrapped(failure, width))
+    yield from (
+        bold(line, color=color) for line in _wrapped(words.headline(diff), width)
+    )
+    yield from _wrapped(f"before  {printable(diff.before.name)}", width, indent=8)
+    yield from _wrapped(f"after   {printable(diff.after.name)}", width, indent=8)
+    yield ""
+    columns = [Column(title) for title in ("a step", "before", "after", "change")]
+    lines, _ = fitted(columns, words.metric_rows(diff), width)
+    yield bold(lines[0], color=color)
+    yield from lines[1:]
+    reasons = words.reasons(diff)
+    if reasons:
+        yield ""
+        yield bold("Why, biggest first:", color=color)
+        for reason in reasons:
+            yield from _reason(reason, width)
+        total = signed(diff.change_ns)
+        yield f"{total:>{_CHANGE}}  together"
+    for side, calls in (("before", diff.calls.before), ("after", diff.calls.after)):
+        if calls:
+            yield ""
+            yield from _wrapped(f"Only {side}: {words.only(calls)}", width, indent=2)
+    yield ""
+    yield bold("Findings: ", color=color) + words.findings_verdict(diff.findings)
+    for change in diff.findings.changes:
+        text = f"{change.state:<6}  {words.finding_line(change)}"
+        yield from _wrapped(text, width, first=2, indent=10)
+    if diff.memory is not None:
+        yield ""
+        yield memory_diff_content.text(diff.memory, width=width, color=color).rstrip()
+    notes = words.notes(diff)
+    if notes:
+        yield ""
+        yield bold("To know:", color=color)
+        for note in notes:
+            yield from _wrapped(f"- {note}", width, indent=2)
+
+
+def _reason(reason: words.Reason, width: int) -> Iterator[str]:
+    left = _CHANGE + 2
+    text = f"{reason.change:>{_CHANGE}}  {reason.text}"
+    yield from _wrapped(text, width, indent=left)
+    for line in filter(None, (reason.where, *reason.details)):
+        yield from _wrapped(line, width, first=left, indent=left + 2)
+
+
+def _wrapped(text: str, width: int, *, first: int = 0, indent: int = 0) -> list[str]:
+    # Wrapping drops blanks that a line begins with, so they are put back.
+    start = text[: len(text) - len(text.lstrip(" "))]
+    return textwrap.wrap(
+        text.lstrip(" "),
+        max(width, 40),
+        initial_indent=" " * first + start,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )

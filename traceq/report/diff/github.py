@@ -1,0 +1,38 @@
+"""A comparison as GitHub's workflow commands, which become annotations on a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.report.base.text import printable
+from traceq.report.diff import content as words
+from traceq.report.lint.github import command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.diff.compare import Diff
+    from traceq.diff.limits import Broken
+
+_KINDS = {"new": "warning", "worse": "warning", "better": "notice", "gone": "notice"}
+
+
+def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
+    """Return a command for each broken limit, the verdict and each finding."""
+    lines = [
+        command("error", {"title": "traceq diff"}, text)
+        for text in words.failures(broken)
+    ]
+    lines.append(command("notice", {"title": "traceq diff"}, words.headline(diff)))
+    for change in diff.findings.changes:
+        finding = change.finding
+        at: dict[str, object] = {}
+        if finding.place.file:
+            at = {"file": finding.place.file, "line": finding.place.line or 1}
+        title = f"{finding.code} {finding.name}, {change.state}"
+        text = words.finding_line(change)
+        lines.append(command(_KINDS[change.state], {**at, "title": title}, text))
+    names = f"{printable(diff.before.name)} -> {printable(diff.after.name)}"
+    # A file may be called as a command is, which acts only where a line begins.
+    lines.append(f"traceq: {names}: findings: {words.findings_verdict(diff.findings)}")
+    return "\n".join(lines) + "\n"

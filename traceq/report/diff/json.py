@@ -1,0 +1,104 @@
+"""A comparison as JSON, for programs: nanoseconds and bytes, per step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq import __version__
+from traceq.report.base.text import as_unicode, plain_json
+from traceq.report.diff import content as words
+from traceq.report.diff import memory as memory_diff_content
+from traceq.report.lint.json import finding_data
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.diff.causes import Cause, Used
+    from traceq.diff.compare import Diff, Side
+    from traceq.diff.findings import Change
+    from traceq.diff.limits import Broken
+
+VERSION = 1
+
+
+def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
+    """Return one object; ``version`` says which fields there are."""
+    found = {
+        "version": VERSION,
+        "traceq": __version__,
+        "failed": [
+            {"limit": one.limit.text, "reason": text}
+            for one, text in zip(broken, words.failures(broken), strict=True)
+        ],
+        "headline": words.headline(diff),
+        "verdict": diff.verdict,
+        "change_ns": round(diff.change_ns),
+        "before": _side(diff.before),
+        "after": _side(diff.after),
+        "metrics": {
+            metric.name.replace(" ", "_"): {
+                "before": metric.before,
+                "after": metric.after,
+            }
+            for metric in diff.metrics
+        },
+        "causes": [_cause(cause, diff) for cause in diff.causes],
+        "only_before": dict(diff.calls.before),
+        "only_after": dict(diff.calls.after),
+        "findings": [change_data(change) for change in diff.findings.changes],
+        "findings_as_before": diff.findings.same,
+        "rules_that_looked_on_one_side": list(diff.findings.blind),
+        "memory": memory_diff_content.data(diff.memory) if diff.memory else None,
+        "notes": list(diff.notes),
+    }
+    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "name": as_unicode(side.name),
+        "step": asdict(side.step),
+        "bound": asdict(side.bottleneck.bound),
+        "while_idle": side.bottleneck.host,
+        "data_loaders": list(side.loaders),
+    }
+
+
+def _cause(cause: Cause, diff: Diff) -> dict[str, Any]:
+    return {
+        "kind": cause.kind,
+        "on": cause.on,
+        "text": words.reason(cause, diff).text,
+        "ns": round(cause.ns),
+        "sure_ns": round(cause.sure_ns),
+        "kernel_kind": cause.what,
+        "before": _used(cause.before),
+        "after": _used(cause.after),
+        "details": [asdict(detail) for detail in cause.details],
+    }
+
+
+def _used(used: Used) -> dict[str, Any]:
+    return {
+        "ns": round(used.ns),
+        "calls": used.calls,
+        "kernels": used.kernels,
+        "launches": used.launches,
+        "waits": used.waits,
+        "dtype": used.dtype,
+        "kernel_names": dict(used.names),
+        "ops": list(used.ops),
+        "place": asdict(used.place),
+    }
+
+
+def change_data(change: Change) -> dict[str, Any]:
+    """Return what became of one finding, for programs."""
+    return {
+        "state": change.state,
+        "before": finding_data(change.before) if change.before else None,
+        "after": finding_data(change.after) if change.after else None,
+    }

@@ -1,0 +1,73 @@
+"""A comparison as Markdown, for a comment on a pull request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.report.base.text import printable
+from traceq.report.diff import content as words
+from traceq.report.diff import memory as memory_diff_content
+from traceq.report.diff.causes import signed
+from traceq.report.summary.markdown import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.diff.compare import Diff
+    from traceq.diff.limits import Broken
+
+
+def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
+    """Return a section: the verdict, the numbers, the causes, the findings."""
+    return "\n".join(_lines(diff, broken)) + "\n"
+
+
+def _lines(diff: Diff, broken: Sequence[Broken]) -> Iterator[str]:
+    yield from _numbers(diff, broken)
+    yield from _causes(diff)
+    yield ""
+    yield f"Findings: {words.findings_verdict(diff.findings)}"
+    if diff.findings.changes:
+        yield ""
+    for change in diff.findings.changes:
+        yield f"- **{change.state}** {escaped(words.finding_line(change))}"
+    if diff.memory is not None:
+        yield ""
+        yield memory_diff_content.markdown(diff.memory).rstrip()
+    notes = words.notes(diff)
+    if notes:
+        yield ""
+    for note in notes:
+        yield f"- {escaped(note)}"
+
+
+def _numbers(diff: Diff, broken: Sequence[Broken]) -> Iterator[str]:
+    for failure in words.failures(broken):
+        yield f"**{escaped(failure)}**"
+        yield ""
+    yield f"### {escaped(words.headline(diff))}"
+    yield ""
+    names = [escaped(printable(side.name)) for side in (diff.before, diff.after)]
+    yield f"{names[0]} → {names[1]}"
+    yield ""
+    yield "| a step | before | after | change |"
+    yield "| --- | ---: | ---: | ---: |"
+    for row in words.metric_rows(diff):
+        yield f"| {' | '.join(map(escaped, row))} |"
+
+
+def _causes(diff: Diff) -> Iterator[str]:
+    reasons = words.reasons(diff)
+    if reasons:
+        yield ""
+        yield "| change | why | where |"
+        yield "| ---: | --- | --- |"
+    for reason in reasons:
+        where = "<br>".join(map(escaped, filter(None, (reason.where, *reason.details))))
+        yield f"| {escaped(reason.change)} | {escaped(reason.text)} | {where} |"
+    if reasons:
+        yield f"| {escaped(signed(diff.change_ns))} | together | |"
+    for side, calls in (("before", diff.calls.before), ("after", diff.calls.after)):
+        if calls:
+            yield ""
+            yield f"Only {side}: {escaped(words.only(calls))}"

@@ -1,0 +1,198 @@
+"""The change between two memory snapshots as text, as Markdown and as plain data."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.report.base.columns import Column, fitted
+from traceq.report.base.text import bold, place, printable
+from traceq.report.summary.markdown import escaped
+from traceq.units import share, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.analysis.memory.diff import MemoryDiff
+
+_PIPE = 100
+_WIDEST = 120
+_AMOUNT = 11
+_MOST_SITES = 10
+# Changes of less than this part of the peak are no change worth a word.
+_NOTHING = 0.005
+_TITLES = ("at the peak", "before", "after", "change", "largest allocation")
+
+
+def headline(diff: MemoryDiff) -> str:
+    """Return the change in one sentence, with its largest cause."""
+    peak = _worst(diff)
+    if peak is None:
+        return "neither snapshot holds any memory"
+    if _is_nothing(peak["change"], peak):
+        return f"memory: no change, the peak is {size(peak['after'])}"
+    up = peak["change"] > 0
+    moved = "rises" if up else "falls"
+    percent = share(abs(peak["change"]), peak["before"])
+    text = (
+        f"memory: the peak {moved} by {size(abs(peak['change']))} ({percent}), from"
+        f" {size(peak['before'])} to {size(peak['after'])}"
+    )
+    sites = diff.sites.filter(
+        pl.col("device") == peak["device"], (pl.col("change") > 0) == up
+    )
+    if sites.is_empty():
+        return text
+    first = sites.row(0, named=True)
+    return f"{text}; most of all {signed(first['change'])} {_site(first)}"
+
+
+def text(diff: MemoryDiff, *, width: int | None, color: bool) -> str:
+    """Return the comparison for a terminal, wrapped to a width."""
+    width = min(width or _PIPE, _WIDEST)
+    lines = [bold(line, color=color) for line in textwrap.wrap(headline(diff), width)]
+    for peak in diff.peaks.iter_rows(named=True):
+        lines += ["", *_device(diff, peak, width, color=color)]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(diff: MemoryDiff) -> str:
+    """Return the comparison as a section of a note or a pull request."""
+    lines = [f"### {escaped(headline(diff))}"]
+    for peak in diff.peaks.iter_rows(named=True):
+        lines += ["", escaped(_reserved(peak)), ""]
+        lines += [
+            "| " + " | ".join(_TITLES) + " |",
+            "| --- | ---: | ---: | ---: | --- |",
+        ]
+        lines += [
+            "| " + " | ".join(map(escaped, row)) + " |" for row in _rows(diff, peak)
+        ]
+        sites = list(_sites(diff, peak))
+        lines += [""] * bool(sites)
+        lines += [f"- {change} {escaped(words)}" for change, words in sites]
+    return "\n".join(lines) + "\n"
+
+
+def data(diff: MemoryDiff) -> dict[str, Any]:
+    """Return the comparison as plain data: bytes, and every line of it."""
+    return {
+        "peaks": diff.peaks.to_dicts(),
+        "categories": diff.categories.to_dicts(),
+        "sites": diff.sites.to_dicts(),
+    }
+
+
+def signed(change: int) -> str:
+    """Write a change in bytes with its sign.
+
+    >>> signed(1 << 20), signed(-(3 << 30)), signed(0)
+    ('+1.00 MiB', '-3.00 GiB', '0 B')
+    """
+    return f"+{size(change)}" if change > 0 else size(change)
+
+
+def _worst(diff: MemoryDiff) -> dict[str, Any] | None:
+    """Return the device whose peak changes most."""
+    rows = diff.peaks.sort(
+        pl.col("change").abs(), pl.col("after"), descending=True
+    ).to_dicts()
+    return rows[0] if rows else None
+
+
+def _is_nothing(change: int, peak: dict[str, Any]) -> bool:
+    return abs(change) <= _NOTHING * max(peak["before"], peak["after"])
+
+
+def _device(
+    diff: MemoryDiff, peak: dict[str, Any], width: int, *, color: bool
+) -> Iterator[str]:
+    yield from textwrap.wrap(_reserved(peak), width)
+    yield ""
+    columns = [Column(title, number=title in _TITLES[1:4]) for title in _TITLES]
+    lines, _ = fitted(columns, list(_rows(diff, peak)), width)
+    yield bold(lines[0], color=color)
+    yield from lines[1:]
+    sites = list(_sites(diff, peak))
+    if sites:
+        moved = "Different, but no change in sum:"
+        yield ""
+        yield bold(
+            moved if _is_nothing(peak["change"], peak) else "Why, largest first:",
+            color=color,
+        )
+    for change, words in sites:
+        yield from textwrap.wrap(
+            words,
+            width,
+            initial_indent=f"{change:>{_AMOUNT}}  ",
+            subsequent_indent=" " * (_AMOUNT + 2),
+            break_on_hyphens=False,
+        )
+
+
+def _reserved(peak: dict[str, Any]) -> str:
+    return (
+        f"GPU {peak['device']}: allocated {size(peak['before'])} ->"
+        f" {size(peak['after'])} ({signed(peak['change'])}), reserved"
+        f" {size(peak['reserved_before'])} -> {size(peak['reserved_after'])}"
+    )
+
+
+def _rows(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the categories and their sum."""
+    mine = diff.categories.filter(pl.col("device") == peak["device"])
+    for row in mine.iter_rows(named=True):
+        where = place(row["file"], row["line"], row["function"])
+        largest = f"{size(row['largest_before'])} -> {size(row['largest_after'])}"
+        if row["largest_before"] == row["largest_after"]:
+            largest = size(row["largest_after"])
+        yield (
+            row["what"],
+            size(row["before"]),
+            size(row["after"]),
+            signed(row["change"]),
+            f"{largest} at {where}" if where else largest,
+        )
+    amounts = (size(peak["before"]), size(peak["after"]), signed(peak["change"]))
+    yield ("together", *amounts, "")
+
+
+def _sites(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the lines that change most, and how much the others add."""
+    mine = diff.sites.filter(pl.col("device") == peak["device"], pl.col("change") != 0)
+    worth = [
+        row
+        for row in mine.head(_MOST_SITES).iter_rows(named=True)
+        if not _is_nothing(row["change"], peak)
+    ]
+    for row in worth:
+        amounts = f"{size(row['before'])} -> {size(row['after'])}"
+        yield signed(row["change"]), f"{_site(row)}: {amounts}, {_counts(row)}"
+    rest = mine.height - len(worth)
+    if worth and rest:
+        others = peak["change"] - sum(row["change"] for row in worth)
+        yield signed(others), f"{rest} other {'line' if rest == 1 else 'lines'}"
+
+
+def _site(row: dict[str, Any]) -> str:
+    """Return what a row is about, and where."""
+    line = row["line_after"] or row["line_before"]
+    where = place(row["file"], line, row["function"])
+    op = f" ({printable(row['op'])})" if row["op"] else ""
+    return f"{row['what']}{op}" + (f" at {where}" if where else "")
+
+
+def _counts(row: dict[str, Any]) -> str:
+    """Return in how many allocations, and whether each is in another number format."""
+    before, after = row["count_before"], row["count_after"]
+    if before != after:
+        return f"{before} -> {after} allocations"
+    text = "in 1 allocation" if after == 1 else f"in {after} allocations"
+    if row["after"] == 2 * row["before"]:
+        return f"{text} of twice the size, as in 32 bits instead of 16"
+    if 2 * row["after"] == row["before"]:
+        return f"{text} of half the size, as in 16 bits instead of 32"
+    return text

@@ -1,0 +1,30 @@
+"""Findings, one line each, for editors and for grep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.report.base.text import printable
+from traceq.report.lint import content as words
+
+if TYPE_CHECKING:
+    from traceq.lint.engine import Report
+
+
+def render(report: Report) -> str:
+    """Return ``place: severity CODE message; cost`` for each finding."""
+    lines = []
+    for outcome in report.outcomes:
+        for finding in outcome.findings:
+            where = finding.place
+            at = f"{where.file}:{where.line}" if where.file else where.module
+            cost = words.cost(finding, outcome)
+            lines.append(
+                f"{printable(at or outcome.name)}: {finding.severity.value}"
+                f" {finding.code} {printable(finding.message)}"
+                + (f"; {cost}" if cost else "")
+            )
+        lines += [f"{words.title(outcome)}: {note}" for note in words.notes(outcome)]
+        lines.append(f"{words.title(outcome)}: {words.verdict(outcome)}")
+    lines += words.unused(report)
+    return "\n".join(lines) + "\n"

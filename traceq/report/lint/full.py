@@ -1,0 +1,103 @@
+"""Findings for the terminal, a block each."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from traceq.finding import Severity
+from traceq.report.base.text import bold, printable
+from traceq.report.lint import content as words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.finding import Finding
+    from traceq.lint.engine import Outcome, Report
+
+_PIPE = 100
+_WIDEST = 120
+_LABEL = 10
+
+
+def render(report: Report, *, width: int | None, color: bool) -> str:
+    """Return the whole report, wrapped to a width."""
+    width = min(width or _PIPE, _WIDEST)
+    blocks = [
+        "\n".join(_outcome(outcome, width, color=color)) for outcome in report.outcomes
+    ]
+    blocks += ["\n".join(_wrapped(text, width)) for text in words.unused(report)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
+    yield bold(words.title(outcome), color=color)
+    yield from _wrapped(words.facts(outcome), width)
+    yield from _wrapped(words.bar(outcome), width)
+    minor = []
+    for finding in outcome.findings:
+        if finding.severity is Severity.info:
+            minor.append(finding)
+            continue
+        yield ""
+        yield from _block(finding, outcome, width, color=color)
+    if minor:
+        yield ""
+        yield "Minor:"
+        for finding in minor:
+            parts = [f"{finding.code} {printable(finding.message)}"]
+            parts += [words.cost(finding, outcome), words.place(finding)]
+            yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
+    if outcome.skipped:
+        yield ""
+        yield "Could not look:"
+        for codes, reason in words.skipped(outcome):
+            yield from _wrapped(f"{codes}: {reason}", width, indent=2)
+    for note in words.notes(outcome):
+        yield ""
+        yield from _wrapped(note, width)
+    if words.together(outcome):
+        yield ""
+        yield from _wrapped(words.together(outcome), width)
+    yield ""
+    yield from _wrapped(words.verdict(outcome), width)
+
+
+def _block(
+    finding: Finding, outcome: Outcome, width: int, *, color: bool
+) -> Iterator[str]:
+    head = f"{finding.code} {finding.name}"
+    if finding.severity is Severity.error:
+        head += " (error)"
+    cost = words.cost(finding, outcome)
+    if cost and len(head) + len(cost) + 2 <= width:
+        yield f"{bold(head, color=color)}  {cost}"
+    else:
+        yield bold(head, color=color)
+        yield from _wrapped(cost, width, indent=2)
+    yield from _wrapped(printable(finding.message), width, indent=2)
+    lines = [("at", words.place(finding))]
+    lines += [
+        (printable(entry.what), words.evidence(entry)) for entry in finding.evidence
+    ]
+    lines += [("instead", printable(finding.advice))]
+    known = [(label, text) for label, text in lines if text]
+    widest = min(_LABEL, max((len(label) for label, _ in known), default=0))
+    for label, text in known:
+        yield from textwrap.wrap(
+            text,
+            max(width, 2 * _LABEL),
+            initial_indent=f"  {label:<{widest}}  ",
+            subsequent_indent=" " * (widest + 4),
+            break_on_hyphens=False,
+        )
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, 20),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2 * bool(indent)),
+        break_on_hyphens=False,
+    )

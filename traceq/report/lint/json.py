@@ -1,0 +1,84 @@
+"""Findings as JSON, for programs: nanoseconds, and everything that was seen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq import __version__
+from traceq.report.base.text import as_unicode, plain_json
+from traceq.report.summary.json import bottleneck_data
+
+if TYPE_CHECKING:
+    from traceq.finding import Finding
+    from traceq.lint.engine import Outcome, Report
+    from traceq.model.facts import Facts
+
+VERSION = 1
+
+
+def render(report: Report) -> str:
+    """Return one object; ``version`` says which fields there are."""
+    found = {
+        "version": VERSION,
+        "traceq": __version__,
+        "fail_on": report.fail_on.value,
+        "failing": len(report.failing),
+        "recordings": [_outcome(outcome) for outcome in report.outcomes],
+        "unused_allows": [asdict(entry) for entry in report.unused],
+    }
+    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "name": as_unicode(outcome.name),
+        "facts": _facts(outcome.facts) if outcome.facts else None,
+        "steps": outcome.steps,
+        "step_ns": outcome.step_ns,
+        "bound": asdict(outcome.bound) if outcome.bound else None,
+        "bottleneck": bottleneck_data(outcome.bottleneck)
+        if outcome.bottleneck
+        else None,
+        "memory": asdict(outcome.memory) if outcome.memory else None,
+        "findings": [finding_data(finding) for finding in outcome.findings],
+        "together": [asdict(one) for one in outcome.together],
+        "below_min_cost": outcome.cheap,
+        "known_from_baseline": outcome.known,
+        "skipped": [asdict(rule) for rule in outcome.skipped],
+        "failed": [asdict(rule) for rule in outcome.crashed],
+        "allowed": [
+            {"finding": finding_data(one.finding), "reason": one.reason}
+            for one in outcome.allowed
+        ],
+        "rules_that_looked": outcome.checked,
+    }
+
+
+def _facts(facts: Facts) -> dict[str, Any]:
+    return asdict(facts) | {"path": as_unicode(facts.path)}
+
+
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """Return a finding as plain data."""
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "advice": finding.advice,
+        "place": asdict(finding.place),
+        "subject": finding.subject,
+        "fingerprint": finding.fingerprint,
+        "count": finding.count,
+        "cost_ns": finding.cost_ns,
+        "least_ns": finding.least_ns,
+        "most_ns": finding.most_ns,
+        "gpu_ns": finding.gpu_ns,
+        "host_ns": finding.host_ns,
+        "cost_bytes": finding.cost_bytes,
+        "evidence": [asdict(entry) for entry in finding.evidence],
+        "data": dict(finding.data),
+    }

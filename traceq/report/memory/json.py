@@ -1,0 +1,112 @@
+"""Memory snapshots as JSON, for programs: nanoseconds and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq import __version__
+from traceq.analysis.memory.stacks import chain_of
+from traceq.report.base.text import as_unicode, plain_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.memory.scaling import Growth
+    from traceq.analysis.memory.summary import MemorySummary
+
+VERSION = 1
+_MOST_ROWS = 50
+
+
+def render(summaries: Sequence[MemorySummary]) -> str:
+    """Return one object with the list of devices; ``version`` says which fields."""
+    return _written({"devices": [_device(summary) for summary in summaries]})
+
+
+def render_scaling(
+    label: str, found: Sequence[Growth], values: Sequence[float], names: Sequence[str]
+) -> str:
+    """Return one object with the growth of each category."""
+    return _written(
+        {
+            "scaling": {
+                "label": label,
+                "values": list(values),
+                "runs": [as_unicode(name) for name in names],
+                "categories": [asdict(one) for one in found],
+            }
+        }
+    )
+
+
+def _written(found: dict[str, Any]) -> str:
+    whole = {"version": VERSION, "traceq": __version__} | found
+    return plain_json(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()) + "\n"
+
+
+def _device(summary: MemorySummary) -> dict[str, Any]:
+    run, found = summary.run, summary.fragmentation
+    return {
+        "name": as_unicode(summary.name),
+        "device": summary.device,
+        "run": {"command": run.command, "labels": dict(run.labels), "state": run.state}
+        if run
+        else None,
+        "facts": asdict(summary.facts)
+        | {
+            "path": as_unicode(summary.facts.path),
+            "incomplete": summary.facts.incomplete,
+        },
+        "peak": {
+            "allocated": summary.peak["allocated"],
+            "active": summary.peak["active"],
+            "reserved": summary.peak["reserved"],
+            "most_reserved": summary.peak["most_reserved"],
+            "ts_ns": summary.peak["ts"],
+            "step": summary.peak["step"],
+            "phase": summary.peak["phase"],
+        },
+        "categories": summary.categories.to_dicts(),
+        "modules": None
+        if summary.modules is None
+        else summary.modules.head(_MOST_ROWS).to_dicts(),
+        "places": summary.places.head(_MOST_ROWS).to_dicts(),
+        "largest": [
+            {
+                "size": row["size"],
+                "count": row["count"],
+                "category": row["category"],
+                "sure": row["sure"],
+                "op": row["op"],
+                "node": row["node"],
+                "calls": chain_of(row["chain"]) if row["chain"] else [],
+                "phase": row["phase"],
+                "free_phase": row["free_phase"],
+                "from_before": row["from_before"],
+                "to_the_end": row["to_the_end"],
+                "steps": row["steps"],
+                "lived_ns": row["lived"],
+            }
+            for row in summary.largest.head(_MOST_ROWS).iter_rows(named=True)
+        ],
+        "steps": summary.steps.to_dicts(),
+        "growth": [
+            row | {"chain": chain_of(row["chain"]) if row["chain"] else []}
+            for row in summary.growth.drop("device", "stack").to_dicts()
+        ],
+        "failures": summary.failures.drop("device", "chain").to_dicts(),
+        "fragmentation": {
+            "rounding": found.rounding,
+            "beside_tensors": found.beside,
+            "releasable": found.releasable,
+            "private": found.private,
+            "pending": found.pending,
+            "largest_piece": found.largest,
+            "pieces": found.pieces,
+            "holders": found.holders.head(_MOST_ROWS).to_dicts(),
+        },
+        "settings": summary.settings,
+    }

@@ -1,0 +1,123 @@
+"""Frames as text: what `traceq query` returns, and the schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import polars as pl
+from rich.table import Table
+from rich.text import Text
+
+from traceq.model.facts import FACTS
+from traceq.model.schema import TABLES
+from traceq.report.base.columns import Column, fitted
+from traceq.report.base.text import bold, plain_csv, plain_json, printable, rendered
+
+if TYPE_CHECKING:
+    from traceq.model.schema import Dtype
+
+_PIPE = 100
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
+
+
+def render_table(frame: pl.DataFrame, *, width: int | None, color: bool) -> str:
+    """Return a frame as an aligned table, all rows of it, in lines that fit if may be.
+
+    A column that was asked for is never left out, even if the lines grow too long.
+    """
+    columns = [
+        Column(printable(name), number=dtype.is_numeric())
+        for name, dtype in frame.schema.items()
+    ]
+    rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
+    lines, left_out = fitted(columns, rows, width)
+    if left_out:
+        lines, _ = fitted(columns, rows, None)
+    return "\n".join([bold(lines[0], color=color), *lines[1:]]) + "\n"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return printable(str(value))
+
+
+def render_csv(frame: pl.DataFrame) -> str:
+    """Return a frame as CSV; lists are written as JSON, nothing as a formula."""
+    texts = [
+        name
+        for name, dtype in frame.schema.items()
+        if dtype.is_nested() or dtype in _TEXTS
+    ]
+    flat = frame.with_columns(
+        pl.Series(name, map(_csv_cell, frame[name].to_list()), dtype=pl.String)
+        for name in texts
+    )
+    return flat.write_csv()
+
+
+def _csv_cell(value: object) -> str | None:
+    if value is None:
+        return None
+    return plain_csv(value if isinstance(value, str) else _json(value))
+
+
+def render_json(frame: pl.DataFrame) -> str:
+    """Return a frame as a list of objects."""
+    found = _json(frame.to_dicts(), orjson.OPT_INDENT_2)
+    return plain_json(found) + "\n"
+
+
+def _json(value: object, option: int | None = None) -> str:
+    # What JSON has no form for, a decimal or a duration, is written as text.
+    return orjson.dumps(value, default=str, option=option).decode()
+
+
+def render_schema(tables: tuple[str, ...], *, width: int | None, color: bool) -> str:
+    """Return what is in the tables, column by column."""
+    parts: list[Table | Text | str] = []
+    for name in tables or (*TABLES, "facts"):
+        if name == "facts":
+            parts += [
+                _heading(name, "What a trace says about itself: trace.facts."),
+                _facts(),
+            ]
+        else:
+            parts += [_heading(name, TABLES[name].meaning), _columns(name)]
+        parts.append("")
+    return rendered(parts[:-1], width=width or _PIPE, color=color)
+
+
+def _heading(name: str, meaning: str) -> Text:
+    return Text.assemble((name, "bold"), f"  {meaning}")
+
+
+def _columns(name: str) -> Table:
+    table = _definitions()
+    for column, definition in TABLES[name].columns.items():
+        unit = f" ({definition.unit})" if definition.unit else ""
+        table.add_row(column, _type_name(definition.dtype) + unit, definition.meaning)
+    return table
+
+
+def _facts() -> Table:
+    table = _definitions()
+    for fact, (dtype, meaning) in FACTS.items():
+        table.add_row(fact, dtype, meaning)
+    return table
+
+
+def _definitions() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=18)
+    table.add_column(width=22)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _type_name(dtype: Dtype) -> str:
+    name = str(dtype)
+    return "Enum" if name.startswith("Enum") else name

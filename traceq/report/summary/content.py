@@ -1,0 +1,502 @@
+"""The words of a summary: what every format that people read has in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq import units
+from traceq.analysis.replay.bound import bound
+from traceq.analysis.summary import SMALL_KERNEL_NS, Summary
+from traceq.analysis.time.idle_causes import UNKNOWN
+from traceq.model.schema import PHASES
+from traceq.report import bottleneck as bottleneck_words
+from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
+from traceq.report.base.text import place, printable, shapes, short_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.analysis.replay.bottleneck import Bottleneck
+    from traceq.analysis.replay.critical_path import CriticalPath
+    from traceq.model.run import Run, StepTime
+
+_MOST_STEPS = 6
+_MOST_OPS = 8
+_MOST_KERNELS = 6
+_MOST_CRITICAL = 12
+_MOST_CAUSES = 4
+_LEAST_PERCENT = 0.001
+# Below so much GPU time a step, hundredths of milliseconds say nothing.
+_TINY = 100_000
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts that are safe to print."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """One trace: its name, facts with their labels, and tables."""
+
+    title: str
+    warnings: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    tables: tuple[TextTable, ...]
+
+
+def content(summary: Summary) -> Content:
+    """Return the words for one trace."""
+    tables = [_ops(summary)]
+    if summary.facts.gpu:
+        tables = [_kinds(summary), _ops(summary), _kernels(summary)]
+    if summary.path:
+        tables = [_critical_kernels(summary.path), _critical_host(summary.path)]
+    return Content(
+        title=printable(summary.facts.path),
+        warnings=tuple(map(printable, (*summary.facts.damage, *_unrecorded(summary)))),
+        facts=tuple((label, printable(text)) for label, text in _facts(summary)),
+        tables=tuple(table for table in tables if table.rows),
+    )
+
+
+def overview(summaries: Sequence[Summary]) -> TextTable:
+    """Return a table with one row a trace."""
+    numbers = ["steps", "ms/step", "busy", "gemm", "launches", "<5 µs", "memory", "MFU"]
+    columns = (
+        Column("trace", cut=cut_middle),
+        *(Column(title, number=True) for title in numbers),
+    )
+    names = telling_names([summary.facts.path for summary in summaries])
+    return TextTable(
+        columns,
+        tuple(
+            (
+                printable(name) + (" (incomplete)" if summary.facts.incomplete else ""),
+                *_overview_row(summary),
+            )
+            for name, summary in zip(names, summaries, strict=True)
+        ),
+    )
+
+
+def telling_names(paths: Sequence[str]) -> list[str]:
+    """Return paths without the folders in front that all are in, and the common end.
+
+    Neither tells them apart: runs/a/trace.json and runs/b/trace.json are a and b.
+    """
+    parts = [Path(path).parts for path in paths]
+    folders = _alike([path[:-1] for path in parts])
+    names = [str(Path(*path[folders:])) for path in parts]
+    ends = {
+        name[len(name) - _alike([name[::-1] for name in names]) :] for name in names
+    }
+    found = re.search(r"[./\\].*", ends.pop())
+    if found is None or len(names) == 1 or found[0] in names:
+        return names
+    return [name.removesuffix(found[0]) for name in names]
+
+
+def _alike(sequences: Sequence[Sequence[str]]) -> int:
+    """Return how many elements the sequences have in common at their start."""
+    pairs = zip(*sequences, strict=False)
+    return sum(1 for _ in takewhile(lambda elements: len(set(elements)) == 1, pairs))
+
+
+def _overview_row(summary: Summary) -> tuple[str, ...]:
+    gemm = int(summary.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
+    memory, mfu = summary.memory, summary.compute.utilisation
+    on_gpu = (
+        units.share(summary.part.gpu_busy, summary.part.time),
+        units.share(gemm, summary.gpu_time),
+        f"{summary.launches:,.0f}",
+        units.share(summary.small_kernels, 1),
+    )
+    return (
+        str(summary.part.count) if summary.steps.height else "-",
+        units.milliseconds(summary.step_time),
+        *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
+        units.size(memory.allocated) if memory else "-",
+        _percent(mfu) if mfu is not None else "-",
+    )
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    facts = summary.facts
+    if summary.run:
+        yield "Run", _run(summary.run)
+    yield "Device", _device(summary)
+    yield "Recorded", _recorded(summary)
+    yield "Steps", _steps(summary)
+    if summary.rank and summary.rank.step_time:
+        yield "True step", _true_step(summary, summary.rank.step_time)
+    if not facts.gpu:
+        if not summary.ops.height:
+            yield "Ops", "none in the steps"
+        return
+    yield "GPU", _gpu(summary)
+    if summary.bottleneck:
+        yield "Waits for", _waits(summary, summary.bottleneck)
+        yield "Step", bottleneck_words.bar(summary.bottleneck)
+        if each := bottleneck_words.by_step(summary.bottleneck):
+            yield "Each step", each
+    yield "Phases", _phases(summary)
+    yield "Launches", _launches(summary)
+    yield "Compute", _compute(summary)
+    yield "Memory", _memory(summary)
+    if summary.path:
+        yield "Critical", _path(summary.path)
+    if facts.stacks and not summary.measured:
+        yield (
+            "Note",
+            "stacks were recorded, which makes the host up to three times slower than"
+            " it is: what a step waits for without them is an estimate. Give what a"
+            " step takes without the profiler with --step-ms",
+        )
+
+
+def _unrecorded(summary: Summary) -> Iterator[str]:
+    """Say what of a run is not there."""
+    if summary.rank:
+        yield from summary.rank.missing
+    if summary.run and summary.run.state != "finished":
+        yield "the run did not end while traceq collect watched it"
+
+
+def _run(run: Run) -> str:
+    parts = [shlex.join(run.command) or "command unknown"]
+    parts += [f"{key}={value}" for key, value in run.labels.items()]
+    if len(run.ranks) > 1:
+        parts.append(f"{len(run.ranks)} ranks")
+    return " · ".join(parts)
+
+
+def _true_step(summary: Summary, true: StepTime) -> str:
+    """Return what a step takes without the profiler, and what that makes the GPU."""
+    text = (
+        f"{_ms(true.ns)} without the profiler"
+        f" ({_ms(true.min_ns)} to {_ms(true.max_ns)} over {true.steps} steps)"
+    )
+    if not summary.facts.gpu:
+        return text
+    busy = min(1.0, summary.part.gpu_busy / summary.part.count / true.ns)
+    return f"{text}, the GPU busy {units.share(busy, 1)} of it"
+
+
+def _device(summary: Summary) -> str:
+    names = [
+        (name or "unknown GPU") + (f", {units.size(memory)}" if memory else "")
+        for name, memory in summary.devices.select("name", "memory").iter_rows()
+    ]
+    counted = {name: names.count(name) for name in names}
+    parts = [
+        f"{count} × {name}" if count > 1 else name for name, count in counted.items()
+    ]
+    if not parts:
+        parts = ["no GPU work in the trace"]
+    facts = summary.facts
+    parts += [text for text in (facts.runtime_version, facts.torch) if text]
+    if facts.rank is not None:
+        of = f" of {facts.world_size}" if facts.world_size else ""
+        parts.append(f"rank {facts.rank}{of}")
+    return " · ".join(parts)
+
+
+def _recorded(summary: Summary) -> str:
+    facts = summary.facts
+    kinds = {"shapes": facts.shapes, "stacks": facts.stacks, "memory": facts.memory}
+    on = [kind for kind, recorded in kinds.items() if recorded]
+    off = [kind for kind, recorded in kinds.items() if not recorded]
+    text = ", ".join(on) or "times only"
+    if off:
+        text += f" (no {', no '.join(off)})"
+    size = units.size(facts.unpacked_bytes)
+    return f"{text}; {facts.events:,} events, {size} unpacked"
+
+
+def _steps(summary: Summary) -> str:
+    if not summary.steps.height:
+        return (
+            f"none recorded; the whole trace counts as one, of {_ms(summary.step_time)}"
+        )
+    source = summary.facts.steps_from
+    taken = "" if source == "ProfilerStep" else f", taken from {source}"
+    rows = list(summary.steps.select("step", "time", "warmup").iter_rows())
+    if len(rows) == 1:
+        return f"1 (#{rows[0][0]}) of {_ms(summary.step_time)}{taken}"
+    text = f"{summary.part.count} of {_ms(summary.step_time)} on average{taken}: "
+    shown = [
+        f"#{step} {_ms(time)}" + (" (warm-up, left out)" if warmup else "")
+        for step, time, warmup in rows[:_MOST_STEPS]
+    ]
+    if len(rows) > _MOST_STEPS:
+        times = sorted(time for _, time, warmup in rows if not warmup)
+        shown.append(f"… (from {_ms(times[0])} to {_ms(times[-1])})")
+    return text + ", ".join(shown)
+
+
+def _ms(nanoseconds: float) -> str:
+    return f"{units.milliseconds(nanoseconds)} ms"
+
+
+def _gpu(summary: Summary) -> str:
+    whole = summary.part.time
+    idle = int(summary.idle["time"].sum())
+    text = f"busy {units.share(summary.part.gpu_busy, whole)}"
+    text += f", idle {units.share(idle, whole)}"
+    if not idle:
+        return text
+    causes = [
+        f"{_cause(cause, summary)} {units.share(time, whole)}"
+        for cause, time in summary.idle.head(_MOST_CAUSES).iter_rows()
+    ]
+    each = units.time(idle / summary.part.count) + _a_step(summary)
+    return f"{text} ({each}) while the host was " + ", ".join(causes)
+
+
+def _waits(summary: Summary, found: Bottleneck) -> str:
+    """Say what bounds a step, and how long it is where that is an estimate."""
+    text = bottleneck_words.sentence(found, likely=_unsure(summary))
+    if summary.measured or found.step_ns > bottleneck_words.SHORTER * summary.step_time:
+        return text
+    return f"{text}; without the profiler it likely takes about {_ms(found.step_ns)}"
+
+
+def _unsure(summary: Summary) -> bool:
+    return bound(summary.part, summary.facts, None).by == "unclear" and (
+        not summary.measured
+    )
+
+
+def _path(path: CriticalPath) -> str:
+    """Say what the longest chain of work is made of."""
+    return (
+        "the chain of work that a step is as long as is"
+        f" {_ms(path.gpu_ns)} on the GPU and {_ms(path.host_ns)} on the host; to make"
+        " anything else faster saves nothing"
+    )
+
+
+def _a_step(summary: Summary) -> str:
+    return " a step" if summary.steps.height else ""
+
+
+def _cause(cause: str, summary: Summary) -> str:
+    if cause != UNKNOWN:
+        return cause
+    return "elsewhere" if summary.facts.stacks else "outside operators"
+
+
+def _phases(summary: Summary) -> str:
+    times = dict(summary.kinds.group_by("phase").agg(pl.col("time").sum()).iter_rows())
+    named = [(phase, times[phase]) for phase in (*PHASES, None) if times.get(phase)]
+    shares = ", ".join(
+        f"{phase or 'none'} {units.share(time, summary.gpu_time)}"
+        for phase, time in named
+    )
+    return f"{shares} of the GPU's time"
+
+
+def _launches(summary: Summary) -> str:
+    work = round(summary.part.kernels.height / summary.part.count)
+    pieces = "kernel, copy or set" if work == 1 else "kernels, copies and sets"
+    small = units.share(summary.small_kernels, 1)
+    return (
+        f"{summary.launches:,.0f}{_a_step(summary)} for {work:,} {pieces}; {small} of"
+        f" the kernels are shorter than {SMALL_KERNEL_NS // 1000} µs"
+    )
+
+
+def _compute(summary: Summary) -> str:
+    found = summary.compute
+    if found.flops is None or found.rate is None:
+        return f"unknown: {found.unknown}"
+    text = f"{_prefixed(found.flops)}FLOP{_a_step(summary)}"
+    text += f", {_prefixed(found.rate)}FLOP/s"
+    if found.utilisation is None:
+        return f"{text}; MFU unknown: no peak is known for this GPU in {found.dtype}"
+    peak = f"{_prefixed(found.peak or 0)}FLOP/s"
+    return f"{text}: MFU {_percent(found.utilisation)} ({found.dtype} peak {peak})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%" if share >= _LEAST_PERCENT else "<0.1%"
+
+
+def _prefixed(count: float) -> str:
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if count >= size:
+            return f"{count / size:.3g} {prefix}"
+    return f"{count:.3g} "
+
+
+def _memory(summary: Summary) -> str:
+    peak = summary.memory
+    if peak is None:
+        return "unknown: the trace does not say how much was allocated on the GPU"
+    text = f"peak {units.size(peak.allocated)} allocated"
+    if peak.reserved:
+        text += f", {units.size(peak.reserved)} reserved"
+    where = [f"step {peak.step}"] if peak.step is not None else []
+    where += [part for part in (peak.phase, peak.op, peak.place) if part]
+    return f"{text}; reached in {', '.join(where)}" if where else text
+
+
+def _kinds(summary: Summary) -> TextTable:
+    """Kinds of kernels down, the step and its phases across."""
+    times = {
+        (kind, phase): time
+        for kind, phase, time in summary.kinds.select(
+            "kind", "phase", "time"
+        ).iter_rows()
+    }
+    kinds = list(dict.fromkeys(kind for kind, _ in times))
+    phases = [
+        phase for phase in PHASES if any((kind, phase) in times for kind in kinds)
+    ]
+    unit = _Unit.of(summary)
+
+    def row(chosen: Sequence[str]) -> tuple[str, ...]:
+        cells = []
+        for phase in (None, *phases):
+            column = {
+                key: time for key, time in times.items() if phase in (None, key[1])
+            }
+            time = sum(time for (kind, _), time in column.items() if kind in chosen)
+            share = units.share(time, sum(column.values()))
+            cells.append(f"{unit.written(time)} {share:>4}" if time else "-")
+        return tuple(cells)
+
+    by_time = sorted(
+        kinds,
+        key=lambda kind: -sum(time for key, time in times.items() if key[0] == kind),
+    )
+    return TextTable(
+        (
+            Column("GPU time"),
+            *(Column(title, number=True) for title in (unit.title, *phases)),
+        ),
+        (*((kind, *row([kind])) for kind in by_time), ("all", *row(kinds))),
+    )
+
+
+def _ops(summary: Summary) -> TextTable:
+    where = "GPU" if summary.facts.gpu else "host"
+    total = int(summary.ops["time"].sum())
+    unit = _Unit.of(summary)
+    return TextTable(
+        (
+            *_listing(f"Ops by {where} time", unit),
+            Column("phase", spare=True),
+            Column("shapes", weight=3, cut=cut_list),
+            Column("where", weight=3, cut=cut_place),
+        ),
+        tuple(
+            (
+                printable(row["name"] or "(no op)"),
+                *_numbers(row["time"], total, row["calls"], unit),
+                row["phase"] or "",
+                shapes(row["dims"]),
+                place(row["file"], row["line"], row["function"]),
+            )
+            for row in summary.ops.head(_MOST_OPS).iter_rows(named=True)
+        ),
+    )
+
+
+def _kernels(summary: Summary) -> TextTable:
+    unit = _Unit.of(summary)
+    return TextTable(
+        (
+            *_listing("Kernels by time", unit),
+            Column("kind", weight=3),
+            Column("library", weight=2, spare=True),
+        ),
+        tuple(
+            (
+                short_kernel(row["name"]),
+                *_numbers(row["time"], summary.gpu_time, row["kernels"], unit),
+                printable(" ".join(filter(None, (row["kind"], row["dtype"])))),
+                printable(row["library"] or ""),
+            )
+            for row in summary.kernels.head(_MOST_KERNELS).iter_rows(named=True)
+        ),
+    )
+
+
+def _critical_kernels(path: CriticalPath) -> TextTable:
+    whole = path.gpu_ns + path.host_ns
+    return TextTable(
+        (
+            Column("Critical on the GPU", weight=4, cut=cut_middle),
+            *(Column(title, number=True) for title in ("ms/step", "share", "calls")),
+            Column("where", weight=3, cut=cut_place),
+        ),
+        tuple(
+            (
+                short_kernel(row["name"]),
+                units.milliseconds(row["time"]),
+                units.share(row["time"], whole),
+                f"{row['calls']:,.3g}",
+                place(row["file"], row["line"], row["function"]),
+            )
+            for row in path.kernels.head(_MOST_CRITICAL).iter_rows(named=True)
+        ),
+    )
+
+
+def _critical_host(path: CriticalPath) -> TextTable:
+    whole = path.gpu_ns + path.host_ns
+    return TextTable(
+        (
+            Column("Critical on the host"),
+            *(Column(title, number=True) for title in ("ms/step", "share")),
+        ),
+        tuple(
+            (cause, units.milliseconds(time), units.share(time, whole))
+            for cause, time in path.host.iter_rows()
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """How the tables of one trace write times: per step, in ms or, if tiny, in µs."""
+
+    title: str
+    nanoseconds: int
+    steps: int
+
+    @classmethod
+    def of(cls, summary: Summary) -> _Unit:
+        steps = summary.part.count
+        whole = summary.gpu_time if summary.facts.gpu else summary.ops["time"].sum()
+        unit, size = ("µs", 1_000) if whole < steps * _TINY else ("ms", 1_000_000)
+        return cls(f"{unit}/step" if summary.steps.height else unit, size, steps)
+
+    def written(self, time: float) -> str:
+        return f"{time / self.steps / self.nanoseconds:,.2f}"
+
+
+def _listing(title: str, unit: _Unit) -> tuple[Column, ...]:
+    numbers = (Column(title, number=True) for title in (unit.title, "share", "calls"))
+    return (Column(title, weight=4, cut=cut_middle), *numbers)
+
+
+def _numbers(time: int, total: int, count: int, unit: _Unit) -> tuple[str, str, str]:
+    calls = count / unit.steps
+    return (
+        unit.written(time),
+        units.share(time, total),
+        f"{calls:,.0f}" if calls == int(calls) else f"{calls:,.1f}",
+    )

@@ -1,0 +1,74 @@
+"""Summaries as CSV, for sweeps: one row a trace, in plain numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.model.schema import KINDS, PHASES
+from traceq.report.base.text import plain_csv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.summary import Summary
+
+_NS_PER_MS = 1e6
+
+
+def render(summaries: Sequence[Summary]) -> str:
+    """Return a line of names and a line for each trace; empty is unknown."""
+    text = io.StringIO()
+    rows = [_row(summary) for summary in summaries]
+    writer = csv.DictWriter(text, rows[0] if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _row(summary: Summary) -> dict[str, str]:
+    """Return a trace's figures; times are milliseconds a step."""
+    facts, memory, found = summary.facts, summary.memory, summary.compute
+    devices = summary.devices["name"].drop_nulls().unique().sort()
+    true = summary.rank.step_time if summary.rank else None
+    labels = summary.run.labels if summary.run else {}
+    row = {
+        "trace": plain_csv(facts.path),
+        "incomplete": "true" if facts.incomplete else "false",
+        "labels": plain_csv(
+            " ".join(f"{key}={value}" for key, value in labels.items())
+        ),
+        "device": plain_csv(" + ".join(devices)),
+        "rank": _number(facts.rank),
+        "steps": _number(summary.part.count if summary.steps.height else 0),
+        "step_ms": _ms(summary.step_time),
+        "true_step_ms": _ms(true.ns) if true else "",
+        "gpu_busy": _number(summary.gpu_busy, 4) if facts.gpu else "",
+        "launches": _number(summary.launches, 1) if facts.gpu else "",
+        "kernels_under_5_us": _number(summary.small_kernels, 4) if facts.gpu else "",
+        "peak_allocated_bytes": _number(memory.allocated if memory else None),
+        "peak_reserved_bytes": _number(memory.reserved if memory else None),
+        "flop": _number(found.flops),
+        "flop_per_second": _number(found.rate),
+        "mfu": _number(found.utilisation, 4),
+    }
+    for column, values in (("phase", PHASES), ("kind", KINDS)):
+        for value in values:
+            time = int(summary.kinds.filter(pl.col(column) == value)["time"].sum())
+            row[f"{column}_{value}_ms"] = _ms(time / summary.part.count)
+    return row
+
+
+def _ms(nanoseconds: float) -> str:
+    return _number(nanoseconds / _NS_PER_MS, 6)
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    """Write a number without an exponent, which not every sheet reads."""
+    if value is None:
+        return ""
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text

@@ -1,0 +1,132 @@
+"""What lint sees in a recording, so that two can be said to be the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.check.expected import Expected, expected
+from traceq.check.numbers import Numbers, numbers
+from traceq.formats.chrome import read
+from traceq.formats.snapshot import read_snapshot
+from traceq.lint.engine import lint
+from traceq.loading import load
+from traceq.recording import Recording
+
+if TYPE_CHECKING:
+    from traceq.formats.sanitize.paths import Paths
+    from traceq.lint.config import Config
+    from traceq.lint.pack import Rules
+
+# A name that no entry of a configuration means.
+_NAME = "fixture"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What lint and the budgets see in a recording."""
+
+    findings: tuple[Expected, ...]
+    skipped: frozenset[str]
+    """Codes of rules that could not look."""
+    failed: tuple[str, ...]
+    """Codes of rules that failed, of which nothing is known."""
+    numbers: Numbers
+
+    def same_kinds(self, other: Seen, besides: str) -> bool:
+        """Return whether the same is found, how often or however large it may be.
+
+        Findings of the code ``besides`` do not count.
+        """
+        mine, theirs = (
+            {one.fingerprint for one in seen.findings if one.code != besides}
+            for seen in (self, other)
+        )
+        return mine == theirs and self.skipped == other.skipped
+
+    def changes(self, other: Seen) -> list[str]:
+        """Say what is found here and not so in another, or there and not here."""
+        mine = {one.fingerprint: one for one in self.findings}
+        theirs = {one.fingerprint: one for one in other.findings}
+        lines = [f"{_place(mine[mark])} is lost" for mark in mine if mark not in theirs]
+        lines += [
+            f"{_place(theirs[mark])} is new" for mark in theirs if mark not in mine
+        ]
+        if not lines:
+            there = set(other.findings)
+            changed = [one for one in self.findings if one not in there]
+            lines = [f"{_place(one)} is another" for one in changed]
+        if rules := sorted(other.skipped - self.skipped):
+            lines.append(f"{', '.join(rules)} cannot look")
+        return lines or ["budgets are not kept"]
+
+
+@dataclass(frozen=True)
+class Looker:
+    """Lints what has not been written yet."""
+
+    rules: Rules
+    config: Config
+    step_ns: int | None = None
+    log: pl.DataFrame | None = None
+    snapshot: bytes | None = None
+
+    def look(self, trace: bytes | None) -> Seen:
+        """Return what is seen in a trace's content, with log and snapshot."""
+        with TemporaryDirectory() as folder:
+            recording = Recording(_NAME, log=self.log, step_ns=self.step_ns)
+            if trace is not None:
+                file = Path(folder) / "trace.json"
+                file.write_bytes(trace)
+                recording = replace(recording, trace=load(file, cache=False))
+            if self.snapshot is not None:
+                file = Path(folder) / "snapshot.pickle"
+                file.write_bytes(self.snapshot)
+                recording = replace(recording, snapshots={0: read_snapshot(file)})
+            return self.see(recording)
+
+    def steps(self, trace: bytes) -> pl.DataFrame:
+        """Return when the steps of a trace's content start and end on the host.
+
+        Moments are nanoseconds, as the file counts them.
+        """
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            file.write_bytes(trace)
+            steps = load(file, cache=False).steps
+            start = read(file).start
+        return steps.select(
+            start=pl.col("ts") + start, end=pl.col("ts") + pl.col("dur") + start
+        )
+
+    def see(self, recording: Recording, paths: Paths | None = None) -> Seen:
+        """Return what is seen in a recording; with ``paths``, as those are written."""
+        (outcome,) = lint([recording], self.rules, self.config, brief=True).outcomes
+        findings = [
+            one
+            if paths is None
+            else replace(
+                one,
+                message=paths.text(one.message),
+                place=replace(
+                    one.place,
+                    file=paths.short(one.place.file) if one.place.file else None,
+                ),
+            )
+            for one in outcome.findings
+        ]
+        return Seen(
+            findings=expected(findings),
+            skipped=frozenset(rule.code for rule in outcome.skipped),
+            failed=tuple(rule.code for rule in outcome.crashed),
+            numbers=numbers(recording),
+        )
+
+
+def _place(one: Expected) -> str:
+    where = f"{one.file}:{one.line}" if one.file else one.module
+    return f"{one.code} at {where}" if where else one.code
