@@ -1,0 +1,1 @@
+"""What every analysis builds on: steady-state steps, idle gaps, who owns a kernel."""

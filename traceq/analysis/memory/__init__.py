@@ -1,0 +1,1 @@
+"""A memory snapshot's history: the curve, lifetimes, categories, the peak."""

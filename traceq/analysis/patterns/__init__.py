@@ -1,0 +1,1 @@
+"""What programs do: attention, norms, matmuls, copies, loops, compilation."""

@@ -1,0 +1,1 @@
+"""Fixtures and how they differ, one module a format."""

@@ -1,0 +1,1 @@
+"""A comparison of two recordings, one module a format."""

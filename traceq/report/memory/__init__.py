@@ -1,0 +1,1 @@
+"""What holds the memory, one module a format."""
