@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from traceq import load
-from traceq.analysis.base.steady import steady
+from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.gpu_time import (
@@ -41,7 +41,7 @@ def load_document(folder: Path, document: Mapping[str, Any]) -> Trace:
 
 def idle(drawing: str) -> dict[str, int]:
     trace = load_drawn(drawing)
-    return dict(idle_causes(trace, steady(trace)).iter_rows())
+    return dict(idle_causes(trace, steady_steps(trace)).iter_rows())
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_idle_causes_add_up_to_the_idle_time_of_the_busiest_gpu(tmp_path: Path) 
     far["args"]["device"] = 1
     trace = load_document(tmp_path, document)
 
-    found = idle_causes(trace, steady(trace))
+    found = idle_causes(trace, steady_steps(trace))
 
     assert found["time"].sum() == trace.steps["gpu_idle"].sum() == 34_000
 
@@ -178,7 +178,7 @@ def test_gpu_time_by_kind_adds_up_to_the_durations_of_all_kernels() -> None:
     ]
     assert kinds["time"].sum() == summary.gpu_time == 67_000
     # Two streams overlap: the GPU was busy for less.
-    assert summary.part.gpu_busy == 53_000
+    assert summary.steady.gpu_busy == 53_000
 
 
 def test_gpu_time_by_op_counts_calls_and_says_where_they_are() -> None:
@@ -210,7 +210,9 @@ def test_host_time_by_op_is_the_time_ops_spent_themselves() -> None:
         """
     )
 
-    rows = by_host_op(trace, steady(trace).windows).select("name", "time", "calls")
+    rows = by_host_op(trace, steady_steps(trace).windows).select(
+        "name", "time", "calls"
+    )
 
     assert rows.rows() == [("aten::addmm", 18_000, 1), ("aten::linear", 5_000, 1)]
 
@@ -256,7 +258,7 @@ def product(dtype: str = "c10::BFloat16", **more: object) -> dict[str, Any]:
 
 
 def computed(trace: Trace) -> Compute:
-    return compute(trace, steady(trace))
+    return compute(trace, steady_steps(trace))
 
 
 def test_mfu_is_the_share_of_the_step_that_its_operations_take_at_peak(

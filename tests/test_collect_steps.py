@@ -156,13 +156,13 @@ def test_a_module_compiled_in_place_is_counted_outside_of_what_is_compiled(
 class Outer(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may be absent
     def __init__(self, go_on: threading.Event, inside: threading.Event) -> None:
         super().__init__()
-        self.inner = Waiting(go_on, inside)
+        self.inner = StepModel(go_on, inside)
 
     def forward(self, x: Any) -> Any:  # noqa: ANN401
         return self.inner(x)
 
 
-class Waiting(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may be absent
+class StepModel(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may be absent
     def __init__(self, go_on: threading.Event, inside: threading.Event) -> None:
         super().__init__()
         self.go_on, self.inside = go_on, inside

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from traceq.analysis.base.cached import once_a_trace
+from traceq.analysis.base.cached import cached_per_trace
 
 
 class Asked:
@@ -15,7 +15,7 @@ class Asked:
 def test_a_question_is_answered_once_for_the_same_arguments() -> None:
     asked = []
 
-    @once_a_trace
+    @cached_per_trace
     def question(trace: Asked, least: int) -> int:
         asked.append(trace)
         return least + 1
@@ -27,7 +27,7 @@ def test_a_question_is_answered_once_for_the_same_arguments() -> None:
 
 
 def test_another_trace_has_answers_of_its_own() -> None:
-    @once_a_trace
+    @cached_per_trace
     def question(trace: Asked) -> int:
         return id(trace)
 
@@ -37,7 +37,7 @@ def test_another_trace_has_answers_of_its_own() -> None:
 
 
 def test_answers_do_not_keep_a_trace_alive() -> None:
-    @once_a_trace
+    @cached_per_trace
     def question(trace: Asked) -> list[str]:
         return [str(id(trace))]
 

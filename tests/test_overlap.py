@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq.analysis.base.overlap import disjoint, overlap
+from traceq.intervals import disjoint, overlap
 
 _SPANS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 8)).map(

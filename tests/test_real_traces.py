@@ -13,7 +13,7 @@ import pytest
 from conftest import SHARED
 
 import traceq
-from traceq.analysis.base.steady import steady
+from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.idle_causes import idle_causes
@@ -202,15 +202,15 @@ def test_launched_work_is_of_the_step_in_which_it_was_launched(
 
 def test_idle_causes_add_up_to_the_idle_time(real_trace: Path) -> None:
     trace = loaded(real_trace)
-    part = steady(trace)
+    steady = steady_steps(trace)
     work = trace.kernels.select("ts", end=END).rows()
     idle = 0
     if work:
-        for start, end in part.windows.select("start", "end").iter_rows():
+        for start, end in steady.windows.select("start", "end").iter_rows():
             inside = [(max(a, start), min(b, end)) for a, b in work if a < end]
             idle += end - start - union([span for span in inside if span[0] < span[1]])
 
-    assert idle_causes(trace, part)["time"].sum() == idle
+    assert idle_causes(trace, steady)["time"].sum() == idle
     if trace.steps.height:
         steps = trace.steps.filter(~pl.col("warmup"))
         assert steps["gpu_idle"].sum() == idle
@@ -275,7 +275,7 @@ def test_the_busy_time_of_a_gpu_bound_step_is_its_measured_time(case: str) -> No
     """The profiler slows the host, not the GPU."""
     summary = summarise(shared(case))
 
-    busy = summary.part.gpu_busy / summary.part.count / MS
+    busy = summary.steady.gpu_busy / summary.steady.count / MS
 
     assert 0.94 <= busy / measured(case)["ms_per_step"] <= 1.0
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from traceq.analysis.base.steady import steady
+from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import ON_GPU, bottleneck
-from traceq.analysis.replay.calibration import paces
+from traceq.analysis.replay.calibration import calibrate
 from traceq.analysis.replay.critical_path import critical_path
-from traceq.analysis.replay.model import waiting
-from traceq.analysis.replay.simulation import AS_RECORDED, Change, Pace, Replay
+from traceq.analysis.replay.model import build_model
+from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
 from traceq.loading import load
 from traceq.testing import load_drawn
 
@@ -53,7 +53,7 @@ gpu 13                                [ncclAllReduce<2  ]
 
 def replayed(drawing: str) -> tuple[Trace, Replay]:
     trace = load_drawn(drawing)
-    return trace, Replay(waiting(trace, steady(trace)))
+    return trace, Replay(build_model(trace, steady_steps(trace)))
 
 
 def kernels(trace: Trace, name: str) -> frozenset[int]:
@@ -64,29 +64,29 @@ def test_real_steps_replayed_as_recorded_take_as_long(real_trace: Path) -> None:
     if real_trace.name.startswith(_SAMPLED):
         pytest.skip("a sampled trace, most of which is missing")
     trace = load(real_trace)
-    part = steady(trace)
+    steady = steady_steps(trace)
 
-    again = Replay(waiting(trace, part)).once()
+    again = Replay(build_model(trace, steady)).once()
 
-    assert again == pytest.approx(part.time / part.count, rel=0.03)
+    assert again == pytest.approx(steady.time / steady.count, rel=0.03)
 
 
 @pytest.mark.parametrize("drawing", [HOST_BOUND, TWO_STREAMS, WAITING])
 def test_drawn_steps_replayed_as_recorded_take_as_long(drawing: str) -> None:
     trace, replay = replayed(drawing)
-    part = steady(trace)
+    steady = steady_steps(trace)
 
-    assert replay.once() == pytest.approx(part.time / part.count, rel=0.03)
+    assert replay.once() == pytest.approx(steady.time / steady.count, rel=0.03)
 
 
 def test_a_step_that_waits_for_the_gpu_is_as_much_shorter_as_its_kernels() -> None:
     trace, replay = replayed(GPU_BOUND)
     adds = kernels(trace, "add")
     time = trace.kernels.filter(pl.col("name") == "add")["dur"].sum() / 2
-    pace = Pace(host=0)
+    scale = TimeScale(host=0)
 
-    before = replay.run(pace=pace).step_ns
-    after = replay.run([Change(kernels=adds, gpu=0.5)], pace).step_ns
+    before = replay.run(scale=scale).step_ns
+    after = replay.run([Change(kernels=adds, gpu=0.5)], scale).step_ns
 
     assert before - after == pytest.approx(time / 2)
 
@@ -142,20 +142,20 @@ def test_a_measured_step_is_what_the_replay_takes_at_its_pace() -> None:
     _, replay = replayed(HOST_BOUND)
     measured = 0.6 * replay.run().step_ns
 
-    found = paces(replay, measured)
+    found = calibrate(replay, measured)
 
     assert found.measured
-    assert replay.run(pace=found.likely).step_ns == pytest.approx(measured, rel=0.01)
+    assert replay.run(scale=found.likely).step_ns == pytest.approx(measured, rel=0.01)
 
 
 def test_without_a_measured_step_the_range_is_wide() -> None:
     _, replay = replayed(HOST_BOUND)
 
-    found = paces(replay)
+    found = calibrate(replay)
 
     assert not found.measured
-    steps = [replay.run(pace=one).step_ns for one in (found.fast, found.slow)]
-    assert steps[0] < replay.run(pace=found.likely).step_ns < steps[1]
+    steps = [replay.run(scale=one).step_ns for one in (found.fast, found.slow)]
+    assert steps[0] < replay.run(scale=found.likely).step_ns < steps[1]
 
 
 @pytest.mark.parametrize("drawing", [GPU_BOUND, HOST_BOUND, WAITING, TWO_STREAMS])
@@ -169,9 +169,9 @@ def test_what_a_step_waits_for_adds_up_to_the_step(drawing: str) -> None:
 
 def test_what_real_steps_wait_for_adds_up_to_the_step(fixture_trace: Path) -> None:
     trace = load(fixture_trace)
-    replay = Replay(waiting(trace, steady(trace)))
+    replay = Replay(build_model(trace, steady_steps(trace)))
 
-    found = bottleneck(trace, replay, paces(replay).likely)
+    found = bottleneck(trace, replay, calibrate(replay).likely)
 
     assert found.waits["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
 
@@ -207,7 +207,7 @@ def test_a_long_wait_for_data_is_what_the_gpu_idles_for() -> None:
 def test_the_critical_path_of_a_step_that_waits_for_the_gpu_is_on_the_gpu() -> None:
     trace, replay = replayed(GPU_BOUND)
 
-    path = critical_path(trace, replay, Pace(host=0))
+    path = critical_path(trace, replay, TimeScale(host=0))
 
     assert path.host_ns == 0
     assert {*path.kernels["name"]} == {"gemm", "add"}
@@ -242,5 +242,5 @@ def test_traces_with_next_to_nothing_in_them_replay(drawing: str) -> None:
     trace, replay = replayed(drawing)
 
     assert replay.run().step_ns >= 0
-    assert bottleneck(trace, replay, Pace()).step_ns >= 0
-    assert critical_path(trace, replay, Pace()).host_ns >= 0
+    assert bottleneck(trace, replay, TimeScale()).step_ns >= 0
+    assert critical_path(trace, replay, TimeScale()).host_ns >= 0

@@ -129,7 +129,7 @@ def test_kernels_twice_as_fast_save_a_host_bound_step_next_to_nothing(
     faster = Change(kernels=frozenset(view.kernels["id"]), gpu=0.5)
 
     before, after = (
-        view.replay.run(changes, view.paces.likely).step_ns
+        view.replay.run(changes, view.calibration.likely).step_ns
         for changes in ([], [faster])
     )
 

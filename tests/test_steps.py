@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from traceq import load
-from traceq.analysis.base.steady import steady
+from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.summary import summarise
 from traceq.testing import draw, load_drawn
 
@@ -122,7 +122,7 @@ def test_warm_up_is_left_out_of_averages() -> None:
     )
 
     assert summary.steps.height == 3
-    assert summary.part.windows["step"].to_list() == [1, 2]
+    assert summary.steady.windows["step"].to_list() == [1, 2]
     assert summary.step_time == 16_000
     assert summary.kernels["name"].to_list() == ["small"]
 
@@ -179,12 +179,12 @@ def test_a_trace_without_steps_counts_as_one() -> None:
         """
     )
 
-    part = steady(trace)
+    steady = steady_steps(trace)
 
     assert trace.steps.height == 0
     assert trace.ops["step"].to_list() == [None]
-    assert (part.count, part.time, part.gpu_busy) == (1, 27_000, 15_000)
-    assert part.kernels.height == 1
+    assert (steady.count, steady.time, steady.gpu_busy) == (1, 27_000, 15_000)
+    assert steady.kernels.height == 1
 
 
 def test_an_op_is_of_the_step_it_began_in() -> None:

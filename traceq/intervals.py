@@ -1,4 +1,7 @@
-"""Lengths of time covered by intervals, each instant counted once."""
+"""Spans of time: how much they cover together, each instant counted once.
+
+A frame of spans has the columns ``start`` and ``end``.
+"""
 
 from __future__ import annotations
 
@@ -13,3 +16,42 @@ def covered(start: pl.Expr, end: pl.Expr) -> pl.Expr:
     """
     reached = end.cum_max().shift(1)
     return (end - pl.max_horizontal(start, reached)).clip(lower_bound=0)
+
+
+def spans(events: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans of events, which have ``ts`` and ``dur``."""
+    return events.select(start="ts", end=pl.col("ts") + pl.col("dur"))
+
+
+def disjoint(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return what each span, in order of start, adds to the time before it.
+
+    The result has a row for each span, in the order of the starts, so that the
+    lengths can be given to whoever a span is of and their sum counts no instant twice.
+    """
+    reached = pl.col("end").cum_max().shift(1).fill_null(pl.col("start"))
+    return parts.sort("start", "end", maintain_order=True).with_columns(
+        start=pl.max_horizontal("start", pl.min_horizontal("end", reached))
+    )
+
+
+def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
+    """Return for each of the spans how much of it the others cover together."""
+    return covered_until(cover, parts["end"]) - covered_until(cover, parts["start"])
+
+
+def covered_until(cover: pl.DataFrame, moments: pl.Series) -> pl.Series:
+    """Return how much of the time before each moment the spans cover together."""
+    pieces = disjoint(cover).filter(pl.col("end") > pl.col("start"))
+    if not pieces.height:
+        return pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
+    length = pieces["end"] - pieces["start"]
+    before = length.cum_sum() - length
+    # The last piece that has begun; the first for moments before all of them.
+    at = (pieces["start"].search_sorted(moments, side="right").cast(pl.Int64) - 1).clip(
+        lower_bound=0
+    )
+    into = (moments - pieces["start"].gather(at)).clip(lower_bound=0)
+    return before.gather(at) + into.zip_with(
+        into < length.gather(at), length.gather(at)
+    )

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.gpu_idle import idle_stretches
-from traceq.analysis.base.overlap import overlap, spans
+from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.patterns.compilation import (
     CALL,
     changing_inputs,
@@ -17,6 +16,7 @@ from traceq.analysis.patterns.compilation import (
     settled,
     sized_inputs,
 )
+from traceq.intervals import overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
 from traceq.words import counted, listed, shape, time
 
@@ -95,10 +95,10 @@ class GraphRerecording(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls that recorded by where the compiled code was called."""
-        found = recordings(view.trace, view.part)
-        compiled = compilations(view.trace, view.part).select("step")
+        found = recordings(view.trace, view.steady)
+        compiled = compilations(view.trace, view.steady).select("step")
         found = found.join(compiled, on="step", how="anti", nulls_equal=True)
-        found = settled(found, view.part)
+        found = settled(found, view.steady)
         if not found.height:
             return
         ops = view.trace.ops
@@ -106,7 +106,7 @@ class GraphRerecording(Rule):
         rows = (
             found.drop("file", "line", "function", "module")
             .hstack(place.select(pl.all().gather(found["region"])))
-            .with_columns(idle=overlap(spans(found), idle_stretches(view.trace)))
+            .with_columns(idle=overlap(spans(found), idle_gaps(view.trace)))
             .group_by("file", "line", "function", "module", maintain_order=True)
             .agg(
                 pl.col("set_up").sum(),

@@ -76,7 +76,7 @@ class GuardOverhead(Rule):
             return
         found = view.ops.filter(pl.col("name") == LOOKUP)
         total = int(found["dur"].sum()) / view.steps
-        if not found.height or total < self.min_share * view.part.time / view.steps:
+        if not found.height or total < self.min_share * view.steady.time / view.steps:
             return
         calls = found.height / view.steps
         place = (
@@ -93,7 +93,7 @@ class GuardOverhead(Rule):
             host_ns=total,
             evidence=[
                 ("lookup", f"{time(total / calls)} each"),
-                ("share", f"{share(total * view.steps, view.part.time)} of the step"),
+                ("share", f"{share(total * view.steps, view.steady.time)} of the step"),
             ],
             advice=_advice(calls),
             ops=found["id"],

@@ -90,7 +90,7 @@ class PartialGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Compare what the forward and the backward of each compiled call launch."""
-        if recordings(view.trace, view.part).height:
+        if recordings(view.trace, view.steady).height:
             return
         launches = _launches(view)
         pairs = (

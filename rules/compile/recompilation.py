@@ -84,7 +84,7 @@ class Recompilation(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the compilations by frame and by where it was called."""
-        found = compilations(view.trace, view.part).with_columns(
+        found = compilations(view.trace, view.steady).with_columns(
             frame=pl.col("compile_id").str.extract(_FRAME),
             version=pl.col("compile_id").str.extract(_VERSION).cast(pl.Int64),
         )
@@ -94,7 +94,7 @@ class Recompilation(Rule):
         )
         unknown = pl.col("version").is_null() & returns
         rows = (
-            settled(found.filter(again.fill_null(value=False) | unknown), view.part)
+            settled(found.filter(again.fill_null(value=False) | unknown), view.steady)
             .group_by(
                 "frame", "file", "line", "function", "module", maintain_order=True
             )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.overlap import overlap, spans
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
+from traceq.intervals import overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs, option
 from traceq.lint.evidence import dtype, kernel_lines
 from traceq.words import counted, shape, size, time, times

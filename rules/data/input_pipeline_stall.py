@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.callers import called_inside, callers
-from traceq.analysis.base.overlap import busy_spans, disjoint, overlap
+from traceq.graph.devices import busy_spans
+from traceq.intervals import disjoint, overlap
 from traceq.lint import NOWHERE, Bad, Good, Need, Place, Rule, View, option
 from traceq.model.names import DATA_REGION
 from traceq.words import counted, share, time
@@ -115,7 +116,7 @@ class InputPipelineStall(Rule):
             )
         )
         for row in stalls.iter_rows(named=True):
-            if row["idle"] >= self.min_share * view.part.time:
+            if row["idle"] >= self.min_share * view.steady.time:
                 mine = regions.filter(pl.col("name") == row["name"])
                 yield self._said(view, row, mine)
 
@@ -124,7 +125,7 @@ class InputPipelineStall(Rule):
     ) -> Finding:
         message, advice = _SAID.get(row["loader"], _OTHER)
         idle = row["idle"] / view.steps
-        of_step = share(row["idle"], view.part.time)
+        of_step = share(row["idle"], view.steady.time)
         evidence = [
             ("region", f"{row['name']} ×{row['len']}"),
             ("idle", f"{time(idle)} a step, {of_step} of it, in {_steps(view, row)}"),

@@ -89,10 +89,10 @@ class LaunchBoundStep(Rule):
         """Add up the GPU's idle time in operators that launch kernels."""
         if view.bound.by != "host":
             return
-        ops = launching_ops(view.trace, view.part, _LOOP)
+        ops = launching_ops(view.trace, view.steady, _LOOP)
         launches = int(ops["launches"].sum()) / view.steps
         idle = int(ops["idle"].sum()) / view.steps
-        recorded = view.part.time / view.steps
+        recorded = view.steady.time / view.steps
         explained = launches * self.launch_us * 1000 / view.host_scale
         if min(idle, explained) < self.min_share * recorded:
             return

@@ -89,7 +89,7 @@ class OptimizerLoop(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the steps of optimizers by class and place."""
         rows = (
-            optimizer_steps(view.trace, view.part)
+            optimizer_steps(view.trace, view.steady)
             .filter(pl.col("many") == 0, pl.col("parameters") >= self.min_parameters)
             .group_by("optimizer", "file", "line", "function", maintain_order=True)
             .agg(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import disjoint
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_regions
+from traceq.intervals import disjoint
 from traceq.lint import Bad, Good, Need, Rule, View, option
 from traceq.words import counted, listed, time
 
@@ -100,7 +100,7 @@ class TinyKernelLoop(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the loops by the function they are in."""
-        found = loops(view.trace, view.part, self.min_rounds)
+        found = loops(view.trace, view.steady, self.min_rounds)
         stacks = view.trace.frames.height > 0
         for row in found.table.drop_nulls("kernels").iter_rows(named=True):
             launches = row["kernels"] / row["rounds"]
@@ -177,7 +177,7 @@ def _updates(view: View, gradients: int) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     weights = view.ops.filter(name.str.ends_with(_GRADIENT)).height
     share = gradients / weights if weights else 0.0
-    regions = optimizer_regions(view.trace, view.part)
+    regions = optimizer_regions(view.trace, view.steady)
     length = (pl.col("dur") * share).cast(pl.Int64)
     return regions.select(start="ts", end=pl.col("ts") + length)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import busy_spans, disjoint, overlap, spans
 from traceq.analysis.patterns.driver_allocations import PINS, UNPINS, calls_named
+from traceq.graph.devices import busy_spans
+from traceq.intervals import disjoint, overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
 from traceq.words import listed, time, times
 

@@ -112,7 +112,7 @@ class ExposedCommunication(Rule):
         """Group what is exposed by collective and ranks."""
         found = exposed_by_collective(view.trace, view.kernels, self.slowest_link)
         for row in found.iter_rows(named=True):
-            if row["exposed"] >= self.min_share * view.part.time:
+            if row["exposed"] >= self.min_share * view.steady.time:
                 yield self._said(view, row)
 
     def _said(self, view: View, row: Mapping[str, Any]) -> Finding:

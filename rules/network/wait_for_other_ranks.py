@@ -91,7 +91,7 @@ class WaitForOtherRanks(Rule):
         """Group what waits by collective and ranks."""
         found = exposed_by_collective(view.trace, view.kernels, self.slowest_link)
         for row in found.iter_rows(named=True):
-            if row["waiting"] >= self.min_share * view.part.time:
+            if row["waiting"] >= self.min_share * view.steady.time:
                 yield self._said(view, row)
 
     def _said(self, view: View, row: Mapping[str, Any]) -> Finding:

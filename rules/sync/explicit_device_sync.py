@@ -86,7 +86,7 @@ class ExplicitDeviceSync(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by what was called, and by place."""
         rows = (
-            waits_outside(view.trace, view.part)
+            waits_outside(view.trace, view.steady)
             .filter(pl.col("wait") >= self.min_wait_us * 1000)
             .with_columns(
                 pl.col("name").cast(pl.String), lost=pl.min_horizontal("wait", "gap")

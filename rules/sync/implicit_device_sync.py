@@ -154,7 +154,7 @@ class ImplicitDeviceSync(Rule):
         )
         to_gpu = pl.col("copies").eq_missing("to GPU")
         named = to_gpu & pl.col("op").is_in(large["op"].drop_nulls().implode())
-        waits = waits_in_ops(view.trace, view.part).filter(
+        waits = waits_in_ops(view.trace, view.steady).filter(
             pl.col("wait") >= self.min_wait_us * 1000,
             ~to_gpu | (pl.col("wait") >= _LONG_US * 1000),
             ~named,

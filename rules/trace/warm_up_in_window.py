@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import disjoint, spans
+from traceq.intervals import disjoint, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
 from traceq.words import counted, listed, share
 
@@ -101,7 +101,7 @@ class WarmUpInWindow(Rule):
         took = (parts["end"] - parts["start"]).sum()
         if took:
             yield self.finding(
-                f"{share(took, view.part.time)} of the trace is compilation, and part"
+                f"{share(took, view.steady.time)} of the trace is compilation, and part"
                 " of the averages",
                 subject="compilation",
                 advice=_ADVICE,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.steady import Steady, steady
+from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
 from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck
-from traceq.analysis.replay.calibration import paces
+from traceq.analysis.replay.calibration import calibrate
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
-from traceq.analysis.replay.model import waiting
+from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.simulation import Replay
 from traceq.analysis.time.gpu_time import (
     by_host_op,
@@ -39,7 +39,7 @@ class Summary:
     devices: pl.DataFrame
     steps: pl.DataFrame
     """The table of steps, warm-up and all."""
-    part: Steady
+    steady: SteadySteps
     """What the averages are over."""
     idle: pl.DataFrame
     """How long the GPU idled, by what the host did, over all of the part."""
@@ -69,17 +69,17 @@ class Summary:
     @property
     def step_time(self) -> float:
         """Duration of a step, on average."""
-        return self.part.time / self.part.count
+        return self.steady.time / self.steady.count
 
     @property
     def gpu_busy(self) -> float:
         """Share of the time in which the GPU ran something."""
-        return self.part.gpu_busy / self.part.time if self.part.time else 0.0
+        return self.steady.gpu_busy / self.steady.time if self.steady.time else 0.0
 
     @property
     def gpu_time(self) -> int:
         """Durations of all kernels of the part, which may overlap."""
-        return int(self.part.kernels["dur"].sum())
+        return int(self.steady.kernels["dur"].sum())
 
 
 def summarise(
@@ -89,31 +89,31 @@ def summarise(
 
     ``step_ns`` is what a step takes without the profiler, if the run does not say.
     """
-    part = steady(trace)
+    steady = steady_steps(trace)
     step_ns = step_ns or trace.step_ns
-    replay = Replay(waiting(trace, part)) if trace.facts.gpu else None
-    pace = paces(replay, step_ns).likely if replay else None
-    kernels = part.kernels.filter(pl.col("activity") == "kernel")
+    replay = Replay(build_model(trace, steady)) if trace.facts.gpu else None
+    scale = calibrate(replay, step_ns).likely if replay else None
+    kernels = steady.kernels.filter(pl.col("activity") == "kernel")
     small = (kernels["dur"] < SMALL_KERNEL_NS).mean()
-    with_launch = part.kernels["launch"].drop_nulls().n_unique()
+    with_launch = steady.kernels["launch"].drop_nulls().n_unique()
     return Summary(
         facts=trace.facts,
         devices=trace.devices.filter("used"),
         steps=trace.steps,
-        part=part,
-        idle=idle_causes(trace, part),
-        kinds=by_kind_and_phase(part.kernels),
-        ops=by_op(trace, part.kernels)
-        if part.kernels.height
-        else by_host_op(trace, part.windows),
-        kernels=by_kernel(part.kernels),
-        launches=with_launch / part.count,
+        steady=steady,
+        idle=idle_causes(trace, steady),
+        kinds=by_kind_and_phase(steady.kernels),
+        ops=by_op(trace, steady.kernels)
+        if steady.kernels.height
+        else by_host_op(trace, steady.windows),
+        kernels=by_kernel(steady.kernels),
+        launches=with_launch / steady.count,
         small_kernels=small if isinstance(small, float) else 0.0,
         memory=peak_memory(trace),
-        compute=compute(trace, part),
-        bottleneck=bottleneck(trace, replay, pace) if replay and pace else None,
-        path=critical_path(trace, replay, pace)
-        if critical and replay and pace
+        compute=compute(trace, steady),
+        bottleneck=bottleneck(trace, replay, scale) if replay and scale else None,
+        path=critical_path(trace, replay, scale)
+        if critical and replay and scale
         else None,
         measured=step_ns is not None,
         run=trace.run,

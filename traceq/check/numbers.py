@@ -58,20 +58,20 @@ def numbers(recording: Recording) -> Numbers:
         "syncs": view.runtime.filter(pl.col("call") == "sync").height / steps,
         "copies": view.copies.height / steps,
         "captures": _captures(view) / steps,
-        "recompiles": compilations(view.trace, view.part).height / steps,
+        "recompiles": compilations(view.trace, view.steady).height / steps,
     }
     if peak := fullest or peak_memory(view.trace):
         values["peak-bytes"] = peak.allocated
     values["step-ms"] = view.bound.step_ns / _MILLISECOND
     if view.trace.facts.gpu:
-        values["gpu-ms"] = view.part.gpu_busy / steps / _MILLISECOND
+        values["gpu-ms"] = view.steady.gpu_busy / steps / _MILLISECOND
     rounded = {name: _tidy(value) for name, value in values.items()}
     return Numbers(rounded, _layers(view))
 
 
 def _captures(view: View) -> int:
     """Count the CUDA graphs that were set up or recorded, by hand or not."""
-    found = recordings(view.trace, view.part)
+    found = recordings(view.trace, view.steady)
     begun = pl.col("name").cast(pl.String).str.contains("BeginCapture")
     by_hand = view.runtime.filter(begun, pl.col("op").is_null()).height
     made = pl.max_horizontal(pl.col("set_up"), pl.col("recorded")).sum()

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import disjoint, overlap, spans
 from traceq.analysis.patterns.compilation import recordings
-from traceq.graph.steps import on_busiest_device
+from traceq.graph.devices import busiest_device
+from traceq.intervals import disjoint, overlap, spans
 from traceq.model.names import DATA_REGION, GRAPH_RECORDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 SPECIAL = (
@@ -31,29 +31,29 @@ SPECIAL = (
 """What the host may do instead of launching; the first that was going on counts."""
 
 
-def busy_time(trace: Trace, part: Steady) -> pl.DataFrame:
+def busy_time(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return how long the GPU ran each kernel in the steps: ``kernel`` and ``busy``.
 
     Of kernels that run at the same time each instant counts once.
     """
-    kernels = on_busiest_device(trace.kernels)
+    kernels = busiest_device(trace.kernels)
     own = disjoint(spans(kernels).with_columns(kernel=kernels["id"]))
     own = own.filter(pl.col("end") > pl.col("start"))
-    return own.select("kernel", busy=overlap(own, _windows(part)))
+    return own.select("kernel", busy=overlap(own, _windows(steady)))
 
 
-def idle_time(trace: Trace, part: Steady) -> pl.DataFrame:
+def idle_time(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the stretches of the steps in which the GPU idled.
 
     ``kernel`` is the one that ends it, none at the end of the trace; ``wait`` the call
     that had waited for the GPU until it ran dry, if any. The length is in a column for
     each of SPECIAL, and what is left of it in ``rest``.
     """
-    stretches = _stretches(trace, part)
+    stretches = _stretches(trace, steady)
     seen = pl.repeat(0, stretches.height, dtype=pl.Int64, eager=True)
     cover = spans(trace.kernels.clear())
     columns = {}
-    for name, found in _special_spans(trace, part):
+    for name, found in _special_spans(trace, steady):
         if found.height:
             cover = pl.concat([cover, found])
             until = overlap(stretches, cover)
@@ -80,14 +80,14 @@ def wait_calls(trace: Trace) -> pl.DataFrame:
     return trace.runtime.filter(pl.col("call") == "sync", by_program)
 
 
-def _windows(part: Steady) -> pl.DataFrame:
-    return part.windows.select("start", "end")
+def _windows(steady: SteadySteps) -> pl.DataFrame:
+    return steady.windows.select("start", "end")
 
 
-def _stretches(trace: Trace, part: Steady) -> pl.DataFrame:
+def _stretches(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Cut idle time at the edges of steps, so that each piece is of one or of none."""
-    kernels = on_busiest_device(trace.kernels).select("id", "ts", "dur")
-    edges = pl.concat([part.windows["start"], part.windows["end"]]).unique()
+    kernels = busiest_device(trace.kernels).select("id", "ts", "dur")
+    edges = pl.concat([steady.windows["start"], steady.windows["end"]]).unique()
     marks = pl.DataFrame({"ts": edges}).select(
         pl.lit(None, kernels.schema["id"]).alias("id"),
         "ts",
@@ -103,10 +103,12 @@ def _stretches(trace: Trace, part: Steady) -> pl.DataFrame:
         )
         .filter(pl.col("end") > pl.col("start"))
     )
-    return found.filter(overlap(found, _windows(part)) > 0)
+    return found.filter(overlap(found, _windows(steady)) > 0)
 
 
-def _special_spans(trace: Trace, part: Steady) -> Iterator[tuple[str, pl.DataFrame]]:
+def _special_spans(
+    trace: Trace, steady: SteadySteps
+) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "compiling", spans(trace.ops.filter("compiling"))
     names = trace.annotations["name"].unique()
     loading = names.filter(names.cast(pl.String).str.contains(DATA_REGION))
@@ -117,7 +119,7 @@ def _special_spans(trace: Trace, part: Steady) -> Iterator[tuple[str, pl.DataFra
     names = trace.ops["name"].unique().cast(pl.String)
     if captures.height or names.str.contains(GRAPH_RECORDING).any():
         # All of a run of compiled code that sets up a graph is slower for it.
-        captures = pl.concat([spans(captures), spans(recordings(trace, part))])
+        captures = pl.concat([spans(captures), spans(recordings(trace, steady))])
     else:
         captures = spans(captures)
     yield "recording CUDA graphs", captures

@@ -12,7 +12,7 @@ from traceq.diff.structure import plain_op
 from traceq.model.names import REGION
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 # Marks of torch.compile, which have names of their own in every run.
@@ -29,13 +29,13 @@ class Calls:
     """What there is after and was not before."""
 
 
-def calls_of(trace: Trace, part: Steady) -> pl.DataFrame:
+def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost ops and the regions of a step: ``name`` and ``calls``."""
     outermost = trace.ops.filter(pl.col("parent").is_null(), ~pl.col("compiling"))
     regions = trace.annotations.filter(~pl.col("on_gpu"))
     found = pl.concat(
         [
-            in_steps(table, trace, part)
+            in_steps(table, trace, steady)
             .group_by("name")
             .agg(calls=pl.len())
             .with_columns(pl.col("name").cast(pl.String))
@@ -45,7 +45,7 @@ def calls_of(trace: Trace, part: Steady) -> pl.DataFrame:
     return (
         found.with_columns(name=plain_op(pl.col("name")))
         .group_by("name")
-        .agg(calls=pl.col("calls").sum() / part.count)
+        .agg(calls=pl.col("calls").sum() / steady.count)
         .sort("calls", "name", descending=[True, False])
     )
 

@@ -22,7 +22,7 @@ from traceq.errors import InputError
 from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.diff.calibration import Scale
     from traceq.diff.structure import Parts
     from traceq.lint.engine import Outcome
@@ -42,7 +42,7 @@ class Half:
 
     recording: Recording
     trace: Trace
-    part: Steady
+    steady: SteadySteps
     """The steps that stand for all."""
     parts: Parts
     calls: pl.DataFrame
@@ -164,7 +164,7 @@ def compare(before: Half, after: Half) -> Diff:
         Side(
             half.recording.name,
             step,
-            bottleneck(half.trace, half.part, step),
+            bottleneck(half.trace, half.steady, step),
             _loaders(half.trace),
             half.trace.facts.incomplete,
         )
@@ -193,7 +193,7 @@ def _alike(before: Half, after: Half) -> tuple[Half, Half]:
     if before.parts.on_host == after.parts.on_host:
         return before, after
     first, second = (
-        replace(half, parts=parts_of(half.trace, half.part, on_host=True))
+        replace(half, parts=parts_of(half.trace, half.steady, on_host=True))
         for half in (before, after)
     )
     return first, second

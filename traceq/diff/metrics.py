@@ -12,7 +12,7 @@ from traceq.analysis.replay.bound import bound
 from traceq.analysis.time.idle_causes import UNKNOWN, idle_causes
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.analysis.replay.bound import Bound
     from traceq.diff.calibration import Scale
     from traceq.diff.steps import Step
@@ -88,10 +88,10 @@ def metrics(
     return tuple(Metric(name, before[name], after.get(name)) for name in names)  # type: ignore[arg-type]  # the names of metrics
 
 
-def bottleneck(trace: Trace, part: Steady, step: Step) -> Bottleneck:
+def bottleneck(trace: Trace, steady: SteadySteps, step: Step) -> Bottleneck:
     """Return what a step waits for, and what the host does meanwhile."""
-    found = bound(part, trace.facts, round(step.ns) if step.measured else None)
-    idle = idle_causes(trace, part)
+    found = bound(steady, trace.facts, round(step.ns) if step.measured else None)
+    idle = idle_causes(trace, steady)
     total = int(idle["time"].sum())
     if found.by == "gpu" or not total or idle["time"][0] < _MOSTLY * total:
         return Bottleneck(found, "")

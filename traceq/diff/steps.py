@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.steady import Steady, steady
+from traceq.analysis.base.steady import SteadySteps, steady_steps
 
 if TYPE_CHECKING:
     from traceq.recording import Recording
@@ -33,28 +33,28 @@ class Step:
     """Whether it was measured without the profiler."""
 
 
-def typical(trace: Trace) -> Steady:
+def typical(trace: Trace) -> SteadySteps:
     """Return the middle third of the steps by length, whose median is that of all.
 
     A step that was held up by something rare says nothing about the others.
     """
-    part = steady(trace)
-    if part.windows["step"].null_count():
-        return part
+    steady = steady_steps(trace)
+    if steady.windows["step"].null_count():
+        return steady
     length = pl.col("end") - pl.col("start")
-    windows = part.windows.sort(length, "step")
+    windows = steady.windows.sort(length, "step")
     count = windows.height
     kept = max(1, count // 3)
     kept += (count - kept) % 2
     windows = windows.slice((count - kept) // 2, kept).sort("start")
-    kernels = part.kernels.join(windows.select("step"), on="step", how="semi")
+    kernels = steady.kernels.join(windows.select("step"), on="step", how="semi")
     busy = trace.steps.join(windows.select("step"), on="step", how="semi")["gpu_busy"]
-    return Steady(windows, kernels, int(busy.sum()))
+    return SteadySteps(windows, kernels, int(busy.sum()))
 
 
 def recorded_step(trace: Trace) -> Step:
     """Return what a step takes in the trace."""
-    windows = steady(trace).windows
+    windows = steady_steps(trace).windows
     lengths = windows["end"] - windows["start"]
     ordered = lengths.sort().to_list()
     middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]

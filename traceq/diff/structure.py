@@ -18,7 +18,7 @@ from traceq.diff.attribution import SPECIAL, busy_time, idle_time, wait_calls
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 KEY = ("phase", "module", "file", "function", "line", "op", "shapes", "role")
@@ -59,13 +59,13 @@ class Parts:
     """Whether these are ops on the host, for want of a GPU, and ``busy`` their time."""
 
 
-def parts_of(trace: Trace, part: Steady, *, on_host: bool) -> Parts:
+def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
     """Return what the steps consist of, on the GPU or on the host."""
-    steps = part.count
+    steps = steady.count
     if on_host:
-        found, special = _host_parts(trace, part)
+        found, special = _host_parts(trace, steady)
     else:
-        found, special = _gpu_parts(trace, part)
+        found, special = _gpu_parts(trace, steady)
     found = found.group_by(*_RAW, *_KERNEL).agg(pl.col(NUMBERS).sum() / steps)
     named_rows = _with_names(trace, found).with_columns(pl.col("busy").cast(pl.Float64))
     rows = (
@@ -85,18 +85,20 @@ def parts_of(trace: Trace, part: Steady, *, on_host: bool) -> Parts:
     return Parts(rows, kernels, idle, on_host)
 
 
-def _gpu_parts(trace: Trace, part: Steady) -> tuple[pl.DataFrame, dict[str, int]]:
-    stretches = idle_time(trace, part)
+def _gpu_parts(
+    trace: Trace, steady: SteadySteps
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    stretches = idle_time(trace, steady)
     by_wait = stretches.filter(pl.col("wait").is_not_null())
     by_launch = stretches.filter(pl.col("wait").is_null())
     late = by_launch.group_by(kernel="kernel").agg(late=pl.col("rest").sum())
     own = (
         trace.kernels.select(
             kernel="id",
-            counted=_in_part(trace.kernels, trace, part),
+            counted=_in_part(trace.kernels, trace, steady),
             first=pl.col("launch").is_first_distinct() & pl.col("launch").is_not_null(),
         )
-        .join(busy_time(trace, part), on="kernel", how="left")
+        .join(busy_time(trace, steady), on="kernel", how="left")
         .join(late.drop_nulls("kernel"), on="kernel", how="left")
         .filter(pl.col("counted") | (pl.col("busy") > 0) | (pl.col("late") > 0))
         .with_columns(pl.col("busy", "late").fill_null(0))
@@ -114,20 +116,20 @@ def _gpu_parts(trace: Trace, part: Steady) -> tuple[pl.DataFrame, dict[str, int]
     special = {name: int(stretches[name].sum()) for name in SPECIAL}
     rest = late.filter(pl.col("kernel").is_null())["late"].sum()
     special["the end of the step"] = int(rest)
-    return pl.concat([rows, _waits(trace, part, by_wait)], how="diagonal"), special
+    return pl.concat([rows, _waits(trace, steady, by_wait)], how="diagonal"), special
 
 
-def _in_part(table: pl.DataFrame, trace: Trace, part: Steady) -> pl.Series:
+def _in_part(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
     if not trace.steps.height:
         return pl.repeat(value=True, n=table.height, eager=True)
-    return table["step"].is_in(part.windows["step"].implode()).fill_null(value=False)
+    return table["step"].is_in(steady.windows["step"].implode()).fill_null(value=False)
 
 
-def _waits(trace: Trace, part: Steady, dry: pl.DataFrame) -> pl.DataFrame:
+def _waits(trace: Trace, steady: SteadySteps, dry: pl.DataFrame) -> pl.DataFrame:
     """Return the waits of the steps, each with how long the GPU idled after it."""
     idle = dry.group_by(id="wait").agg(dry=pl.col("rest").sum())
     calls = wait_calls(trace).join(idle, on="id", how="left")
-    counted = _in_part(calls, trace, part)
+    counted = _in_part(calls, trace, steady)
     calls = calls.with_columns(pl.col("dry").fill_null(0), counted=counted)
     calls = calls.filter(pl.col("counted") | (pl.col("dry") > 0)).with_columns(
         kind=pl.lit(None, trace.kernels.schema["kind"]),
@@ -210,9 +212,11 @@ def _input_types(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _host_parts(trace: Trace, part: Steady) -> tuple[pl.DataFrame, dict[str, int]]:
+def _host_parts(
+    trace: Trace, steady: SteadySteps
+) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the ops of the thread that has most of them, by their own time."""
-    ops = in_steps(trace.ops, trace, part)
+    ops = in_steps(trace.ops, trace, steady)
     busiest = (
         ops.group_by("thread").agg(pl.col("self_dur").sum()).sort("self_dur", "thread")
     )
@@ -232,7 +236,7 @@ def _host_parts(trace: Trace, part: Steady) -> tuple[pl.DataFrame, dict[str, int
         waits=nothing,
     )
     rows = _with_calls(rows)
-    outside = max(0, part.time - int(ops["self_dur"].sum()))
+    outside = max(0, steady.time - int(ops["self_dur"].sum()))
     return rows, {"outside operators": outside}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
 from traceq.model import schema
 from traceq.model.names import OPTIMIZER_STEP
@@ -109,7 +110,7 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     with it. On a machine with several GPUs the busiest one counts.
     """
     gpu = (
-        on_busiest_device(kernels)
+        busiest_device(kernels)
         .select("step", "launch", start="ts", end=pl.col("ts") + pl.col("dur"))
         .sort("start")
     )
@@ -149,12 +150,6 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     return schema.TABLES["steps"].shaped(
         timed.with_columns(_idle(timed, gpu), _warmup(timed["time"]))
     )
-
-
-def on_busiest_device(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the work of the GPU that had the most of it."""
-    devices = kernels.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device")
-    return kernels.filter(pl.col("device").eq_missing(devices["device"].last()))
 
 
 def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.base.overlap import disjoint, spans
 from traceq.analysis.replay.bound import GPU_BOUND
-from traceq.analysis.replay.simulation import Change, Pace
+from traceq.analysis.replay.simulation import Change, TimeScale
+from traceq.intervals import disjoint, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,16 +54,16 @@ class Worth:
         self._changes: dict[tuple[object, ...], Change] = {}
 
     @cached_property
-    def _paces(self) -> tuple[Pace, ...]:
+    def _scales(self) -> tuple[TimeScale, ...]:
         """The likely pace, then those of a fast and of a slow host if wanted."""
-        found = self._view.paces
+        found = self._view.calibration
         if self._brief:
             return (found.likely,)
         return tuple(dict.fromkeys((found.likely, found.fast, found.slow)))
 
     @cached_property
     def _before(self) -> list[float]:
-        return [self._view.replay.run(pace=pace).step_ns for pace in self._paces]
+        return [self._view.replay.run(scale=scale).step_ns for scale in self._scales]
 
     @property
     def step_ns(self) -> float:
@@ -105,12 +105,12 @@ class Worth:
 
     def _left(self, changes: Sequence[Change], *, last: bool) -> Together:
         """Return what changes leave of a step; the range only for all of them."""
-        run, pace = self._view.replay.run, self._paces[0]
-        after = run(changes, pace).step_ns
+        run, scale = self._view.replay.run, self._scales[0]
+        after = run(changes, scale).step_ns
         step = self.step_ns - max(0.0, self._before[0] - after)
-        others = self._paces[1:] if last else ()
+        others = self._scales[1:] if last else ()
         steps = [step, *(run(changes, other).step_ns for other in others)]
-        by_gpu = run(changes, replace(pace, host=0)).step_ns if last else after
+        by_gpu = run(changes, replace(scale, host=0)).step_ns if last else after
         return Together(
             findings=len(changes),
             step_ns=round(step),
@@ -121,10 +121,10 @@ class Worth:
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
         """Return what changes save, likely and with a fast and a slow host."""
-        paces = self._paces[:most]
+        calibrate = self._scales[:most]
         return [
-            max(0, round(before - self._view.replay.run(changes, pace).step_ns))
-            for before, pace in zip(self._before, paces, strict=False)
+            max(0, round(before - self._view.replay.run(changes, scale).step_ns))
+            for before, scale in zip(self._before, calibrate, strict=False)
         ]
 
     def _change(self, finding: Finding) -> Change:

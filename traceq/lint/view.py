@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.steady import Steady, steady
+from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.patterns.copies import copies
 from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck
 from traceq.analysis.replay.bound import INFLATION, Bound, bound
-from traceq.analysis.replay.calibration import Paces, paces
-from traceq.analysis.replay.model import waiting
+from traceq.analysis.replay.calibration import Calibration, calibrate
+from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.simulation import Replay
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
@@ -39,34 +39,34 @@ class View:
     """What a step takes without the profiler, where that was measured."""
 
     @cached_property
-    def part(self) -> Steady:
+    def steady(self) -> SteadySteps:
         """The steady steps and their kernels."""
-        return steady(self.trace)
+        return steady_steps(self.trace)
 
     @property
     def steps(self) -> int:
         """How many steps there are, to divide by."""
-        return self.part.count
+        return self.steady.count
 
     @cached_property
     def bound(self) -> Bound:
         """What a step waits for, the GPU or the host."""
-        return bound(self.part, self.trace.facts, self.step_ns)
+        return bound(self.steady, self.trace.facts, self.step_ns)
 
     @cached_property
     def replay(self) -> Replay:
         """The steps, ready to be run again with changes."""
-        return Replay(waiting(self.trace, self.part))
+        return Replay(build_model(self.trace, self.steady))
 
     @cached_property
-    def paces(self) -> Paces:
+    def calibration(self) -> Calibration:
         """How fast host and GPU are without the profiler."""
-        return paces(self.replay, self.step_ns)
+        return calibrate(self.replay, self.step_ns)
 
     @cached_property
     def bottleneck(self) -> Bottleneck:
         """What a step waits for, as it goes without the profiler."""
-        return bottleneck(self.trace, self.replay, self.paces.likely)
+        return bottleneck(self.trace, self.replay, self.calibration.likely)
 
     @cached_property
     def host_scale(self) -> float:
@@ -75,7 +75,7 @@ class View:
         Recording makes the host slower: by how much is known where a step was measured
         without it; else, with stacks, the most that it may be is assumed.
         """
-        recorded = self.part.time / self.part.count
+        recorded = self.steady.time / self.steady.count
         if self.bound.measured and recorded:
             return min(1.0, self.bound.step_ns / recorded)
         return 1 / INFLATION if self.trace.facts.stacks else 1.0
@@ -83,7 +83,7 @@ class View:
     @property
     def kernels(self) -> pl.DataFrame:
         """What the GPU did in these steps."""
-        return self.part.kernels
+        return self.steady.kernels
 
     @cached_property
     def copies(self) -> pl.DataFrame:
@@ -108,7 +108,7 @@ class View:
     def _steady(self, table: pl.DataFrame) -> pl.DataFrame:
         if not self.trace.steps.height:
             return table
-        steps = self.part.windows.select("step")
+        steps = self.steady.windows.select("step")
         return table.join(steps, on="step", how="semi", maintain_order="left")
 
     def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 _SIMPLE = (bool, int, float, str, type(None))
 
 
-def once_a_trace(
+def cached_per_trace(
     question: Callable[Arguments, Result],
 ) -> Callable[Arguments, Result]:
     """Return the question with its answers kept as long as their trace is.

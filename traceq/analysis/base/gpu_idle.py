@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import once_a_trace
-from traceq.graph.steps import on_busiest_device
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.graph.devices import busiest_device
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
 
-@once_a_trace
-def idle_stretches(trace: Trace) -> pl.DataFrame:
+@cached_per_trace
+def idle_gaps(trace: Trace) -> pl.DataFrame:
     """Return the stretches between the busiest GPU's work: ``start`` and ``end``.
 
     They are in order and do not overlap. What lies before its first work and after
     its last is none: nobody knows what it did there.
     """
     return (
-        on_busiest_device(trace.kernels)
+        busiest_device(trace.kernels)
         .select(ts="ts", done=pl.col("ts") + pl.col("dur"))
         .sort("ts")
         .select(start=pl.col("done").cum_max(), end=pl.col("ts").shift(-1))
@@ -29,7 +29,7 @@ def idle_stretches(trace: Trace) -> pl.DataFrame:
     )
 
 
-def stretch_at(idle: pl.DataFrame, times: pl.Series) -> pl.Series:
+def gap_at(idle: pl.DataFrame, times: pl.Series) -> pl.Series:
     """Return for each time the row of the idle stretch it falls into, if any."""
     before = idle["start"].search_sorted(times, side="right").cast(pl.Int64) - 1
     at = pl.select(pl.when(before >= 0).then(before)).to_series()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import once_a_trace
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import covered
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OVERLOAD = r"\.\w+$"
 
 
-@once_a_trace
+@cached_per_trace
 def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
     """Return the distinct ``name`` of ops with what it is called without overload."""
     return ops.select(pl.col("name").unique()).with_columns(
@@ -36,7 +36,7 @@ def named(ops: pl.DataFrame, names: Iterable[str]) -> pl.Series:
     return ops["name"].is_in(chosen.implode()).fill_null(value=False)
 
 
-@once_a_trace
+@cached_per_trace
 def outermost_ops(trace: Trace) -> pl.Series:
     """Return for each op the outermost op around it, or itself."""
     return nearest(trace.ops["parent"], trace.ops["parent"].is_null())

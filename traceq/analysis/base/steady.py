@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.graph.steps import on_busiest_device
+from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadySteps:
     """The steps without warm-up, or the whole trace where there are none."""
 
     windows: pl.DataFrame
@@ -36,13 +36,13 @@ class Steady:
         return int((self.windows["end"] - self.windows["start"]).sum())
 
 
-def steady(trace: Trace) -> Steady:
+def steady_steps(trace: Trace) -> SteadySteps:
     """Return the part of a trace that stands for the rest of the run."""
     steps = trace.steps.filter(~pl.col("warmup"))
     if steps.height:
         windows = steps.select("step", "start", "end")
         kernels = trace.kernels.join(windows.select("step"), on="step", how="semi")
-        return Steady(windows, kernels, int(steps["gpu_busy"].sum()))
+        return SteadySteps(windows, kernels, int(steps["gpu_busy"].sum()))
     ends = [
         (table["ts"] + table["dur"]).max()
         for table in (trace.ops, trace.kernels, trace.runtime, trace.annotations)
@@ -52,20 +52,20 @@ def steady(trace: Trace) -> Steady:
         {"step": [None], "start": [0], "end": [end]},
         schema={"step": pl.Int64, "start": pl.Int64, "end": pl.Int64},
     )
-    return Steady(windows, trace.kernels, _busy(trace.kernels))
+    return SteadySteps(windows, trace.kernels, _busy(trace.kernels))
 
 
-def in_steps(table: pl.DataFrame, trace: Trace, part: Steady) -> pl.DataFrame:
+def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the rows that belong to the steps; all of them where there are none."""
     if not trace.steps.height:
         return table
-    steps = part.windows.select("step")
+    steps = steady.windows.select("step")
     return table.join(steps, on="step", how="semi", maintain_order="left")
 
 
 def _busy(kernels: pl.DataFrame) -> int:
     spans = (
-        on_busiest_device(kernels)
+        busiest_device(kernels)
         .select(start="ts", end=pl.col("ts") + pl.col("dur"))
         .sort("start")
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.cached import once_a_trace
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
     busy,
     inside,
@@ -84,7 +84,7 @@ _FOR_ALL = ("rank", "strides", "mixed dtypes")
 _SMALL = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 
 
-@once_a_trace
+@cached_per_trace
 def attention_calls(trace: Trace) -> pl.DataFrame:
     """Return the calls: ``owner``, the outermost op of each, and CALL.
 
@@ -164,7 +164,7 @@ def _with_arguments(calls: pl.DataFrame, at: _Arguments) -> pl.DataFrame:
     )
 
 
-@once_a_trace
+@cached_per_trace
 def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return how attention was called, one row for the same call at the same place.
 

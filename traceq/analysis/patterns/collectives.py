@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import disjoint, overlap, spans
+from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import nearest
-from traceq.graph.steps import on_busiest_device
+from traceq.intervals import disjoint, overlap, spans
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -36,7 +36,7 @@ def exposed_by_collective(
     """
     if not (kernels["kind"] == "communication").any():
         return pl.DataFrame(schema={"exposed": pl.Int64, "waiting": pl.Int64})
-    found = on_busiest_device(kernels)
+    found = busiest_device(kernels)
     sends = pl.col("kind") == "communication"
     compute = spans(found.filter(~sends, pl.col("activity") == "kernel"))
     blocks = spans(trace.runtime.filter(pl.col("call").is_in(["sync", "copy"])))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import once_a_trace
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 # A region of compiled autograd has a "!" in its id: it runs a backward.
@@ -31,8 +31,8 @@ _SET_UP = r"^cudagraphify\.get_container( \(dynamo_timed\))?$"
 _RECORD = r"^CUDAGraphNode\.record( \(dynamo_timed\))?$"
 
 
-@once_a_trace
-def compilations(trace: Trace, part: Steady) -> pl.DataFrame:
+@cached_per_trace
+def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost compilations of the steps, as ops with ``compile_id``.
 
     The id is that of a mark inside it, as newer torch sets, or of the region that was
@@ -40,7 +40,7 @@ def compilations(trace: Trace, part: Steady) -> pl.DataFrame:
     """
     ops = trace.ops
     around = ops["compiling"].gather(ops["parent"]).fill_null(value=False)
-    roots = in_steps(ops.filter(ops["compiling"] & ~around), trace, part)
+    roots = in_steps(ops.filter(ops["compiling"] & ~around), trace, steady)
     marks = trace.annotations.filter(~pl.col("on_gpu")).select(
         "thread", at="ts", compile_id=pl.col("name").cast(pl.String).str.extract(_ID)
     )
@@ -62,17 +62,17 @@ def compilations(trace: Trace, part: Steady) -> pl.DataFrame:
     return found.with_columns(pl.when(near).then("compile_id").alias("compile_id"))
 
 
-def recordings(trace: Trace, part: Steady) -> pl.DataFrame:
+def recordings(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the runs of compiled code in which CUDA graphs were set up or recorded.
 
     These are the outermost ops around such a thing, with ``set_up`` and ``recorded``,
     how many graphs were, and ``region``, the outermost op of their forward. Captures
     outside of ops, by hand, are not here.
     """
-    return in_steps(all_recordings(trace), trace, part)
+    return in_steps(all_recordings(trace), trace, steady)
 
 
-@once_a_trace
+@cached_per_trace
 def all_recordings(trace: Trace) -> pl.DataFrame:
     """Return what :func:`recordings` does, of the whole trace."""
     ops = trace.ops
@@ -144,13 +144,13 @@ def sized_inputs(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def settled(found: pl.DataFrame, part: Steady) -> pl.DataFrame:
+def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
     """Return what was found, or none if only the first of several steps has it.
 
     That is warm-up, too short to stand out by its length.
     """
-    steps = part.windows["step"]
-    if part.count > 1 and found["step"].n_unique() == 1:
+    steps = steady.windows["step"]
+    if steady.count > 1 and found["step"].n_unique() == 1:
         return found.filter(pl.col("step") != steps.sort()[0])
     return found
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import once_a_trace
-from traceq.analysis.base.gpu_idle import idle_stretches
-from traceq.analysis.base.overlap import overlap
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.graph.nesting import nearest, parents
+from traceq.intervals import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 _PLACE = ("file", "line", "function", "module")
@@ -34,14 +34,14 @@ _NO_LOOP = ("optimizer", "data")
 _UNUSUAL = 4
 
 
-def rounds(trace: Trace, part: Steady, fewest: int) -> pl.DataFrame:
+def rounds(trace: Trace, steady: SteadySteps, fewest: int) -> pl.DataFrame:
     """Return the rounds of loops: place, ``step``, ``call``, ``start`` and ``end``.
 
     ``call`` is the one run of the function or module that the loop is in, ``name`` the
     op whose coming back marks the rounds. Where no stacks were recorded, only ops that
     wait for the GPU mark rounds: others come again in every layer.
     """
-    marks = _marks(trace, part, fewest)
+    marks = _marks(trace, steady, fewest)
     first = (
         marks.sort("ts")
         .group_by("step", "call", maintain_order=True)
@@ -79,8 +79,8 @@ class Loops:
         return self.spans.filter(*mine)
 
 
-@once_a_trace
-def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
+@cached_per_trace
+def loops(trace: Trace, steady: SteadySteps, fewest: int) -> Loops:
     """Return the loops of at least so many rounds, by the place they are at.
 
     Per place: ``rounds``, ``calls`` (of the function), ``kernels``, ``usual`` (the
@@ -91,7 +91,7 @@ def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
     """
     module = pl.col("module").cast(pl.String)
     found = (
-        rounds(trace, part, fewest)
+        rounds(trace, steady, fewest)
         .with_columns(path=module.str.replace_all(_INSTANCE, ""))
         .with_row_index("round")
     )
@@ -108,7 +108,7 @@ def loops(trace: Trace, part: Steady, fewest: int) -> Loops:
         how="diagonal",
     )
     spans = spans.with_columns(
-        time=pl.col("end") - pl.col("start"), idle=overlap(spans, idle_stretches(trace))
+        time=pl.col("end") - pl.col("start"), idle=overlap(spans, idle_gaps(trace))
     )
     table = found.group_by(*_LOOP, maintain_order=True).agg(
         rounds=pl.len(),
@@ -196,9 +196,9 @@ def _names(ops: pl.DataFrame) -> pl.DataFrame:
     return names.join(ids, on=_LOOP, how="left", nulls_equal=True)
 
 
-def _marks(trace: Trace, part: Steady, fewest: int) -> pl.DataFrame:
+def _marks(trace: Trace, steady: SteadySteps, fewest: int) -> pl.DataFrame:
     """Return the ops that one call makes again and again, and as often as most."""
-    ops = _launching(trace, part)
+    ops = _launching(trace, steady)
     if not trace.frames.height:
         ops = ops.filter("waits").with_columns(call=pl.lit(None, pl.UInt32))
     else:
@@ -211,7 +211,7 @@ def _marks(trace: Trace, part: Steady, fewest: int) -> pl.DataFrame:
     return many.filter(pl.col("times") == usual)
 
 
-def _launching(trace: Trace, part: Steady) -> pl.DataFrame:
+def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost ops of the forward that start work on the GPU."""
     calls = trace.runtime.filter(pl.col("op").is_not_null())
     roots = outermost_ops(trace)
@@ -227,7 +227,7 @@ def _launching(trace: Trace, part: Steady) -> pl.DataFrame:
         ~pl.col("compiling"),
         ~pl.col("phase").cast(pl.String).is_in((*_NO_LOOP, "backward")),
     ).join(used, on="id", maintain_order="left")
-    return in_steps(ops, trace, part)
+    return in_steps(ops, trace, steady)
 
 
 def _calls(trace: Trace, ops: pl.DataFrame) -> pl.Series:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.cached import once_a_trace
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import plain_names
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _SHAPES = {
 }
 
 
-@once_a_trace
+@cached_per_trace
 def products(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels that compute matrix products, with what they compute.
 

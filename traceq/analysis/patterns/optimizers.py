@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import once_a_trace
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.model.names import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 _MANY = r"^aten::(_foreach_|_fused_|_amp_foreach)|^Torch-Compiled Region"
 
 
-def optimizer_regions(trace: Trace, part: Steady) -> pl.DataFrame:
+def optimizer_regions(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the regions of the steps in which an optimizer updates its weights."""
     named = trace.annotations.filter(
         ~pl.col("on_gpu"), pl.col("name").cast(pl.String).str.contains(OPTIMIZER_STEP)
     )
-    return in_steps(named, trace, part)
+    return in_steps(named, trace, steady)
 
 
-@once_a_trace
-def optimizer_steps(trace: Trace, part: Steady) -> pl.DataFrame:
+@cached_per_trace
+def optimizer_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return what each step of an optimizer launches: one row for each of its regions.
 
     ``optimizer`` is its class, ``many`` how many outermost ops with GPU work it calls
@@ -46,7 +46,7 @@ def optimizer_steps(trace: Trace, part: Steady) -> pl.DataFrame:
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
     )
-    regions = in_steps(regions, trace, part)
+    regions = in_steps(regions, trace, steady)
     ops = _launching(trace).join_asof(
         regions.sort("ts").select(
             "thread", "ts", "region", end=pl.col("ts") + pl.col("dur")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import disjoint
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
+from traceq.intervals import disjoint
 
 if TYPE_CHECKING:
-    from traceq.analysis.replay.simulation import Pace, Replay
+    from traceq.analysis.replay.simulation import Replay, TimeScale
     from traceq.trace import Trace
 
 # What the GPU does, by the kinds of its kernels; a copy to or from the host is its own.
@@ -50,16 +50,16 @@ class Bottleneck:
         return float(self.waits.filter(~on_gpu)["time"].sum())
 
 
-def bottleneck(trace: Trace, replay: Replay, pace: Pace) -> Bottleneck:
+def bottleneck(trace: Trace, replay: Replay, scale: TimeScale) -> Bottleneck:
     """Return what a step waits for when host and GPU go at this pace."""
     steps = replay.model.steps
-    step_ns = replay.run(pace=pace).step_ns
-    work = _with_idle(trace, replay.timeline(pace), step_ns * steps)
+    step_ns = replay.run(scale=scale).step_ns
+    work = _with_idle(trace, replay.timeline(scale), step_ns * steps)
     idle = work.filter(pl.col("idle") > 0)
     on_gpu = _by_kind(trace, work)
     between = float(idle.filter(~pl.col("launched"))["idle"].sum())
     known = float(on_gpu["time"].sum()) + between
-    host = _by_cause(trace, replay, pace, idle.filter("launched"))
+    host = _by_cause(trace, replay, scale, idle.filter("launched"))
     # The host's part is what the GPU leaves of the step, by what the host did then.
     left = max(0.0, step_ns * steps - known)
     found = pl.concat(
@@ -108,10 +108,10 @@ def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_cause(
-    trace: Trace, replay: Replay, pace: Pace, idle: pl.DataFrame
+    trace: Trace, replay: Replay, scale: TimeScale, idle: pl.DataFrame
 ) -> pl.DataFrame:
     """Return what the host did while the GPU waited for a launch, as shares."""
-    since = replay.moments(idle["worked"] - idle["idle"], pace)
+    since = replay.moments(idle["worked"] - idle["idle"], scale)
     spans = disjoint(
         pl.DataFrame({"start": since, "end": idle["at"]}).filter(
             pl.col("end") > pl.col("start")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.model.facts import Facts
 
 # From this share of busy time on, the GPU is what a step waits for.
@@ -28,14 +28,14 @@ class Bound:
     """Whether the step was measured without the profiler."""
 
 
-def bound(part: Steady, facts: Facts, step_ns: int | None = None) -> Bound:
+def bound(steady: SteadySteps, facts: Facts, step_ns: int | None = None) -> Bound:
     """Return what a step of this part waits for.
 
     Without a step time that was measured without the profiler, a trace with stacks
     may look bound by the host while the program is not.
     """
-    busy = part.gpu_busy / part.count
-    step = step_ns or part.time // part.count
+    busy = steady.gpu_busy / steady.count
+    step = step_ns or steady.time // steady.count
     share = min(1.0, busy / step) if step else 0.0
     if not facts.gpu or not busy:
         return Bound("host", step, share, measured=step_ns is not None)

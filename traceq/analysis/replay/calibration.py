@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.analysis.replay.simulation import AS_RECORDED, Pace
+from traceq.analysis.replay.simulation import AS_RECORDED, TimeScale
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay
@@ -29,38 +29,39 @@ _SLOWEST = 3.0
 
 
 @dataclass(frozen=True)
-class Paces:
+class Calibration:
     """How fast host and GPU are without the profiler."""
 
-    likely: Pace
-    fast: Pace
+    likely: TimeScale
+    fast: TimeScale
     """As likely, with the host as fast as it may be."""
-    slow: Pace
+    slow: TimeScale
     """As likely, with the host as slow as it may be."""
     measured: bool
     """Whether this is known from a step without the profiler."""
 
 
-def paces(replay: Replay, step_ns: float | None = None) -> Paces:
+def calibrate(replay: Replay, step_ns: float | None = None) -> Calibration:
     """Return the paces at which the replay takes as long as a step really does."""
     if not step_ns:
         # Slower than it was while recorded the host is not.
         slow = min(
-            (Pace(_MOST), AS_RECORDED), key=lambda pace: replay.run(pace=pace).step_ns
+            (TimeScale(_MOST), AS_RECORDED),
+            key=lambda scale: replay.run(scale=scale).step_ns,
         )
-        return Paces(Pace(), Pace(_LEAST), slow, measured=False)
-    by_gpu = replay.run(pace=Pace(host=0)).step_ns
+        return Calibration(TimeScale(), TimeScale(_LEAST), slow, measured=False)
+    by_gpu = replay.run(scale=TimeScale(host=0)).step_ns
     if by_gpu < _GPU_BOUND * step_ns:
         likely, fast, slow = (
-            Pace(_fitted(replay, step_ns * factor))
+            TimeScale(_fitted(replay, step_ns * factor))
             for factor in (1, 1 - _SPREAD, 1 + _SPREAD)
         )
-        return Paces(likely, fast, slow, measured=True)
+        return Calibration(likely, fast, slow, measured=True)
     gpu = min(max(step_ns / by_gpu, _FASTEST_GPU), _SLOWEST_GPU)
     # A host any slower than this would show in the step.
     most = min(_MOST, _fitted(replay, max(step_ns, by_gpu) * (1 + _SPREAD)))
-    likely, fast, slow = (Pace(min(host, most), gpu) for host in (1, _LEAST, most))
-    return Paces(likely, fast, slow, measured=True)
+    likely, fast, slow = (TimeScale(min(host, most), gpu) for host in (1, _LEAST, most))
+    return Calibration(likely, fast, slow, measured=True)
 
 
 def _fitted(replay: Replay, step_ns: float) -> float:
@@ -68,7 +69,7 @@ def _fitted(replay: Replay, step_ns: float) -> float:
     low, high = 0.0, _SLOWEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if replay.run(pace=Pace(middle)).step_ns > step_ns:
+        if replay.run(scale=TimeScale(middle)).step_ns > step_ns:
             high = middle
         else:
             low = middle

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import disjoint
 from traceq.analysis.time.idle_causes import causes_in
+from traceq.intervals import disjoint
 
 if TYPE_CHECKING:
-    from traceq.analysis.replay.simulation import Pace, Replay
+    from traceq.analysis.replay.simulation import Replay, TimeScale
     from traceq.trace import Trace
 
 _SPANS = {"start": pl.Int64, "end": pl.Int64, "time": pl.Float64}
@@ -35,10 +35,10 @@ class CriticalPath:
     host_ns: float
 
 
-def critical_path(trace: Trace, replay: Replay, pace: Pace) -> CriticalPath:
+def critical_path(trace: Trace, replay: Replay, scale: TimeScale) -> CriticalPath:
     """Return the chain of the last of the steps that follow each other at this pace."""
-    work = replay.timeline(pace)
-    rows, spans = _walked(replay, pace, work)
+    work = replay.timeline(scale)
+    rows, spans = _walked(replay, scale, work)
     steps = replay.model.steps
     chain = work.select(pl.all().gather(pl.Series(rows, dtype=pl.UInt32)))
     place = trace.kernels.select("name", "file", "line", "function")
@@ -57,13 +57,13 @@ def critical_path(trace: Trace, replay: Replay, pace: Pace) -> CriticalPath:
     return CriticalPath(
         kernels=kernels,
         host=causes.with_columns(pl.col("time") / total * host_ns),
-        gpu_ns=max(0.0, replay.run(pace=pace).step_ns - host_ns),
+        gpu_ns=max(0.0, replay.run(scale=scale).step_ns - host_ns),
         host_ns=host_ns,
     )
 
 
 def _walked(
-    replay: Replay, pace: Pace, work: pl.DataFrame
+    replay: Replay, scale: TimeScale, work: pl.DataFrame
 ) -> tuple[list[int], list[tuple[int, int, float]]]:
     """Return the rows of the work on the chain, and the spans of the host.
 
@@ -87,8 +87,8 @@ def _walked(
     waits = replay.model.waits
     begun, came, on = (waits[column].to_list() for column in ("start", "end", "on"))
     ats, epochs = work["at"].to_list(), work["epoch"].to_list()
-    edges, worked = replay.host_time(pace)
-    run = replay.run(pace=pace)
+    edges, worked = replay.host_time(scale)
+    run = replay.run(scale=scale)
     reached = [*run.host]
 
     def host_span(start: int, end: int) -> tuple[int, int, float]:

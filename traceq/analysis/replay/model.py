@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import spans
 from traceq.analysis.base.steady import in_steps
+from traceq.intervals import spans
 from traceq.model.names import BLOCKING_COPY
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 _PAGEABLE = r"Pageable"
@@ -45,7 +45,7 @@ _LONGEST_LATENCY = 50_000
 
 
 @dataclass(frozen=True)
-class Waiting:
+class StepModel:
     """The steps as work of the host and of the GPU, and what waits for what."""
 
     work: pl.DataFrame
@@ -66,24 +66,24 @@ class Waiting:
     """Whether another such step follows; not so in a trace without steps."""
 
 
-def waiting(trace: Trace, part: Steady) -> Waiting:
+def build_model(trace: Trace, steady: SteadySteps) -> StepModel:
     """Return the model of the steps."""
-    work = _work(trace, part)
+    work = _work(trace, steady)
     steps = trace.steps.filter(~pl.col("warmup"))
-    window = part.windows
+    window = steady.windows
     if steps.height:
         window = spans(steps)
-    waits = _waits(trace, part, work)
-    return Waiting(
+    waits = _waits(trace, steady, work)
+    return StepModel(
         work=work,
         waits=waits,
         host=_host(trace, window, work, waits),
-        steps=part.count,
+        steps=steady.count,
         repeats=steps.height > 0,
     )
 
 
-def _work(trace: Trace, part: Steady) -> pl.DataFrame:
+def _work(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     done = pl.col("end").cum_max().shift(1).over("device", "stream")
     everything = trace.kernels.select(
         "id", "device", "stream", "dur", start="ts", end=pl.col("ts") + pl.col("dur")
@@ -91,7 +91,7 @@ def _work(trace: Trace, part: Steady) -> pl.DataFrame:
     # What earlier steps left to do is done before these begin.
     work = (
         everything.with_columns(done=done)
-        .join(part.kernels.select("id", "launch"), on="id", maintain_order="left")
+        .join(steady.kernels.select("id", "launch"), on="id", maintain_order="left")
         .with_columns(lane=pl.struct("device", "stream").rank("dense") - 1)
         .with_row_index("row")
     )
@@ -163,8 +163,8 @@ def _with_other_streams(work: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _waits(trace: Trace, part: Steady, work: pl.DataFrame) -> pl.DataFrame:
-    calls = in_steps(trace.runtime, trace, part).select(
+def _waits(trace: Trace, steady: SteadySteps, work: pl.DataFrame) -> pl.DataFrame:
+    calls = in_steps(trace.runtime, trace, steady).select(
         "id", "name", "call", start="ts", end=pl.col("ts") + pl.col("dur")
     )
     pageable = (

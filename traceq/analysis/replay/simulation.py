@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.overlap import covered_until
+from traceq.intervals import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.analysis.replay.model import Waiting
+    from traceq.analysis.replay.model import StepModel
 
 _ROUNDS = 3
 _SPANS = {"start": pl.Int64, "end": pl.Int64}
@@ -45,7 +45,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Pace:
+class TimeScale:
     """How long host and GPU take, against what they are thought to take."""
 
     host: float = 1.0
@@ -54,11 +54,11 @@ class Pace:
     """Whether the host takes as long as recorded, or as it does without that."""
 
 
-AS_RECORDED = Pace(recorded=True)
+AS_RECORDED = TimeScale(recorded=True)
 
 
 @dataclass(frozen=True)
-class Run:
+class Result:
     """How the steps went."""
 
     step_ns: float
@@ -72,10 +72,10 @@ class Run:
 class Replay:
     """The steps of a trace, ready to be run again with changes."""
 
-    def __init__(self, model: Waiting) -> None:
+    def __init__(self, model: StepModel) -> None:
         """Cut the work into groups, and put groups and waits in one order."""
         self.model = model
-        self._clocks: dict[Pace, tuple[pl.Series, list[float]]] = {}
+        self._clocks: dict[TimeScale, tuple[pl.Series, list[float]]] = {}
         self._host_left: dict[Change, pl.Series] = {}
         self._work_left: dict[Change, pl.Series] = {}
         pieces, waits = model.host, model.waits
@@ -124,11 +124,13 @@ class Replay:
             .to_list()
         )
 
-    def run(self, changes: Sequence[Change] = (), pace: Pace = AS_RECORDED) -> Run:
+    def run(
+        self, changes: Sequence[Change] = (), scale: TimeScale = AS_RECORDED
+    ) -> Result:
         """Return how the steps go with these changes, host and GPU at this pace."""
         rounds = _ROUNDS if self.model.repeats else 1
         idle = [0.0] * (max(self._lane, default=0) + 1)
-        return self._played(changes, pace, idle, rounds)
+        return self._played(changes, scale, idle, rounds)
 
     def once(self) -> float:
         """Return what the steps take when they are run as recorded, and only once.
@@ -142,13 +144,17 @@ class Replay:
         return run.step_ns - max(behind, default=0.0) / self.model.steps
 
     def _played(
-        self, changes: Sequence[Change], pace: Pace, behind: list[float], rounds: int
-    ) -> Run:
+        self,
+        changes: Sequence[Change],
+        scale: TimeScale,
+        behind: list[float],
+        rounds: int,
+    ) -> Result:
         """Go from wait to wait and from group to group, so many rounds."""
-        launched, lengths = self._host_clock(changes, pace)
+        launched, lengths = self._host_clock(changes, scale)
         gone = frozenset[int]().union(*(change.waits for change in changes))
         waits = [call not in gone for call in self.model.waits["id"].to_list()]
-        time, reach = self._sums(changes, pace, launched)
+        time, reach = self._sums(changes, scale, launched)
         lanes = [*behind]
         ends = [0.0] * len(self._lane)
         entered = [0.0] * len(self._lane)
@@ -176,23 +182,23 @@ class Replay:
             began, host[0] = host[0], host[-1] + lengths[-1]
             totals.append(max(host[0], *lanes))
         host[0] = began
-        return Run((totals[-1] - totals[-2]) / self.model.steps, host, entered)
+        return Result((totals[-1] - totals[-2]) / self.model.steps, host, entered)
 
-    def timeline(self, pace: Pace) -> pl.DataFrame:
+    def timeline(self, scale: TimeScale) -> pl.DataFrame:
         """Return when work begins and is done in the last round, as ``work`` has it.
 
         ``begin`` and ``done`` count from when the host began the first round;
         ``launched`` says that it waited for the host's launch, ``worked`` how much the
         host had worked by then in this round.
         """
-        run = self.run(pace=pace)
-        launched, lengths = self._host_clock((), pace)
+        run = self.run(scale=scale)
+        launched, lengths = self._host_clock((), scale)
         starts = pl.Series([0.0, *lengths[:-1]], dtype=pl.Float64).cum_sum()
         epoch, group = self.work["epoch"], self.work["group"]
-        time = (pl.col("gap") + pl.col("dur")) * pace.gpu
+        time = (pl.col("gap") + pl.col("dur")) * scale.gpu
         entered = pl.Series(run.entered, dtype=pl.Float64).gather(group)
         host = pl.Series(run.host, dtype=pl.Float64).gather(epoch)
-        reach = host + launched + pl.col("latency") - pl.col("gap") * pace.gpu
+        reach = host + launched + pl.col("latency") - pl.col("gap") * scale.gpu
         latest = pl.max_horizontal(
             pl.col("reach").cum_max().shift(1).over("group"), "entered"
         )
@@ -209,17 +215,17 @@ class Replay:
                 + pl.col("until")
                 + pl.col("time"),
             )
-            .with_columns(begin=pl.col("done") - pl.col("dur") * pace.gpu)
+            .with_columns(begin=pl.col("done") - pl.col("dur") * scale.gpu)
             .drop("time", "until", "reach", "entered")
         )
 
-    def host_time(self, pace: Pace) -> tuple[pl.Series, pl.Series]:
+    def host_time(self, scale: TimeScale) -> tuple[pl.Series, pl.Series]:
         """Return moments as recorded, and how much the host has worked until each."""
-        return self._edges, self._worked((), pace)
+        return self._edges, self._worked((), scale)
 
-    def moments(self, worked: pl.Series, pace: Pace) -> pl.Series:
+    def moments(self, worked: pl.Series, scale: TimeScale) -> pl.Series:
         """Return when, as recorded, the host had worked so much."""
-        edges, reached = self.host_time(pace)
+        edges, reached = self.host_time(scale)
         last = max(0, len(edges) - 2)
         at = (reached.search_sorted(worked, side="right").cast(pl.Int64) - 1).clip(
             0, last
@@ -230,29 +236,29 @@ class Replay:
         return edges.gather(at) + (inside * length).cast(pl.Int64)
 
     def _host_clock(
-        self, changes: Sequence[Change], pace: Pace
+        self, changes: Sequence[Change], scale: TimeScale
     ) -> tuple[pl.Series, list[float]]:
         """Return the host's work since the last wait at each launch and each wait."""
         changes = [one for one in changes if one.host and one.spans.height]
-        if not changes and pace in self._clocks:
-            return self._clocks[pace]
-        worked = self._worked(changes, pace)
+        if not changes and scale in self._clocks:
+            return self._clocks[scale]
+        worked = self._worked(changes, scale)
         launched, ended, began = (worked.gather(found) for found in self._at)
         starts, ends = pl.concat([worked[:1], ended]), pl.concat([began, worked[-1:]])
         since = launched - starts.gather(self.work["epoch"]) + self._late
         clock = (since, (ends - starts).to_list())
         if not changes:
-            self._clocks[pace] = clock
+            self._clocks[scale] = clock
         return clock
 
-    def _worked(self, changes: Sequence[Change], pace: Pace) -> pl.Series:
+    def _worked(self, changes: Sequence[Change], scale: TimeScale) -> pl.Series:
         """Return how much the host has worked at each edge of its pieces of time."""
         left = self._awake
         for change in changes:
             less = self._left_of_host(change)
             left = less.zip_with(less < left, left)
-        own = self._length if pace.recorded else self.model.host["own"]
-        return pl.concat([pl.Series([0.0]), (own * left * pace.host).cum_sum()])
+        own = self._length if scale.recorded else self.model.host["own"]
+        return pl.concat([pl.Series([0.0]), (own * left * scale.host).cum_sum()])
 
     def _left_of_host(self, change: Change) -> pl.Series:
         """Return which part of each piece of the host's time a change leaves."""
@@ -272,7 +278,7 @@ class Replay:
         return self._work_left[change]
 
     def _sums(
-        self, changes: Sequence[Change], pace: Pace, launched: pl.Series
+        self, changes: Sequence[Change], scale: TimeScale, launched: pl.Series
     ) -> tuple[list[float], list[float]]:
         """Return for each group all its time, and what the host's launches allow."""
         work = self.work
@@ -283,7 +289,7 @@ class Replay:
                 # With the work that goes, the gap before it goes too.
                 less = (work["gap"] * (left > 0)) + work["dur"] * left
                 time = less.zip_with(less < time, time)
-        time *= pace.gpu
+        time *= scale.gpu
         until = time.cum_sum()
         sums = (
             pl.DataFrame(

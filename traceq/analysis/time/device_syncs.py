@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.gpu_idle import idle_stretches, stretch_at
+from traceq.analysis.base.gpu_idle import gap_at, idle_gaps
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.compilation import recordings
 from traceq.graph.nesting import nearest
 from traceq.model.names import BLOCKING_COPY
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 _TO_HOST = r"DtoH|CopyDeviceToHost"
@@ -23,7 +23,7 @@ _PRINTING = r"torch/_tensor_str\.py\(\d+\): _str$"
 _PAGEABLE = r"DtoH \(Device -> Pageable\)"
 
 
-def waits_in_ops(trace: Trace, part: Steady) -> pl.DataFrame:
+def waits_in_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the innermost ops in which the host waits for the GPU.
 
     These are rows of runtime calls, one for each op: ``wait`` is the time in its calls
@@ -31,7 +31,7 @@ def waits_in_ops(trace: Trace, part: Steady) -> pl.DataFrame:
     GPU`` if the op copies. Left out are waits while compiling or recording CUDA graphs,
     and those of the allocator.
     """
-    calls = in_steps(trace.runtime.filter(pl.col("op").is_not_null()), trace, part)
+    calls = in_steps(trace.runtime.filter(pl.col("op").is_not_null()), trace, steady)
     copies = _copies(trace)
     calls = calls.join(copies, left_on="id", right_on="launch", how="left")
     name = pl.col("name").cast(pl.String)
@@ -55,10 +55,10 @@ def waits_in_ops(trace: Trace, part: Steady) -> pl.DataFrame:
         )
         .join(direction, on="op", how="left", maintain_order="left")
     )
-    return _with_gap(trace, found.join(_not_ours(trace, part), on="op", how="anti"))
+    return _with_gap(trace, found.join(_not_ours(trace, steady), on="op", how="anti"))
 
 
-def waits_outside(trace: Trace, part: Steady) -> pl.DataFrame:
+def waits_outside(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the calls outside of ops in which a thread that launches work waits.
 
     Not the one with which the profiler ends: nothing is launched after it.
@@ -68,7 +68,7 @@ def waits_outside(trace: Trace, part: Steady) -> pl.DataFrame:
     )
     calls = trace.runtime.filter(pl.col("call") == "sync", pl.col("op").is_null())
     found = (
-        in_steps(calls, trace, part)
+        in_steps(calls, trace, steady)
         .join(last.unique(), on="thread")
         .filter(pl.col("ts") < pl.col("last"))
         .drop("last")
@@ -147,10 +147,10 @@ def _copies(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _not_ours(trace: Trace, part: Steady) -> pl.DataFrame:
+def _not_ours(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the ops whose waits belong to something else: ``op``."""
     ops = trace.ops
-    recorded = recordings(trace, part)["id"]
+    recorded = recordings(trace, steady)["id"]
     around = nearest(ops["parent"], ops["id"].is_in(recorded.implode()))
     other = ops.filter(around.is_not_null() | ops["compiling"]).select(op="id")
     allocating = trace.runtime.filter(
@@ -161,8 +161,8 @@ def _not_ours(trace: Trace, part: Steady) -> pl.DataFrame:
 
 def _with_gap(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """Add how long the GPU idles from a wait on; of several waits the first counts."""
-    idle = idle_stretches(trace)
-    at = stretch_at(idle, found["end"])
+    idle = idle_gaps(trace)
+    at = gap_at(idle, found["end"])
     gap = (
         idle["end"].gather(at)
         - pl.select(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.compilation import all_recordings
-from traceq.graph.steps import on_busiest_device
+from traceq.graph.devices import busiest_device
 from traceq.model.names import DATA_REGION, GRAPH_RECORDING
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 # The first of these that was going on is what the GPU was waiting for.
@@ -44,14 +44,14 @@ _CAUSE_OF_CALL = {
 }
 
 
-def idle_causes(trace: Trace, part: Steady) -> pl.DataFrame:
+def idle_causes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return how long the GPU idled, by what the host did: ``cause``, ``time``.
 
     Of several GPUs it is the busiest one; without any, nothing idled.
     """
     if not trace.kernels.height:
         return pl.DataFrame(schema={"cause": pl.String, "time": pl.Int64})
-    return causes_in(trace, part.windows, on_busiest_device(trace.kernels))
+    return causes_in(trace, steady.windows, busiest_device(trace.kernels))
 
 
 def causes_in(

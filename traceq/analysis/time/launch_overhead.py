@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.gpu_idle import idle_stretches
-from traceq.analysis.base.overlap import overlap, spans
+from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.compilation import compilations, recordings
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_steps
+from traceq.intervals import overlap, spans
 from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 
-def launching_ops(trace: Trace, part: Steady, rounds: int) -> pl.DataFrame:
+def launching_ops(trace: Trace, steady: SteadySteps, rounds: int) -> pl.DataFrame:
     """Return the outermost ops of the steps that launch kernels and do not wait.
 
     ``launches`` says how many calls, ``idle`` how long the GPU idled meanwhile. Left
@@ -42,29 +42,29 @@ def launching_ops(trace: Trace, part: Steady, rounds: int) -> pl.DataFrame:
     ops = trace.ops.filter(pl.col("parent").is_null()).join(
         made, on="id", maintain_order="left"
     )
-    ops = in_steps(ops, trace, part)
-    ops = ops.filter(overlap(spans(ops), _named_otherwise(trace, part, rounds)) == 0)
+    ops = in_steps(ops, trace, steady)
+    ops = ops.filter(overlap(spans(ops), _named_otherwise(trace, steady, rounds)) == 0)
     # Ops of several threads may run at the same time: each instant goes to one.
     ops = ops.sort("ts")
     reached = (pl.col("ts") + pl.col("dur")).cum_max().shift(1)
     own = ops.select(
         start=pl.max_horizontal("ts", reached), end=pl.col("ts") + pl.col("dur")
     ).with_columns(end=pl.max_horizontal("start", "end"))
-    return ops.with_columns(idle=overlap(own, idle_stretches(trace)))
+    return ops.with_columns(idle=overlap(own, idle_gaps(trace)))
 
 
-def _named_otherwise(trace: Trace, part: Steady, rounds: int) -> pl.DataFrame:
+def _named_otherwise(trace: Trace, steady: SteadySteps, rounds: int) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     data = trace.annotations.filter(~pl.col("on_gpu"), name.str.contains(DATA_REGION))
-    one_by_one = optimizer_steps(trace, part).filter(
+    one_by_one = optimizer_steps(trace, steady).filter(
         pl.col("many") == 0, pl.col("parameters") >= rounds
     )
     return pl.concat(
         [
-            spans(compilations(trace, part)),
-            spans(recordings(trace, part)),
+            spans(compilations(trace, steady)),
+            spans(recordings(trace, steady)),
             spans(data),
             spans(one_by_one),
-            loops(trace, part, rounds).spans.select("start", "end"),
+            loops(trace, steady, rounds).spans.select("start", "end"),
         ]
     )

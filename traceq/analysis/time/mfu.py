@@ -11,7 +11,7 @@ from traceq.analysis.time.flops import op_flops
 from traceq.model.gpu_peaks import peak_of
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.steady import Steady
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 # Kinds of kernels whose operations can be counted.
@@ -49,9 +49,9 @@ class Compute:
     """Why there is no figure, if there is none."""
 
 
-def compute(trace: Trace, part: Steady) -> Compute:
+def compute(trace: Trace, steady: SteadySteps) -> Compute:
     """Return how fast the steady part of a trace computed."""
-    timed = part.kernels.filter(pl.col("kind").is_in(_COUNTED_KINDS))
+    timed = steady.kernels.filter(pl.col("kind").is_in(_COUNTED_KINDS))
     if not timed.height:
         return Compute(unknown="no matrix products on the GPU")
     if not trace.facts.shapes:
@@ -65,7 +65,7 @@ def compute(trace: Trace, part: Steady) -> Compute:
             unknown=f"only {100 * covered / total:.0f}% of the time in matrix products"
             " can be counted; the rest lacks shapes or arguments"
         )
-    return _rate(trace, part, counted)
+    return _rate(trace, steady, counted)
 
 
 def _with_formats(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
@@ -102,14 +102,14 @@ def _covered_time(trace: Trace, timed: pl.DataFrame, counted: pl.DataFrame) -> i
     return covered
 
 
-def _rate(trace: Trace, part: Steady, counted: pl.DataFrame) -> Compute:
+def _rate(trace: Trace, steady: SteadySteps, counted: pl.DataFrame) -> Compute:
     by_dtype = (
         counted.group_by("dtype")
         .agg(pl.col("flops").sum())
         .sort("flops", descending=True)
     )
     flops = float(by_dtype["flops"].sum())
-    seconds = part.time / _NANOSECONDS
+    seconds = steady.time / _NANOSECONDS
     if not flops or not seconds:
         return Compute(unknown="the trace has no time in it")
     dtype = by_dtype["dtype"][0]
@@ -117,7 +117,7 @@ def _rate(trace: Trace, part: Steady, counted: pl.DataFrame) -> Compute:
     peak = peak_of(used["name"][0] or "", used["sms"][0]) if used.height else None
     rates = peak.flops if peak else {}
     found = Compute(
-        flops=flops / part.count,
+        flops=flops / steady.count,
         rate=flops / seconds,
         dtype=dtype,
         peak=rates.get(dtype),

@@ -117,13 +117,13 @@ def _overview_row(summary: Summary) -> tuple[str, ...]:
     gemm = int(summary.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
     memory, mfu = summary.memory, summary.compute.utilisation
     on_gpu = (
-        units.share(summary.part.gpu_busy, summary.part.time),
+        units.share(summary.steady.gpu_busy, summary.steady.time),
         units.share(gemm, summary.gpu_time),
         f"{summary.launches:,.0f}",
         units.share(summary.small_kernels, 1),
     )
     return (
-        str(summary.part.count) if summary.steps.height else "-",
+        str(summary.steady.count) if summary.steps.height else "-",
         units.milliseconds(summary.step_time),
         *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
         units.size(memory.allocated) if memory else "-",
@@ -189,7 +189,7 @@ def _true_step(summary: Summary, true: StepTime) -> str:
     )
     if not summary.facts.gpu:
         return text
-    busy = min(1.0, summary.part.gpu_busy / summary.part.count / true.ns)
+    busy = min(1.0, summary.steady.gpu_busy / summary.steady.count / true.ns)
     return f"{text}, the GPU busy {units.share(busy, 1)} of it"
 
 
@@ -234,7 +234,7 @@ def _steps(summary: Summary) -> str:
     rows = list(summary.steps.select("step", "time", "warmup").iter_rows())
     if len(rows) == 1:
         return f"1 (#{rows[0][0]}) of {_ms(summary.step_time)}{taken}"
-    text = f"{summary.part.count} of {_ms(summary.step_time)} on average{taken}: "
+    text = f"{summary.steady.count} of {_ms(summary.step_time)} on average{taken}: "
     shown = [
         f"#{step} {_ms(time)}" + (" (warm-up, left out)" if warmup else "")
         for step, time, warmup in rows[:_MOST_STEPS]
@@ -250,9 +250,9 @@ def _ms(nanoseconds: float) -> str:
 
 
 def _gpu(summary: Summary) -> str:
-    whole = summary.part.time
+    whole = summary.steady.time
     idle = int(summary.idle["time"].sum())
-    text = f"busy {units.share(summary.part.gpu_busy, whole)}"
+    text = f"busy {units.share(summary.steady.gpu_busy, whole)}"
     text += f", idle {units.share(idle, whole)}"
     if not idle:
         return text
@@ -260,7 +260,7 @@ def _gpu(summary: Summary) -> str:
         f"{_cause(cause, summary)} {units.share(time, whole)}"
         for cause, time in summary.idle.head(_MOST_CAUSES).iter_rows()
     ]
-    each = units.time(idle / summary.part.count) + _a_step(summary)
+    each = units.time(idle / summary.steady.count) + _a_step(summary)
     return f"{text} ({each}) while the host was " + ", ".join(causes)
 
 
@@ -273,7 +273,7 @@ def _waits(summary: Summary, found: Bottleneck) -> str:
 
 
 def _unsure(summary: Summary) -> bool:
-    return bound(summary.part, summary.facts, None).by == "unclear" and (
+    return bound(summary.steady, summary.facts, None).by == "unclear" and (
         not summary.measured
     )
 
@@ -308,7 +308,7 @@ def _phases(summary: Summary) -> str:
 
 
 def _launches(summary: Summary) -> str:
-    work = round(summary.part.kernels.height / summary.part.count)
+    work = round(summary.steady.kernels.height / summary.steady.count)
     pieces = "kernel, copy or set" if work == 1 else "kernels, copies and sets"
     small = units.share(summary.small_kernels, 1)
     return (
@@ -479,7 +479,7 @@ class _Unit:
 
     @classmethod
     def of(cls, summary: Summary) -> _Unit:
-        steps = summary.part.count
+        steps = summary.steady.count
         whole = summary.gpu_time if summary.facts.gpu else summary.ops["time"].sum()
         unit, size = ("µs", 1_000) if whole < steps * _TINY else ("ms", 1_000_000)
         return cls(f"{unit}/step" if summary.steps.height else unit, size, steps)

@@ -43,7 +43,7 @@ def _row(summary: Summary) -> dict[str, str]:
         ),
         "device": plain_csv(" + ".join(devices)),
         "rank": _number(facts.rank),
-        "steps": _number(summary.part.count if summary.steps.height else 0),
+        "steps": _number(summary.steady.count if summary.steps.height else 0),
         "step_ms": _ms(summary.step_time),
         "true_step_ms": _ms(true.ns) if true else "",
         "gpu_busy": _number(summary.gpu_busy, 4) if facts.gpu else "",
@@ -58,7 +58,7 @@ def _row(summary: Summary) -> dict[str, str]:
     for column, values in (("phase", PHASES), ("kind", KINDS)):
         for value in values:
             time = int(summary.kinds.filter(pl.col(column) == value)["time"].sum())
-            row[f"{column}_{value}_ms"] = _ms(time / summary.part.count)
+            row[f"{column}_{value}_ms"] = _ms(time / summary.steady.count)
     return row
 
 

@@ -32,7 +32,7 @@ def render(summaries: Sequence[Summary]) -> str:
 
 
 def _trace(summary: Summary) -> dict[str, Any]:
-    steps = summary.part.count
+    steps = summary.steady.count
     run, rank = summary.run, summary.rank
     return {
         "run": {"command": run.command, "labels": dict(run.labels), "state": run.state}
