@@ -28,7 +28,7 @@ from traceq.finding import Severity
 from traceq.lint.config import Config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
-from traceq.lint.savings import Worth
+from traceq.lint.savings import Savings
 from traceq.lint.view import View
 from traceq.loading import load
 from traceq.recording import Recording
@@ -50,7 +50,7 @@ def _linted(path: Path, step_ns: int | None, fixes: list[str]) -> tuple[Outcome,
         for one in outcome.findings
         if (one.code in fixes if fixes else one.severity is not Severity.info)
     ]
-    worth = Worth(View(load(path), step_ns))
+    worth = Savings(View(load(path), step_ns))
     step = worth.step_ns
     for together in worth.together(fixed):
         step = together.step_ns
@@ -101,7 +101,7 @@ def _compare(path: Path) -> None:
                     f"{guessed / after - 1:+.0%}",
                 )
             ),
-            " ".join(f"{one.code} {one.cost_ns / _MS:.2f}" for one in worst[:6]),
+            " ".join(f"{one.code} {one.saves_ns / _MS:.2f}" for one in worst[:6]),
         )
     print(
         f"{len(told)} pairs: off by {statistics.median(told):.0%} at the median and"

@@ -66,7 +66,7 @@ def test_what_is_new_is_shown(baseline: Path) -> None:
 
 
 def test_what_costs_a_tenth_more_is_shown_with_what_it_was(baseline: Path) -> None:
-    change(baseline, "CPY003", lambda entry: entry.update(cost_ns=1000))
+    change(baseline, "CPY003", lambda entry: entry.update(saves_ns=1000))
 
     answer = traceq("lint", SICK, "--baseline", baseline)
 
@@ -95,10 +95,10 @@ def test_memory_that_grows_is_shown(tmp_path: Path) -> None:
     ("now", "grown"),
     [
         (KNOWN, False),
-        (replace(KNOWN, count=11, cost_ns=1_100_000), False),
+        (replace(KNOWN, count=11, saves_ns=1_100_000), False),
         (replace(KNOWN, count=12), True),
-        (replace(KNOWN, cost_ns=1_100_001), True),
-        (replace(KNOWN, cost_ns=0), False),
+        (replace(KNOWN, saves_ns=1_100_001), True),
+        (replace(KNOWN, saves_ns=0), False),
         (replace(KNOWN, cost_bytes=5), False),
     ],
 )

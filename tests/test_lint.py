@@ -15,7 +15,7 @@ from linting import bundled_rules, outcome
 
 from traceq.errors import ConfigError, PackError, UsageError
 from traceq.finding import Place, Severity
-from traceq.lint import Need, Rule, View
+from traceq.lint import Fix, Need, Rule, View
 from traceq.lint.config import Allow, Config, configured, find_config, read_config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceq.lint import Bad, Good, Rule, Severity, option
+from traceq.lint import Bad, Fix, Good, Rule, Severity, option
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,7 @@ class ItemCall(Rule):
                 subject="aten::item",
                 place=view.place(calls.row(0, named=True)),
                 count=calls.height,
-                host_ns=int(calls["dur"].sum()),
-                ops=calls["id"],
+                fix=Fix(ops=calls["id"]),
             )
 
 
@@ -697,25 +696,21 @@ def test_every_layer_has_the_same_fingerprint() -> None:
 def test_a_fingerprint_does_not_depend_on_cost_count_or_message() -> None:
     (found,) = found_in(waits()).findings
 
-    other = replace(found, message="x", count=9, gpu_ns=9, host_ns=9, cost_ns=9)
+    other = replace(found, message="x", count=9, kernel_ns=9, host_ns=9, saves_ns=9)
 
     assert other.fingerprint == found.fingerprint
 
 
 def test_findings_that_say_the_same_are_one(tmp_path: Path) -> None:
     body = (
-        'yield self.finding("wrong", subject="x", count=2, host_ns=10, ops=[1])\n'
-        '        yield self.finding("wrong", subject="x", count=3, host_ns=5, ops=[2])'
+        'yield self.finding("wrong", subject="x", count=2, fix=Fix(ops=[1]))\n'
+        '        yield self.finding("wrong", subject="x", count=3, fix=Fix(ops=[2]))'
     )
     rules = load_rules([write_rule(tmp_path / "pack", body=body)])
 
     (found,) = lint([waits()], rules, Config(select=("USR",))).outcomes[0].findings
 
-    assert (found.count, found.host_ns, found.ops) == (
-        5,
-        15,
-        frozenset({1, 2}),
-    )
+    assert (found.count, len(found.fixes), found.ops) == (5, 2, frozenset({1, 2}))
 
 
 def test_a_finding_below_one_percent_of_the_step_is_worth_knowing_no_more() -> None:
@@ -735,20 +730,20 @@ def test_findings_below_the_least_cost_are_counted_not_listed() -> None:
 
 
 def test_a_cost_is_never_more_than_the_step(tmp_path: Path) -> None:
-    body = 'yield self.finding("wrong", subject="x", host_ns=10**12, gpu_ns=10**12)'
+    body = 'yield self.finding("wrong", subject="x", fix=[Fix(ops=view.ops["id"])] * 9)'
     rule = load_rules([write_rule(tmp_path / "pack", body=body)])["USR001"]
     priced = type("TooLoud", (rule,), {"priced": True})
 
     report = lint([waits()], {"USR001": priced}, Config())
 
     (found,) = report.outcomes[0].findings
-    assert found.cost_ns == report.outcomes[0].step_ns
+    assert 0 < found.saves_ns <= report.outcomes[0].step_ns
 
 
 def test_a_finding_of_what_is_not_in_the_trace_fails_its_rule_alone(
     tmp_path: Path,
 ) -> None:
-    body = 'yield self.finding("wrong", subject="x", gpu_ns=1, kernels=[10**6])'
+    body = 'yield self.finding("wrong", subject="x", fix=Fix(kernels=[10**6]))'
     rule = load_rules([write_rule(tmp_path / "pack", body=body)])["USR001"]
     priced = type("TooLoud", (rule,), {"priced": True})
 
@@ -760,10 +755,10 @@ def test_a_finding_of_what_is_not_in_the_trace_fails_its_rule_alone(
 
 def test_severity_comes_before_cost(tmp_path: Path) -> None:
     body = (
-        'yield self.finding("dear", subject="a", host_ns=9_000)\n'
+        'yield self.finding("dear", subject="a", fix=Fix(ops=[1]))\n'
         '        yield self.finding("bad", subject="b", severity=Severity.error)\n'
         '        yield self.finding("note", subject="c", severity=Severity.info,'
-        " host_ns=99_000)"
+        " fix=Fix(ops=view.ops['id']))"
     )
     rules = load_rules([write_rule(tmp_path / "pack", body=body)])
 

@@ -183,7 +183,7 @@ def test_what_the_log_says_of_a_failed_allocation_is_its_evidence() -> None:
     (found,) = outcome(recording, "MEM010", "LOG006").findings
 
     assert found.code == "MEM010"
-    assert "log" in {entry.what for entry in found.evidence}
+    assert "log" in {entry.label for entry in found.evidence}
 
 
 def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:

@@ -86,14 +86,14 @@ def test_a_step_that_waits_for_the_gpu_is_as_much_shorter_as_its_kernels() -> No
     scale = TimeScale(host=0)
 
     before = replay.run(scale=scale).step_ns
-    after = replay.run([Change(kernels=adds, gpu=0.5)], scale).step_ns
+    after = replay.run([Change(kernels=adds, kernel_share=0.5)], scale).step_ns
 
     assert before - after == pytest.approx(time / 2)
 
 
 def test_a_step_that_waits_for_the_host_gains_nothing_from_a_faster_kernel() -> None:
     trace, replay = replayed(HOST_BOUND)
-    change = Change(kernels=frozenset(trace.kernels["id"]), gpu=0.9)
+    change = Change(kernels=frozenset(trace.kernels["id"]), kernel_share=0.9)
 
     assert replay.run([change]).step_ns == replay.run().step_ns
 
@@ -103,7 +103,9 @@ def test_a_step_that_waits_for_the_host_is_shorter_by_what_the_host_saves() -> N
     first = trace.ops.sort("ts").head(1)
     spans = first.select(start="ts", end=pl.col("ts") + pl.col("dur"))
 
-    saved = replay.run().step_ns - replay.run([Change(spans=spans, host=1)]).step_ns
+    saved = (
+        replay.run().step_ns - replay.run([Change(spans=spans, host_share=1)]).step_ns
+    )
 
     assert saved == pytest.approx(first["dur"].item() / 2)
 
@@ -114,14 +116,14 @@ def test_a_wait_that_goes_lets_the_host_run_ahead() -> None:
     assert replay.model.waits.height == 1
 
     before = replay.run().step_ns
-    after = replay.run([Change(waits=waits)]).step_ns
+    after = replay.run([Change(syncs=waits)]).step_ns
 
     assert after < before
 
 
 def test_work_that_waits_for_another_stream_begins_when_that_is_done() -> None:
     trace, replay = replayed(TWO_STREAMS)
-    shorter = Change(kernels=kernels(trace, "gemm"), gpu=0.5)
+    shorter = Change(kernels=kernels(trace, "gemm"), kernel_share=0.5)
 
     work = replay.model.work
     assert work["after"].drop_nulls().len() == 1
@@ -131,7 +133,7 @@ def test_work_that_waits_for_another_stream_begins_when_that_is_done() -> None:
 def test_changes_of_the_same_time_are_not_counted_twice() -> None:
     trace, replay = replayed(HOST_BOUND)
     spans = trace.ops.select(start="ts", end=pl.col("ts") + pl.col("dur"))
-    change = Change(spans=spans, host=0.5)
+    change = Change(spans=spans, host_share=0.5)
 
     once, twice = replay.run([change]), replay.run([change, change])
 

@@ -34,7 +34,13 @@ SECTIONS = [
     "## How to fix it",
     "## When it is wrong",
 ]
-OURS = ("traceq.lint", "traceq.analysis", "traceq.model")
+OURS = (
+    "traceq.lint",
+    "traceq.analysis",
+    "traceq.model",
+    "traceq.intervals",
+    "traceq.words",
+)
 RULES = list(bundled_rules().values())
 DEVICE = {
     "id": 0,
@@ -217,10 +223,10 @@ def test_no_rule_fails_on_a_real_trace(real_trace: Path) -> None:
 
     assert not found.crashed
     assert found.checked + len(found.skipped) == len(RULES)
-    assert all(0 <= one.cost_ns <= found.bound.step_ns for one in found.findings)  # type: ignore[union-attr]  # there is a trace
+    assert all(0 <= one.saves_ns <= found.bound.step_ns for one in found.findings)  # type: ignore[union-attr]  # there is a trace
     for one in found.findings:
         json.dumps(dict(one.data))
-        assert all(entry.text and len(entry.what) <= 8 for entry in one.evidence)
+        assert all(entry.name and len(entry.label) <= 8 for entry in one.evidence)
         assert one.message
         assert one.advice
 

@@ -13,7 +13,7 @@ from linting import outcome
 
 from traceq.analysis.replay.simulation import Change
 from traceq.finding import Severity
-from traceq.lint.savings import Worth
+from traceq.lint.savings import Savings
 from traceq.lint.view import View
 from traceq.loading import load
 from traceq.recording import Recording
@@ -57,7 +57,7 @@ def _linted(file: Path, name: str) -> tuple[Outcome, float]:
         )
     ]
     left = [
-        together.step_ns for together in Worth(View(trace, step_ns)).together(fixed)
+        together.step_ns for together in Savings(View(trace, step_ns)).together(fixed)
     ]
     return found, (left[-1] if left else step_ns) / _MS
 
@@ -117,7 +117,7 @@ def test_the_change_of_launches_that_fixes_a_host_bound_step_is_foretold_within_
     found, _ = _linted(BENCHMARKS / "pairs.json", name)
 
     (finding,) = (one for one in found.findings if one.code == code)
-    assert finding.cost_ns / _MS == pytest.approx(saved_ms, rel=0.3)
+    assert finding.saves_ns / _MS == pytest.approx(saved_ms, rel=0.3)
 
 
 @pytest.mark.parametrize("name", ["moe_loop", "optimizer_loop_sync"])
@@ -126,7 +126,7 @@ def test_kernels_twice_as_fast_save_a_host_bound_step_next_to_nothing(
 ) -> None:
     path, case, _ = _case(BENCHMARKS / "pairs.json", name)
     view = View(load(path), round(case["ms"] * _MS))
-    faster = Change(kernels=frozenset(view.kernels["id"]), gpu=0.5)
+    faster = Change(kernels=frozenset(view.kernels["id"]), kernel_share=0.5)
 
     before, after = (
         view.replay.run(changes, view.calibration.likely).step_ns
@@ -140,7 +140,7 @@ def test_a_mask_costs_a_step_that_waits_for_the_host_next_to_nothing() -> None:
     found, _ = _linted(BENCHMARKS / "pairs_held_out.json", "mask_tiny")
 
     masks = [one for one in found.findings if one.code == "ATT001"]
-    assert all(one.cost_ns <= 0.05 * found.step_ns for one in masks)
+    assert all(one.saves_ns <= 0.05 * found.step_ns for one in masks)
     assert found.bound is not None
     assert found.bound.by == "host"
 

@@ -1,4 +1,4 @@
-"""What lint and diff report: one thing that is wrong, where, and what it costs."""
+"""What lint and diff report: one thing that is wrong, where, and what a fix saves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import polars as pl
 
@@ -52,13 +52,49 @@ class Place:
 NOWHERE = Place()
 
 
+Unit = Literal["", "ns", "bytes", "share"]
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """One line of what the finding was seen by."""
+    """One thing that a finding was seen by, as data; reports put it into words."""
 
-    what: str
+    label: str
     """As ``kernel``, ``op``, ``shapes``."""
-    text: str
+    name: str = ""
+    """What it is: the name of a kernel or an op, shapes, a dtype, a few words."""
+    value: float | None = None
+    """A number, per step or each, as ``note`` says."""
+    unit: Unit = ""
+    """What the number is of; without a unit it is a count of something."""
+    count: float | None = None
+    """How often in a step, where that is not the value itself."""
+    note: str = ""
+    """What to know of the number, as ``each`` or ``of the step``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fix:
+    """What a fix removes from the steps: the replayed step goes without it.
+
+    Everything is given by id, so by row, of the trace's tables. What is not removed
+    whole is removed in part: by the share of its time that goes.
+    """
+
+    kernels: Collection[int] = ()
+    """Work on the GPU that goes, or gets faster."""
+    kernel_share: float = 1.0
+    """The share of its time that goes."""
+    ops: Collection[int] = ()
+    """Operators whose time on the host goes."""
+    calls: Collection[int] = ()
+    """Runtime calls outside of these operators whose time on the host goes."""
+    spans: pl.DataFrame | None = field(default=None, repr=False)
+    """When the host was at what goes, ``start`` and ``end``; instead of ops, calls."""
+    host_share: float = 1.0
+    """The share of that time of the host that goes."""
+    syncs: Collection[int] = ()
+    """Runtime calls that do not block any more; what else they do stays."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +106,7 @@ class Finding:
     """The rule's name, as implicit-device-sync."""
     severity: Severity
     message: str
-    """The sentence that says it."""
+    """The sentence that says it: with counts, without times, which are evidence."""
     advice: str
     """What to write instead."""
     place: Place
@@ -78,22 +114,27 @@ class Finding:
     """What it is about, as an op's name; never a time, a count or an id."""
     count: int
     """How often it happens in a step, or in the trace where there are no steps."""
-    gpu_ns: int
-    """Time of its kernels per step that a fix saves; without any, of an idle GPU."""
-    host_ns: int
-    """Time of the host per step, as recorded, that a fix saves."""
+    fixes: tuple[Fix, ...] = field(default=(), repr=False, compare=False)
+    """What a fix removes, where that is time; all of it together."""
+    kernel_ns: int = 0
+    """Time of kernels per step that the fix removes."""
+    gpu_idle_ns: int = 0
+    """Time per step in which the GPU idled because of it, as recorded."""
+    host_ns: int = 0
+    """Time of the host per step that the fix removes, as recorded."""
     evidence: tuple[Evidence, ...] = ()
     data: Mapping[str, Json] = field(default_factory=dict)
-    """The evidence once more, for programs."""
-    general: bool = False
-    """It says what is left rather than what is wrong: the causes come before it."""
+    """What else programs may want to know: shapes, ids, names of the log."""
+    residual: bool = False
+    """It reports what no other finding explains, and so comes after them."""
     explains: frozenset[str] = frozenset()
     """Codes of findings that this one, seen in a log, is the reason of."""
-    cost_ns: int = 0
-    """What a step gets shorter by without it: the engine's replay says."""
-    least_ns: int = 0
-    """The same, with a host as fast or slow as it may be: the least of it."""
-    most_ns: int = 0
+    saves_ns: int = 0
+    """What a step gets shorter by with the fix: the engine's replay says."""
+    saves_low_ns: int = 0
+    """The same, with the host as fast or as slow as it may be: the lowest."""
+    saves_high_ns: int = 0
+    """The highest."""
     cost_bytes: int = 0
     """Memory that it holds, or that would be saved; 0 if it is not about memory."""
     ops: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
@@ -102,10 +143,15 @@ class Finding:
     """The kernels it was seen by."""
     calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The runtime calls it was seen by, where these are in no op."""
-    waits: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
-    """The runtime calls that do not wait any more without it, and nothing else."""
-    spans: pl.DataFrame | None = field(default=None, repr=False, compare=False)
-    """When the host was at it, where that is not when its ops and calls ran."""
+
+    old: tuple[float, float, frozenset[int], pl.DataFrame | None] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    @property
+    def gpu_ns(self) -> int:
+        """Time of the GPU per step that it is about: of kernels, else idle."""
+        return self.kernel_ns or self.gpu_idle_ns
 
     @property
     def fingerprint(self) -> str:

@@ -53,6 +53,21 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.0f}%"
 
 
+def amount(value: float, unit: str) -> str:
+    """Write a number of nanoseconds, of bytes, of a whole, or of things.
+
+    >>> amount(1500, "ns"), amount(2048, "bytes"), amount(0.25, "share"), amount(3, "")
+    ('1.50 µs', '2.00 KiB', '25%', '3')
+    """
+    if unit == "ns":
+        return time(value)
+    if unit == "bytes":
+        return size(value)
+    if unit == "share":
+        return share(value, 1)
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.3g}"
+
+
 def _three_digits(value: float) -> str:
     for limit, digits in ((9.995, 2), (99.95, 1)):
         if abs(value) < limit:

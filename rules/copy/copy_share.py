@@ -77,7 +77,7 @@ class CopyShare(Rule):
     """
 
     code = "CPY001"
-    general = True
+    residual = True
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(0.1, "Share of the GPU's time from which copies matter.")

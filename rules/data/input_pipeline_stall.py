@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.callers import called_inside, callers
-from traceq.graph.devices import busy_spans
+from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.intervals import disjoint, overlap
 from traceq.lint import NOWHERE, Bad, Good, Need, Place, Rule, View, option
 from traceq.model.names import DATA_REGION

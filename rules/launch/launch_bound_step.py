@@ -69,7 +69,7 @@ class LaunchBoundStep(Rule):
     """
 
     code = "LCH002"
-    general = True
+    residual = True
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(0.2, "Smaller parts of the step are not reported.")

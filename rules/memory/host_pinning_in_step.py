@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.analysis.patterns.driver_allocations import PINS, UNPINS, calls_named
-from traceq.graph.devices import busy_spans
 from traceq.intervals import disjoint, overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
 from traceq.words import listed, time, times

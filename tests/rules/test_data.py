@@ -57,5 +57,5 @@ def test_the_function_that_loads_is_named() -> None:
     )
 
     assert (found.place.file, found.place.function) == ("train.py", "main")
-    inside = [line.text for line in found.evidence if line.what == "inside"]
+    inside = [line.name for line in found.evidence if line.label == "inside"]
     assert inside == ["data.py:30 __getitem__ ×1, 26.0 µs"]

@@ -28,7 +28,7 @@ def test_a_line_that_explains_a_finding_becomes_its_evidence() -> None:
 
     assert [one.code for one in found] == ["SYN001"]
     assert ("log", "torch warns that this line makes the host wait for the GPU") in [
-        (line.what, line.text) for line in found[0].evidence
+        (line.label, line.name) for line in found[0].evidence
     ]
 
 
@@ -43,7 +43,7 @@ def test_the_log_of_the_graphs_explains_their_recording() -> None:
     found = case_findings("graph_rerecord.trace.json.gz", "JIT001", "LOG", log=True)
 
     assert [one.code for one in found] == ["JIT001"]
-    assert any("9 distinct input sizes" in line.text for line in found[0].evidence)
+    assert any("9 distinct input sizes" in line.name for line in found[0].evidence)
 
 
 def test_a_warning_repeated_is_one_finding_with_its_last_number() -> None:

@@ -17,7 +17,7 @@ def test_log_probabilities_that_autocast_casts_are_found(case: str) -> None:
     assert (finding.code, finding.place.line) == ("LOS001", 65)
     assert finding.message.startswith("log-probabilities [8192,32000] are cast")
     # 745 µs forward and 361 µs backward
-    assert finding.cost_ns == pytest.approx(1.107e6, rel=0.01)
+    assert finding.saves_ns == pytest.approx(1.107e6, rel=0.01)
 
 
 @pytest.mark.parametrize("case", ["attn_flash", "norm_fused", "attn_fp32", "copies"])

@@ -51,7 +51,7 @@ def one(snapshot: Snapshot | str, *codes: str) -> Finding:
 
 
 def said(finding: Finding, what: str) -> list[str]:
-    return [entry.text for entry in finding.evidence if entry.what == what]
+    return [entry.name for entry in finding.evidence if entry.label == what]
 
 
 def peak(name: str) -> int:

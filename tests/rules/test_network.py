@@ -56,5 +56,5 @@ def test_without_sizes_nothing_is_called_a_wait() -> None:
     found = case_findings("public/compact_sampled_rank0.json.gz", "NET")
 
     assert {one.code for one in found} == {"NET001"}
-    assert all("does not say" in one.evidence[-1].text for one in found)
+    assert all("does not say" in one.evidence[-1].name for one in found)
     assert {one.subject for one in found} == {"alltoall", "allgather", "allreduce"}

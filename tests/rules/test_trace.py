@@ -75,7 +75,7 @@ def test_a_file_that_was_cut_fails_a_run(tmp_path: Path) -> None:
     (found,) = outcome(Recording("cut", load(path, cache=False)), "TRC004").findings
 
     assert found.severity == "warning"
-    assert "ends before the trace does" in found.evidence[0].text
+    assert "ends before the trace does" in found.evidence[0].name
 
 
 def test_a_trace_without_the_gpu_says_that_its_launches_are_there() -> None:

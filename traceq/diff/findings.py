@@ -20,7 +20,7 @@ _OF_STEP = 0.02
 
 
 @dataclass(frozen=True)
-class Change:
+class FindingChange:
     """A finding before, after, or in both."""
 
     state: State
@@ -41,7 +41,7 @@ class Change:
 class FindingChanges:
     """What became of the findings."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[FindingChange, ...]
     """New ones first, then those that are worse, better and gone."""
     same: int
     """How many are as they were."""
@@ -58,7 +58,7 @@ def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
     unseen |= failed
     old = [one for one in before.findings if one.code not in unseen]
     new = [one for one in after.findings if one.code not in unseen]
-    found: list[Change] = []
+    found: list[FindingChange] = []
     keys: list[Callable[[Finding], Hashable]] = [
         lambda one: (one.fingerprint, one.message),
         lambda one: one.fingerprint,
@@ -73,9 +73,9 @@ def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
                 old.remove(finding)
                 new.remove(match)
                 state = _state(finding, match, before, after)
-                found.append(Change(state, finding, match))
-    found += [Change("new", None, one) for one in new]
-    found += [Change("gone", one, None) for one in old]
+                found.append(FindingChange(state, finding, match))
+    found += [FindingChange("new", None, one) for one in new]
+    found += [FindingChange("gone", one, None) for one in old]
     changed = [one for one in found if one.state != "same"]
     return FindingChanges(
         tuple(sorted(changed, key=_order)),
@@ -98,7 +98,7 @@ def _state(old: Finding, new: Finding, before: Outcome, after: Outcome) -> State
     else:
         bounds = [one.bound for one in (before, after) if one.bound]
         unclear = any(bound.by == "unclear" for bound in bounds)
-        cost = (old.gpu_ns, new.gpu_ns) if unclear else (old.cost_ns, new.cost_ns)
+        cost = (old.gpu_ns, new.gpu_ns) if unclear else (old.saves_ns, new.saves_ns)
         least = _OF_STEP * max((bound.step_ns for bound in bounds), default=0)
     grown = cost[1] - cost[0]
     if abs(grown) <= max(_GROWN * max(cost), least):
@@ -106,12 +106,12 @@ def _state(old: Finding, new: Finding, before: Outcome, after: Outcome) -> State
     return "worse" if grown > 0 else "better"
 
 
-def _order(change: Change) -> tuple[object, ...]:
+def _order(change: FindingChange) -> tuple[object, ...]:
     finding = change.finding
     return (
         STATES.index(change.state),
         -finding.severity.rank,
-        -finding.cost_ns,
+        -finding.saves_ns,
         -finding.cost_bytes,
         finding.code,
         finding.message,

@@ -25,8 +25,8 @@ class Step:
 
     ns: float
     """As measured without the profiler, on average; else the median as recorded."""
-    least_ns: float
-    most_ns: float
+    low_ns: float
+    high_ns: float
     count: int
     """How many steps this is known of."""
     measured: bool
@@ -96,7 +96,7 @@ def significant(before: Step, after: Step) -> bool:
         return False
     if before.measured:
         # Where many were timed, the fastest ones, which nothing held up, agree.
-        fastest = (after.least_ns - before.least_ns) / (after.ns - before.ns)
+        fastest = (after.low_ns - before.low_ns) / (after.ns - before.ns)
         return fastest * change > noise / 2 * max(before.ns, after.ns)
-    spread = max(one.most_ns - one.least_ns for one in (before, after))
+    spread = max(one.high_ns - one.low_ns for one in (before, after))
     return change > spread / 2

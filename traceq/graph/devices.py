@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.intervals import spans
-
 
 def busiest_device(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the work of the GPU that had the most of it."""
     devices = kernels.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device")
     return kernels.filter(pl.col("device").eq_missing(devices["device"].last()))
-
-
-def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return when the GPU was busy; of several GPUs, the one with the most work."""
-    return spans(busiest_device(kernels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.finding import NOWHERE, Evidence, Finding, Place, Severity
+from traceq.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
 from traceq.lint.rule import Bad, Good, Need, Rule, inputs, option
 from traceq.lint.snapshot_view import SnapshotView
 from traceq.lint.view import View
@@ -12,6 +12,7 @@ __all__ = [
     "Bad",
     "Evidence",
     "Finding",
+    "Fix",
     "Good",
     "Need",
     "Place",

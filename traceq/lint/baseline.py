@@ -34,7 +34,7 @@ class Known:
     """File, function or module, for people who read the baseline."""
     message: str
     count: int
-    cost_ns: int
+    saves_ns: int
     cost_bytes: int
 
     def has_grown(self, now: Known) -> bool:
@@ -44,7 +44,7 @@ class Known:
             new > old * _GROWN
             for old, new in (
                 (self.count, now.count),
-                (self.cost_ns or now.cost_ns, now.cost_ns),
+                (self.saves_ns or now.saves_ns, now.saves_ns),
                 (self.cost_bytes or now.cost_bytes, now.cost_bytes),
             )
         )
@@ -52,7 +52,7 @@ class Known:
     def sentence(self) -> str:
         """Return what it was, to stand beside what it is."""
         parts = [f"{self.count:,} times a step" if self.count > 1 else ""]
-        parts += [f"{time(self.cost_ns)}/step" if self.cost_ns else ""]
+        parts += [f"{time(self.saves_ns)}/step" if self.saves_ns else ""]
         parts += [size(self.cost_bytes) if self.cost_bytes else ""]
         return ", ".join(filter(None, parts)) or "known"
 
@@ -84,7 +84,7 @@ def baseline_of(report: Report) -> dict[str, Known]:
             found[mark] = replace(
                 now,
                 count=max(before.count, now.count),
-                cost_ns=max(before.cost_ns, now.cost_ns),
+                saves_ns=max(before.saves_ns, now.saves_ns),
                 cost_bytes=max(before.cost_bytes, now.cost_bytes),
             )
     return found
@@ -139,7 +139,7 @@ def _sums(findings: Iterable[Finding]) -> dict[str, Known]:
             where=place.key or one.subject,
             message=one.message,
             count=one.count,
-            cost_ns=one.cost_ns,
+            saves_ns=one.saves_ns,
             cost_bytes=one.cost_bytes,
         )
         before = sums.get(one.fingerprint)
@@ -147,7 +147,7 @@ def _sums(findings: Iterable[Finding]) -> dict[str, Known]:
             now = replace(
                 before,
                 count=before.count + now.count,
-                cost_ns=before.cost_ns + now.cost_ns,
+                saves_ns=before.saves_ns + now.saves_ns,
                 cost_bytes=before.cost_bytes + now.cost_bytes,
             )
         sums[one.fingerprint] = now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -12,7 +12,7 @@ from traceq.finding import Evidence, Severity
 from traceq.lint import suppress as allow
 from traceq.lint.config import configured
 from traceq.lint.rule import Need
-from traceq.lint.savings import WORTH_FIXING, Worth
+from traceq.lint.savings import WORTH_FIXING, Savings
 from traceq.lint.select import find_rule, selected
 from traceq.lint.snapshot_view import Memory, highest, snapshot_views
 from traceq.lint.view import View
@@ -201,12 +201,12 @@ def _lint(  # noqa: PLR0913 - what a recording is looked at with
             kept.append(finding)
     by_code = {rule.code: rule for rule in ready}
     peak = highest(memory)
-    worth = Worth(view, brief=brief) if view else None
+    savings = Savings(view, brief=brief) if view else None
     priced = []
     for one in _explained(kept):
         rule = by_code[one.code]
         try:
-            priced.append(_priced(one, rule, worth, peak))
+            priced.append(_priced(one, rule, savings, peak))
         except Exception as error:  # noqa: BLE001 - as above; the finding is there
             crashed.append(Crashed(rule.code, rule.name(), _first_line(error)))
             priced.append(replace(one, severity=Severity.info))
@@ -215,7 +215,7 @@ def _lint(  # noqa: PLR0913 - what a recording is looked at with
         for one in priced
         if not by_code[one.code].priced
         or one.cost_bytes
-        or one.cost_ns >= config.min_cost_us * 1000
+        or one.saves_ns >= config.min_cost_us * 1000
     ]
     shown.sort(key=_by_weight)
     return Outcome(
@@ -226,9 +226,11 @@ def _lint(  # noqa: PLR0913 - what a recording is looked at with
         if view and view.trace.facts.gpu and not brief
         else None,
         steps=view.steps if view else 0,
-        step_ns=round(worth.step_ns) if worth else 0,
+        step_ns=round(savings.step_ns) if savings else 0,
         findings=tuple(shown),
-        together=tuple(worth.together(_to_fix(shown))) if worth and not brief else (),
+        together=tuple(savings.together(_to_fix(shown)))
+        if savings and not brief
+        else (),
         cheap=len(priced) - len(shown),
         skipped=tuple(skipped),
         crashed=tuple(crashed),
@@ -294,20 +296,27 @@ def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
         yield replace(
             first,
             count=sum(one.count for one in everything),
-            gpu_ns=sum(one.gpu_ns for one in everything),
-            host_ns=sum(one.host_ns for one in everything),
+            gpu_idle_ns=sum(one.gpu_idle_ns for one in everything),
             cost_bytes=sum(one.cost_bytes for one in everything),
             ops=first.ops.union(*(one.ops for one in others)),
             kernels=first.kernels.union(*(one.kernels for one in others)),
             calls=first.calls.union(*(one.calls for one in others)),
-            waits=first.waits.union(*(one.waits for one in others)),
-            spans=_joined([one.spans for one in everything]),
+            fixes=tuple(fix for one in everything for fix in one.fixes),
+            old=_joined_old([one.old for one in everything]),
         )
 
 
-def _joined(parts: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
-    known = [part.select("start", "end") for part in parts if part is not None]
-    return pl.concat(known) if known else None
+def _joined_old(given: Sequence[Any]) -> Any:  # noqa: ANN401 - goes soon
+    known = [one for one in given if one is not None]
+    if not known:
+        return None
+    spans = [one[3].select("start", "end") for one in known if one[3] is not None]
+    return (
+        sum(one[0] for one in known),
+        sum(one[1] for one in known),
+        frozenset().union(*(one[2] for one in known)),
+        pl.concat(spans) if spans else None,
+    )
 
 
 def _explained(found: Sequence[Finding]) -> list[Finding]:
@@ -329,16 +338,19 @@ def _explained(found: Sequence[Finding]) -> list[Finding]:
 
 
 def _priced(
-    finding: Finding, rule: Rule, worth: Worth | None, peak: Memory | None
+    finding: Finding, rule: Rule, savings: Savings | None, peak: Memory | None
 ) -> Finding:
     """Say what a finding costs, and if that matters."""
     if peak and Need.SNAPSHOT in rule.needs:
         minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
         return replace(finding, severity=Severity.info) if minor else finding
-    if worth is None or not rule.priced:
+    if savings is None:
         return finding
-    finding = worth.priced(finding)
-    if finding.cost_ns < WORTH_FIXING * worth.step_ns:
+    finding = savings.removed(finding)
+    if not rule.priced:
+        return finding
+    finding = savings.of(finding)
+    if finding.saves_ns < WORTH_FIXING * savings.step_ns:
         return replace(finding, severity=Severity.info)
     return finding
 
@@ -346,7 +358,7 @@ def _priced(
 def _to_fix(shown: Sequence[Finding]) -> list[Finding]:
     """Return the findings that save time, without those that only sum others up."""
     return [
-        one for one in shown if one.severity is not Severity.info and one.cost_ns > 0
+        one for one in shown if one.severity is not Severity.info and one.saves_ns > 0
     ]
 
 
@@ -354,8 +366,8 @@ def _by_weight(finding: Finding) -> tuple[object, ...]:
     place = finding.place
     return (
         -finding.severity.rank,
-        finding.general,
-        -finding.cost_ns,
+        finding.residual,
+        -finding.saves_ns,
         -finding.gpu_ns,
         -finding.host_ns,
         -finding.cost_bytes,

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.finding import Evidence
 from traceq.words import counted, shape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from traceq.lint.view import View
 
@@ -23,13 +24,8 @@ _TYPES = {
 }
 
 
-def kernel_lines(
-    view: View, kernels: Sequence[int], most: int = 3
-) -> list[tuple[str, str]]:
-    """Return the kernels' names and how often they run in a step, longest time first.
-
-    >>> # [("kernel", "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(…) ×4"), …]
-    """
+def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
+    """Return the kernels and how often they run in a step, longest time first."""
     names = (
         view.trace.kernels.select("name", "dur")[list(kernels)]
         .group_by("name")
@@ -39,30 +35,30 @@ def kernel_lines(
         .head(most)
     )
     return [
-        ("kernel", f"{name} ×{calls / view.steps:.3g}")
+        Evidence("kernel", name, count=calls / view.steps)
         for name, calls, _ in names.iter_rows()
     ]
 
 
-def module_line(modules: Sequence[str | None]) -> list[tuple[str, str]]:
+def module_line(modules: Sequence[str | None]) -> list[Evidence]:
     """Return in how many modules something is, and the first of them."""
     known = [module for module in modules if module]
     if not known:
         return []
     if len(known) == 1:
-        return [("module", known[0])]
-    return [("modules", f"{counted(len(known), 'module')}, as {known[0]}")]
+        return [Evidence("module", known[0])]
+    return [Evidence("modules", f"{counted(len(known), 'module')}, as {known[0]}")]
 
 
-def attention_lines(call: Mapping[str, Any]) -> list[tuple[str, str]]:
+def attention_lines(call: Mapping[str, Any]) -> list[Evidence]:
     """Return the shapes and types of a row of traceq.analysis.patterns.attention."""
     if not call["query"]:
-        return [("dtype", call["dtype"] or "")]
+        return [Evidence("dtype", call["dtype"] or "")]
     parts = ("query", "key", "value")
     types = dict.fromkeys(dtype(call[f"{part}_type"]) for part in parts)
     return [
-        ("shapes", ", ".join(f"{part} {shape(call[part])}" for part in parts)),
-        ("dtype", ", ".join(types)),
+        Evidence("shapes", ", ".join(f"{part} {shape(call[part])}" for part in parts)),
+        Evidence("dtype", ", ".join(types)),
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from traceq.finding import NOWHERE, Evidence, Finding, Json, Place, Severity
+from traceq.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -125,8 +125,8 @@ class Rule:
     advice: ClassVar[str] = ""
     priced: ClassVar[bool] = True
     """Whether a finding that costs next to nothing matters less."""
-    general: ClassVar[bool] = False
-    """Whether it says what is left rather than what is wrong, and so comes last."""
+    residual: ClassVar[bool] = False
+    """Whether it reports what no other rule explains, and so comes last."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()
 
     @classmethod
@@ -172,10 +172,10 @@ class Rule:
         subject: str,
         place: Place = NOWHERE,
         count: float = 1,
-        gpu_ns: float = 0,
-        host_ns: float = 0,
+        fix: Fix | Sequence[Fix] = (),
+        gpu_idle_ns: float = 0,
         cost_bytes: float = 0,
-        evidence: Iterable[tuple[str, str]] = (),
+        evidence: Iterable[Evidence | tuple[str, str]] = (),
         data: Mapping[str, Json] | None = None,
         advice: str | None = None,
         severity: Severity | None = None,
@@ -183,10 +183,22 @@ class Rule:
         ops: Iterable[int] = (),
         kernels: Iterable[int] = (),
         calls: Iterable[int] = (),
+        gpu_ns: float = 0,
+        host_ns: float = 0,
         waits: Iterable[int] = (),
         spans: pl.DataFrame | None = None,
     ) -> Finding:
-        """Return a finding of this rule; times and counts are per step."""
+        """Return a finding of this rule; times and counts are per step.
+
+        ``fix`` is what a fix removes, in parts where their shares differ. Ops, kernels
+        and calls are what the finding was seen by, as far as they are not the fix's.
+        """
+        # Until every rule returns a Fix: times, and what they are of.
+        old = None
+        fixes = (fix,) if isinstance(fix, Fix) else tuple(fix)
+        waits = frozenset(waits)
+        if not fixes and (gpu_ns or host_ns or waits or spans is not None):
+            old = (gpu_ns, host_ns, waits, spans)
         return Finding(
             code=self.code,
             name=self.name(),
@@ -196,16 +208,19 @@ class Rule:
             place=place,
             subject=subject,
             count=round(count),
-            gpu_ns=round(gpu_ns),
-            host_ns=round(host_ns),
+            fixes=fixes,
+            gpu_idle_ns=round(gpu_idle_ns),
             cost_bytes=round(cost_bytes),
-            evidence=tuple(Evidence(what, text) for what, text in evidence if text),
+            evidence=tuple(
+                one if isinstance(one, Evidence) else Evidence(*one)
+                for one in evidence
+                if isinstance(one, Evidence) or one[1]
+            ),
             data=data or {},
-            general=self.general,
+            residual=self.residual,
             explains=frozenset(explains),
-            ops=frozenset(ops),
-            kernels=frozenset(kernels),
-            calls=frozenset(calls),
-            waits=frozenset(waits),
-            spans=spans,
+            ops=frozenset(ops).union(*(one.ops for one in fixes)),
+            kernels=frozenset(kernels).union(*(one.kernels for one in fixes)),
+            calls=frozenset(calls).union(*((*one.calls, *one.syncs) for one in fixes)),
+            old=old,
         )

@@ -1,7 +1,7 @@
 """What a fix saves: the step replayed with it, against the step replayed without.
 
-A rule says what its finding holds: work on the GPU, time of the host, calls that wait.
-Here that becomes a change of the replay, alone and together with others.
+A rule returns what its fix removes: GPU work, host time, calls that block.
+Here that becomes changes of the replay, alone and together with others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import polars as pl
 
 from traceq.analysis.replay.bound import GPU_BOUND
 from traceq.analysis.replay.simulation import Change, TimeScale
+from traceq.finding import Fix
 from traceq.intervals import disjoint, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from traceq.finding import Finding
     from traceq.lint.view import View
@@ -37,21 +38,21 @@ class Together:
     """How many of them, from the worst on."""
     step_ns: int
     """What a step takes then."""
-    least_ns: int
+    step_low_ns: int
     """The least that it may take then; known only where all are fixed."""
-    most_ns: int
+    step_high_ns: int
     by: Literal["gpu", "host"]
     """What bounds the step then; known only where all are fixed."""
 
 
-class Worth:
+class Savings:
     """The replay of a trace's steps, asked about findings."""
 
     def __init__(self, view: View, *, brief: bool = False) -> None:
         """Keep the view; what is slow is computed when it is asked for."""
         self._view = view
         self._brief = brief
-        self._changes: dict[tuple[object, ...], Change] = {}
+        self._known: dict[Fix, Change] = {}
 
     @cached_property
     def _scales(self) -> tuple[TimeScale, ...]:
@@ -70,41 +71,85 @@ class Worth:
         """What a step takes: as measured, else as the replay says it likely does."""
         return self._view.step_ns or self._before[0]
 
-    def priced(self, finding: Finding) -> Finding:
-        """Return the finding with what its fix saves per step."""
-        change = self._change(finding)
-        if not (change.kernels or change.spans.height or change.waits):
-            return self._as_said(finding)
-        saved = self._saved([change], 1)
-        if saved[0] >= WORTH_FIXING * self.step_ns:
-            saved = self._saved([change])
+    def removed(self, finding: Finding) -> Finding:
+        """Return the finding with the time that its fix removes per step."""
+        if finding.old is not None:
+            finding = self._with_old(finding)
+        if not finding.fixes:
+            return finding
+        changes = self._changes(finding)
         return replace(
             finding,
-            cost_ns=saved[0],
-            least_ns=min(saved),
-            most_ns=max(saved),
+            kernel_ns=round(sum(map(self._kernel_ns, changes)) / self._view.steps),
+            host_ns=finding.host_ns
+            or round(sum(map(_host_ns, changes)) / self._view.steps),
         )
 
-    def _as_said(self, finding: Finding) -> Finding:
-        """Price a finding that says what it costs, but not what of the trace goes."""
-        bound = self._view.bound
-        cost = finding.host_ns * self._view.host_scale
-        if bound.by != "host":
-            cost = max(finding.gpu_ns, 0 if bound.by == "gpu" else cost)
-        cost = round(min(cost, self.step_ns))
-        return replace(finding, cost_ns=cost, least_ns=cost, most_ns=cost)
+    def of(self, finding: Finding) -> Finding:
+        """Return the finding with what its fix saves per step."""
+        if not finding.fixes:
+            return finding
+        changes = self._changes(finding)
+        saved = self._saved(changes, 1)
+        if saved[0] >= WORTH_FIXING * self.step_ns:
+            saved = self._saved(changes)
+        return replace(
+            finding,
+            saves_ns=saved[0],
+            saves_low_ns=min(saved),
+            saves_high_ns=max(saved),
+        )
+
+    def _with_old(self, finding: Finding) -> Finding:
+        """Return a finding that says times with the fix that removes as much."""
+        gpu_ns, host_ns, waits, given = finding.old or (
+            0.0,
+            0.0,
+            frozenset(),
+            None,
+        )
+        steps = self._view.steps
+        on_gpu = self._time_of(finding.kernels)
+        taken: Fix
+        if given is not None:
+            taken = Fix(spans=given, syncs=waits)
+        elif waits:
+            taken = Fix(syncs=waits)
+        else:
+            taken = Fix(ops=finding.ops, calls=finding.calls)
+        parts = _parts(self._view, taken)
+        length = int((parts["end"] - parts["start"]).sum())
+        return replace(
+            finding,
+            fixes=(
+                replace(
+                    taken,
+                    kernels=finding.kernels,
+                    kernel_share=min(1.0, gpu_ns * steps / on_gpu) if on_gpu else 0.0,
+                    host_share=min(1.0, host_ns * steps / length) if length else 0.0,
+                ),
+            ),
+            gpu_idle_ns=0 if on_gpu else round(gpu_ns),
+            host_ns=round(host_ns),
+        )
+
+    def _kernel_ns(self, change: Change) -> float:
+        return change.kernel_share * self._time_of(change.kernels)
+
+    def _time_of(self, kernels: Collection[int]) -> int:
+        return int(self._view.trace.kernels["dur"].gather(_ids(kernels)).sum())
 
     def together(self, findings: Sequence[Finding]) -> Iterator[Together]:
         """Yield what fixing the first, the first two, … of these leaves of a step."""
-        changes = [self._change(finding) for finding in findings]
-        counts = [*range(1, min(len(changes), _MOST_TOGETHER) + 1)]
-        if len(changes) > _MOST_TOGETHER:
-            counts.append(len(changes))
+        counts = [*range(1, min(len(findings), _MOST_TOGETHER) + 1)]
+        if len(findings) > _MOST_TOGETHER:
+            counts.append(len(findings))
         for count in counts:
-            yield self._left(changes[:count], last=count == len(changes))
+            yield self._left(findings[:count], last=count == len(findings))
 
-    def _left(self, changes: Sequence[Change], *, last: bool) -> Together:
-        """Return what changes leave of a step; the range only for all of them."""
+    def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:
+        """Return what fixes leave of a step; the range only for all of them."""
+        changes = [change for one in findings for change in self._changes(one)]
         run, scale = self._view.replay.run, self._scales[0]
         after = run(changes, scale).step_ns
         step = self.step_ns - max(0.0, self._before[0] - after)
@@ -112,10 +157,10 @@ class Worth:
         steps = [step, *(run(changes, other).step_ns for other in others)]
         by_gpu = run(changes, replace(scale, host=0)).step_ns if last else after
         return Together(
-            findings=len(changes),
+            findings=len(findings),
             step_ns=round(step),
-            least_ns=round(min(steps)),
-            most_ns=round(max(steps)),
+            step_low_ns=round(min(steps)),
+            step_high_ns=round(max(steps)),
             by="gpu" if by_gpu >= GPU_BOUND * after else "host",
         )
 
@@ -127,51 +172,48 @@ class Worth:
             for before, scale in zip(self._before, calibrate, strict=False)
         ]
 
-    def _change(self, finding: Finding) -> Change:
-        key = (finding.code, finding.place, finding.subject, finding.message)
-        if key not in self._changes:
-            self._changes[key] = self._changed(finding)
-        return self._changes[key]
+    def _changes(self, finding: Finding) -> list[Change]:
+        for fix in finding.fixes:
+            if fix not in self._known:
+                self._known[fix] = self._changed(fix)
+        return [self._known[fix] for fix in finding.fixes]
 
-    def _changed(self, finding: Finding) -> Change:
-        trace, steps = self._view.trace, self._view.steps
-        parts = _parts(self._view, finding)
-        length = int((parts["end"] - parts["start"]).sum())
-        on_gpu = int(trace.kernels["dur"].gather(_ids(finding.kernels)).sum())
-        host = min(1.0, finding.host_ns * steps / length) if length else 0.0
-        waits = finding.waits
-        if host >= _MOSTLY:
-            waits |= set(_calls_in(trace.runtime, parts))
+    def _changed(self, fix: Fix) -> Change:
+        parts = _parts(self._view, fix)
+        syncs = frozenset(fix.syncs)
+        if parts.height and fix.host_share >= _MOSTLY:
+            syncs |= set(_calls_in(self._view.trace.runtime, parts))
         return Change(
-            kernels=finding.kernels,
-            gpu=min(1.0, finding.gpu_ns * steps / on_gpu) if on_gpu else 0.0,
+            kernels=frozenset(fix.kernels),
+            kernel_share=fix.kernel_share,
             spans=parts,
-            host=host,
-            waits=waits,
+            host_share=fix.host_share,
+            syncs=syncs,
         )
 
 
-def _parts(view: View, finding: Finding) -> pl.DataFrame:
-    """Return when the host was at what the finding is about, each instant once."""
-    if finding.spans is not None:
-        found = finding.spans.select("start", "end")
-    elif finding.waits:
-        # Such an op stays; it only does not wait.
-        found = spans(view.trace.ops.clear())
+def _parts(view: View, fix: Fix) -> pl.DataFrame:
+    """Return when the host was at what the fix removes, each instant once."""
+    if fix.spans is not None:
+        found = fix.spans.select("start", "end")
     else:
         found = pl.concat(
             [
                 spans(table.select(pl.col("ts", "dur").gather(_ids(rows))))
                 for table, rows in (
-                    (view.trace.ops, finding.ops),
-                    (view.trace.runtime, finding.calls),
+                    (view.trace.ops, fix.ops),
+                    (view.trace.runtime, fix.calls),
                 )
             ]
         )
     return disjoint(found).filter(pl.col("end") > pl.col("start"))
 
 
-def _ids(rows: frozenset[int]) -> pl.Series:
+def _host_ns(change: Change) -> float:
+    return change.host_share * int((change.spans["end"] - change.spans["start"]).sum())
+
+
+def _ids(rows: Collection[int]) -> pl.Series:
     """Return ids, which are the rows of their table."""
     return pl.Series(list(rows), dtype=pl.UInt32)
 

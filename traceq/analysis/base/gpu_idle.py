@@ -1,4 +1,4 @@
-"""When the GPU had nothing to do."""
+"""When the GPU was busy, and when it had nothing to do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.graph.devices import busiest_device
+from traceq.intervals import spans
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -27,6 +28,11 @@ def idle_gaps(trace: Trace) -> pl.DataFrame:
         .select(start=pl.col("done").cum_max(), end=pl.col("ts").shift(-1))
         .filter(pl.col("end") > pl.col("start"))
     )
+
+
+def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return when the GPU was busy; of several GPUs, the one with the most work."""
+    return spans(busiest_device(kernels))
 
 
 def gap_at(idle: pl.DataFrame, times: pl.Series) -> pl.Series:

@@ -34,14 +34,14 @@ class Change:
 
     kernels: frozenset[int] = frozenset()
     """Work on the GPU that goes or gets faster."""
-    gpu: float = 0.0
+    kernel_share: float = 0.0
     """The share of its time that goes."""
     spans: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_SPANS))
     """When the host was at what goes or gets faster: ``start`` and ``end``."""
-    host: float = 0.0
+    host_share: float = 0.0
     """The share of that time that goes."""
-    waits: frozenset[int] = frozenset()
-    """Calls that do not wait any more."""
+    syncs: frozenset[int] = frozenset()
+    """Calls that do not block any more."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Replay:
     ) -> Result:
         """Go from wait to wait and from group to group, so many rounds."""
         launched, lengths = self._host_clock(changes, scale)
-        gone = frozenset[int]().union(*(change.waits for change in changes))
+        gone = frozenset[int]().union(*(change.syncs for change in changes))
         waits = [call not in gone for call in self.model.waits["id"].to_list()]
         time, reach = self._sums(changes, scale, launched)
         lanes = [*behind]
@@ -239,7 +239,7 @@ class Replay:
         self, changes: Sequence[Change], scale: TimeScale
     ) -> tuple[pl.Series, list[float]]:
         """Return the host's work since the last wait at each launch and each wait."""
-        changes = [one for one in changes if one.host and one.spans.height]
+        changes = [one for one in changes if one.host_share and one.spans.height]
         if not changes and scale in self._clocks:
             return self._clocks[scale]
         worked = self._worked(changes, scale)
@@ -263,7 +263,9 @@ class Replay:
     def _left_of_host(self, change: Change) -> pl.Series:
         """Return which part of each piece of the host's time a change leaves."""
         if change not in self._host_left:
-            self._host_left[change] = 1 - change.host * self._covered(change.spans)
+            self._host_left[change] = 1 - change.host_share * self._covered(
+                change.spans
+            )
         return self._host_left[change]
 
     def _covered(self, spans: pl.DataFrame) -> pl.Series:
@@ -274,7 +276,9 @@ class Replay:
         """Return which part of the time of each piece of work a change leaves."""
         if change not in self._work_left:
             mine = self.work["id"].is_in(list(change.kernels))
-            self._work_left[change] = 1 - mine.cast(pl.Float64) * min(1.0, change.gpu)
+            self._work_left[change] = 1 - mine.cast(pl.Float64) * min(
+                1.0, change.kernel_share
+            )
         return self._work_left[change]
 
     def _sums(
@@ -284,7 +288,7 @@ class Replay:
         work = self.work
         time = (work["gap"] + work["dur"]).cast(pl.Float64)
         for change in changes:
-            if change.gpu and change.kernels:
+            if change.kernel_share and change.kernels:
                 left = self._left_of_work(change)
                 # With the work that goes, the gap before it goes too.
                 less = (work["gap"] * (left > 0)) + work["dur"] * left

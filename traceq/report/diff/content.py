@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from traceq.diff.causes import Cause
     from traceq.diff.compare import Diff, Side
-    from traceq.diff.findings import Change, FindingChanges
+    from traceq.diff.findings import FindingChange, FindingChanges
     from traceq.diff.limits import Broken
     from traceq.diff.metrics import Metric
 
@@ -88,7 +88,7 @@ def _what_changed(diff: Diff) -> str:
             return f"no change: {time(before)} a step, before and after"
         text = f"{steps} a step ({_percent(after - before, before)})"
         spread = max(
-            side.step.most_ns - side.step.least_ns for side in (diff.before, diff.after)
+            side.step.high_ns - side.step.low_ns for side in (diff.before, diff.after)
         )
         if abs(after - before) <= _VARIES * diff.longest_ns:
             return f"no significant change: {text}"
@@ -187,9 +187,9 @@ def _spread(side: Side) -> str:
         return "measured"
     if step.count == 1:
         return "one step"
-    if step.least_ns == step.most_ns:
+    if step.low_ns == step.high_ns:
         return f"{step.count} steps"
-    return f"{time(step.least_ns)} to {time(step.most_ns)}"
+    return f"{time(step.low_ns)} to {time(step.high_ns)}"
 
 
 def _bound(side: Side) -> str:
@@ -244,7 +244,7 @@ def only(calls: Sequence[tuple[str, float]]) -> str:
     )
 
 
-def finding_line(change: Change) -> str:
+def finding_line(change: FindingChange) -> str:
     """Return what became of one finding."""
     finding = change.finding
     cost = _finding_cost(change)
@@ -253,15 +253,15 @@ def finding_line(change: Change) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _finding_cost(change: Change) -> str:
+def _finding_cost(change: FindingChange) -> str:
     costs = []
     for one in (change.before, change.after):
         if one is None:
             continue
         if one.cost_bytes:
             costs.append(size(one.cost_bytes))
-        elif one.cost_ns:
-            costs.append(f"{time(one.cost_ns)}/step")
+        elif one.saves_ns:
+            costs.append(f"{time(one.saves_ns)}/step")
     return " -> ".join(dict.fromkeys(costs))
 
 

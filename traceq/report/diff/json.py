@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from traceq.diff.causes import Cause, Used
     from traceq.diff.compare import Diff, Side
-    from traceq.diff.findings import Change
+    from traceq.diff.findings import FindingChange
     from traceq.diff.limits import Broken
 
 VERSION = 1
@@ -95,7 +95,7 @@ def _used(used: Used) -> dict[str, Any]:
     }
 
 
-def change_data(change: Change) -> dict[str, Any]:
+def change_data(change: FindingChange) -> dict[str, Any]:
     """Return what became of one finding, for programs."""
     return {
         "state": change.state,

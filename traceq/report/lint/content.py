@@ -7,16 +7,16 @@ from pathlib import PurePath
 from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
-from traceq.finding import Severity
+from traceq.finding import Evidence, Severity
 from traceq.report import bottleneck as bottleneck_words
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable, short_kernel
-from traceq.units import share, size, time
+from traceq.units import amount, share, size, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.finding import Evidence, Finding
+    from traceq.finding import Finding
     from traceq.lint.engine import Outcome, Report
 
 _PAIR = 2
@@ -94,15 +94,15 @@ def _time_cost(finding: Finding, outcome: Outcome) -> str:
         return ""
     step = outcome.step_ns
     held = f"{time(max(finding.gpu_ns, finding.host_ns))} a step"
-    if finding.cost_ns < _NOTHING * step:
+    if finding.saves_ns < _NOTHING * step:
         by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
         return (
             f"{by} {held}, but a fix saves nothing: the step waits for something else"
         )
-    text = f"saves {time(finding.cost_ns)}/step ({share(finding.cost_ns, step)})"
-    if finding.most_ns - finding.least_ns > _VAGUE * finding.cost_ns:
-        least = time(finding.least_ns) if finding.least_ns else "nothing"
-        text += f", {least} to {time(finding.most_ns)}"
+    text = f"saves {time(finding.saves_ns)}/step ({share(finding.saves_ns, step)})"
+    if finding.saves_high_ns - finding.saves_low_ns > _VAGUE * finding.saves_ns:
+        least = time(finding.saves_low_ns) if finding.saves_low_ns else "nothing"
+        text += f", {least} to {time(finding.saves_high_ns)}"
     return text
 
 
@@ -113,8 +113,12 @@ def together(outcome: Outcome) -> str:
         return ""
     last = found[-1]
     by = "the GPU" if last.by == "gpu" else "the host"
-    vague = last.most_ns - last.least_ns > _VAGUE * (outcome.step_ns - last.step_ns)
-    between = f" ({time(last.least_ns)} to {time(last.most_ns)})" if vague else ""
+    vague = last.step_high_ns - last.step_low_ns > _VAGUE * (
+        outcome.step_ns - last.step_ns
+    )
+    between = (
+        f" ({time(last.step_low_ns)} to {time(last.step_high_ns)})" if vague else ""
+    )
     if len(found) == 1:
         return (
             f"With this fixed, a step takes about {time(last.step_ns)}{between} instead"
@@ -140,11 +144,17 @@ def place(finding: Finding) -> str:
 
 
 def evidence(entry: Evidence) -> str:
-    """Return one line of what a finding was seen by."""
-    if entry.what == "kernel":
-        name, times, rest = entry.text.partition(" ×")
-        return short_kernel(name) + times + printable(rest)
-    return printable(entry.text)
+    """Return one line of what a finding was seen by: name, number, note, count.
+
+    >>> evidence(Evidence("kernel", "void gemm(int)", count=4))
+    'gemm ×4'
+    >>> evidence(Evidence("waits", value=1500, unit="ns", note="each"))
+    '1.50 µs each'
+    """
+    name = short_kernel(entry.name) if entry.label == "kernel" else entry.name
+    number = "" if entry.value is None else amount(entry.value, entry.unit)
+    often = "" if entry.count is None else f"×{entry.count:.3g}"
+    return printable(" ".join(filter(None, (name, number, entry.note, often))))
 
 
 def skipped(outcome: Outcome) -> list[tuple[str, str]]:
@@ -188,11 +198,10 @@ def verdict(outcome: Outcome) -> str:
             text = f"{_counted(minor, 'finding')}, none worth a fix"
         return f"{text}; {looked}"
     text = _counted(len(serious), "finding")
-    worst = max(serious, key=lambda one: one.cost_ns)
-    if outcome.bound and worst.cost_ns:
-        text += (
-            f", the worst costs {time(worst.cost_ns)} of {time(outcome.step_ns)} a step"
-        )
+    worst = max(serious, key=lambda one: one.saves_ns)
+    if outcome.bound and worst.saves_ns:
+        step = time(outcome.step_ns)
+        text += f", the worst costs {time(worst.saves_ns)} of {step} a step"
     largest = max(serious, key=lambda one: one.cost_bytes)
     if outcome.memory and largest.cost_bytes:
         text += (

@@ -78,7 +78,7 @@ def _block(
     yield from _wrapped(printable(finding.message), width, indent=2)
     lines = [("at", words.place(finding))]
     lines += [
-        (printable(entry.what), words.evidence(entry)) for entry in finding.evidence
+        (printable(entry.label), words.evidence(entry)) for entry in finding.evidence
     ]
     lines += [("instead", printable(finding.advice))]
     known = [(label, text) for label, text in lines if text]

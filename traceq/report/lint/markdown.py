@@ -66,7 +66,7 @@ def _details(finding: Finding) -> Iterator[str]:
     yield f"<details><summary>{finding.code} {finding.name}</summary>"
     yield ""
     for entry in finding.evidence:
-        yield f"- {escaped(printable(entry.what))}: {escaped(words.evidence(entry))}"
+        yield f"- {escaped(printable(entry.label))}: {escaped(words.evidence(entry))}"
     if finding.advice:
         yield f"- **instead**: {escaped(printable(finding.advice))}"
     yield ""

@@ -84,7 +84,7 @@ def _result(finding: Finding, outcome: Outcome, codes: list[str]) -> dict[str, A
         "locations": [_location(finding, outcome)],
         "partialFingerprints": {"traceq/v1": finding.fingerprint},
         "properties": {
-            "costNanosecondsPerStep": finding.cost_ns,
+            "costNanosecondsPerStep": finding.saves_ns,
             "costBytes": finding.cost_bytes,
             "trace": as_unicode(outcome.name),
         },
