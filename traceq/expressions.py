@@ -1,0 +1,60 @@
+"""Expressions and joins that most pipelines need, under one short name each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Condition = TypeVar("Condition", pl.Expr, pl.Series)
+
+END = pl.col("ts") + pl.col("dur")
+"""When an event ends."""
+
+
+def text(column: str) -> pl.Expr:
+    """Return a column of categories, as names are, as text."""
+    return pl.col(column).cast(pl.String)
+
+
+def known(condition: Condition) -> Condition:
+    """Return a condition that does not hold where it is unknown.
+
+    >>> known(pl.Series([True, None, False])).to_list()
+    [True, False, False]
+    """
+    return condition.fill_null(value=False)
+
+
+def asof(  # noqa: PLR0913 - those of join_asof that are used
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    left_on: str,
+    right_on: str,
+    *,
+    by: str | Sequence[str] | None = None,
+    strategy: Literal["backward", "forward"] = "backward",
+    suffix: str = "_right",
+) -> pl.DataFrame:
+    """Join each row with the last one at or before it, or the first one at or after.
+
+    The rows come back in the order of ``left_on``, those of one moment in their own.
+
+    >>> calls = pl.DataFrame({"ts": [5, 1]})
+    >>> marks = pl.DataFrame({"at": [4, 2], "mark": ["b", "a"]})
+    >>> asof(calls, marks, "ts", "at")["mark"].to_list()
+    [None, 'b']
+    """
+    return left.sort(left_on, maintain_order=True).join_asof(
+        right.sort(right_on, maintain_order=True),
+        left_on=left_on,
+        right_on=right_on,
+        by=None if by is None else [by] if isinstance(by, str) else list(by),
+        strategy=strategy,
+        suffix=suffix,
+        # Polars cannot check it where there is a ``by``, and warns; both were sorted.
+        check_sortedness=False,
+    )
