@@ -16,6 +16,7 @@ from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import in_steps
 from traceq.diff.attribution import SPECIAL, busy_time, idle_time, wait_calls
 from traceq.graph.nesting import nearest
+from traceq.model.dtypes import SHORT
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -30,14 +31,6 @@ waits, how many calls of the op, kernels, launches and waits."""
 
 _RAW = ("phase", "module", "file", "function", "line", "root", "inputs", "role")
 _KERNEL = ("name", "kind", "dtype")
-_SHORT = {
-    "float": "fp32",
-    "double": "fp64",
-    "c10::BFloat16": "bf16",
-    "c10::Half": "fp16",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
-}
 _INSTANCE = r"_\d+(/|$)"
 _NODE = r"^autograd::engine::evaluate_function: "
 _OVERLOAD = r"^(aten::\w+)\.\w+$"
@@ -198,7 +191,7 @@ def _input_types(trace: Trace) -> pl.DataFrame:
     """Return for each set of inputs the first number format, and if it is a cast."""
     types = trace.inputs["types"]
     floats = types.list.eval(
-        pl.element().replace_strict(_SHORT, default=None, return_dtype=pl.String)
+        pl.element().replace_strict(SHORT, default=None, return_dtype=pl.String)
     )
     first, second = (
         floats.list.get(0, null_on_oob=True),

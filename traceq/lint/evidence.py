@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.finding import Evidence
+from traceq.model.dtypes import dtype_name as dtype
 from traceq.words import counted, shape
 
 if TYPE_CHECKING:
@@ -14,14 +15,7 @@ if TYPE_CHECKING:
 
     from traceq.lint.view import View
 
-_TYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::BFloat16": "bfloat16",
-    "c10::Half": "float16",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e5m2": "float8_e5m2",
-}
+__all__ = ["attention_lines", "dtype", "kernel_lines", "module_line"]
 
 
 def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
@@ -60,12 +54,3 @@ def attention_lines(call: Mapping[str, Any]) -> list[Evidence]:
         Evidence("shapes", ", ".join(f"{part} {shape(call[part])}" for part in parts)),
         Evidence("dtype", ", ".join(types)),
     ]
-
-
-def dtype(recorded: str | None) -> str:
-    """Write a type as a program does.
-
-    >>> dtype("c10::BFloat16"), dtype("float")
-    ('bfloat16', 'float32')
-    """
-    return _TYPES.get(recorded or "", recorded or "")

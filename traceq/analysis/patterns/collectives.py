@@ -9,6 +9,7 @@ import polars as pl
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import nearest
 from traceq.intervals import disjoint, overlap, spans
+from traceq.model.dtypes import SHORT_SIZES
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 # Every kernel takes this long to start and to agree with the others.
 _LATENCY = 100_000
 # Where nothing is computed on the way, NCCL calls everything int8: that is no type.
-_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 _UNKNOWN_BYTES = 4
 _OP = r"^c10d::_*(\w+?)_*$"
 _KERNEL = r"(?:nccl|rccl)(?:Dev)?Kernel_([A-Za-z]+)"
@@ -90,7 +90,7 @@ def _described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     around = nearest(trace.ops["parent"], found).gather(kernels["op"])
     op_name = trace.ops["name"].gather(around).cast(pl.String)
     by_op, by_name = op_name.str.extract(_OP), kernels["name"].cast(pl.String)
-    width = pl.col("dtype").cast(pl.String).replace_strict(_BYTES, default=None)
+    width = pl.col("dtype").cast(pl.String).replace_strict(SHORT_SIZES, default=None)
     return kernels.with_columns(
         op_name=op_name,
         collective=pl.coalesce(

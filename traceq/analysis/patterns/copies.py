@@ -14,6 +14,7 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named
 from traceq.graph.nesting import nearest
+from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -40,11 +41,6 @@ _OVERLOAD = r"\.\w+$"
 
 _TRANSFER = r"HtoD|DtoH|HostToDevice|DeviceToHost"
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
-HALF = ("c10::Half", "c10::BFloat16")
-FLOAT = "float"
-
-_FLOATS = (*HALF, FLOAT, "double", "c10::Float8_e4m3fn", "c10::Float8_e5m2")
-
 PARTS = (
     "optimizer",
     "pageable",
@@ -92,7 +88,7 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     source = pl.coalesce("origin", "request")
     to_loss = pl.col("caller").str.contains(_LOSS) | (
-        (pl.col("src").is_in(HALF) & (pl.col("dst") == FLOAT) & pl.col("own"))
+        (pl.col("src").is_in(HALF) & (pl.col("dst") == FLOAT32) & pl.col("own"))
         & pl.col("dims").list.last().is_in(losses)
     )
     lossy = moved.filter(pl.col("cast") & to_loss)["request"].implode()
@@ -184,7 +180,7 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         .join(own, on="inputs", how="left", maintain_order="left")
         .join(around, on="inputs_around", how="left", maintain_order="left")
     )
-    typed = pl.col("src").is_in(_FLOATS) & pl.col("dst").is_in(_FLOATS)
+    typed = pl.col("src").is_in(FLOATING) & pl.col("dst").is_in(FLOATING)
     # Without types, what remains is that a cast is computed and a plain copy is not.
     untyped = pl.col("asked").is_in(_CASTING) & (pl.col("activity") == "kernel")
     return found.with_columns(
@@ -208,7 +204,7 @@ def elements() -> pl.Expr:
 def _is_weight() -> pl.Expr:
     return (
         pl.col("cast")
-        & (pl.col("src") == FLOAT)
+        & (pl.col("src") == FLOAT32)
         & pl.col("dst").is_in(HALF)
         & pl.col("caller").str.contains(_WEIGHTED)
         & ((pl.col("dims") == pl.col("second")) | (pl.col("dims") == pl.col("third")))

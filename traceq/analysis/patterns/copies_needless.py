@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named
-from traceq.analysis.patterns.copies import FLOAT, HALF, elements, nth
+from traceq.analysis.patterns.copies import elements, nth
+from traceq.model.dtypes import FLOAT32, HALF
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -81,7 +82,7 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 
 def _exact(trace: Trace) -> pl.DataFrame:
     """Return where how many elements go into sums and powers in 32 bits."""
-    in_float = trace.inputs.filter(nth("types", 0) == FLOAT)
+    in_float = trace.inputs.filter(nth("types", 0) == FLOAT32)
     sizes = in_float.select(inputs="id", numel=elements())
     exact = trace.ops.filter(named(trace.ops, _EXACT))
     return exact.join(sizes, on="inputs").select(*_PLACE, "numel").unique()
@@ -94,8 +95,8 @@ def _combining(trace: Trace) -> pl.DataFrame:
     shape may well have been cast itself.
     """
     both = trace.inputs.filter(
-        nth("types", 0) == FLOAT,
-        nth("types", 1) == FLOAT,
+        nth("types", 0) == FLOAT32,
+        nth("types", 1) == FLOAT32,
         nth("dims", 1).list.len() > 0,
         nth("dims", 0) != nth("dims", 1),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time.flops import op_flops
+from traceq.model.dtypes import FLOAT32, SHORT
 from traceq.model.gpu_peaks import peak_of
 
 if TYPE_CHECKING:
@@ -19,15 +20,6 @@ _COUNTED_KINDS = ("gemm", "conv", "attention")
 # Without shapes for this much of their time, a rate would be made up.
 _ENOUGH = 0.9
 _NANOSECONDS = 1e9
-
-_DTYPE_OF_TYPE = {
-    "c10::BFloat16": "bf16",
-    "c10::Half": "fp16",
-    "float": "fp32",
-    "double": "fp64",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
-}
 
 
 @dataclass(frozen=True)
@@ -80,9 +72,9 @@ def _with_formats(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
         kernel_dtype=pl.col("dtype").cast(pl.String).first()
     )
     return flops.join(formats, on="op", how="left").with_columns(
-        dtype=pl.when((pl.col("type") == "float") & (pl.col("kernel_dtype") == "tf32"))
+        dtype=pl.when((pl.col("type") == FLOAT32) & (pl.col("kernel_dtype") == "tf32"))
         .then(pl.lit("tf32"))
-        .otherwise(pl.col("type").replace_strict(_DTYPE_OF_TYPE, default=None))
+        .otherwise(pl.col("type").replace_strict(SHORT, default=None))
     )
 
 

@@ -1,0 +1,67 @@
+"""Dtypes: as the profiler records them, as programs write them, as kernels are named.
+
+>>> dtype_name("c10::BFloat16"), SHORT["c10::BFloat16"], SIZES["c10::BFloat16"]
+('bfloat16', 'bf16', 2)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Dtype(NamedTuple):
+    """One dtype under its three names."""
+
+    recorded: str
+    """As the profiler records it: C++."""
+    name: str
+    """As a program writes it, after ``torch.``."""
+    short: str
+    """As kernels and peaks of GPUs are listed; both 8-bit ones are fp8."""
+    size: int
+    """Bytes of an element."""
+
+
+_FLOATS = (
+    Dtype("double", "float64", "fp64", 8),
+    Dtype("float", "float32", "fp32", 4),
+    Dtype("c10::BFloat16", "bfloat16", "bf16", 2),
+    Dtype("c10::Half", "float16", "fp16", 2),
+    Dtype("c10::Float8_e4m3fn", "float8_e4m3fn", "fp8", 1),
+    Dtype("c10::Float8_e5m2", "float8_e5m2", "fp8", 1),
+)
+_INTEGERS = (
+    Dtype("long int", "int64", "int64", 8),
+    Dtype("int", "int32", "int32", 4),
+    Dtype("short int", "int16", "int16", 2),
+    Dtype("signed char", "int8", "int8", 1),
+    Dtype("unsigned char", "uint8", "uint8", 1),
+    Dtype("bool", "bool", "bool", 1),
+)
+
+FLOATING = tuple(one.recorded for one in _FLOATS)
+"""The floating-point ones, as recorded, widest first."""
+FLOAT32 = "float"
+BFLOAT16 = "c10::BFloat16"
+HALF = tuple(one.recorded for one in _FLOATS if one.size == 2)  # noqa: PLR2004 - bytes
+"""The 16-bit ones, as recorded."""
+SHORT_HALF = tuple(one.short for one in _FLOATS if one.recorded in HALF)
+"""The 16-bit ones, by their short names."""
+
+SHORT = {one.recorded: one.short for one in _FLOATS}
+"""Short names of floating-point dtypes, by the recorded ones."""
+SIZES = {one.recorded: one.size for one in _FLOATS}
+"""Bytes of a floating-point element, by the recorded name."""
+SHORT_SIZES = {one.short: one.size for one in _FLOATS} | {"tf32": 4}
+"""Bytes of an element, by the short name; TF32 is stored as float32."""
+
+_NAMES = {one.recorded: one.name for one in (*_FLOATS, *_INTEGERS)}
+
+
+def dtype_name(recorded: str | None) -> str:
+    """Return a recorded dtype as a program writes it.
+
+    >>> dtype_name("float"), dtype_name("long int"), dtype_name("Scalar")
+    ('float32', 'int64', 'Scalar')
+    """
+    return _NAMES.get(recorded or "", recorded or "")
