@@ -467,7 +467,7 @@ def test_compilation_is_told_from_running_what_was_compiled(
     "name", ["CUDAGraphNode.record (dynamo_timed)", "cudagraphify.get_container"]
 )
 def test_recording_a_graph_has_a_marker(name: str) -> None:
-    assert pl.Series([name]).str.contains(names.GRAPH_RECORDING).item()
+    assert pl.Series([name]).str.contains(names.GRAPH_CAPTURE).item()
 
 
 @pytest.mark.parametrize(

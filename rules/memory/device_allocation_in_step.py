@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import busy_spans
-from traceq.analysis.patterns.driver_allocations import (
-    DEVICE_GIVES,
-    DEVICE_TAKES,
-    calls_named,
-    growth,
-)
+from traceq.analysis.patterns.driver_allocations import calls_named, growth
 from traceq.intervals import disjoint, overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
+from traceq.model.names import DEVICE_ALLOC, DEVICE_FREE
 from traceq.words import listed, size, time, times
 
 if TYPE_CHECKING:
@@ -93,7 +89,7 @@ class DeviceAllocationInStep(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Make one finding of all calls: which op runs short of memory is chance."""
-        calls = calls_named(view.trace, view.runtime, DEVICE_TAKES, DEVICE_GIVES)
+        calls = calls_named(view.trace, view.runtime, DEVICE_ALLOC, DEVICE_FREE)
         if 2 * calls["step"].n_unique() <= view.steps:
             return
         parts = disjoint(spans(calls))

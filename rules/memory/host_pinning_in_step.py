@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import busy_spans
-from traceq.analysis.patterns.driver_allocations import PINS, UNPINS, calls_named
+from traceq.analysis.patterns.driver_allocations import calls_named
 from traceq.intervals import disjoint, overlap, spans
 from traceq.lint import Bad, Good, Need, Rule, Severity, View
+from traceq.model.names import HOST_PIN, HOST_UNPIN
 from traceq.words import listed, time, times
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class HostPinningInStep(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by op and line, without those that happen now and then."""
-        calls = calls_named(view.trace, view.runtime, PINS, UNPINS)
+        calls = calls_named(view.trace, view.runtime, HOST_PIN, HOST_UNPIN)
         groups = calls.partition_by("op_name", "file", "line", "function")
         for group in groups:
             if 2 * group["step"].n_unique() > view.steps:

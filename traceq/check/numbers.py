@@ -12,6 +12,7 @@ from traceq.analysis.patterns.compilation import compilations, recordings
 from traceq.analysis.time.launches import launches_outside_captures
 from traceq.lint.snapshot_view import highest, snapshot_views
 from traceq.lint.view import View
+from traceq.model.names import BEGIN_CAPTURE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +73,7 @@ def numbers(recording: Recording) -> Numbers:
 def _captures(view: View) -> int:
     """Count the CUDA graphs that were set up or recorded, by hand or not."""
     found = recordings(view.trace, view.steady)
-    begun = pl.col("name").cast(pl.String).str.contains("BeginCapture")
+    begun = pl.col("name").cast(pl.String).str.contains(BEGIN_CAPTURE)
     by_hand = view.runtime.filter(begun, pl.col("op").is_null()).height
     made = pl.max_horizontal(pl.col("set_up"), pl.col("recorded")).sum()
     return int(found.select(made).item()) + by_hand

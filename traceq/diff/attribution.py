@@ -14,7 +14,7 @@ import polars as pl
 from traceq.analysis.patterns.compilation import recordings
 from traceq.graph.devices import busiest_device
 from traceq.intervals import disjoint, overlap, spans
-from traceq.model.names import DATA_REGION, GRAPH_RECORDING
+from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +117,7 @@ def _special_spans(
     call = pl.col("call")
     captures = trace.runtime.filter(call == "capture")
     names = trace.ops["name"].unique().cast(pl.String)
-    if captures.height or names.str.contains(GRAPH_RECORDING).any():
+    if captures.height or names.str.contains(GRAPH_CAPTURE).any():
         # All of a run of compiled code that sets up a graph is slower for it.
         captures = pl.concat([spans(captures), spans(recordings(trace, steady))])
     else:

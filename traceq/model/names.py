@@ -1,8 +1,9 @@
-"""The only place that reads meaning into names: of kernels, calls, regions, files.
+"""What names mean: of kernels, runtime calls, regions, files.
 
-Every list is tried from the top, the first pattern that fits decides. Patterns are
-in the syntax of Rust's regex crate, which Polars uses, and are matched against the
-distinct names of a trace, not against its events.
+Every list is tried from the top, and the first pattern that matches decides. Patterns
+are in the syntax of Rust's regex crate, which Polars uses, and are matched against the
+distinct names of a trace, not against its events. A pattern that two modules need
+stands here.
 """
 
 from __future__ import annotations
@@ -40,10 +41,31 @@ _COMPILING = (
     r"\(dynamo_timed\)$|^dynamo$|^entire_(frame|backward)_compile$|^backend_compile$"
     r"|^inductor_compile$|^async_compile\.wait$|^CachingAutotuner\.benchmark_all_configs$"
 )
-# Timed by the same means, but it is recording what was compiled before.
-# Copies that return only when they are done.
+# Timed by the same means, but it captures a CUDA graph of what was compiled before.
+GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
+
+# Work of the GPU that copies between it and the host. CUPTI also says which memory:
+# "Memcpy HtoD (Pageable -> Device)"; roctracer does not: "CopyHostToDevice".
+HTOD = r"HtoD|HostToDevice"
+DTOH = r"DtoH|DeviceToHost"
+TRANSFER = rf"{HTOD}|{DTOH}"
+PAGEABLE = r"Pageable"
+PINNED = r"Pinned"
+
+# Runtime calls. Copies that return only when they are done:
 BLOCKING_COPY = r"^cudaMemcpy$|^hipMemcpy(WithStream|DtoH)?$"
-GRAPH_RECORDING = r"^(CUDAGraphNode\.record|cudagraphify)"
+# Frees that return only when the GPU is done with all its work:
+BLOCKING_FREE = r"^(cuda|hip)Free(Host)?$|^cuMemUnmap$"
+# GPU memory that the driver hands out and takes back. What is ordered on a stream, as
+# cudaMallocAsync, blocks nobody and is not here.
+DEVICE_ALLOC = r"^(cuda|hip)Malloc(Managed)?$|^cuMem(Create|Map|SetAccess)"
+DEVICE_FREE = r"^(cuda|hip)Free$|^cuMem(Unmap|Release)"
+# Host memory that is pinned and unpinned:
+HOST_PIN = r"^(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister)"
+HOST_UNPIN = r"^(cuda|hip)(FreeHost|HostFree|HostUnregister)"
+# The capture of a CUDA graph:
+BEGIN_CAPTURE = r"BeginCapture"
+END_CAPTURE = r"EndCapture"
 
 _KIND = (
     ("communication", r"(?i)nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter"),
@@ -86,7 +108,7 @@ _KIND = (
     ),
     (
         "gemm",
-        # Not FBGEMM, which is a library of embeddings and of number formats.
+        # Not FBGEMM, which is a library of embeddings and quantised dtypes.
         r"(?i)(^b?|[^b]|[^f]b)gemm|nvjet|^Cijk_|gemv|split_?K_?reduce|reduce_?SplitK|cublas|\bdot_kernel|fused_moe|marlin"
         r"|triton_tem_fused_\w*mm|epilogue::impl|_scaled_mm|\bmatmul",
     ),
@@ -124,9 +146,9 @@ _DTYPE = (
     ("fp64", r"f64f64|(\b|_)dgemm|d884|_f64_|^Cijk_\w+_DB_"),
     ("fp32", r"sgemm|scudnn|f32f32|_f32_|^Cijk_\w+_SB_"),
 )
-# cuDNN writes f16 for both formats of 16 bits into the names of its attention.
+# cuDNN writes f16 for fp16 and bf16 alike into the names of its attention kernels.
 _NO_DTYPE = r"_sdpa_sm\d+_|^void cudnn::fusion::"
-# Types of arguments that are no data: defaults, and the scalars of foreach ops.
+# Types of arguments that are not data: defaults, and the scalars of foreach ops.
 _NO_DATA = r"optional<double>|TensorListScalarListMetadata<\w+|, double"
 _CPP_TYPE = r"(BFloat16|bfloat16|Half\b|half\b|\bdouble\b|(?:\b|_)float\b)"
 _DTYPE_OF_CPP_TYPE = {
@@ -227,7 +249,7 @@ def _first_match(column: pl.Expr, patterns: tuple[tuple[str, str], ...]) -> pl.E
 
 
 def describe_kernels(names: pl.Series) -> pl.DataFrame:
-    """Say of each kernel name its kind, number format and library."""
+    """Return the kind, dtype and library of each kernel name."""
     name = pl.col("name")
     copy, memset = name.str.starts_with("Memcpy"), name.str.starts_with("Memset")
     copy |= name.str.starts_with("Copy")
@@ -253,13 +275,13 @@ def describe_kernels(names: pl.Series) -> pl.DataFrame:
 
 
 def describe_calls(names: pl.Series) -> pl.DataFrame:
-    """Say of each runtime function what it does."""
+    """Return what each runtime function does."""
     call = _first_match(pl.col("name"), _CALL).fill_null("other")
     return names.to_frame("name").select("name", call=call.cast(pl.Enum(schema.CALLS)))
 
 
 def describe_regions(names: pl.Series) -> pl.DataFrame:
-    """Say of each annotation which step it opens and which phase it stands for."""
+    """Return which step each annotation opens, and which phase it stands for."""
     name = pl.col("name")
     return names.to_frame("name").select(
         name,
@@ -267,22 +289,22 @@ def describe_regions(names: pl.Series) -> pl.DataFrame:
         phase=pl.when(~name.str.contains(_BOTH_PASSES))
         .then(_first_match(name, _PHASE_OF_REGION))
         .cast(pl.Enum(schema.PHASES)),
-        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_RECORDING),
+        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_CAPTURE),
     )
 
 
 def describe_ops(names: pl.Series) -> pl.DataFrame:
-    """Say of each op whether it is autograd's, or a compilation."""
+    """Return for each op whether it is autograd's, and whether it compiles."""
     name = pl.col("name")
     return names.to_frame("name").select(
         name,
         backward=name.str.contains(_BACKWARD_OP),
-        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_RECORDING),
+        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_CAPTURE),
     )
 
 
 def describe_frames(names: pl.Series) -> pl.DataFrame:
-    """Say of each Python call its place in the source, and whose code it is."""
+    """Return where in the source each Python call is, and whose code it is."""
     return (
         names.to_frame("name")
         .with_columns(pl.col("name").str.extract_groups(_FRAME).alias("frame"))
@@ -299,5 +321,5 @@ def describe_frames(names: pl.Series) -> pl.DataFrame:
 
 
 def is_users(file: pl.Expr) -> pl.Expr:
-    """Say of each source file whether it is the user's own, and no library's."""
+    """Return for each source file whether it is the user's own, not a library's."""
     return (~file.str.contains(_LIBRARY_FILE)).fill_null(value=False)

@@ -13,6 +13,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
+from traceq.model.names import BEGIN_CAPTURE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -163,7 +164,7 @@ def _once(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
 
 
 def _captures(trace: Trace) -> pl.DataFrame:
-    begun = pl.col("name").cast(pl.String).str.contains("BeginCapture")
+    begun = pl.col("name").cast(pl.String).str.contains(BEGIN_CAPTURE)
     return trace.runtime.filter(begun, pl.col("op").is_not_null()).select(
         id="op", captured=pl.lit(value=True)
     )

@@ -15,6 +15,7 @@ import polars as pl
 from traceq.analysis.base.ownership import named
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
+from traceq.model.names import PAGEABLE, TRANSFER
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -39,7 +40,6 @@ _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
 _OVERLOAD = r"\.\w+$"
 
-_TRANSFER = r"HtoD|DtoH|HostToDevice|DeviceToHost"
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
 PARTS = (
     "optimizer",
@@ -97,9 +97,9 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     part = (
         pl.when(pl.col("phase") == "optimizer")
         .then(pl.lit("optimizer"))
-        .when(name.str.contains("Pageable"))
+        .when(name.str.contains(PAGEABLE))
         .then(pl.lit("pageable"))
-        .when(name.str.contains(_TRANSFER))
+        .when(name.str.contains(TRANSFER))
         .then(pl.lit("transfer"))
         .when(name.str.contains(_CONV_LAYOUT))
         .then(pl.lit("conv layout"))

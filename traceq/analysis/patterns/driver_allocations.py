@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.graph.nesting import nearest
-from traceq.model.names import GRAPH_RECORDING
+from traceq.model.names import GRAPH_CAPTURE
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
-
-# What is ordered on a stream, as cudaMallocAsync, blocks nobody.
-DEVICE_TAKES = r"^(cuda|hip)Malloc(Managed)?$|^cuMem(Create|Map|SetAccess)"
-DEVICE_GIVES = r"^(cuda|hip)Free$|^cuMem(Unmap|Release)"
-PINS = r"^(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister)"
-UNPINS = r"^(cuda|hip)(FreeHost|HostFree|HostUnregister)"
 
 _CPU = 0
 
@@ -40,7 +34,7 @@ def calls_named(
     if not calls.height:
         return calls
     names = trace.ops["name"].unique()
-    recording = names.filter(names.cast(pl.String).str.contains(GRAPH_RECORDING))
+    recording = names.filter(names.cast(pl.String).str.contains(GRAPH_CAPTURE))
     once = trace.ops["compiling"] | trace.ops["name"].is_in(recording.implode())
     around = nearest(trace.ops["parent"], once.fill_null(value=False))
     return calls.filter(around.gather(calls["op"]).is_null())

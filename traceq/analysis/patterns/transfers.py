@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.model.names import HTOD, PINNED
+
 if TYPE_CHECKING:
     from traceq.analysis.base.device import Gpu
 
@@ -20,7 +22,7 @@ _LONG_BYTES = 1 << 20
 
 def direction() -> pl.Expr:
     """Return which way a transfer goes."""
-    to_gpu = pl.col("name").cast(pl.String).str.contains("HtoD|HostToDevice")
+    to_gpu = pl.col("name").cast(pl.String).str.contains(HTOD)
     return pl.when(to_gpu).then(pl.lit(TO_GPU)).otherwise(pl.lit(TO_HOST))
 
 
@@ -30,7 +32,7 @@ def pinned_rate(moved: pl.DataFrame, gpu: Gpu, way: str) -> float:
     It is what pinned copies of the trace do reach, or what is usual for the GPU.
     """
     measured = moved.filter(
-        pl.col("name").cast(pl.String).str.contains("Pinned"),
+        pl.col("name").cast(pl.String).str.contains(PINNED),
         direction() == way,
         pl.col("bytes") >= _LONG_BYTES,
         pl.col("dur") > 0,

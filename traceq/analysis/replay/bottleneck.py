@@ -13,6 +13,7 @@ import polars as pl
 
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
 from traceq.intervals import disjoint
+from traceq.model.names import TRANSFER
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay, TimeScale
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 # What the GPU does, by the kinds of its kernels; a copy to or from the host is its own.
 _COMPUTING = ("gemm", "attention", "conv")
-_TRANSFER = r"HtoD|DtoH|CopyHostToDevice|CopyDeviceToHost"
 COMPUTING = "computing"
 MOVING = "moving memory"
 COMMUNICATING = "communicating"
@@ -96,7 +96,7 @@ def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     kernels = trace.kernels.select("kind", "name")
     kind, name = (kernels[column].gather(work["id"]) for column in kernels.columns)
     what = (
-        pl.when(name.cast(pl.String).str.contains(_TRANSFER))
+        pl.when(name.cast(pl.String).str.contains(TRANSFER))
         .then(pl.lit(COPYING))
         .when(kind == "communication")
         .then(pl.lit(COMMUNICATING))

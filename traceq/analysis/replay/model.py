@@ -16,14 +16,12 @@ import polars as pl
 
 from traceq.analysis.base.steady import in_steps
 from traceq.intervals import spans
-from traceq.model.names import BLOCKING_COPY
+from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, PAGEABLE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
-_PAGEABLE = r"Pageable"
-_FREEING = r"^(cuda|hip)Free(Host)?$|^cuMemUnmap$"
 # What a call takes the host, and what recording it adds: of Python, of an operator
 # (more where its stack is taken too), of the runtime. Found in programs that wait for
 # the host, by what their steps take and took while recorded, on torch 2.11.
@@ -168,7 +166,7 @@ def _waits(trace: Trace, steady: SteadySteps, work: pl.DataFrame) -> pl.DataFram
         "id", "name", "call", start="ts", end=pl.col("ts") + pl.col("dur")
     )
     pageable = (
-        trace.kernels.filter(pl.col("name").cast(pl.String).str.contains(_PAGEABLE))
+        trace.kernels.filter(pl.col("name").cast(pl.String).str.contains(PAGEABLE))
         .select(id="launch")
         .drop_nulls()
         .unique()
@@ -179,7 +177,7 @@ def _waits(trace: Trace, steady: SteadySteps, work: pl.DataFrame) -> pl.DataFram
         (pl.col("call") == "sync")
         | ((pl.col("call") == "copy") & name.str.contains(BLOCKING_COPY))
         | pl.col("pageable").is_not_null()
-        | name.str.contains(_FREEING)
+        | name.str.contains(BLOCKING_FREE)
         | ((pl.col("call") == "launch") & (_queued(work, calls) >= _QUEUE))
     )
     # All work of the trace: what was launched before these steps is waited for too.

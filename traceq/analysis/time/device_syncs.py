@@ -10,17 +10,14 @@ from traceq.analysis.base.gpu_idle import gap_at, idle_gaps
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.compilation import recordings
 from traceq.graph.nesting import nearest
-from traceq.model.names import BLOCKING_COPY
+from traceq.model.names import BLOCKING_COPY, DTOH, HTOD, PAGEABLE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
-_TO_HOST = r"DtoH|CopyDeviceToHost"
-_TO_GPU = r"HtoD|CopyHostToDevice"
 _METHOD = r"^<built-in (?:method|function) (\w+)"
 _PRINTING = r"torch/_tensor_str\.py\(\d+\): _str$"
-_PAGEABLE = r"DtoH \(Device -> Pageable\)"
 
 
 def waits_in_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
@@ -136,11 +133,11 @@ def _copies(trace: Trace) -> pl.DataFrame:
         trace.kernels.filter(pl.col("activity") == "memcpy")
         .select(
             "launch",
-            copies=pl.when(name.str.contains(_TO_HOST))
+            copies=pl.when(name.str.contains(DTOH))
             .then(pl.lit("to host"))
-            .when(name.str.contains(_TO_GPU))
+            .when(name.str.contains(HTOD))
             .then(pl.lit("to GPU")),
-            pageable=name.str.contains(_PAGEABLE),
+            pageable=name.str.contains(DTOH) & name.str.contains(PAGEABLE),
         )
         .drop_nulls("launch")
         .unique("launch", keep="first", maintain_order=True)

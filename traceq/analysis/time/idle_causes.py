@@ -12,7 +12,7 @@ import polars as pl
 
 from traceq.analysis.patterns.compilation import all_recordings
 from traceq.graph.devices import busiest_device
-from traceq.model.names import DATA_REGION, GRAPH_RECORDING
+from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -96,7 +96,7 @@ def _intervals(
     """Return intervals with labels: the windows, what to leave out, the causes."""
     roots = trace.ops.filter(pl.col("parent").is_null())
     recording = trace.ops.filter(
-        pl.col("name").cast(pl.String).str.contains(GRAPH_RECORDING)
+        pl.col("name").cast(pl.String).str.contains(GRAPH_CAPTURE)
     )
     regions = trace.annotations.filter(
         ~pl.col("on_gpu"), pl.col("name").cast(pl.String).str.contains(DATA_REGION)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
+
 
 def launches_outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
     """Return the launches that ran at once, without those that a graph recorded."""
@@ -12,8 +14,8 @@ def launches_outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
         return runtime.filter(launches)
     name = pl.col("name").cast(pl.String)
     change = (
-        name.str.contains("BeginCapture").cast(pl.Int32)
-        - name.str.contains("EndCapture").cast(pl.Int32)
+        name.str.contains(BEGIN_CAPTURE).cast(pl.Int32)
+        - name.str.contains(END_CAPTURE).cast(pl.Int32)
     ).cum_sum()
     return (
         runtime.sort("thread", "ts", "id")
