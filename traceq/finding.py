@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from traceq.words import layer_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
-
-# The number of an instance: every layer has the same finding, and so one fingerprint.
-_INSTANCE = re.compile(r"_\d+(?=/|$)")
 
 
 class Severity(str, Enum):
@@ -43,10 +41,10 @@ class Place:
 
     @property
     def key(self) -> str:
-        """Return what stays the same when lines move and layers are counted anew."""
+        """Return what stays the same when lines and the numbers of layers change."""
         if self.file:
             return f"{self.file}:{self.function or ''}"
-        return _INSTANCE.sub("", self.module or "")
+        return layer_name(self.module or "")
 
 
 NOWHERE = Place()

@@ -1,15 +1,31 @@
-"""Words that findings share: how often, how long, how large, of what shape."""
+"""Words that findings share: how often, how long, how large, which layer."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+import polars as pl
 
 from traceq.units import share, size, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["counted", "listed", "shape", "share", "size", "time", "times"]
+__all__ = [
+    "counted",
+    "layer_name",
+    "layer_names",
+    "listed",
+    "shape",
+    "share",
+    "size",
+    "time",
+    "times",
+]
+
+# The number of an instance, in the syntax that Python and Polars share.
+_INSTANCE = r"_\d+(/|$)"
 
 
 def times(count: float) -> str:
@@ -55,3 +71,17 @@ def listed(texts: Sequence[str], most: int = 3) -> str:
     shown = ", ".join(texts[:most])
     rest = len(texts) - most
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def layer_name(module: str) -> str:
+    """Return a module without the numbers of its instances: all layers are one.
+
+    >>> layer_name("LM_0/Block_11/Linear_2")
+    'LM/Block/Linear'
+    """
+    return re.sub(_INSTANCE, r"\1", module)
+
+
+def layer_names(module: pl.Expr) -> pl.Expr:
+    """Return ``layer_name`` of a column."""
+    return module.cast(pl.String).str.replace_all(_INSTANCE, "$1")

@@ -13,6 +13,7 @@ from traceq.analysis.time.launches import launches_outside_captures
 from traceq.lint.snapshot_view import highest, snapshot_views
 from traceq.lint.view import View
 from traceq.model.names import BEGIN_CAPTURE
+from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +24,6 @@ EXACT = ("launches", "syncs", "copies", "captures", "recompiles", "peak-bytes")
 """Numbers that are the same whenever the same program runs."""
 WOBBLY = ("step-ms", "gpu-ms")
 """Numbers that differ a little from run to run."""
-# An instance has a number, and all instances of a class are one layer.
-_NUMBER = r"_\d+(/|$)"
 _MILLISECOND = 1e6
 
 
@@ -82,7 +81,7 @@ def _captures(view: View) -> int:
 def _layers(view: View) -> dict[str, Layer]:
     by_layer = (
         view.kernels.filter(pl.col("module").is_not_null())
-        .group_by(layer=pl.col("module").cast(pl.String).str.replace_all(_NUMBER, "$1"))
+        .group_by(layer=layer_names(pl.col("module")))
         .agg(
             kernels=pl.len(),
             backends=pl.col("library").cast(pl.String).drop_nulls().unique().sort(),

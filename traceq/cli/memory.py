@@ -16,6 +16,7 @@ from traceq.cli.writing import refuse_to_lose, write_report
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
+from traceq.report.base import markdown
 from traceq.report.memory import content as memory_content
 from traceq.report.memory import html as memory_html
 from traceq.report.memory import json as memory_json
@@ -169,7 +170,7 @@ def _scaled(label: str, summaries: list[MemorySummary], form: Format) -> str:
         return memory_json.render_scaling(label, growths, values, names)
     table = memory_content.scaling(label, growths, values)
     if form is Format.markdown:
-        return memory_markdown.render_table(table)
+        return markdown.table(table)
     return memory_text.render_table(table, width=output.width(), color=output.color())
 
 

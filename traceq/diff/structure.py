@@ -17,6 +17,7 @@ from traceq.analysis.base.steady import in_steps
 from traceq.diff.attribution import SPECIAL, busy_time, idle_time, wait_calls
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import SHORT
+from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -31,7 +32,6 @@ waits, how many calls of the op, kernels, launches and waits."""
 
 _RAW = ("phase", "module", "file", "function", "line", "root", "inputs", "role")
 _KERNEL = ("name", "kind", "dtype")
-_INSTANCE = r"_\d+(/|$)"
 _NODE = r"^autograd::engine::evaluate_function: "
 _OVERLOAD = r"^(aten::\w+)\.\w+$"
 _NUMBERED = r"^Torch-Compiled Region.*$"
@@ -250,7 +250,7 @@ def _with_names(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     compiled = op.str.starts_with(REGION)
     return found.join(shapes, on="inputs", how="left").select(
         pl.col("phase").cast(pl.String),
-        pl.col("module").cast(pl.String).str.replace_all(_INSTANCE, "$1"),
+        layer_names(pl.col("module")),
         pl.col("file").cast(pl.String),
         pl.col("function").cast(pl.String),
         "line",

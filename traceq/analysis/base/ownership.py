@@ -13,6 +13,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import covered
+from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +91,7 @@ def same_place() -> list[pl.Expr]:
 
     It is the user's line; where that is not known, the modules without their numbers.
     """
-    layers = pl.col("module").cast(pl.String).str.replace_all(r"_\d+(/|$)", "$1")
+    layers = layer_names(pl.col("module"))
     return [
         pl.col("file"),
         pl.col("line"),

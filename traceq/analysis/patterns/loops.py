@@ -18,6 +18,7 @@ from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.graph.nesting import nearest, parents
 from traceq.intervals import overlap
+from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _PLACE = ("file", "line", "function", "module")
 _LOOP = ("file", "line", "function", "path")
-_INSTANCE = r"_\d+\b"
 _NO_LOOP = ("optimizer", "data")
 # A round that takes this many times longer than usual holds something else as well.
 _UNUSUAL = 4
@@ -92,7 +92,7 @@ def loops(trace: Trace, steady: SteadySteps, fewest: int) -> Loops:
     module = pl.col("module").cast(pl.String)
     found = (
         rounds(trace, steady, fewest)
-        .with_columns(path=module.str.replace_all(_INSTANCE, ""))
+        .with_columns(path=layer_names(module))
         .with_row_index("round")
     )
     ops = _in_rounds(trace, found)

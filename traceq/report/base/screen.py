@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceq.report.summary.content import Content, TextTable
+    from traceq.report.base.content import Content, TextTable
 
 WIDEST = 120
 PIPE = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.report.base.markdown import escaped
 from traceq.report.check import content as words
-from traceq.report.summary.markdown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.report.base.markdown import escaped
 from traceq.report.base.text import printable
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
 from traceq.report.diff.causes import signed
-from traceq.report.summary.markdown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.report.base.columns import Column, fitted
+from traceq.report.base.markdown import escaped
 from traceq.report.base.text import bold, place, printable
-from traceq.report.summary.markdown import escaped
 from traceq.units import share, size
 
 if TYPE_CHECKING:

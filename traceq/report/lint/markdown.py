@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
+from traceq.report.base.markdown import escaped
 from traceq.report.base.text import printable
 from traceq.report.lint import content as words
-from traceq.report.summary.markdown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

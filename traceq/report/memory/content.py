@@ -11,8 +11,8 @@ from traceq import units
 from traceq.analysis.memory.categories import SURE
 from traceq.analysis.memory.stacks import chain_of
 from traceq.report.base.columns import Column, cut_middle, cut_place
+from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import place, printable
-from traceq.report.summary.content import Content, TextTable, telling_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from traceq.analysis.memory.summary import MemorySummary
-    from traceq.report.summary.content import TextTable
+    from traceq.report.base.content import TextTable
 
 _MOMENTS = 600
 _WIDTH, _HEIGHT = 1000, 320

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from traceq.analysis.memory.summary import MemorySummary
-    from traceq.report.summary.content import TextTable
+    from traceq.report.base.content import TextTable
 
 _HEIGHT = 16
 _LABELLED = 4

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
-from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -18,6 +15,7 @@ from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.model.schema import PHASES
 from traceq.report import bottleneck as bottleneck_words
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
+from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import place, printable, shapes, short_kernel
 
 if TYPE_CHECKING:
@@ -35,24 +33,6 @@ _MOST_CAUSES = 4
 _LEAST_PERCENT = 0.001
 # Below so much GPU time a step, hundredths of milliseconds say nothing.
 _TINY = 100_000
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of texts that are safe to print."""
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Content:
-    """One trace: its name, facts with their labels, and tables."""
-
-    title: str
-    warnings: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-    tables: tuple[TextTable, ...]
 
 
 def content(summary: Summary) -> Content:
@@ -88,29 +68,6 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
             for name, summary in zip(names, summaries, strict=True)
         ),
     )
-
-
-def telling_names(paths: Sequence[str]) -> list[str]:
-    """Return paths without the folders in front that all are in, and the common end.
-
-    Neither tells them apart: runs/a/trace.json and runs/b/trace.json are a and b.
-    """
-    parts = [Path(path).parts for path in paths]
-    folders = _alike([path[:-1] for path in parts])
-    names = [str(Path(*path[folders:])) for path in parts]
-    ends = {
-        name[len(name) - _alike([name[::-1] for name in names]) :] for name in names
-    }
-    found = re.search(r"[./\\].*", ends.pop())
-    if found is None or len(names) == 1 or found[0] in names:
-        return names
-    return [name.removesuffix(found[0]) for name in names]
-
-
-def _alike(sequences: Sequence[Sequence[str]]) -> int:
-    """Return how many elements the sequences have in common at their start."""
-    pairs = zip(*sequences, strict=False)
-    return sum(1 for _ in takewhile(lambda elements: len(set(elements)) == 1, pairs))
 
 
 def _overview_row(summary: Summary) -> tuple[str, ...]:

@@ -1,0 +1,55 @@
+"""The parts of a report that every format writes its own way, and names for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.report.base.columns import Column
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts that are safe to print."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A trace or a device: its name, facts with their labels, and tables."""
+
+    title: str
+    warnings: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    tables: tuple[TextTable, ...]
+
+
+def telling_names(paths: Sequence[str]) -> list[str]:
+    """Return paths without the folders in front that all are in, and the common end.
+
+    Neither tells them apart: runs/a/trace.json and runs/b/trace.json are a and b.
+    """
+    parts = [Path(path).parts for path in paths]
+    folders = _alike([path[:-1] for path in parts])
+    names = [str(Path(*path[folders:])) for path in parts]
+    ends = {
+        name[len(name) - _alike([name[::-1] for name in names]) :] for name in names
+    }
+    found = re.search(r"[./\\].*", ends.pop())
+    if found is None or len(names) == 1 or found[0] in names:
+        return names
+    return [name.removesuffix(found[0]) for name in names]
+
+
+def _alike(sequences: Sequence[Sequence[str]]) -> int:
+    """Return how many elements the sequences have in common at their start."""
+    pairs = zip(*sequences, strict=False)
+    return sum(1 for _ in takewhile(lambda elements: len(set(elements)) == 1, pairs))
