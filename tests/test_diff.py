@@ -300,7 +300,7 @@ def test_idle_time_in_which_the_host_did_something_else_is_that(
     gpu 7                                                             [add<1]
     """.replace("____", "")
     quiet = before.replace(f"[{name}".replace("____", ""), " ", 1)
-    diff = drawn_diff(before, quiet.replace("        ][aten", "         [aten"))
+    diff = drawn_diff(before, quiet.replace(" ][aten", "  [aten"))
 
     (cause,) = [cause for cause in diff.causes if cause.kind == kind]
     assert cause.before.ns > 0

@@ -41,6 +41,8 @@ def command(
 def _difference(example: Example) -> str:
     missing = [text for text in example.expected if text not in example.found]
     surplus = [text for text in example.found if text not in example.expected]
+    if example.error:
+        return f"{example.name} crashed: {example.error}\n"
     lines = [f"{example.name} does not hold"]
     lines += [f"  should find: {text}" for text in missing]
     lines += [f"  but finds:   {text}" for text in surplus]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from traceq._folders import bundled
 from traceq._import_folder import mount, walk
 from traceq.errors import PackError
+from traceq.lint.retired import RETIRED
 from traceq.lint.rule import Rule
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def load_rules(packs: Iterable[Path] = ()) -> Rules:
 def load_pack(folder: Path, name: str) -> Iterator[type[Rule]]:
     """Yield the rules of one folder, imported under a private name."""
     if not folder.is_dir():
-        msg = f"{folder} is no rule pack: a pack is a folder of Python files"
+        msg = f"{folder} is not a rule pack: a pack is a folder of Python files"
         raise PackError(msg)
     mount(folder, name)
     try:
@@ -60,7 +61,21 @@ def _rules_in(file: Path, module: ModuleType) -> Iterator[type[Rule]]:
             and issubclass(value, Rule)
             and value.__module__ == module.__name__
         ):
-            if not _CODE.fullmatch(getattr(value, "code", "")):
-                msg = f"{file}: {value.__name__} needs a code such as SYN001"
+            fault = _fault(value)
+            if fault:
+                msg = f"{file}: {value.__name__} {fault}"
                 raise PackError(msg)
             yield value
+
+
+def _fault(rule: type[Rule]) -> str:
+    """Say why a class cannot be used as a rule; empty if it can."""
+    code = getattr(rule, "code", "")
+    if not _CODE.fullmatch(code):
+        return "needs a code such as SYN001"
+    if code in RETIRED:
+        return f"has the code {code}, which was retired and is never used again"
+    # Without it, options are fields of a dataclass that nobody has filled in.
+    if "__dataclass_fields__" not in vars(rule):
+        return "must be a dataclass: write @dataclass(frozen=True) above it"
+    return ""

@@ -63,13 +63,18 @@ class Bad:
     """A drawn trace in which the rule finds something."""
 
     drawing: str
-    finds: tuple[str, ...]
-    """The findings' sentences, worst first."""
+    finds: str | tuple[str, ...]
+    """The finding's sentence, or those of several, worst first."""
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Arguments of the drawn events, by name."""
     log: str = ""
     history: str = ""
     """A drawn memory snapshot."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences to find."""
+        return (self.finds,) if isinstance(self.finds, str) else self.finds
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,10 @@ class Rule:
     """
 
     code: ClassVar[str]
+    since: ClassVar[str] = ""
+    """The version of traceq, or of your pack, that first had it."""
+    preview: ClassVar[bool] = False
+    """Whether it is on trial: its findings are shown, but never fail a run."""
     severity: ClassVar[Severity] = Severity.warning
     needs: ClassVar[frozenset[Need]] = frozenset()
     advice: ClassVar[str] = ""

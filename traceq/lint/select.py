@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from traceq.errors import UsageError
+from traceq.lint.retired import RETIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +54,8 @@ def _matching(rules: Rules, wanted: str) -> list[str]:
 
 
 def _unknown(rules: Rules, wanted: str) -> str:
+    if wanted.upper() in RETIRED:
+        return f"{wanted.upper()} was retired: {RETIRED[wanted.upper()]}"
     known = [*rules, *(rule.name() for rule in rules.values())]
     near = get_close_matches(wanted.upper(), known, n=1) or get_close_matches(
         wanted.lower(), known, n=1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.formats.log import log_lines
@@ -39,11 +42,13 @@ class Example:
     """As ``SYN001-Bad-0``."""
     expected: tuple[str, ...]
     found: tuple[str, ...]
+    error: str = ""
+    """What the rule crashed with, and at which of its lines."""
 
     @property
     def holds(self) -> bool:
         """Whether the rule found what it should, and nothing else."""
-        return self.expected == self.found
+        return not self.error and self.expected == self.found
 
 
 def run_examples(rules: Rules) -> Iterator[Example]:
@@ -57,15 +62,27 @@ def run_examples(rules: Rules) -> Iterator[Example]:
 
 
 def run_example(name: str, rule: Rule, example: Bad | Good) -> Example:
-    """Run one example of a rule."""
-    recording = drawn(example)
-    view = View(recording.trace) if recording.trace else None
-    found = run_rule(rule, recording, view, snapshot_views(recording))
-    return Example(
-        name,
-        example.finds if isinstance(example, Bad) else (),
-        tuple(finding.message for finding in found),
-    )
+    """Run one example of a rule; a crash of the rule is a result like any other."""
+    expected = example.sentences if isinstance(example, Bad) else ()
+    try:
+        recording = drawn(example)
+        view = View(recording.trace) if recording.trace else None
+        found = run_rule(rule, recording, view, snapshot_views(recording))
+    except Exception as error:  # noqa: BLE001 - the author's, whatever it is
+        return Example(name, expected, (), _crash(error, type(rule)))
+    return Example(name, expected, tuple(finding.message for finding in found))
+
+
+def _crash(error: Exception, rule: type[Rule]) -> str:
+    """Say what a rule crashed with, and at which of its own lines."""
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    file = inspect.getfile(rule)
+    mine = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == file
+    ]
+    return f"{text} ({Path(file).name}:{mine[-1]})" if mine else text
 
 
 def drawn(example: Bad | Good) -> Recording:

@@ -47,6 +47,8 @@ def draw(
     """Return the Chrome trace that a drawing shows; ``args`` are by span name."""
     closed = text.rstrip() + "]" * bool(_UNFINISHED.search(text))
     lines = [line for line in closed.splitlines() if "[" in line]
+    for line in lines:
+        _check_brackets(line)
     origin = min(line.index("[") for line in lines)
     events = [
         _event(line[:origin].strip(), span, origin, args or {})
@@ -70,6 +72,15 @@ def load_drawn(
             written = written[: written.rindex('"ts"')]
         path.write_text(written, encoding="utf-8")
         return load(path, cache=False)
+
+
+def _check_brackets(line: str) -> None:
+    """Refuse a line with a span that is never closed, or never opened."""
+    spans = [span[1] for span in _SPAN.finditer(line)]
+    rest = _SPAN.sub("", line)
+    if any("[" in name for name in spans) or "[" in rest or "]" in rest:
+        msg = f"a bracket is not closed, or not opened, in the drawn line: {line}"
+        raise ValueError(msg)
 
 
 def _event(
