@@ -48,7 +48,8 @@ def page(rule: type[Rule]) -> str:
 def _example(example: Bad | Good) -> str:
     drawing = textwrap.dedent(example.drawing or example.history).strip("\n")
     text = drawing or example.log.strip("\n")
-    found = "".join(f"\n\n> {sentence}" for sentence in getattr(example, "sentences", ()))
+    sentences = getattr(example, "sentences", ())
+    found = "".join(f"\n\n> {sentence}" for sentence in sentences)
     return f"## {type(example).__name__}\n\n{textwrap.indent(text, '    ')}{found}"
 
 
