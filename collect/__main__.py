@@ -20,8 +20,8 @@ def main(words: list[str], prog: str) -> int:
     spec = ModuleSpec("_traceq_collect", loader=None, is_package=True)
     spec.submodule_search_locations = [HERE]
     sys.modules[spec.name] = module_from_spec(spec)
-    launcher = import_module("_traceq_collect.launcher")
-    status: int = launcher.main(words, prog)
+    launch = import_module("_traceq_collect.launcher.launch")
+    status: int = launch.main(words, prog)
     return status
 
 

@@ -10,7 +10,16 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from collecting import LOOP, QUICK, Run, collect, collect_program, environment, words
+from collecting import (
+    COLLECT,
+    LOOP,
+    QUICK,
+    Run,
+    collect,
+    collect_program,
+    environment,
+    words,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +30,7 @@ SCRIPT = """
 import sys
 print("torch" in sys.modules, file=sys.stderr)
 import argparse, warnings
-import agent, launcher
+import agent, launcher, shared
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--token")
@@ -30,19 +39,21 @@ LOOP
 warnings.warn("look here")
 for _ in range(options.steps):
     step()
-print("MODULES", agent.MINE, launcher.MINE)
-print("BOOTSTRAP", any("bootstrap" in path for path in sys.path))
+print("MODULES", agent.MINE, launcher.MINE, shared.MINE)
+print("OURS ON THE PATH", [path for path in sys.path if path.startswith("COLLECT")])
 print("STEPS", options.steps)
 """
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A script with argparse that lives beside modules called as some of ours."""
+    """A script with argparse that lives beside modules called as ours."""
     folder = tmp_path_factory.mktemp("plain")
-    for name in ("agent", "launcher"):
+    for name in ("agent", "launcher", "shared"):
         (folder / f"{name}.py").write_text("MINE = True\n")
-    (folder / "train.py").write_text(SCRIPT.replace("LOOP", LOOP))
+    (folder / "train.py").write_text(
+        SCRIPT.replace("LOOP", LOOP).replace("COLLECT", str(COLLECT))
+    )
     command = [sys.executable, "train.py", "--steps", "40", "--token", "hush"]
     return collect(folder, command, (*QUICK, "--label", "seq_len=512"))
 
@@ -110,7 +121,7 @@ def test_without_cuda_it_says_why_there_is_no_memory_history(plain: Run) -> None
 
 def test_arguments_and_stdout_pass_through(plain: Run) -> None:
     lines = plain.out.splitlines()
-    assert lines == ["MODULES True True", "BOOTSTRAP False", "STEPS 40"]
+    assert lines == ["MODULES True True True", "OURS ON THE PATH []", "STEPS 40"]
 
 
 def test_torch_is_not_imported_before_the_program_does(plain: Run) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from collecting import module
 
-schedule = module("schedule")
+schedule = module("agent.schedule")
 
 
 def drive(one: Any, boundaries: int, *, every: float = 0.01) -> list[tuple[int, str]]:  # noqa: ANN401

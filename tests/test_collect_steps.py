@@ -13,8 +13,8 @@ from collecting import module
 
 torch = pytest.importorskip("torch")
 
-steps = module("steps")
-timing = module("timing")
+steps = module("agent.steps")
+step_timer = module("agent.step_timer")
 
 
 class Count:
@@ -203,7 +203,7 @@ def test_an_optimizer_that_was_made_is_known_of(
 
 
 def test_the_spread_of_step_times() -> None:
-    found = timing.spread([4.0, 1.0, 2.0, 3.0, 100.0])
+    found = step_timer.spread([4.0, 1.0, 2.0, 3.0, 100.0])
     assert found == {
         "median_ms": 3.0,
         "min_ms": 1.0,
@@ -214,7 +214,7 @@ def test_the_spread_of_step_times() -> None:
 
 
 def test_a_timer_counts_what_lies_between_its_laps() -> None:
-    timer = timing.StepTimer(on_cuda=False)
+    timer = step_timer.StepTimer(on_cuda=False)
     for _ in range(3):
         time.sleep(0.02)
         timer.lap()
@@ -222,4 +222,4 @@ def test_a_timer_counts_what_lies_between_its_laps() -> None:
     assert found["steps"] == 3
     assert found["min_ms"] >= 20
     assert found["seconds"] >= 0.06
-    assert timing.StepTimer(on_cuda=False).result() is None
+    assert step_timer.StepTimer(on_cuda=False).result() is None

@@ -23,7 +23,7 @@ def _arm() -> None:
     spec = ModuleSpec("_traceq_agent", loader=None, is_package=True)
     spec.submodule_search_locations = [os.path.dirname(HERE)]
     sys.modules[spec.name] = module_from_spec(spec)
-    import_module("_traceq_agent.agent").arm()
+    import_module("_traceq_agent.agent.hook").arm()
 
 
 def _hand_back() -> None:

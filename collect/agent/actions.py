@@ -7,18 +7,21 @@ import threading
 import time
 from typing import Any, Callable
 
-from . import record
-from .give_way import GiveWay
+from . import memory_history, other_profilers, torch_state
+from .files import MEGABYTE, TooLargeError
+from .memory_history import MemoryHistory
+from .other_profilers import OtherProfilers
+from .profiler import Trace
 from .rank_file import RankFile
 from .schedule import Plan
-from .timing import StepTimer
+from .step_timer import StepTimer
 
 
-class Recorder:
+class Actions:
     """Does what the schedule asks for, and keeps the results in the manifest."""
 
     def __init__(
-        self, options: dict[str, Any], rank: RankFile, others: GiveWay
+        self, options: dict[str, Any], rank: RankFile, others: OtherProfilers
     ) -> None:
         self.options = options
         self.rank = rank
@@ -27,8 +30,8 @@ class Recorder:
         self.refused = False  # whether what was to begin last cannot be
         self._stacks = not options["no_stack"]
         self._timer: StepTimer | None = None
-        self._trace: record.Trace | None = None
-        self._history: record.MemoryHistory | None = None
+        self._trace: Trace | None = None
+        self._history: MemoryHistory | None = None
         self._compiles = 0  # changes when something is compiled
         self._compiles_at_start = 0
         self._quiet = 0  # steps since that changed
@@ -104,7 +107,7 @@ class Recorder:
     # Timing.
 
     def _begin_timing(self) -> None:
-        self._timer = StepTimer(on_cuda=record.uses_cuda())
+        self._timer = StepTimer(on_cuda=torch_state.uses_cuda())
 
     def _lap(self) -> None:
         if self._timer is not None:
@@ -124,7 +127,7 @@ class Recorder:
     # Tracing.
 
     def _begin_trace(self) -> None:
-        foreign = record.foreign_profiler(dict(os.environ))
+        foreign = other_profilers.attached(dict(os.environ))
         if foreign is not None:
             self.rank.missing("trace", f"{foreign} is attached to the program")
             self.refused = True
@@ -135,8 +138,8 @@ class Recorder:
 
     def _start_trace(self, active: int) -> None:
         self._compiles_at_start = self._compiles
-        self._trace = record.Trace(
-            cuda=record.uses_cuda(),
+        self._trace = Trace(
+            cuda=torch_state.uses_cuda(),
             active=active,
             stacks=self._stacks,
             memory=not self.options["no_memory"],
@@ -144,7 +147,7 @@ class Recorder:
         with self.others.ours():
             self._trace.start()
 
-    def _stop_trace(self) -> record.Trace | None:
+    def _stop_trace(self) -> Trace | None:
         trace, self._trace = self._trace, None
         if trace is not None:
             with self.others.ours():
@@ -161,7 +164,7 @@ class Recorder:
             self._stop_trace()
             self._again_or_never(why)
 
-    def _too_much(self, trace: record.Trace) -> str:
+    def _too_much(self, trace: Trace) -> str:
         """Return why this trace would become too large, if it would."""
         if self._stacks and self._compiles != self._compiles_at_start:
             return "something was compiled in the traced steps"
@@ -188,19 +191,19 @@ class Recorder:
             if why:
                 self._again_or_never(why)
 
-    def _keep(self, trace: record.Trace) -> None:
+    def _keep(self, trace: Trace) -> None:
         why = self._write(trace)
         if why:
             self.rank.missing("trace", why)
 
-    def _write(self, trace: record.Trace) -> str:
+    def _write(self, trace: Trace) -> str:
         """Write the trace; return why not, if not."""
         self.rank.report("writing", 0, 0)
         began = time.monotonic()
         file = self.rank.path(".trace.json.gz")
         try:
             size = trace.write(file, max_bytes=self._max_bytes())
-        except record.TooLargeError as error:
+        except TooLargeError as error:
             return str(error)
         self.rank.save(
             trace={
@@ -218,18 +221,18 @@ class Recorder:
         return ""
 
     def _max_bytes(self) -> int:
-        return int(self.options["max_mb"]) * record.MEGABYTE
+        return int(self.options["max_mb"]) * MEGABYTE
 
     # Memory.
 
     def _begin_memory(self) -> None:
         self._memory_steps = 0
-        why = record.no_memory_history(cuda=record.uses_cuda())
+        why = memory_history.why_not(cuda=torch_state.uses_cuda())
         if why is not None:
             self.rank.missing("memory", why)
             self.refused = True
             return
-        self._history = record.MemoryHistory()
+        self._history = MemoryHistory()
 
     def _memory_step(self) -> None:
         self._memory_steps += 1
@@ -242,7 +245,7 @@ class Recorder:
         file = self.rank.path(".memory.pickle.gz")
         try:
             size = history.write(file)
-        except record.TooLargeError as error:
+        except TooLargeError as error:
             self.rank.missing("memory", str(error))
         else:
             self.rank.save(

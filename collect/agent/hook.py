@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from typing import TYPE_CHECKING, Callable
 
-from . import control
+from ..shared import status_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,16 +76,16 @@ class _Then(Loader):
 
 def arm() -> None:
     """Begin when the program imports torch."""
-    control.mark("python")
+    status_files.mark("python")
     sys.meta_path.insert(0, _AfterImport("torch", _begin))
 
 
 def _begin() -> None:
     try:
-        control.mark("torch")
-        begin: Callable[[], None] = import_module("_traceq_agent.session").begin
+        status_files.mark("torch")
+        begin: Callable[[], None] = import_module(".session", __package__).begin
         begin()
     except Exception as error:  # noqa: BLE001 - the program must go on
-        control.mark("failed", f"{type(error).__name__}: {error}")
+        status_files.mark("failed", f"{type(error).__name__}: {error}")
         if os.environ.get("TRACEQ_TRACEBACK"):
             sys.excepthook(type(error), error, error.__traceback__)

@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import manifest, redact
+from ..shared import manifest
+from . import redact
 
 _ISOLATING = re.compile(r"-[a-zA-Z]*[IES][a-zA-Z]*")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from . import control, facts, manifest, record
-from .warnlog import WarningLog
+from ..shared import manifest, status_files
+from . import process_facts, torch_state
+from .warning_log import WarningLog
 
 REPORT_S = 0.2
 
@@ -28,7 +29,7 @@ class RankFile:
 
     def claim(self) -> None:
         """Take the name that all files of this process begin with."""
-        rank, local_rank, world_size = facts.rank()
+        rank, local_rank, world_size = process_facts.rank()
         self.name = manifest.claim(self.folder, rank)
         self.facts = {
             "format": manifest.FORMAT,
@@ -42,7 +43,7 @@ class RankFile:
             "versions": None,
             "devices": [],
             "switches": {},
-            "environment": facts.environment(),
+            "environment": process_facts.environment(),
             "steps": {},
             "warmup": None,
             "step_time": None,
@@ -62,13 +63,13 @@ class RankFile:
         self.facts.update(changes)
         if self.name is None:
             return
-        cuda = record.uses_cuda()
+        cuda = torch_state.uses_cuda()
         log = self.warnings
         self.facts.update(
             device=f"cuda:{torch.cuda.current_device()}" if cuda else "cpu",
-            versions=facts.versions(),
-            devices=facts.devices(),
-            switches=facts.switches(),
+            versions=process_facts.versions(),
+            devices=process_facts.devices(),
+            switches=process_facts.switches(),
             log={
                 "file": f"{self.name}.log" if log.count else None,
                 "warnings": log.count,
@@ -100,4 +101,4 @@ class RankFile:
             return
         self._phase = phase
         self._said = now
-        control.mark(f"status-{self.name}", f"{phase}\t{done}\t{total}")
+        status_files.mark(f"status-{self.name}", f"{phase}\t{done}\t{total}")

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from . import control, record, steps
-from .give_way import GiveWay
+from ..shared import status_files
+from . import steps, torch_state
+from .actions import Actions
+from .other_profilers import OtherProfilers
 from .rank_file import RankFile
-from .recorder import Recorder
 from .schedule import DONE, TIMING, TRACING, WAITING, Plan, Schedule
 
 EXIT_S = 60.0  # after which the slowest rank is no longer waited for
@@ -27,7 +28,7 @@ EXIT_S = 60.0  # after which the slowest rank is no longer waited for
 
 def begin() -> None:
     """Arm this process: torch has just been imported."""
-    Session(control.settings()).arm()
+    Session(status_files.settings()).arm()
 
 
 class Session:
@@ -36,9 +37,9 @@ class Session:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.options: dict[str, Any] = settings["options"]
         self.rank = RankFile(Path(settings["folder"]), settings["launch"])
-        self.others = GiveWay(self._give_way)
+        self.others = OtherProfilers(self._give_way)
         self.schedule = Schedule(_plan(self.options))
-        self.recorder = Recorder(self.options, self.rank, self.others)
+        self.actions = Actions(self.options, self.rank, self.others)
         self.source: steps.Source = steps.Source(self.boundary)
         self.off = False
         self._busy = False
@@ -74,7 +75,7 @@ class Session:
             self._claim()
             self.schedule.phase = TRACING
             self._report()
-            self.recorder.record_seconds(stop, seconds)
+            self.actions.record_seconds(stop, seconds)
             if not self.off:
                 self.schedule.phase = DONE
                 self._finish()
@@ -100,7 +101,7 @@ class Session:
     def _make_source(self) -> steps.Source:
         by = self.options["steps_by"]
         if by == "time":
-            from .by_time import TimeSteps  # noqa: PLC0415 - rarely needed
+            from .steps_by_time import TimeSteps  # noqa: PLC0415 - rarely needed
 
             return TimeSteps(self)
         if by == "auto":
@@ -113,23 +114,23 @@ class Session:
         return kinds[by](self.boundary)
 
     def _boundary(self) -> None:
-        if record.capturing() or not self._is_mine():
+        if torch_state.capturing() or not self._is_mine():
             return
         if self.rank.name is None:
             self._claim()
-        compiles = record.compilations()
-        self.recorder.saw(compiles)
-        unrest = compiles + record.captured_graphs()
+        compiles = torch_state.compilations()
+        self.actions.saw(compiles)
+        unrest = compiles + torch_state.captured_graphs()
         now = time.monotonic()
         due = self.schedule.boundary(now, unrest, hold=self.others.active)
         while due:
             action = due.pop(0)
             self._do(action)
-            if action in ("trace step", "end trace") and self.recorder.restarted:
+            if action in ("trace step", "end trace") and self.actions.restarted:
                 self.schedule.again()
                 self.source.traced(on=True)
                 break
-            if action.startswith("begin ") and self.recorder.refused:
+            if action.startswith("begin ") and self.actions.refused:
                 due = self.schedule.skip(now)
         self._report()
 
@@ -146,7 +147,7 @@ class Session:
         if action == "done":
             self._finish()
         else:
-            self.recorder.do(action)
+            self.actions.do(action)
 
     def _is_mine(self) -> bool:
         """Return whether this thread is the one whose steps are counted."""
@@ -178,7 +179,7 @@ class Session:
             return
         phase = self.schedule.phase
         self._disarm()
-        self.recorder.end_early()
+        self.actions.end_early()
         why = f"the program ended after {self.schedule.seen} steps, "
         if phase == WAITING:
             why += f"before its warm-up of {self.schedule.plan.warmup} (--warmup)"
@@ -196,15 +197,15 @@ class Session:
         """Take everything away after a fault of ours, and say so."""
         self._disarm()
         text = f"{type(error).__name__}: {error}"
-        control.mark("failed", text)
+        status_files.mark("failed", text)
         if os.environ.get("TRACEQ_TRACEBACK"):
             sys.excepthook(type(error), error, error.__traceback__)
         try:
             self.rank.note(f"a fault of traceq ended the recording: {text}")
-            self.recorder.drop_all()
+            self.actions.drop_all()
             self._save(state="failed")
         except Exception as second:  # noqa: BLE001 - nothing more can be done
-            control.mark("failed", f"{text}; then {second}")
+            status_files.mark("failed", f"{text}; then {second}")
 
     def _disarm(self) -> None:
         self.off = True
@@ -213,13 +214,13 @@ class Session:
 
     def _give_way(self) -> None:
         """Stop our profiler: the program has begun to use its own."""
-        self.recorder.give_way()
+        self.actions.give_way()
 
     def _restart(self) -> bool:
         """Begin to count anew, by another kind of step; refused once recording."""
         if self.schedule.phase not in (WAITING, TIMING):
             return False
-        self.recorder.do("drop timing")
+        self.actions.do("drop timing")
         self.schedule = Schedule(self.schedule.plan)
         return True
 
@@ -227,7 +228,7 @@ class Session:
         finished = self.off and self.schedule.phase == DONE
         if not finished or not self.options["then_exit"]:
             return
-        control.mark("stopped")
+        status_files.mark("stopped")
         self._wait_for_ranks()
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(0)
@@ -239,7 +240,7 @@ class Session:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         deadline = time.monotonic() + EXIT_S
         while time.monotonic() < deadline:
-            if len(control.read("status-rank-*", "done")) >= ranks:
+            if len(status_files.read("status-rank-*", "done")) >= ranks:
                 return
             time.sleep(0.1)
 

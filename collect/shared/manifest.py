@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from . import control
+from . import status_files
 
 FORMAT = 1
 
@@ -27,7 +27,7 @@ def now() -> str:
 def write(file: Path, content: dict[str, Any]) -> None:
     """Write a manifest, whole or not at all."""
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
-    control.replace(file, text.encode("utf-8", "replace") + b"\n")
+    status_files.replace(file, text.encode("utf-8", "replace") + b"\n")
 
 
 def read(file: Path) -> dict[str, Any]:

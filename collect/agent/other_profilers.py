@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator
 import torch
 
 
-class GiveWay:
+class OtherProfilers:
     """Know whether the program profiles itself, and call ``stop`` when it begins to."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
@@ -71,6 +71,18 @@ class GiveWay:
         self._running += 1
         with contextlib.suppress(Exception), self.ours():
             self.stop()
+
+
+def attached(environment: dict[str, str]) -> str | None:
+    """Return the name of a profiler attached from outside, if there is one."""
+    if any(name.startswith(("NSYS_", "QUADD_")) for name in environment):
+        return "Nsight Systems"
+    if "NV_COMPUTE_PROFILER_PERFWORKS_DIR" in environment:
+        return "Nsight Compute"
+    for name in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
+        if environment.get(name):
+            return f"the tool named by {name}"
+    return None
 
 
 def _nothing() -> None:

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import control, folder, manifest, options, run_facts
+from ..shared import manifest, status_files
+from . import options, run_facts, run_folder
 from .screen import Screen
 from .tee import Tee
 
-BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+BOOTSTRAP = Path(__file__).resolve().parent.parent / "bootstrap"
 POLL = 0.1
 LINGER = 1.0  # seconds that a process left behind may still write to stderr
 NOT_FOUND = 127
@@ -31,12 +32,12 @@ def main(words: list[str], prog: str) -> int:
     screen = Screen(quiet=chosen.quiet)
     index = chosen.node
     if index is None:
-        index = folder.launch_index(chosen.command, os.environ)
+        index = run_folder.launch_index(chosen.command, os.environ)
     try:
-        place = folder.create(Path(chosen.out), chosen.name, chosen.command, index)
+        place = run_folder.create(Path(chosen.out), chosen.name, chosen.command, index)
         with tempfile.TemporaryDirectory(prefix="traceq-") as signs:
             return Launch(chosen, place, index, Path(signs), screen).run()
-    except (OSError, folder.TakenError) as error:
+    except (OSError, run_folder.TakenError) as error:
         screen.say(str(error))
         return options.CANNOT_WORK
 
@@ -57,7 +58,7 @@ class Launch:
         self.index = index
         self.signs = signs
         self.screen = screen
-        self.file = place / folder.run_file(index)
+        self.file = place / run_folder.run_file(index)
         self.facts = run_facts.at_start(chosen, place.name, index)
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -65,7 +66,7 @@ class Launch:
         """Run the command to its end, write the run file, say what there is."""
         self.file.touch(exist_ok=False)
         manifest.write(self.file, self.facts)
-        tee = Tee(self.folder / folder.log_file(self.index), self.screen.passed)
+        tee = Tee(self.folder / run_folder.log_file(self.index), self.screen.passed)
         began = time.monotonic()
         try:
             status = self._execute(tee)
@@ -136,7 +137,7 @@ class Launch:
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
-            control.VARIABLE: json.dumps(settings),
+            status_files.VARIABLE: json.dumps(settings),
         }
 
     def _show_progress(self) -> None:
@@ -167,7 +168,7 @@ class Launch:
             seconds=round(seconds, 3),
             exit=_exit_facts(status, stopped=self._has("stopped")),
             log={
-                "file": folder.log_file(self.index),
+                "file": run_folder.log_file(self.index),
                 "bytes": tee.kept,
                 "cut": tee.cut,
             },

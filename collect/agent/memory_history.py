@@ -1,0 +1,51 @@
+"""The CUDA caching allocator's history of a few steps, and its snapshot file."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .files import check_room, compressed
+
+cuda_api: Any = torch.cuda  # parts of it have no types
+
+
+class MemoryHistory:
+    """The allocator's history, with Python stacks, from creation to ``stop``."""
+
+    ENTRIES = 100_000
+
+    def __init__(self) -> None:
+        record = cuda_api.memory._record_memory_history  # noqa: SLF001
+        wanted = {"stacks": "python", "max_entries": self.ENTRIES}
+        known = inspect.signature(record).parameters
+        record("all", **{key: wanted[key] for key in wanted if key in known})
+        self._record = record
+
+    def stop(self) -> None:
+        """Turn the history off again."""
+        self._record(None)
+
+    def write(self, file: Path) -> int:
+        """Write the compressed snapshot and return its size."""
+        snapshot = cuda_api.memory._snapshot()  # noqa: SLF001
+        check_room(file.parent, 0)
+        with compressed(file) as target:
+            pickle.dump(snapshot, target, protocol=4)
+        return file.stat().st_size
+
+
+def why_not(*, cuda: bool) -> str | None:
+    """Return why the allocator's history cannot be recorded, or None if it can."""
+    if not cuda:
+        return "the program does not use CUDA; only its allocator keeps a history"
+    if not hasattr(cuda_api.memory, "_record_memory_history"):
+        return "this torch cannot record the allocator's history"
+    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
+    if enabled is not None and enabled():
+        return "the program records the allocator's history itself"
+    return None

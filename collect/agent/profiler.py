@@ -1,0 +1,151 @@
+"""A few steps of the program under torch's profiler, and the trace that it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity
+
+from .files import MEGABYTE, TooLargeError, check_room, compressed
+from .schedule import LEAD_IN
+
+cuda_api: Any = torch.cuda  # parts of it have no types
+
+_DETACH = "TEARDOWN_CUPTI"  # read by the profiler's library when it stops
+EVENT_BYTES = 450  # of JSON, on average, with shapes and stacks
+
+
+class Trace:
+    """A few whole steps of the program under torch's profiler.
+
+    Without ``active`` steps it is what all threads do from start to stop: that needs
+    a torch that can, which ``all_threads`` tells.
+    """
+
+    def __init__(self, *, cuda: bool, active: int, stacks: bool, memory: bool) -> None:
+        self.stacks = stacks
+        self.memory = memory and cuda
+        self.activities = ["CPU", "CUDA"] if cuda else ["CPU"]
+        self.steps: list[int] = []
+        self._active = active
+        self._rss = _resident_bytes()
+        self._detaching = False
+        config = _every_thread() if active == 0 else None
+        self.all_threads = config is not None
+        self.profiler = torch.profiler.profile(
+            activities=[getattr(ProfilerActivity, name) for name in self.activities],
+            schedule=self._action if active else None,
+            experimental_config=config,
+            record_shapes=True,
+            with_stack=stacks,
+            profile_memory=self.memory,
+        )
+
+    def start(self) -> None:
+        """Set the profiler up; it records when the lead-in is over."""
+        if "CUDA" in self.activities:
+            self._detaching = _detach_afterwards()
+        self.profiler.start()
+
+    def step(self) -> None:
+        """Note that a step has ended."""
+        step = self.profiler.step_num
+        # Its number in the file is not that of the profiler in every torch.
+        _, _, number = str(getattr(self.profiler.step_rec_fn, "name", "")).partition(
+            "#"
+        )
+        self.profiler.step()
+        if LEAD_IN <= step < LEAD_IN + self._active:
+            self.steps.append(int(number) if number.isdigit() else step)
+
+    def stop(self) -> None:
+        """Stop recording, wherever it is."""
+        self.profiler.stop()
+        if self._detaching:
+            os.environ.pop(_DETACH, None)
+
+    def grown(self) -> int:
+        """Return by how many bytes the process has grown since the trace began."""
+        return max(0, _resident_bytes() - self._rss)
+
+    def recorded(self) -> bool:
+        """Return whether there is anything to write."""
+        inner = self.profiler.profiler
+        return inner is not None and inner.kineto_results is not None
+
+    def estimated_bytes(self) -> int:
+        """Return about how large the file would be, not compressed."""
+        inner = self.profiler.profiler
+        if inner is None or inner.kineto_results is None:
+            return 0
+        return len(inner.kineto_results.events()) * EVENT_BYTES
+
+    def write(self, file: Path, *, max_bytes: int) -> int:
+        """Write the compressed trace and return its size."""
+        expected = self.estimated_bytes()
+        if expected > max_bytes:
+            msg = f"about {expected // MEGABYTE} MB, more than --max-mb allows"
+            raise TooLargeError(msg)
+        check_room(file.parent, expected + expected // 5)
+        plain = file.with_name("." + file.name.replace(".gz", ""))
+        try:
+            self.profiler.export_chrome_trace(str(plain))
+            if plain.stat().st_size > max_bytes:
+                size = plain.stat().st_size // MEGABYTE
+                msg = f"{size} MB, more than --max-mb allows"
+                raise TooLargeError(msg)
+            with plain.open("rb") as source, compressed(file) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        finally:
+            with contextlib.suppress(OSError):
+                plain.unlink()
+        return file.stat().st_size
+
+    def _action(self, step: int) -> ProfilerAction:
+        if step < LEAD_IN:
+            return ProfilerAction.WARMUP
+        if step < LEAD_IN + self._active - 1:
+            return ProfilerAction.RECORD
+        if step == LEAD_IN + self._active - 1:
+            return ProfilerAction.RECORD_AND_SAVE
+        return ProfilerAction.NONE
+
+
+def _detach_afterwards() -> bool:
+    """Have CUPTI leave the process when the recording stops; return if it will.
+
+    It would stay otherwise, and make each launch slower for the rest of the program.
+    Where CUDA graphs are held it stays: graphs have crashed on its return.
+    """
+    graph = getattr(cuda_api, "CUDAGraph", ())
+    if _DETACH in os.environ or "torch._inductor.cudagraph_trees" in sys.modules:
+        return False
+    if any(issubclass(type(value), graph) for value in gc.get_objects()):
+        return False
+    os.environ[_DETACH] = "1"
+    return True
+
+
+def _every_thread() -> Any:
+    try:
+        return torch._C._profiler._ExperimentalConfig(  # noqa: SLF001
+            profile_all_threads=True
+        )
+    except (AttributeError, TypeError):  # torch before 2.7
+        return None
+
+
+def _resident_bytes() -> int:
+    """Return how much memory the process holds; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

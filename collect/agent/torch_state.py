@@ -1,0 +1,55 @@
+"""What torch is doing in this process; asking changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+cuda_api: Any = torch.cuda  # parts of it have no types
+
+
+def uses_cuda() -> bool:
+    """Return whether the program uses CUDA; asking does not initialise it."""
+    return bool(cuda_api.is_initialized())
+
+
+def capturing() -> bool:
+    """Return whether a CUDA graph is being captured: then nothing must be done."""
+    return uses_cuda() and bool(cuda_api.is_current_stream_capturing())
+
+
+def compilations() -> int:
+    """Return a number that changes whenever torch compiles something."""
+    count = 0
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        times = getattr(dynamo, "compilation_time_metrics", {})
+        # Setting up a CUDA graph is timed there too, but compiles nothing.
+        count += sum(
+            len(entries)
+            for name, entries in list(times.items())
+            if not name.startswith("cudagraphify")
+        )
+        counters = getattr(dynamo, "counters", {})
+        for group, key in (("frames", "total"), ("stats", "unique_graphs")):
+            if group in counters:
+                count += counters[group].get(key, 0)
+    return count
+
+
+def captured_graphs() -> int:
+    """Return how many CUDA graphs torch.compile holds; 0 where that is not known."""
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None or not uses_cuda():
+        return 0
+    try:
+        device = cuda_api.current_device()
+        manager = trees.get_manager(device, create_if_none_exists=False)
+        if manager is None:
+            return 0
+        roots = sum(len(nodes) for nodes in manager.roots.values())
+        return roots + len(manager.warmed_up_functions)
+    except Exception:  # noqa: BLE001 - private to torch; without it, one sign less
+        return 0
