@@ -38,6 +38,7 @@ OURS = (
     "traceq.lint",
     "traceq.analysis",
     "traceq.model",
+    "traceq.expressions",
     "traceq.intervals",
     "traceq.words",
 )
@@ -226,7 +227,8 @@ def test_no_rule_fails_on_a_real_trace(real_trace: Path) -> None:
     assert all(0 <= one.saves_ns <= found.bound.step_ns for one in found.findings)  # type: ignore[union-attr]  # there is a trace
     for one in found.findings:
         json.dumps(dict(one.data))
-        assert all(entry.name and len(entry.label) <= 8 for entry in one.evidence)
+        assert all(entry.name or entry.value is not None for entry in one.evidence)
+        assert all(len(entry.label) <= 8 for entry in one.evidence)
         assert one.message
         assert one.advice
 

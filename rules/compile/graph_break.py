@@ -1,4 +1,4 @@
-"""JIT003: a compiled function is cut into parts by code that cannot be compiled."""
+"""JIT003: a graph break splits a compiled function into parts."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.compilation import CALL, LOOKUP, REGION
-from traceq.lint import Bad, Good, Need, Rule, View
+from traceq.expressions import asof, known, text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
 from traceq.words import listed, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from traceq.lint import Finding
 
 # What torch calls the rest of a function after a break in it.
 _RESUME = r"^torch_dynamo_resume_in_(?<of>.+)_at_(?<at>\d+)$"
-# What each part costs on its own, compiled or not.
+# What the host does for each part of a function, before its compiled code runs.
 _OVERHEAD = ("Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
 
 
 @dataclass(frozen=True)
 class GraphBreak(Rule):
-    """A compiled function is cut into parts by code that torch.compile cannot take.
+    """A graph break splits a compiled function into parts.
 
     ## What it does
 
-    Looks for compiled regions inside of other compiled regions: where a function
-    cannot be compiled in one piece, torch compiles what comes before, runs the rest
-    as Python, and compiles what follows as a function of its own, which is called from
-    there. With stacks it names the line at which it broke. The cost is what the host
-    spends on the guards and wrappers of the parts after a break; what fusion would have
-    saved is not in it.
+    Looks for compiled regions inside other compiled regions. Where torch.compile cannot
+    take a function in one piece, it compiles what comes before the break, runs the
+    break as Python, and compiles what follows as a function of its own, called from
+    there. With stacks it names the line of the break. The fix removes the host time of
+    guards and wrappers of the parts after a break; what fusion across it would save is
+    not included.
 
     ## Why is this bad?
 
-    Nothing is fused across a break, results are written to memory and read again,
-    each part checks its guards anew, and CUDA graphs become several. A
-    ``print`` or ``.item()`` in the middle of a model can take most of what compiling
-    had gained.
+    Nothing is fused across a break, results are written to memory and read again, each
+    part checks its guards, and one CUDA graph becomes several. A ``print`` or
+    ``.item()`` in the middle of a model can cost most of what compiling gained.
 
     ## How to fix it
 
-    Take what breaks the graph out of the compiled function: ``print`` and logging,
-    ``.item()`` and ``if tensor``, calls into libraries that are not PyTorch's.
-    ``torch.compile(fullgraph=True)`` makes a break an error;
+    Move what breaks the graph out of the compiled function: ``print`` and logging,
+    ``.item()`` and ``if tensor``, calls into libraries other than PyTorch.
+    ``torch.compile(fullgraph=True)`` turns a break into an error;
     ``TORCH_LOGS=graph_breaks`` prints the reason for each.
 
     ## When it is wrong
 
-    Where a break is meant (``torch.compiler.disable``), or lies in code that runs
+    If the break is intentional (``torch.compiler.disable``), or in code that runs
     rarely.
     """
 
@@ -65,7 +66,7 @@ class GraphBreak(Rule):
             host    [Torch-Compiled Region: 0/0                                 ]
             host     [CompiledFunction][aten::item][Torch-Compiled Region: 1/0 ]
             """,
-            finds=("a graph break cuts compiled code once a step",),
+            finds=("a graph break splits compiled code once a step",),
         ),
         Good(
             """
@@ -82,76 +83,75 @@ class GraphBreak(Rule):
             _breaks(view)
             .group_by("file", "line", "function", "module", maintain_order=True)
             .agg(
-                overhead=pl.col("overhead").sum(),
                 calls=pl.len(),
-                parts=pl.col("name").cast(pl.String).unique(maintain_order=True),
-                between=pl.col("between").drop_nulls().unique(maintain_order=True),
-                ops="id",
+                parts=text("name").unique(maintain_order=True),
+                before=pl.col("before").drop_nulls().unique(maintain_order=True),
+                overhead=pl.col("overhead").explode().drop_nulls(),
+                lookups=pl.col("lookup").drop_nulls(),
+                regions="id",
             )
         )
         for row in rows.iter_rows(named=True):
             where = f" in `{row['function']}`" if row["function"] else ""
             yield self.finding(
-                f"a graph break{where} cuts compiled code"
+                f"a graph break{where} splits compiled code"
                 f" {times(row['calls'] / view.steps)} a step",
                 subject="graph break",
                 place=view.place(row),
                 count=row["calls"] / view.steps,
-                host_ns=row["overhead"] / view.steps,
-                evidence=[
-                    ("before", listed(row["between"], 6)),
-                    ("then", listed(row["parts"])),
-                ],
-                data={"before": row["between"]},
-                advice=_advice(row["between"]),
-                ops=row["ops"],
+                fix=Fix(ops={*row["overhead"], *row["lookups"]}),
+                evidence=_evidence(row),
+                data={"before": row["before"]},
+                advice=_advice(row["before"]),
+                ops=row["regions"],
             )
 
 
+def _evidence(row: Mapping[str, Any]) -> Iterator[Evidence]:
+    if row["before"]:
+        yield Evidence("before", listed(row["before"], 6))
+    yield Evidence("after", listed(row["parts"]))
+
+
 def _breaks(view: View) -> pl.DataFrame:
-    """Return the regions inside of regions, each with the break before it."""
+    """Return the regions inside other regions, each with the break before it.
+
+    ``overhead`` and ``lookup`` are the ops that run only because of the break,
+    ``before`` is the last op before it, and file, line and function are those of the
+    break.
+    """
     ops = view.ops
-    name = pl.col("name").cast(pl.String)
-    region = view.trace.ops.select(name.str.contains(REGION)).to_series()
-    inside = region.gather(ops["parent"]).fill_null(value=False)
-    found = ops.filter(inside & region.gather(ops["id"])).sort("ts")
+    region = view.trace.ops.select(text("name").str.contains(REGION)).to_series()
+    inside = known(region.gather(ops["parent"]))
     parts = ops.filter(inside)
     return (
-        found.drop("file", "line", "function")
+        ops.filter(inside & region.gather(ops["id"]))
+        .drop("file", "line", "function")
         .join(_overhead(parts), left_on="id", right_on="parent", how="left")
         .join(_resumed(parts), left_on="id", right_on="parent", how="left")
-        .pipe(_with_last, _lookups(parts))
-        .pipe(_with_last, _last_op(parts))
-        .with_columns(
-            overhead=pl.col("overhead").fill_null(0) + pl.col("lookup").fill_null(0)
-        )
-    )
-
-
-def _with_last(regions: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """Add to each region what comes before it in the region around both."""
-    return regions.join_asof(
-        parts, on="ts", by="parent", strategy="backward", check_sortedness=False
+        .pipe(asof, _lookups(parts), "ts", "at", by="parent")
+        .drop("at")
+        .pipe(asof, _own_ops(parts), "ts", "at", by="parent")
     )
 
 
 def _lookups(parts: pl.DataFrame) -> pl.DataFrame:
-    found = parts.filter(pl.col("name") == LOOKUP).sort("ts")
-    return found.select("ts", "parent", lookup="dur")
+    """Return the guard checks in the outer regions: each is for the region after it."""
+    return parts.filter(pl.col("name") == LOOKUP).select("parent", at="ts", lookup="id")
 
 
 def _overhead(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return what the host spends on guards and wrappers in each region."""
+    """Return the wrappers that the host runs in each region."""
     return (
-        parts.filter(pl.col("name").cast(pl.String).is_in(_OVERHEAD))
+        parts.filter(text("name").is_in(_OVERHEAD))
         .group_by("parent")
-        .agg(overhead=pl.col("dur").sum())
+        .agg(overhead="id")
     )
 
 
 def _resumed(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return where the function broke whose rest each region is, if stacks say."""
-    resume = pl.col("function").cast(pl.String).str.extract_groups(_RESUME)
+    """Return where the function broke whose rest each region is, if stacks show it."""
+    resume = text("function").str.extract_groups(_RESUME)
     return (
         parts.select("parent", "file", resume.alias("resume"))
         .unnest("resume")
@@ -165,17 +165,18 @@ def _resumed(parts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _last_op(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops that the program itself ran in a region: after the compiled ones.
+def _own_ops(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that the program itself ran in a region, after compiled code.
 
-    Without autograd the compiled code's own calls of ops look the same.
+    Without autograd there is no mark around compiled code, so its ops cannot be
+    distinguished from the program's own, and none are returned.
     """
-    name = pl.col("name").cast(pl.String)
+    name = text("name")
     after = (name == CALL).cum_sum().over("parent") > 0
     return (
         parts.sort("ts")
         .filter(after, name.str.starts_with("aten::"))
-        .select("ts", "parent", between=name)
+        .select("parent", at="ts", before=name)
     )
 
 
@@ -183,9 +184,9 @@ def _advice(before: list[str]) -> str:
     if {"aten::item", "aten::is_nonzero"} & set(before):
         return (
             "the value of a tensor is read there (`.item()`, `if tensor`): keep it on"
-            " the GPU (torch.where, torch.cond), or read it outside of what is compiled"
+            " the GPU (torch.where, torch.cond), or read it outside compiled code"
         )
     return (
-        "take what breaks the graph out of the compiled function; run with"
+        "move what breaks the graph out of the compiled function; run with"
         " TORCH_LOGS=graph_breaks to see why it breaks"
     )

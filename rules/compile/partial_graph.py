@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import CALL, recordings
-from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.words import counted, time
+from traceq.analysis.patterns.compilation import CALL, captures
+from traceq.expressions import text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,33 +26,33 @@ class PartialGraph(Rule):
 
     ## What it does
 
-    Looks for compiled functions of which the forward is one ``cudaGraphLaunch`` and
-    the backward launches its kernels one by one, or the other way round. Both were
-    compiled with the same options: graphs were wanted and then skipped for one. Where
-    they were skipped for both there is nothing to see in a trace; the program's log
-    says so ("skipping cudagraphs due to"), and the LOG rules read it. The cost is the
-    host's time for those launches.
+    Looks for compiled functions whose forward is one ``cudaGraphLaunch`` while the
+    backward launches its kernels one by one, or the other way round. Both passes are
+    compiled with the same options, so graphs were wanted and skipped for one of them.
+    If they were skipped for both, a trace does not show it; the log does ("skipping
+    cudagraphs due to"), and LOG008 reads it. The fix removes the host time of the
+    launches.
 
     ## Why is this bad?
 
-    The launches that ``mode="reduce-overhead"`` was to save are still there, and only
-    a line of the log says so.
+    The launches that ``mode="reduce-overhead"`` was meant to save are still there, and
+    only a line of the log reports it.
 
     ## How to fix it
 
-    Read the log for "skipping cudagraphs due to", or run with
-    ``TORCH_LOGS=cudagraphs``: it names the cause, such as an input that is changed
-    in place, a tensor on the CPU, or an operator that cannot be recorded.
+    Look in the log for "skipping cudagraphs due to", or run with
+    ``TORCH_LOGS=cudagraphs``: it names the cause, such as an input that is changed in
+    place, a tensor on the CPU, or an operator that cannot be captured.
 
     ## When it is wrong
 
-    In steps that are still warming up; those that record graphs are left out.
+    In steps that are still warming up. Steps that capture graphs are not looked at.
     """
 
     code = "JIT004"
     needs = frozenset({Need.GPU, Need.OPS})
 
-    min_launches: int = option(2, "Fewer launches in the pass are not reported.")
+    min_launches: int = option(2, "Passes with fewer launches are not reported.")
 
     examples = (
         Bad(
@@ -90,49 +91,65 @@ class PartialGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Compare what the forward and the backward of each compiled call launch."""
-        if recordings(view.trace, view.steady).height:
+        if captures(view.trace, view.steady).height:
             return
         launches = _launches(view)
-        pairs = (
+        calls = (
             view.ops.filter(pl.col("name") == _BACKWARD)
             .join(launches, left_on="id", right_on="root")
             .join(launches, left_on="forward", right_on="root", suffix="_forward")
         )
-        for slow, fast in (("backward", "forward"), ("forward", "backward")):
-            mine, other = ("", "_forward") if slow == "backward" else ("_forward", "")
-            rows = (
-                pairs.filter(
-                    pl.col(f"graphs{mine}") == 0,
-                    pl.col(f"graphs{other}") > 0,
-                    pl.col(f"kernels{mine}") >= self.min_launches,
-                )
-                .group_by("file", "line", "function", "module", maintain_order=True)
-                .agg(
-                    kernels=pl.col(f"kernels{mine}").sum(),
-                    time=pl.col(f"time{mine}").sum(),
-                    ops="id" if slow == "backward" else "forward",
-                )
+        yield from self._findings(view, calls, "backward", "", "_forward")
+        yield from self._findings(view, calls, "forward", "_forward", "")
+
+    def _findings(
+        self, view: View, calls: pl.DataFrame, slow: str, mine: str, other: str
+    ) -> Iterator[Finding]:
+        """Yield the compiled calls one pass of which launches its kernels.
+
+        ``mine`` and ``other`` are the suffixes of that pass's columns and the other's.
+        """
+        fast = "forward" if slow == "backward" else "backward"
+        rows = (
+            calls.filter(
+                pl.col(f"graphs{mine}") == 0,
+                pl.col(f"graphs{other}") > 0,
+                pl.col(f"launches{mine}").list.len() >= self.min_launches,
             )
-            for row in rows.iter_rows(named=True):
-                count = row["kernels"] / view.steps
-                yield self.finding(
-                    f"the {slow} of compiled code launches {counted(count, 'kernel')}"
-                    f" a step though its {fast} replays a CUDA graph",
-                    subject=f"{slow} without graph",
-                    place=view.place(row),
-                    count=count,
-                    host_ns=row["time"] / view.steps,
-                    evidence=[("launches", f"{time(row['time'] / view.steps)} a step")],
-                    advice="look in the log for `skipping cudagraphs due to`, or run"
-                    " with TORCH_LOGS=cudagraphs: it names the cause",
-                    ops=row["ops"],
-                )
+            .group_by("file", "line", "function", "module", maintain_order=True)
+            .agg(
+                launches=pl.col(f"launches{mine}").explode(),
+                host=pl.col(f"host{mine}").sum(),
+                ops="id" if slow == "backward" else "forward",
+            )
+        )
+        for row in rows.iter_rows(named=True):
+            count = len(row["launches"]) / view.steps
+            yield self.finding(
+                f"the {slow} of compiled code launches {counted(count, 'kernel')}"
+                f" a step though its {fast} replays a CUDA graph",
+                subject=f"{slow} without graph",
+                place=view.place(row),
+                count=count,
+                fix=Fix(calls=row["launches"]),
+                evidence=[
+                    Evidence(
+                        "launches",
+                        value=row["host"] / view.steps,
+                        unit="ns",
+                        note="of the host a step, as recorded",
+                    )
+                ],
+                advice="look in the log for `skipping cudagraphs due to`, or run"
+                " with TORCH_LOGS=cudagraphs: it names the cause",
+                ops=row["ops"],
+            )
 
 
 def _launches(view: View) -> pl.DataFrame:
     """Return what each compiled call launches: graphs, kernels, and the host's time."""
     calls = view.runtime.filter(pl.col("op").is_not_null())
-    roots = view.roots(pl.col("name").cast(pl.String).is_in([CALL, _BACKWARD]))
+    roots = view.roots(text("name").is_in([CALL, _BACKWARD]))
     single = pl.col("call") == "launch"
     return (
         calls.with_columns(root=roots.gather(calls["op"]))
@@ -140,7 +157,7 @@ def _launches(view: View) -> pl.DataFrame:
         .group_by("root")
         .agg(
             graphs=(pl.col("call") == "graph launch").sum(),
-            kernels=single.sum(),
-            time=pl.col("dur").filter(single).sum(),
+            launches=pl.col("id").filter(single),
+            host=pl.col("dur").filter(single).sum(),
         )
     )

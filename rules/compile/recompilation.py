@@ -1,4 +1,4 @@
-"""JIT002: torch.compile compiles code again while the program runs."""
+"""JIT002: torch.compile compiles code again in steps after warm-up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.patterns.compilation import (
     CALL,
     REGION,
@@ -14,48 +15,54 @@ from traceq.analysis.patterns.compilation import (
     compilations,
     settled,
 )
-from traceq.lint import Bad, Good, Need, Rule, View
-from traceq.words import counted, listed, shape, time
+from traceq.expressions import known, text
+from traceq.intervals import overlap, spans
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
+from traceq.lint.evidence import share_of_steps
+from traceq.words import listed, shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from traceq.lint import Finding
 
 _FRAME = r"^(!?\d+)"
 _VERSION = r"(\d+)$"
-# From this version on torch may give up and run the frame without compiling it.
-_LIMIT = 8
+# torch._dynamo.config.recompile_limit (cache_size_limit up to torch 2.6): from this
+# version on torch may give up and run the frame uncompiled.
+_RECOMPILE_LIMIT = 8
+_MOST_INPUTS = 3
 
 
 @dataclass(frozen=True)
 class Recompilation(Rule):
-    """Code that torch.compile had compiled before is compiled again in a step.
+    """Code that torch.compile has compiled before is compiled again in a step.
 
     ## What it does
 
-    Looks for compilations in steps after warm-up whose id says that it is not the
-    first version of the code (``compile_id=0/4``, or ``Torch-Compiled Region: 0/4``
-    right after it), or that come back in more than one step. With shapes it names
-    the inputs that changed. The cost is the time of the compilations.
+    Looks for compilations in steps after warm-up that are not the first version of
+    their code (``compile_id=0/4``, or ``Torch-Compiled Region: 0/4`` right after), or
+    that happen in more than one step. With shapes it names the inputs that changed. The
+    fix removes the host time of these compilations.
 
     ## Why is this bad?
 
-    A compilation takes seconds, or a good part of one even with its results cached,
-    and the GPU idles meanwhile. After eight versions torch gives up on the function
-    and runs it without compiling, silently but for one warning.
+    A compilation takes seconds, or a large part of one even if its results are cached,
+    and the GPU idles meanwhile. At eight versions torch gives up on the function and
+    runs it uncompiled, with a single warning.
 
     ## How to fix it
 
-    Mark sizes that vary (``torch._dynamo.mark_dynamic(x, 1)``), or compile with
-    ``dynamic=True``, or pad to few sizes. Keep numbers and flags that change out of
-    the compiled code, or pass them as tensors. ``TORCH_LOGS=recompiles`` prints which
-    guard failed.
+    Mark the sizes that vary (``torch._dynamo.mark_dynamic(x, 1)``), compile with
+    ``dynamic=True``, or pad to a few sizes. Keep numbers and flags that change out of
+    compiled code, or pass them as tensors. ``TORCH_LOGS=recompiles`` prints which guard
+    failed.
 
     ## When it is wrong
 
-    Where a few versions are meant, as one for training and one for evaluation, and
-    the recorded steps are the first that need the second one.
+    If several versions are intended, such as one for training and one for evaluation,
+    and the recorded steps are the first that need the second one.
     """
 
     code = "JIT002"
@@ -71,7 +78,7 @@ class Recompilation(Rule):
             host                               [CompiledFunction]
             gpu 7                               [triton_poi_fused_add_0]
             """,
-            finds=("frame 0 is compiled again in 2 of 2 steps",),
+            finds=("frame 0 is recompiled in 2 of 2 steps",),
         ),
         Good(
             """
@@ -88,89 +95,85 @@ class Recompilation(Rule):
             frame=pl.col("compile_id").str.extract(_FRAME),
             version=pl.col("compile_id").str.extract(_VERSION).cast(pl.Int64),
         )
-        again = pl.col("version") > 0
+        again = known(pl.col("version") > 0)
         returns = (
             pl.col("step").n_unique().over("frame", "file", "line", "function") > 1
         )
         unknown = pl.col("version").is_null() & returns
+        found = settled(found.filter(again | unknown), view.steady)
         rows = (
-            settled(found.filter(again.fill_null(value=False) | unknown), view.steady)
+            found.with_columns(idle=overlap(spans(found), idle_gaps(view.trace)))
             .group_by(
                 "frame", "file", "line", "function", "module", maintain_order=True
             )
             .agg(
+                pl.col("idle").sum(),
                 ids=pl.col("compile_id").drop_nulls().unique(maintain_order=True),
                 newest=pl.col("version").max(),
                 steps=pl.col("step").n_unique(),
                 calls=pl.len(),
-                time=pl.col("dur").sum(),
+                host=pl.col("dur").mean(),
                 ops="id",
             )
         )
         for row in rows.iter_rows(named=True):
-            shapes = _shapes(view, row["frame"])
-            what = f"frame {row['frame']}" if row["frame"] else "code"
-            yield self.finding(
-                f"{what} is compiled again in {_steps(view, row['steps'])}",
-                subject="recompilation",
-                place=view.place(row),
-                count=row["calls"] / view.steps,
-                gpu_ns=row["time"] * view.host_scale / view.steps,
-                host_ns=row["time"] / view.steps,
-                evidence=[
-                    ("compiled", listed(row["ids"], 6)),
-                    (
-                        "shapes",
-                        "; ".join(
-                            _words(position, one) for position, one in shapes[:3]
-                        ),
-                    ),
-                    ("host", f"{time(row['time'] / row['calls'])} for each"),
-                ],
-                data={
-                    "ids": row["ids"],
-                    "shapes": [[list(one) for one in every] for _, every in shapes],
-                },
-                advice=_advice(shapes, row["newest"]),
-                ops=row["ops"],
-            )
+            yield self._finding(view, row)
+
+    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+        inputs = _changed_inputs(view, row["frame"])
+        what = f"frame {row['frame']}" if row["frame"] else "code"
+        return self.finding(
+            f"{what} is recompiled in {share_of_steps(view, row['steps'])}",
+            subject="recompilation",
+            place=view.place(row),
+            count=row["calls"] / view.steps,
+            fix=Fix(ops=row["ops"]),
+            gpu_idle_ns=row["idle"] / view.steps,
+            evidence=_evidence(row, inputs),
+            data={
+                "ids": row["ids"],
+                "shapes": [[list(one) for one in shapes] for shapes in inputs.values()],
+            },
+            advice=_advice(inputs, row["newest"]),
+        )
 
 
-def _steps(view: View, found: int) -> str:
-    if not view.trace.steps.height:
-        return "this trace"
-    return f"{found} of {counted(view.steps, 'step')}"
+def _evidence(
+    row: Mapping[str, Any], inputs: Mapping[int, list[list[int]]]
+) -> Iterator[Evidence]:
+    if row["ids"]:
+        yield Evidence("versions", listed(row["ids"], 6))
+    for position in list(inputs)[:_MOST_INPUTS]:
+        shapes = [shape(one) for one in inputs[position]]
+        yield Evidence("shapes", listed(shapes, 4), note=f"of input {position}")
+    yield Evidence("host", value=row["host"], unit="ns", note="each, as recorded")
 
 
-def _shapes(view: View, frame: str | None) -> list[tuple[int, list[list[int]]]]:
-    """Return the inputs that differ between the versions of a frame that ran."""
+def _changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
+    """Return the shapes of the inputs that differ between versions, by position."""
     if frame is None:
-        return []
-    name = pl.col("name").cast(pl.String)
+        return {}
+    name = text("name")
     region = name.str.contains(REGION) & name.str.contains(f": {frame}/")
     inside = view.trace.ops.filter(
         view.roots(region).is_not_null(), pl.col("name") == CALL
     )
-    found = changing_inputs(view.with_inputs(inside))
-    return list(found.iter_rows())
+    return dict(changing_inputs(view.with_inputs(inside)).iter_rows())
 
 
-def _words(position: int, shapes: Sequence[Sequence[int]]) -> str:
-    return f"input {position}: " + listed([shape(one) for one in shapes], 4)
-
-
-def _advice(shapes: list[tuple[int, list[list[int]]]], newest: int | None) -> str:
+def _advice(inputs: Mapping[int, list[list[int]]], newest: int | None) -> str:
     limit = (
-        "; torch gives up and runs it uncompiled at 8 versions"
-        if newest is not None and newest < _LIMIT
+        f"; at {_RECOMPILE_LIMIT} versions torch gives up and runs it uncompiled"
+        if newest is not None and newest < _RECOMPILE_LIMIT
         else ""
     )
-    dims = _changing_dims(shapes[0][1]) if shapes else []
+    shapes = next(iter(inputs.values()), [])
+    dims = _changing_dims(shapes)
     if dims:
         marks = listed([f"torch._dynamo.mark_dynamic(x, {dim})" for dim in dims])
         return (
-            f"call {marks} on the input that is {shape(shapes[0][1][0])}, compile with"
-            f" dynamic=True, or pad it to few sizes{limit}"
+            f"call {marks} on the input of shape {shape(shapes[0])}, compile with"
+            f" dynamic=True, or pad it to a few sizes{limit}"
         )
     return (
         "run with TORCH_LOGS=recompiles to see which guard fails; compile with"
@@ -179,7 +182,11 @@ def _advice(shapes: list[tuple[int, list[list[int]]]], newest: int | None) -> st
 
 
 def _changing_dims(shapes: list[list[int]]) -> list[int]:
-    """Return the dimensions that differ, if the shapes have the same number of them."""
+    """Return the dimensions that differ, if the shapes have the same number of them.
+
+    >>> _changing_dims([[1, 320], [1, 384]])
+    [1]
+    """
     if len({len(one) for one in shapes}) != 1:
         return []
     return [

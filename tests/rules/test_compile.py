@@ -12,7 +12,7 @@ from traceq.finding import Severity
     ("case", "step_ms", "twin_ms"),
     [("graph_rerecord", 54.63, 3.37), ("graph_record", 62.93, 3.37)],
 )
-def test_recording_graphs_costs_what_the_run_that_replays_is_faster(
+def test_capturing_graphs_costs_as_much_as_the_run_that_replays_is_faster(
     case: str, step_ms: float, twin_ms: float
 ) -> None:
     (found,) = case_findings(f"{case}.trace.json.gz", "JIT", step_ms=step_ms)
@@ -30,11 +30,11 @@ def test_the_shapes_that_graphs_are_set_up_for_are_named() -> None:
     assert "[2,520], [2,576]" in found.advice
 
 
-def test_of_a_shape_that_stays_the_sizes_given_as_numbers_tell() -> None:
+def test_a_shape_that_stays_is_found_by_its_sizes_given_as_numbers() -> None:
     (found,) = case_findings("graph_record.trace.json.gz", "JIT001")
 
     assert found.data["shapes"] == [[2, 352]]
-    assert (found.data["set_up"], found.data["recorded"]) == (2, 2)
+    assert (found.data["set_up"], found.data["captured"]) == (2, 2)
 
 
 def test_replayed_graphs_have_no_finding() -> None:
@@ -63,7 +63,7 @@ def test_code_compiled_again_in_the_first_step_only_is_warm_up() -> None:
     )
 
 
-def test_the_region_that_runs_next_tells_what_was_compiled() -> None:
+def test_the_region_that_runs_next_has_the_id_of_what_was_compiled() -> None:
     (found,) = drawn_findings(
         """
         host  [ProfilerStep#1][ProfilerStep#2                                  ]
@@ -75,7 +75,7 @@ def test_the_region_that_runs_next_tells_what_was_compiled() -> None:
     assert found.data["ids"] == ["7/2"]
 
 
-def test_recording_in_the_only_step_is_no_more_than_info() -> None:
+def test_a_capture_in_the_only_step_is_only_info() -> None:
     (found,) = drawn_findings(
         """
         host   [ProfilerStep#1                            ]
@@ -90,7 +90,7 @@ def test_recording_in_the_only_step_is_no_more_than_info() -> None:
     assert found.severity is Severity.info
 
 
-def test_recording_in_a_step_that_compiles_is_warm_up() -> None:
+def test_a_capture_in_a_step_that_compiles_is_warm_up() -> None:
     assert not drawn_findings(
         """
         host   [ProfilerStep#1                 ][ProfilerStep#2                 ]
@@ -119,6 +119,57 @@ def test_a_graph_break_is_at_the_line_at_which_the_function_resumes() -> None:
 
     place = (found.place.file, found.place.line, found.place.function)
     assert place == ("net.py", 9, "forward")
+
+
+def test_the_fix_of_a_graph_break_removes_guards_and_wrappers_after_it() -> None:
+    wide = " " * 40
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1                   {wide}                               ]
+        host   [Torch-Compiled Region: 0/0      {wide}                              ]
+        host    [CompiledFunction][TorchDynamo Cache Lookup][Torch-Compiled Region: 1/0]
+        host                                                 [Pregraph bytecode]
+        """,
+        "JIT003",
+    )
+
+    (fix,) = found.fixes
+    assert len(fix.ops) == 2
+    assert found.host_ns == 1000 * len("[TorchDynamo Cache Lookup][Pregraph bytecode]")
+
+
+def test_the_fix_of_a_pass_without_graph_removes_its_launches() -> None:
+    (found,) = drawn_findings(
+        """
+        host   [ProfilerStep#1                                               ]
+        host    [CompiledFunction   ]
+        host     [cudaGraphLaunch>1]
+        host 2                        [CompiledFunctionBackward             ]
+        host 2                         [cuLaunchKernel>2] [cuLaunchKernel>3]
+        gpu 7                    [a<1]                [b<2]              [c<3]
+        """,
+        "JIT004",
+        args={
+            "CompiledFunction": {"Sequence number": 5, "Fwd thread id": 0},
+            "CompiledFunctionBackward": {"Sequence number": 5, "Fwd thread id": 1},
+        },
+    )
+
+    assert found.host_ns == 2000 * len("[cuLaunchKernel>2]")
+
+
+def test_the_gpu_idles_in_a_recompilation_only_where_it_has_no_work() -> None:
+    (found,) = drawn_findings(
+        """
+        host   [ProfilerStep#1          ][ProfilerStep#2                ]
+        host    [aten::mm]                [entire_frame_compile     ]
+        host                                [@x_data: compile_id=0/4]
+        gpu 7        [a                             ]            [b]
+        """,
+        "JIT002",
+    )
+
+    assert found.gpu_idle_ns == 1000 * len("            ") / 2
 
 
 def test_a_value_read_before_the_break_is_what_the_advice_is_about() -> None:

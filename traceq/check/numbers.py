@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.trace_peak import peak_memory
-from traceq.analysis.patterns.compilation import compilations, recordings
+from traceq.analysis.patterns.compilation import captures, compilations
 from traceq.analysis.time.launches import launches_outside_captures
 from traceq.lint.snapshot_view import highest, snapshot_views
 from traceq.lint.view import View
@@ -70,11 +70,11 @@ def numbers(recording: Recording) -> Numbers:
 
 
 def _captures(view: View) -> int:
-    """Count the CUDA graphs that were set up or recorded, by hand or not."""
-    found = recordings(view.trace, view.steady)
+    """Count the CUDA graphs that were set up or captured, by torch or by hand."""
+    found = captures(view.trace, view.steady)
     begun = pl.col("name").cast(pl.String).str.contains(BEGIN_CAPTURE)
     by_hand = view.runtime.filter(begun, pl.col("op").is_null()).height
-    made = pl.max_horizontal(pl.col("set_up"), pl.col("recorded")).sum()
+    made = pl.max_horizontal(pl.col("set_up"), pl.col("captured")).sum()
     return int(found.select(made).item()) + by_hand
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import recordings
+from traceq.analysis.patterns.compilation import captures
 from traceq.graph.devices import busiest_device
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
@@ -115,14 +115,14 @@ def _special_spans(
     regions = pl.col("name").is_in(loading.implode()) & ~pl.col("on_gpu")
     yield "loading data", spans(trace.annotations.filter(regions))
     call = pl.col("call")
-    captures = trace.runtime.filter(call == "capture")
+    capturing = trace.runtime.filter(call == "capture")
     names = trace.ops["name"].unique().cast(pl.String)
-    if captures.height or names.str.contains(GRAPH_CAPTURE).any():
+    if capturing.height or names.str.contains(GRAPH_CAPTURE).any():
         # All of a run of compiled code that sets up a graph is slower for it.
-        captures = pl.concat([spans(captures), spans(recordings(trace, steady))])
+        capturing = pl.concat([spans(capturing), spans(captures(trace, steady))])
     else:
-        captures = spans(captures)
-    yield "recording CUDA graphs", captures
+        capturing = spans(capturing)
+    yield "recording CUDA graphs", capturing
     yield "allocating memory", spans(trace.runtime.filter(call == "allocation"))
 
 

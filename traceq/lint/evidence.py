@@ -54,3 +54,10 @@ def attention_lines(call: Mapping[str, Any]) -> list[Evidence]:
         Evidence("shapes", ", ".join(f"{part} {shape(call[part])}" for part in parts)),
         Evidence("dtype", ", ".join(types)),
     ]
+
+
+def share_of_steps(view: View, found: int) -> str:
+    """Write in how many of the steps something is, as ``2 of 3 steps``."""
+    if not view.trace.steps.height:
+        return "this trace"
+    return f"{found} of {counted(view.steps, 'step')}"

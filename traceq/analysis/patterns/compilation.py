@@ -1,7 +1,7 @@
-"""What torch.compile did in the steps: compiling, recording CUDA graphs, running.
+"""What torch.compile did in the steps: compile, capture CUDA graphs, run.
 
-``TorchDynamo`` numbers what it compiles: F/R is version R of frame F, a function or
-the part of it between two graph breaks.
+TorchDynamo numbers what it compiles: F/R is version R of frame F. A frame is a
+function, or the part of it between two graph breaks; version 0 is its first.
 """
 
 from __future__ import annotations
@@ -13,75 +13,71 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
+from traceq.expressions import END, asof, known, text
 from traceq.model.names import BEGIN_CAPTURE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
-# A region of compiled autograd has a "!" in its id: it runs a backward.
+# The ids of regions of compiled autograd begin with "!": they run a backward, and are
+# not matched here.
 REGION = r"^Torch-Compiled Region(: [\d/]+)?$"
 LOOKUP = "TorchDynamo Cache Lookup"
 CALL = "CompiledFunction"
 _ID = r"compile_id=(!?[\d/]+)"
 _REGION_ID = r"^Torch-Compiled Region: (!?[\d/]+)"
-# What was compiled runs right after it.
-_AT_ONCE = 10_000_000
-# A new graph is set up for a shape that had none yet, or is recorded.
+# A region that begins this long after a compilation is what was compiled. Chosen by
+# judgement: in fixtures/recompile (H200, torch 2.11) it begins within 0.4 ms.
+_RUNS_SOON_NS = 10_000_000
+# What CUDA graph trees do for a shape that has no graph yet: set one up, capture it.
 _SET_UP = r"^cudagraphify\.get_container( \(dynamo_timed\))?$"
-_RECORD = r"^CUDAGraphNode\.record( \(dynamo_timed\))?$"
+_CAPTURE = r"^CUDAGraphNode\.record( \(dynamo_timed\))?$"
 
 
 @cached_per_trace
 def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost compilations of the steps, as ops with ``compile_id``.
 
-    The id is that of a mark inside it, as newer torch sets, or of the region that was
-    compiled and runs right after it; none where the trace has neither.
+    The id is that of a mark inside it, which torch 2.11 and later set, or of the region
+    that runs right after it; it is null where the trace has neither.
     """
     ops = trace.ops
-    around = ops["compiling"].gather(ops["parent"]).fill_null(value=False)
-    roots = in_steps(ops.filter(ops["compiling"] & ~around), trace, steady)
-    marks = trace.annotations.filter(~pl.col("on_gpu")).select(
-        "thread", at="ts", compile_id=pl.col("name").cast(pl.String).str.extract(_ID)
-    )
-    regions = ops.select(
-        "thread",
-        at="ts",
-        compile_id=pl.col("name").cast(pl.String).str.extract(_REGION_ID),
-    )
-    known = pl.concat([marks, regions]).drop_nulls("compile_id").sort("at")
-    found = roots.sort("ts").join_asof(
-        known,
-        left_on="ts",
-        right_on="at",
-        by="thread",
-        strategy="forward",
-        check_sortedness=False,
-    )
-    near = pl.col("at") <= pl.col("ts") + pl.col("dur") + _AT_ONCE
+    inner = known(ops["compiling"].gather(ops["parent"]))
+    roots = in_steps(ops.filter(ops["compiling"] & ~inner), trace, steady)
+    host = trace.annotations.filter(~pl.col("on_gpu"))
+    ids = pl.concat(
+        [
+            table.select(
+                "thread", at="ts", compile_id=text("name").str.extract(pattern)
+            )
+            for table, pattern in ((host, _ID), (ops, _REGION_ID))
+        ]
+    ).drop_nulls("compile_id")
+    found = asof(roots, ids, "ts", "at", by="thread", strategy="forward")
+    near = pl.col("at") <= END + _RUNS_SOON_NS
     return found.with_columns(pl.when(near).then("compile_id").alias("compile_id"))
 
 
-def recordings(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return the runs of compiled code in which CUDA graphs were set up or recorded.
+def captures(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the runs of compiled code that set up or captured CUDA graphs.
 
-    These are the outermost ops around such a thing, with ``set_up`` and ``recorded``,
-    how many graphs were, and ``region``, the outermost op of their forward. Captures
-    outside of ops, by hand, are not here.
+    Each is the outermost op around it, with ``set_up`` and ``captured``, the number of
+    graphs, and ``region``, the outermost op of its forward. Captures that the program
+    itself makes, outside of ops, are not included.
     """
-    return in_steps(all_recordings(trace), trace, steady)
+    return in_steps(all_captures(trace), trace, steady)
 
 
 @cached_per_trace
-def all_recordings(trace: Trace) -> pl.DataFrame:
-    """Return what :func:`recordings` does, of the whole trace."""
+def all_captures(trace: Trace) -> pl.DataFrame:
+    """Return the same as :func:`captures`, of the whole trace."""
     ops = trace.ops
     seen = pl.concat(
         [
-            _once(ops, _SET_UP, "set_up"),
-            _once(ops, _RECORD, "recorded"),
-            _captures(trace),
+            _outer_timers(ops, _SET_UP, "set_up"),
+            _outer_timers(ops, _CAPTURE, "captured"),
+            _begun_captures(trace),
         ],
         how="diagonal",
     )
@@ -91,9 +87,8 @@ def all_recordings(trace: Trace) -> pl.DataFrame:
         .group_by("root")
         .agg(
             set_up=pl.col("set_up").sum(),
-            recorded=pl.max_horizontal(
-                pl.col("recorded").sum(), pl.col("captured").sum()
-            ),
+            # A capture shows as a timer, as a runtime call, or as both.
+            captured=pl.max_horizontal(pl.col("captured").sum(), pl.col("begun").sum()),
         )
     )
     found = ops.join(counts, left_on="id", right_on="root", maintain_order="left")
@@ -104,7 +99,7 @@ def all_recordings(trace: Trace) -> pl.DataFrame:
 def changing_inputs(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the inputs whose shape differs between calls: ``position``, ``shapes``.
 
-    The calls have the columns of their inputs. Of parameters the shapes stay.
+    The calls have the columns of their inputs. Shapes of parameters do not differ.
     """
     return (
         calls.drop_nulls("dims")
@@ -120,9 +115,10 @@ def changing_inputs(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def sized_inputs(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the inputs made of sizes that are inputs too: ``position``, ``shapes``.
+    """Return the inputs all of whose dims are inputs too: ``position``, ``shapes``.
 
-    Code compiled for shapes that change gets each changing size as a number.
+    Code compiled with dynamic shapes is passed each dynamic dim as a number: given the
+    inputs ``352, 2, [2,352], [512,512]``, it is ``[2,352]``.
     """
     inputs = (
         calls.drop_nulls("dims")
@@ -146,9 +142,9 @@ def sized_inputs(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
-    """Return what was found, or none if only the first of several steps has it.
+    """Return what was found, or nothing if only the first of several steps has it.
 
-    That is warm-up, too short to stand out by its length.
+    That is warm-up in a step which is not long enough to be recognised as such.
     """
     steps = steady.windows["step"]
     if steady.count > 1 and found["step"].n_unique() == 1:
@@ -156,15 +152,16 @@ def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
     return found
 
 
-def _once(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
-    """Return the ops of a name, without the timers of the same name inside them."""
+def _outer_timers(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
+    """Return the ops of a name, without timers of the same name inside them."""
     marked = ops["name"].cast(pl.String).str.contains(pattern)
-    around = marked.gather(ops["parent"]).fill_null(value=False)
-    return ops.filter(marked & ~around).select("id", pl.lit(value=True).alias(label))
+    inner = known(marked.gather(ops["parent"]))
+    return ops.filter(marked & ~inner).select("id", pl.lit(value=True).alias(label))
 
 
-def _captures(trace: Trace) -> pl.DataFrame:
-    begun = pl.col("name").cast(pl.String).str.contains(BEGIN_CAPTURE)
+def _begun_captures(trace: Trace) -> pl.DataFrame:
+    """Return the ops that call ``cudaStreamBeginCapture``."""
+    begun = text("name").str.contains(BEGIN_CAPTURE)
     return trace.runtime.filter(begun, pl.col("op").is_not_null()).select(
-        id="op", captured=pl.lit(value=True)
+        id="op", begun=pl.lit(value=True)
     )

@@ -8,7 +8,7 @@ import polars as pl
 
 from traceq.analysis.base.gpu_idle import gap_at, idle_gaps
 from traceq.analysis.base.steady import in_steps
-from traceq.analysis.patterns.compilation import recordings
+from traceq.analysis.patterns.compilation import captures
 from traceq.graph.nesting import nearest
 from traceq.model.names import BLOCKING_COPY, DTOH, HTOD, PAGEABLE
 
@@ -147,8 +147,8 @@ def _copies(trace: Trace) -> pl.DataFrame:
 def _not_ours(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the ops whose waits belong to something else: ``op``."""
     ops = trace.ops
-    recorded = recordings(trace, steady)["id"]
-    around = nearest(ops["parent"], ops["id"].is_in(recorded.implode()))
+    captured = captures(trace, steady)["id"]
+    around = nearest(ops["parent"], ops["id"].is_in(captured.implode()))
     other = ops.filter(around.is_not_null() | ops["compiling"]).select(op="id")
     allocating = trace.runtime.filter(
         pl.col("call") == "allocation", pl.col("op").is_not_null()

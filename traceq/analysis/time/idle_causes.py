@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import all_recordings
+from traceq.analysis.patterns.compilation import all_captures
 from traceq.graph.devices import busiest_device
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
@@ -111,7 +111,7 @@ def _intervals(
         ("compiling", trace.ops.filter("compiling")),
         ("loading data", regions),
         ("recording CUDA graphs", recording),
-        ("recording CUDA graphs", all_recordings(trace)),
+        ("recording CUDA graphs", all_captures(trace)),
         ("running operators", roots),
         ("running Python", trace.frames.filter("user")),
     )

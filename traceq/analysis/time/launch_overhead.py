@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.analysis.patterns.compilation import compilations, recordings
+from traceq.analysis.patterns.compilation import captures, compilations
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_steps
 from traceq.intervals import overlap, spans
@@ -62,7 +62,7 @@ def _named_otherwise(trace: Trace, steady: SteadySteps, rounds: int) -> pl.DataF
     return pl.concat(
         [
             spans(compilations(trace, steady)),
-            spans(recordings(trace, steady)),
+            spans(captures(trace, steady)),
             spans(data),
             spans(one_by_one),
             loops(trace, steady, rounds).spans.select("start", "end"),

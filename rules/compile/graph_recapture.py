@@ -1,0 +1,178 @@
+"""JIT001: CUDA graphs are captured in steps that should only replay them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.gpu_idle import idle_gaps
+from traceq.analysis.patterns.compilation import (
+    CALL,
+    captures,
+    changing_inputs,
+    compilations,
+    settled,
+    sized_inputs,
+)
+from traceq.intervals import overlap, spans
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View
+from traceq.lint.evidence import share_of_steps
+from traceq.words import listed, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from traceq.lint import Finding
+
+_PLACE = ("file", "line", "function", "module")
+
+
+@dataclass(frozen=True)
+class GraphRecapture(Rule):
+    """CUDA graphs are set up or captured in steps that should only replay them.
+
+    ## What it does
+
+    Looks for compiled code that sets up a CUDA graph for a new shape
+    (``cudagraphify.get_container``) or captures one (``CUDAGraphNode.record``,
+    ``cudaStreamBeginCapture``) after warm-up: not in a step that compiles, and not only
+    in the first of several steps. With shapes it names the inputs that change. The fix
+    removes the host time of these calls; their kernels stay.
+
+    ## Why is this bad?
+
+    A CUDA graph is captured for one shape. The first call with a new shape runs without
+    a graph, the second captures one, and only the third replays it. If shapes keep
+    changing, every step pays for a graph that is replayed a few times or never, and
+    each graph holds memory.
+
+    ## How to fix it
+
+    Give compiled code few shapes: pad batches to a few lengths, drop the last
+    incomplete batch. If lengths have to vary, compile without
+    ``mode="reduce-overhead"``, or set
+    ``torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True``.
+
+    ## When it is wrong
+
+    If the recorded steps are the first with a shape that stays from then on: record
+    later steps. A trace of one step cannot show this, so there it is only info.
+    """
+
+    code = "JIT001"
+    needs = frozenset({Need.GPU, Need.OPS})
+
+    examples = (
+        Bad(
+            """
+            host   [ProfilerStep#1                  ][ProfilerStep#2                  ]
+            host    [Torch-Compiled Region: 0/0   ]   [Torch-Compiled Region: 0/0   ]
+            host     [cudagraphify.get_container]      [cudagraphify.get_container]
+            host      [cudaLaunchKernel>1]              [cudaLaunchKernel>2]
+            gpu 7               [gemm<1]                          [gemm<2]
+            """,
+            finds=(
+                "compiled code sets up or captures CUDA graphs in 2 of 2 steps"
+                " instead of replaying them",
+            ),
+        ),
+        Good(
+            """
+            host   [ProfilerStep#1                  ][ProfilerStep#2                  ]
+            host    [Torch-Compiled Region: 0/0   ]   [Torch-Compiled Region: 0/0   ]
+            host     [cudaGraphLaunch>1]               [cudaGraphLaunch>2]
+            gpu 7               [gemm<1]                          [gemm<2]
+            """
+        ),
+        Good(
+            """
+            host   [ProfilerStep#1                  ][ProfilerStep#2                  ]
+            host    [Torch-Compiled Region: 0/0   ]   [Torch-Compiled Region: 0/0   ]
+            host     [CUDAGraphNode.record       ]     [cudaGraphLaunch>2]
+            gpu 7                                                 [gemm<2]
+            """
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group the calls that captured by where the compiled code was called."""
+        found = captures(view.trace, view.steady)
+        compiled = compilations(view.trace, view.steady).select("step")
+        found = found.join(compiled, on="step", how="anti", nulls_equal=True)
+        found = settled(found, view.steady)
+        if not found.height:
+            return
+        called_at = view.trace.ops.select(_PLACE).select(
+            pl.all().gather(found["region"])
+        )
+        rows = (
+            found.drop(_PLACE)
+            .hstack(called_at)
+            .with_columns(idle=overlap(spans(found), idle_gaps(view.trace)))
+            .group_by(_PLACE, maintain_order=True)
+            .agg(
+                pl.col("set_up", "captured", "idle").sum(),
+                steps=pl.col("step").n_unique(),
+                host=pl.col("dur").mean(),
+                ops="id",
+                regions=pl.col("region").unique(),
+            )
+        )
+        for row in rows.iter_rows(named=True):
+            yield self._finding(view, row)
+
+    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+        shapes = _shapes(view, row["regions"])
+        return self.finding(
+            "compiled code sets up or captures CUDA graphs in"
+            f" {share_of_steps(view, row['steps'])} instead of replaying them",
+            subject="CUDA graph capture",
+            place=view.place(row),
+            count=(row["set_up"] + row["captured"]) / view.steps,
+            fix=Fix(ops=row["ops"]),
+            gpu_idle_ns=row["idle"] / view.steps,
+            evidence=_evidence(row, view.steps, shapes),
+            data={
+                "set_up": row["set_up"],
+                "captured": row["captured"],
+                "shapes": [list(one) for one in shapes],
+            },
+            advice=_advice(shapes),
+            severity=Severity.info if view.steps == 1 else None,
+        )
+
+
+def _evidence(
+    row: Mapping[str, Any], steps: int, shapes: list[list[int]]
+) -> Iterator[Evidence]:
+    yield Evidence("set up", value=row["set_up"] / steps, note="a step")
+    yield Evidence("captured", value=row["captured"] / steps, note="a step")
+    if shapes:
+        yield Evidence("shapes", listed([shape(one) for one in shapes], 6))
+    yield Evidence("host", value=row["host"], unit="ns", note="a call, as recorded")
+
+
+def _shapes(view: View, regions: list[int]) -> list[list[int]]:
+    """Return the shapes that the graphs were for: of the inputs that change."""
+    roots = view.roots(pl.col("id").is_in(regions))
+    inside = view.trace.ops.filter(roots.is_not_null(), pl.col("name") == CALL)
+    calls = view.with_inputs(inside)
+    found = changing_inputs(calls)
+    if not found.height:
+        found = sized_inputs(calls)
+    return found["shapes"].explode().unique(maintain_order=True).drop_nulls().to_list()
+
+
+def _advice(shapes: list[list[int]]) -> str:
+    if len(shapes) > 1:
+        return (
+            f"pad the input of shapes {listed([shape(one) for one in shapes])} to a few"
+            ' fixed sizes, or compile without mode="reduce-overhead"'
+        )
+    return (
+        "give the compiled code few shapes (pad to fixed sizes, drop the last short"
+        " batch), and keep parameters and buffers at the same addresses"
+    )
