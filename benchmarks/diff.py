@@ -1,6 +1,6 @@
 """How long a comparison takes, against loading the same two files in the same run.
 
-    python benchmarks/diff.py --mb 400 ../shared/traces/*.trace.json.gz
+    python benchmarks/diff.py --mb 400 fixtures/captures/*.trace.json.gz
 
 Makes two files of each size from real traces, the second from the same ones in reverse
 order, runs loading both and comparing them in processes of their own, in turns, and

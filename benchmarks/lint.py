@@ -1,6 +1,6 @@
 """How long linting takes, against loading the same file in the same run.
 
-    python benchmarks/lint.py --mb 400 ../shared/traces/*.trace.json.gz
+    python benchmarks/lint.py --mb 400 fixtures/captures/*.trace.json.gz
 
 Makes a file of each size from real traces, runs loading alone and linting with every
 rule in processes of their own, in turns, and prints the median times, their ratio and

@@ -1,6 +1,6 @@
 """How fast traces are read, against orjson reading the same file in the same run.
 
-    python benchmarks/load.py --mb 400 --mb 1500 ../shared/traces/*.trace.json.gz
+    python benchmarks/load.py --mb 400 --mb 1500 fixtures/captures/*.trace.json.gz
 
 Makes a file of each size in each layout from real traces, runs each method in a
 process of its own, in turns, and prints the median times, their ratio to orjson's

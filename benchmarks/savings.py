@@ -2,12 +2,10 @@
 
     python benchmarks/savings.py benchmarks/pairs.json benchmarks/pairs_held_out.json
 
-Each file names a folder of traces, NAME.trace.json.gz, and what a step of each takes
-without the profiler:
+Each file names a folder of captures, whose captures.toml has what a step of each takes
+without the profiler, and which of them are pairs:
 
-    {"traces": "folder", "cases": {
-        "sick": {"ms": 12.23, "twin": "repaired", "fixes": ["ATT001"]},
-        "repaired": {"ms": 9.30}}}
+    {"captures": "folder", "pairs": {"sick": {"twin": "repaired", "fixes": ["ATT001"]}}}
 
 For every pair the sick trace is linted, with the measured step (calibrated) and
 without, and the step that is left when its findings are fixed is compared with the step
@@ -18,11 +16,12 @@ but for one number that was chosen with both in view (README, "What a fix saves"
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from captures import read_pairs
 
 from traceq.finding import Severity
 from traceq.lint.config import Config
@@ -41,7 +40,9 @@ _WIDTHS = (24, 6, 8, 8, 8, 7, 8, 7)
 _HEAD = ("pair", "bound", "before", "after", "said", "off", "untold", "off")
 
 
-def _linted(path: Path, step_ns: int | None, fixes: list[str]) -> tuple[Outcome, float]:
+def _linted(
+    path: Path, step_ns: int | None, fixes: tuple[str, ...]
+) -> tuple[Outcome, float]:
     """Return what lint says, and what is left of a step, in ms, after the fixes."""
     recording = Recording(str(path), load(path), step_ns=step_ns)
     outcome = lint([recording], load_rules(), Config()).outcomes[0]
@@ -67,19 +68,14 @@ def _row(texts: tuple[str, ...]) -> str:
 
 
 def _compare(path: Path) -> None:
-    found: dict[str, Any] = json.loads(path.read_text())
-    cases, folder = found["cases"], path.parent / found["traces"]
     told, untold = [], []
     print(path)
     print(_row(_HEAD))
-    for name, case in cases.items():
-        if not case.get("twin"):
-            continue
-        trace = folder / f"{name}.trace.json.gz"
-        before, after = case["ms"], cases[case["twin"]]["ms"]
-        fixes = case.get("fixes", [])
-        calibrated, said = _linted(trace, round(before * _MS), fixes)
-        alone, guessed = _linted(trace, None, fixes)
+    for pair in read_pairs(path):
+        captures, trace = pair.captures, pair.captures.trace(pair.sick)
+        before, after = captures.step_ms[pair.sick], captures.step_ms[pair.twin]
+        calibrated, said = _linted(trace, captures.step_ns(pair.sick), pair.fixes)
+        alone, guessed = _linted(trace, None, pair.fixes)
         # Without the true step only the saving can be compared.
         guessed += before - alone.step_ns / _MS
         told.append(abs(said / after - 1))
@@ -91,7 +87,7 @@ def _compare(path: Path) -> None:
         print(
             _row(
                 (
-                    name,
+                    pair.sick,
                     bound,
                     f"{before:.2f}",
                     f"{after:.2f}",

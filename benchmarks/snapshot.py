@@ -1,6 +1,6 @@
 """How fast memory snapshots are read, against a bare unpickle of the same file.
 
-    python benchmarks/snapshot.py --mb 1000 ../shared/traces/*.snapshot.pickle.gz
+    python benchmarks/snapshot.py --mb 1000 fixtures/captures/*.snapshot.pickle.gz
 
 Makes a snapshot of each size from real ones, runs each method in a process of its own,
 in turns, and prints the median times, their ratio to the bare unpickle's, the same of

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from recordings import FIXTURE_TRACES, ROOT, TRACES
 
 from traceq import cache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+__all__ = ["FIXTURES", "ROOT"]
+
 FIXTURES = sorted((ROOT / "fixtures").glob("*/trace.json.gz"))
-# Many more, where whoever runs the tests has them.
-SHARED = ROOT.parent / "shared" / "traces"
-REAL = FIXTURES + sorted(
-    path for path in SHARED.rglob("*.json.gz") if not path.name.startswith("not_")
-)
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +32,14 @@ def _own_cache(
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give ``fixture_trace`` and ``real_trace`` their files."""
-    if "fixture_trace" in metafunc.fixturenames:
-        names = [path.parent.name for path in FIXTURES]
-        metafunc.parametrize("fixture_trace", FIXTURES, ids=names)
-    if "real_trace" in metafunc.fixturenames:
-        metafunc.parametrize("real_trace", REAL, ids=[_name(path) for path in REAL])
+    for name, files in (("fixture_trace", FIXTURE_TRACES), ("real_trace", TRACES)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, _by_trace(files))
 
 
-def _name(path: Path) -> str:
-    folder = path.parent
-    return folder.name if folder.parent == ROOT / "fixtures" else path.name[:-8]
+def _by_trace(files: Mapping[str, Path]) -> list[object]:
+    """Return a parameter for each file; one worker gets all tests of a file."""
+    return [
+        pytest.param(path, id=name, marks=pytest.mark.xdist_group(path.as_posix()))
+        for name, path in files.items()
+    ]

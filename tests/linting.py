@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
+from recordings import loaded, path_of, read
 
 from traceq.formats.log import log_lines, read_log
-from traceq.formats.snapshot import read_snapshot
 from traceq.lint.config import Config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
-from traceq.loading import load
 from traceq.recording import Recording
 from traceq.testing import load_drawn, load_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
     from typing import Any
 
     from traceq.lint import Finding
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from traceq.lint.pack import Rules
     from traceq.model.snapshot import Snapshot
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 _NANOSECONDS = 1_000_000
 
 
@@ -61,30 +58,29 @@ def log_findings(log: str, *codes: str) -> tuple[Finding, ...]:
 
 
 def case_findings(
-    name: str, *codes: str, step_ms: float | None = None, log: bool = False
+    file: str, *codes: str, step_ms: float | None = None, log: bool = False
 ) -> tuple[Finding, ...]:
-    """Return the findings in a trace of ../shared/traces, or skip without it."""
-    path = SHARED / name
-    if not path.is_file():
-        pytest.skip(f"../shared/traces/{name} is not there")
-    written = path.with_name(path.name.replace(".trace.json.gz", ".log"))
-    return outcome(
-        Recording(
-            name,
-            load(path, cache=False),
-            read_log(written) if log else None,
-            round(step_ms * _NANOSECONDS) if step_ms else None,
-        ),
-        *codes,
-    ).findings
+    """Return the findings in the trace of a capture, or of public/, or skip."""
+    path = path_of(file)
+    step_ns = round(step_ms * _NANOSECONDS) if step_ms else None
+    if log:
+        # What a log says goes to the findings it explains: those that were asked for.
+        written = read_log(path_of(file.replace(".trace.json.gz", ".log")))
+        recording = Recording(file, loaded(path), written, step_ns)
+        return outcome(recording, *codes).findings
+    found = linted(path, step_ns).findings
+    return tuple(one for one in found if one.code.startswith(codes))
 
 
-def case_snapshot(name: str) -> Snapshot:
-    """Return a snapshot of ../shared/traces, or skip without it."""
-    path = SHARED / name
-    if not path.is_file():
-        pytest.skip(f"../shared/traces/{name} is not there")
-    return read_snapshot(path)
+@cache
+def linted(path: Path, step_ns: int | None = None) -> Outcome:
+    """Return what all rules say of a trace, once."""
+    return outcome(Recording(path.name, loaded(path), step_ns=step_ns))
+
+
+def case_snapshot(file: str) -> Snapshot:
+    """Return the snapshot of a capture, or of public/, or skip."""
+    return read(path_of(file))
 
 
 def memory_findings(snapshot: Snapshot | str, *codes: str) -> tuple[Finding, ...]:

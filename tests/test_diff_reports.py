@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from command import traceq
 from conftest import ROOT
-from linting import SHARED
+from recordings import CAPTURES, OWN_SNAPSHOTS
 
 from traceq.testing.timeline import draw
 
@@ -106,9 +106,7 @@ def test_limits_that_hold_are_no_failure(pair: tuple[str, str]) -> None:
 
 
 def test_new_findings_break_their_limit() -> None:
-    cases = [SHARED / f"{name}.trace.json.gz" for name in ("attn_flash", "attn_manual")]
-    if not cases[0].is_file():
-        pytest.skip("../shared/traces is not there")
+    cases = [CAPTURES.trace(name) for name in ("attn_flash", "attn_manual")]
 
     answer = traceq(
         "diff", *cases, "--step-ms", "9.3,16.08", "--fail-on", "new-findings"
@@ -151,11 +149,7 @@ def test_step_times_that_make_no_sense_are_refused(
 
 
 def test_whether_a_slowed_down_step_is_slower_cannot_be_checked() -> None:
-    cases = [
-        SHARED / f"{name}.trace.json.gz" for name in ("attn_mask_fmha", "attn_flash")
-    ]
-    if not cases[0].is_file():
-        pytest.skip("../shared/traces is not there")
+    cases = [CAPTURES.trace(name) for name in ("attn_mask_fmha", "attn_flash")]
 
     answer = traceq("diff", *cases, "--fail-on", "slower:5%")
 
@@ -164,11 +158,7 @@ def test_whether_a_slowed_down_step_is_slower_cannot_be_checked() -> None:
 
 
 def test_snapshots_are_compared_by_their_peaks() -> None:
-    cases = [
-        SHARED / f"{name}.snapshot.pickle.gz" for name in ("copies_fixed", "copies")
-    ]
-    if not cases[0].is_file():
-        pytest.skip("../shared/traces is not there")
+    cases = [OWN_SNAPSHOTS[name] for name in ("copies_fixed", "copies")]
 
     answer = traceq("diff", *cases, "--fail-on", "memory:+2%")
 
@@ -179,9 +169,7 @@ def test_snapshots_are_compared_by_their_peaks() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_snapshots_are_compared_in_every_format(form: str) -> None:
-    case = SHARED / "copies.snapshot.pickle.gz"
-    if not case.is_file():
-        pytest.skip("../shared/traces is not there")
+    case = OWN_SNAPSHOTS["copies"]
 
     answer = traceq("diff", case, case, "--format", form)
 
@@ -190,9 +178,7 @@ def test_snapshots_are_compared_in_every_format(form: str) -> None:
 
 
 def test_a_snapshot_is_not_compared_with_a_trace(pair: tuple[str, str]) -> None:
-    case = SHARED / "copies.snapshot.pickle.gz"
-    if not case.is_file():
-        pytest.skip("../shared/traces is not there")
+    case = OWN_SNAPSHOTS["copies"]
 
     answer = traceq("diff", pair[0], case)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from conftest import ROOT, SHARED
+from recordings import OWN_SNAPSHOTS, SNAPSHOTS, loaded, path_of, read
 
-import traceq
 from traceq.analysis.memory.categories import (
     ALLOCATIONS,
     live_at_peak,
@@ -31,33 +30,16 @@ if TYPE_CHECKING:
     from traceq.model.snapshot import Snapshot
 
 MIB = 1 << 20
-FIXTURE = ROOT / "fixtures" / "attn_manual" / "snapshot.pickle.gz"
-REAL = [FIXTURE, *sorted(SHARED.rglob("*snapshot*.pickle.gz"))]
-TRAINING = [
-    FIXTURE,
-    *(
-        path
-        for path in sorted(SHARED.glob("*.snapshot.pickle.gz"))
-        if not path.name.startswith("oom_")
-    ),
-]
+FIXTURE = OWN_SNAPSHOTS["attn_manual"]
+TRAINING = [name for name in OWN_SNAPSHOTS if not name.startswith("oom_")]
 MODULE = "torch/nn/modules/module.py:1790 _call_impl"
 ENGINE = "torch::autograd::Engine::thread_main"
 OPTIMIZER = "torch/optim/adamw.py:90 step"
 
 
-def name_of(path: Path) -> str:
-    return path.parent.name if path == FIXTURE else path.name.partition(".")[0]
-
-
-@cache
-def snapshot(path: Path) -> Snapshot:
-    return read_snapshot(path)
-
-
 @cache
 def allocations(path: Path) -> pl.DataFrame:
-    return memory_allocations(snapshot(path))
+    return memory_allocations(read(path))
 
 
 def at_peak(found: Snapshot) -> dict[str, int]:
@@ -76,14 +58,14 @@ def categories(drawing: str) -> dict[int, str]:
 # Real histories.
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@pytest.mark.parametrize("path", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_allocations_are_as_the_schema_says(path: Path) -> None:
     assert dict(allocations(path).schema) == ALLOCATIONS.dtypes
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@pytest.mark.parametrize("path", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_what_lives_adds_up_to_the_curve_at_all_times(path: Path) -> None:
-    found = snapshot(path)
+    found = read(path)
     if found.facts.incomplete:
         pytest.skip("the beginning of its history was overwritten")
     lives = allocations(path)
@@ -98,16 +80,17 @@ def test_what_lives_adds_up_to_the_curve_at_all_times(path: Path) -> None:
         assert live["size"].sum() == allocated
 
 
-@pytest.mark.parametrize("path", TRAINING, ids=name_of)
-def test_nine_tenths_of_the_peak_have_a_category(path: Path) -> None:
-    live = live_at_peak(snapshot(path), allocations(path))
+@pytest.mark.parametrize("name", TRAINING)
+def test_nine_tenths_of_the_peak_have_a_category(name: str) -> None:
+    path = OWN_SNAPSHOTS[name]
+    live = live_at_peak(read(path), allocations(path))
     unknown = live.filter(pl.col("category") == "unknown")
 
     assert 10 * unknown["size"].sum() < live["size"].sum()
 
 
 def test_the_scores_of_attention_written_by_hand_are_found_at_their_line() -> None:
-    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
     scores = live.filter(pl.col("category") == "attention scores")
 
     # Batch 8, 12 heads, 1024 by 1024 in 16 bits, in each of 4 layers.
@@ -118,7 +101,7 @@ def test_the_scores_of_attention_written_by_hand_are_found_at_their_line() -> No
 
 
 def test_logits_and_what_the_loss_makes_of_them_are_of_one_size() -> None:
-    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
     logits = live.filter(pl.col("category") == "logits and loss", pl.col("size") > MIB)
 
     # Batch 8, 1024 tokens, 32000 words: the logits, their log-softmax and gradients.
@@ -129,7 +112,7 @@ def test_logits_and_what_the_loss_makes_of_them_are_of_one_size() -> None:
 def test_weights_and_states_without_a_stack_are_told_by_gradients_of_their_size() -> (
     None
 ):
-    found = at_peak(snapshot(FIXTURE))
+    found = at_peak(read(FIXTURE))
 
     # AdamW has two states for each weight, in the same format.
     assert found["weights"] == 148
@@ -137,7 +120,7 @@ def test_weights_and_states_without_a_stack_are_told_by_gradients_of_their_size(
 
 
 def test_a_chain_goes_from_the_line_out_to_the_program() -> None:
-    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
     chain = live.filter(pl.col("category") == "attention scores")["chain"][0]
 
     assert chain.split("\n") == [
@@ -350,7 +333,7 @@ def test_addresses_that_are_used_again_are_other_lives() -> None:
 
 
 def test_the_categories_add_up_to_the_curve_at_all_times() -> None:
-    curve = memory_curve(snapshot(FIXTURE))
+    curve = memory_curve(read(FIXTURE))
     moments = highest_moments(curve, 200)
 
     found = timeline(category_curves(allocations(FIXTURE)), moments["event"])
@@ -361,7 +344,7 @@ def test_the_categories_add_up_to_the_curve_at_all_times() -> None:
 
 
 def test_no_peak_is_lost_between_the_moments_of_a_timeline() -> None:
-    curve = memory_curve(snapshot(FIXTURE))
+    curve = memory_curve(read(FIXTURE))
 
     for count in (1, 7, 100, 5000):
         moments = highest_moments(curve, count)
@@ -373,12 +356,10 @@ def test_no_peak_is_lost_between_the_moments_of_a_timeline() -> None:
 
 
 def test_the_trace_of_the_run_knows_the_modules() -> None:
-    path = SHARED / "attn_manual.trace.json.gz"
-    if not path.is_file():
-        pytest.skip("../shared/traces/attn_manual.trace.json.gz is not there")
-    live = live_at_peak(snapshot(FIXTURE), allocations(FIXTURE))
+    trace = loaded(path_of("attn_manual.trace.json.gz"))
+    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
 
-    found = live.with_columns(module=modules(live, traceq.load(path, cache=False)))
+    found = live.with_columns(module=modules(live, trace))
 
     by_op = dict(
         found.filter(pl.col("module").is_not_null())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from browser import browser
 from command import traceq
-from conftest import ROOT, SHARED
+from conftest import ROOT
+from recordings import path_of
 
 from traceq.testing.history import draw_history
 
@@ -167,9 +168,7 @@ def test_a_trace_is_refused_in_one_sentence() -> None:
 
 
 def test_a_history_that_lost_its_beginning_is_called_incomplete() -> None:
-    path = SHARED / "public" / "snapshot_no_history.pickle.gz"
-    if not path.is_file():
-        pytest.skip("../shared/traces/public is not there")
+    path = path_of("public/snapshot_no_history.pickle.gz")
 
     assert "INCOMPLETE" in traceq("memory", path, width=100).out
 
@@ -264,9 +263,7 @@ def test_histories_that_make_no_sense_are_shown_or_refused(
 
 
 def test_the_trace_of_a_run_folder_gives_the_modules(tmp_path: Path) -> None:
-    trace = SHARED / "attn_manual.trace.json.gz"
-    if not trace.is_file():
-        pytest.skip("../shared/traces/attn_manual.trace.json.gz is not there")
+    trace = path_of("attn_manual.trace.json.gz")
     run = run_folder(tmp_path, "run", FIXTURE, {"seq_len": "1024"}, trace)
 
     answer = traceq("memory", run, "--no-cache")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from conftest import SHARED
+from recordings import CAPTURES, FIXTURE_TRACES, NAMES, ROOT, loaded, printed
 
 import traceq
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.idle_causes import idle_causes
+from traceq.check.fixture import read_fixture
 from traceq.model.schema import TABLES
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ Span = tuple[int, int]
 # Traces in which GPU work has no op though its launch is in the file. A test below
 # makes sure that it is not in the file at all.
 OPS_LEFT_OUT = {
-    "a100_cuda_event_sync": "the program launches a kernel of its own, without an op",
-    "compact_sampled_rank0": "ops were sampled, some of the optimizer are not kept",
-    "diff_base": "ops were cut out for a small example",
-    "diff_test": "ops were cut out for a small example",
+    "public/a100_cuda_event_sync": "the program launches a kernel without an op",
+    "public/compact_sampled_rank0": "ops were sampled, not all are kept",
+    "public/diff_base": "ops were cut out for a small example",
+    "public/diff_test": "ops were cut out for a small example",
 }
 GPU_BOUND = """
     attn_flash attn_mask_fmha attn_mask_cudnn attn_manual attn_fp32 norm_mismatch
@@ -44,11 +44,6 @@ GPU_BOUND = """
 BEHIND_THE_HOST = ("attn_fp32", "attn_manual", "attn_mask_fmha")
 
 
-@functools.cache
-def loaded(path: Path) -> traceq.Trace:
-    return traceq.load(path, cache=False)
-
-
 def union(spans: list[Span]) -> int:
     """Add up the instants that any of the spans covers."""
     total, reached = 0, -1
@@ -56,27 +51,6 @@ def union(spans: list[Span]) -> int:
         total += max(0, end - max(start, reached))
         reached = max(reached, end)
     return total
-
-
-def name_of(path: Path) -> str:
-    return path.name.removesuffix(".json.gz").removesuffix(".trace")
-
-
-def measured(case: str) -> dict[str, Any]:
-    """Return what the program of a case printed, measured without the profiler."""
-    log = SHARED / f"{case}.log"
-    if not log.is_file():
-        pytest.skip(f"{log} is not on this machine")
-    line = log.read_text(encoding="utf-8").strip().splitlines()[-1]
-    found: dict[str, Any] = json.loads(line[line.index("{") :])
-    return found
-
-
-def shared(case: str) -> traceq.Trace:
-    path = SHARED / f"{case}.trace.json.gz"
-    if not path.is_file():
-        pytest.skip(f"{path} is not on this machine")
-    return loaded(path)
 
 
 def test_tables_are_as_the_schema_says(real_trace: Path) -> None:
@@ -158,7 +132,7 @@ def test_gpu_work_whose_launch_is_in_the_file_has_an_op(real_trace: Path) -> Non
     share = launched["op"].is_not_null().mean()
 
     assert isinstance(share, float)
-    assert (share < 0.99) == (name_of(real_trace) in OPS_LEFT_OUT)
+    assert (share < 0.99) == (NAMES[real_trace] in OPS_LEFT_OUT)
 
 
 def test_work_is_launched_by_the_call_with_its_correlation(real_trace: Path) -> None:
@@ -233,8 +207,13 @@ def test_the_kind_of_most_gpu_time_is_known(real_trace: Path) -> None:
 
     # Inductor's kernels of 2023 have names that say nothing, one program only spins,
     # and one sorts and selects the tokens of each expert.
-    bound = {"a100_vit_graph": 0.3, "a100_cuda_event_sync": 1.0, "moe_loop": 0.13}
-    assert other <= bound.get(name_of(real_trace), 0.08) * time
+    bound = {
+        "public/a100_vit_graph": 0.3,
+        "public/a100_cuda_event_sync": 1.0,
+        "moe_loop": 0.13,
+        "twins/moe_loop": 0.13,
+    }
+    assert other <= bound.get(NAMES[real_trace], 0.08) * time
 
 
 def test_phases_are_found_without_the_regions_that_name_them(
@@ -273,25 +252,35 @@ def test_with_stacks_all_launched_work_has_a_source(fixture_trace: Path) -> None
 @pytest.mark.parametrize("case", GPU_BOUND)
 def test_the_busy_time_of_a_gpu_bound_step_is_its_measured_time(case: str) -> None:
     """The profiler slows the host, not the GPU."""
-    summary = summarise(shared(case))
+    summary = summarise(loaded(CAPTURES.trace(case)))
 
     busy = summary.steady.gpu_busy / summary.steady.count / MS
 
-    assert 0.94 <= busy / measured(case)["ms_per_step"] <= 1.0
+    assert 0.94 <= busy / CAPTURES.step_ms[case] <= 1.0
 
 
 @pytest.mark.parametrize("case", BEHIND_THE_HOST)
 def test_a_step_of_a_gpu_behind_the_host_takes_its_measured_time(case: str) -> None:
-    time = summarise(shared(case)).step_time / MS
+    time = summarise(loaded(CAPTURES.trace(case))).step_time / MS
 
-    assert time == pytest.approx(measured(case)["ms_per_step"], rel=0.02)
+    assert time == pytest.approx(CAPTURES.step_ms[case], rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "case", sorted(name_of(path) for path in SHARED.glob("*.trace.json.gz"))
-)
+@pytest.mark.parametrize("case", CAPTURES.step_ms)
 def test_the_memory_peak_is_the_measured_one(case: str) -> None:
-    peak = peak_memory(shared(case))
+    peak = peak_memory(loaded(CAPTURES.trace(case)))
 
     assert peak is not None
-    assert peak.allocated // MIB == measured(case)["peak_mib"]
+    assert peak.allocated // MIB == printed(case)["peak_mib"]
+
+
+@pytest.mark.parametrize("case", CAPTURES.step_ms)
+def test_the_true_step_time_is_what_the_program_printed(case: str) -> None:
+    assert CAPTURES.step_ms[case] == printed(case)["ms_per_step"]
+
+
+@pytest.mark.parametrize("fixture", FIXTURE_TRACES)
+def test_a_fixture_has_the_true_step_time_of_its_capture(fixture: str) -> None:
+    found = read_fixture(ROOT / "fixtures" / fixture)
+
+    assert found.step_ns == CAPTURES.step_ns(found.folder.name)

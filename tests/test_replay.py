@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from recordings import loaded
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import ON_GPU, bottleneck
@@ -13,7 +14,6 @@ from traceq.analysis.replay.calibration import calibrate
 from traceq.analysis.replay.critical_path import critical_path
 from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
-from traceq.loading import load
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def kernels(trace: Trace, name: str) -> frozenset[int]:
 def test_real_steps_replayed_as_recorded_take_as_long(real_trace: Path) -> None:
     if real_trace.name.startswith(_SAMPLED):
         pytest.skip("a sampled trace, most of which is missing")
-    trace = load(real_trace)
+    trace = loaded(real_trace)
     steady = steady_steps(trace)
 
     again = Replay(build_model(trace, steady)).once()
@@ -170,7 +170,7 @@ def test_what_a_step_waits_for_adds_up_to_the_step(drawing: str) -> None:
 
 
 def test_what_real_steps_wait_for_adds_up_to_the_step(fixture_trace: Path) -> None:
-    trace = load(fixture_trace)
+    trace = loaded(fixture_trace)
     replay = Replay(build_model(trace, steady_steps(trace)))
 
     found = bottleneck(trace, replay, calibrate(replay).likely)

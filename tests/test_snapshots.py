@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import pickle
 import pickletools
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from conftest import ROOT, SHARED
+from linting import case_snapshot
+from recordings import CAPTURES, OWN_SNAPSHOTS, SNAPSHOTS, printed, read
 
 from traceq.analysis.memory.curve import memory_curve, memory_peaks
 from traceq.errors import InputError
@@ -24,28 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from traceq.model.snapshot import Snapshot
 
 MIB = 1 << 20
-OWN = sorted((ROOT / "fixtures").glob("*/snapshot.pickle.gz"))
-REAL = OWN + sorted(SHARED.rglob("*snapshot*.pickle.gz"))
 # The program allocates more, or something else, in each step, and the log is of others.
-STEPS_DIFFER = ("memory_leak", "graph_record", "graph_rerecord", "recompile")
-MEASURED = [
-    path
-    for path in REAL
-    if path.with_name(path.name.replace(".snapshot.pickle.gz", ".log")).is_file()
-    and path.parent == SHARED
-]
+STEPS_DIFFER = {"memory_leak", "graph_record", "graph_rerecord", "recompile"}
+OWN = OWN_SNAPSHOTS["attn_manual"]
 
-
-def name_of(path: Path) -> str:
-    return path.parent.name if path in OWN else path.name.partition(".")[0]
-
-
-@cache
-def snapshot(path: Path) -> Snapshot:
-    return read_snapshot(path)
+each_snapshot = pytest.mark.parametrize("path", SNAPSHOTS.values(), ids=SNAPSHOTS)
 
 
 @cache
@@ -53,13 +38,6 @@ def plain(path: Path) -> dict[str, Any]:
     """Unpickle a file of our own with nothing between; the old one is a list."""
     content = pickle.loads(gzip.decompress(path.read_bytes()))  # noqa: S301
     return {"segments": content} if isinstance(content, list) else content
-
-
-def shared(name: str) -> Snapshot:
-    path = SHARED / f"{name}.pickle.gz"
-    if not path.is_file():
-        pytest.skip(f"../shared/traces/{name}.pickle.gz is not there")
-    return snapshot(path)
 
 
 def written(folder: Path, content: object, protocol: int = 4) -> Path:
@@ -95,17 +73,17 @@ def frame(line: int) -> dict[str, object]:
 # What is read.
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@each_snapshot
 def test_every_table_is_as_the_schema_says(path: Path) -> None:
-    found = snapshot(path)
+    found = read(path)
 
     for name, table in SNAPSHOT_TABLES.items():
         assert dict(found.table(name).schema) == table.dtypes, name
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@each_snapshot
 def test_the_events_are_those_of_a_plain_unpickle(path: Path) -> None:
-    events = snapshot(path).events
+    events = read(path).events
 
     expected = [
         (device, one["action"], one.get("addr"), one["size"], one.get("stream"))
@@ -118,9 +96,9 @@ def test_the_events_are_those_of_a_plain_unpickle(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@each_snapshot
 def test_the_stacks_are_those_of_a_plain_unpickle(path: Path) -> None:
-    found = snapshot(path)
+    found = read(path)
     frames = found.frames.select("file", "line", "function").rows()
     stacks = [
         [frames[at] for at in stack] for stack in found.stacks["frames"].to_list()
@@ -135,9 +113,9 @@ def test_the_stacks_are_those_of_a_plain_unpickle(path: Path) -> None:
     assert [stacks[stack] if stack is not None else [] for stack in at] == expected
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@each_snapshot
 def test_the_blocks_are_those_of_a_plain_unpickle(path: Path) -> None:
-    blocks = snapshot(path).blocks
+    blocks = read(path).blocks
 
     expected = [
         (one["size"], one["state"])
@@ -149,17 +127,17 @@ def test_the_blocks_are_those_of_a_plain_unpickle(path: Path) -> None:
 
 def test_a_plain_file_and_a_gzipped_one_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "plain.pickle"
-    path.write_bytes(gzip.decompress(OWN[0].read_bytes()))
+    path.write_bytes(gzip.decompress(OWN.read_bytes()))
 
     for name in SNAPSHOT_TABLES:
-        assert snapshot(OWN[0]).table(name).equals(read_snapshot(path).table(name))
+        assert read(OWN).table(name).equals(read_snapshot(path).table(name))
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_every_protocol_of_pickle_is_read(protocol: int, tmp_path: Path) -> None:
-    path = written(tmp_path, plain(OWN[0]), protocol)
+    path = written(tmp_path, plain(OWN), protocol)
 
-    assert read_snapshot(path).events.equals(snapshot(OWN[0]).events)
+    assert read_snapshot(path).events.equals(read(OWN).events)
 
 
 def test_a_frame_is_kept_once_however_many_objects_it_is(tmp_path: Path) -> None:
@@ -213,7 +191,7 @@ def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
 def test_the_age_of_a_snapshot_is_told(
     name: str, torch: str, *, history: bool, stacks: bool
 ) -> None:
-    facts = shared(name).facts
+    facts = case_snapshot(f"{name}.pickle.gz").facts
 
     assert (facts.torch_from, facts.history, facts.stacks) == (torch, history, stacks)
 
@@ -233,7 +211,7 @@ def test_a_bare_list_of_segments_is_a_snapshot_of_torch_1(tmp_path: Path) -> Non
 
 
 def test_blocks_that_a_stream_still_uses_are_not_held_by_tensors() -> None:
-    devices = shared("public/snapshot_pools_pending").devices
+    devices = case_snapshot("public/snapshot_pools_pending.pickle.gz").devices
 
     assert devices["pending"].sum() == 596836352
     assert devices["requested"].sum() == 24886778000
@@ -265,7 +243,7 @@ def test_a_ring_buffer_that_wrapped_is_noticed_in_a_real_history(
     keep: int, tmp_path: Path
 ) -> None:
     """Of the last events alone, those that kept blocks alive are missing."""
-    content = plain(OWN[0])
+    content = plain(OWN)
     first = content["device_traces"][0]
     # Blocks whose events are cut away must be there at the end, with their stacks.
     kept = first[-keep:]
@@ -297,9 +275,9 @@ def test_a_ring_buffer_that_wrapped_is_noticed_in_a_real_history(
 # The curve.
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@each_snapshot
 def test_the_curve_ends_at_the_allocators_own_totals(path: Path) -> None:
-    found = snapshot(path)
+    found = read(path)
     ends = memory_curve(found).group_by("device", maintain_order=True).last()
 
     blocks = [
@@ -329,9 +307,9 @@ def test_the_curve_ends_at_the_allocators_own_totals(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@each_snapshot
 def test_the_curve_is_never_negative(path: Path) -> None:
-    curve = memory_curve(snapshot(path))
+    curve = memory_curve(read(path))
 
     assert curve.select(pl.col("allocated", "active", "reserved").min() >= 0).row(
         0
@@ -344,10 +322,10 @@ def test_the_curve_is_never_negative(path: Path) -> None:
     assert (curve["reserved"] >= curve["active"]).all()
 
 
-@pytest.mark.parametrize("path", REAL, ids=name_of)
+@each_snapshot
 def test_the_curve_is_that_of_a_walk_forward(path: Path) -> None:
     """An allocator that starts with what the curve says gets to the same everywhere."""
-    found = snapshot(path)
+    found = read(path)
     if found.facts.incomplete:
         pytest.skip("the beginning of its history was overwritten")
     curve = memory_curve(found).filter(pl.col("device") == 0)
@@ -362,19 +340,13 @@ def test_the_curve_is_that_of_a_walk_forward(path: Path) -> None:
     assert curve["allocated"].to_list() == walked
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in MEASURED if name_of(p) not in STEPS_DIFFER], ids=name_of
-)
-def test_the_peak_is_what_torch_measured(path: Path) -> None:
-    log = path.with_name(path.name.replace(".snapshot.pickle.gz", ".log"))
-    lines = [line for line in log.read_text().splitlines() if line.startswith("CASE")]
-    if not lines:
-        pytest.skip("the program ran out of memory and measured nothing")
-    measured = json.loads(lines[0][lines[0].index("{") :])["peak_mib"]
+@pytest.mark.parametrize("name", sorted(CAPTURES.step_ms.keys() - STEPS_DIFFER))
+def test_the_peak_is_what_torch_measured(name: str) -> None:
+    curve = memory_curve(read(OWN_SNAPSHOTS[name]))
 
-    peak = memory_peaks(memory_curve(snapshot(path)))["allocated"][0] / MIB
+    peak = memory_peaks(curve)["allocated"][0] / MIB
 
-    assert peak == pytest.approx(measured, rel=0.01)
+    assert peak == pytest.approx(printed(name)["peak_mib"], rel=0.01)
 
 
 def test_a_recording_without_one_of_the_frees_counts_the_other(tmp_path: Path) -> None:
@@ -525,7 +497,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_a_real_file_that_is_cut_off_is_refused(share: float, tmp_path: Path) -> None:
-    packed = OWN[0].read_bytes()
+    packed = OWN.read_bytes()
     whole = gzip.decompress(packed)
 
     assert "is cut off" in refusal(tmp_path, whole[: int(share * len(whole))])

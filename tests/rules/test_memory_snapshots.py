@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from linting import (
-    SHARED,
     bundled_rules,
     case_snapshot,
     memory_findings,
     outcome,
 )
+from recordings import OWN_SNAPSHOTS, PUBLIC_SNAPSHOTS, loaded, path_of
 
 from traceq.analysis.memory.curve import memory_curve, memory_peaks
 from traceq.formats.snapshot import read_snapshot
 from traceq.lint.rule import Need
-from traceq.loading import load
 from traceq.recording import Recording
 from traceq.testing import draw_history, load_history
 
@@ -41,8 +40,6 @@ SICK = {
     "norm_mismatch": AUTOCAST,
     "oom_fragmented": {"MEM010"},
 }
-CASES = sorted(path.name.removesuffix(ENDING) for path in SHARED.glob(f"*{ENDING}"))
-PUBLIC = sorted(path.name for path in SHARED.glob("public/snapshot_*"))
 
 
 def one(snapshot: Snapshot | str, *codes: str) -> Finding:
@@ -62,16 +59,16 @@ def peak(name: str) -> int:
 # Real snapshots.
 
 
-@pytest.mark.parametrize("name", CASES or list(SICK))
+@pytest.mark.parametrize("name", OWN_SNAPSHOTS)
 def test_each_program_has_its_findings_and_no_others(name: str) -> None:
     found = memory_findings(case_snapshot(f"{name}{ENDING}"), "MEM")
 
     assert {finding.code for finding in found} == SICK.get(name, set())
 
 
-@pytest.mark.parametrize("name", PUBLIC or ["snapshot_train.pickle.gz"])
+@pytest.mark.parametrize("name", PUBLIC_SNAPSHOTS or ["public/snapshot_train"])
 def test_no_rule_fails_on_a_snapshot_of_any_age(name: str) -> None:
-    snapshot = case_snapshot(f"public/{name}")
+    snapshot = case_snapshot(f"{name}.pickle.gz")
 
     result = outcome(Recording(name, snapshots={0: snapshot}), "MEM")
 
@@ -149,8 +146,7 @@ def test_there_are_no_more_copies_of_a_size_than_weights() -> None:
 
 def python_only(name: str, folder: Path) -> Snapshot:
     """Return a snapshot as it is with stacks="python", as traceq collect records."""
-    case_snapshot(f"{name}{ENDING}")
-    content = pickle.loads(gzip.decompress((SHARED / f"{name}{ENDING}").read_bytes()))  # noqa: S301 - ours
+    content = pickle.loads(gzip.decompress(OWN_SNAPSHOTS[name].read_bytes()))  # noqa: S301 - ours
     holders: list[dict[str, Any]] = [
         *(event for trace in content["device_traces"] for event in trace),
         *content["segments"],
@@ -182,7 +178,7 @@ def test_what_python_stacks_do_not_say_is_no_clean_bill(tmp_path: Path) -> None:
 
 def test_with_python_stacks_the_trace_says_what_was_cast(tmp_path: Path) -> None:
     snapshot = python_only("layernorm_autocast", tmp_path)
-    trace = load(SHARED / "layernorm_autocast.trace.json.gz", cache=False)
+    trace = loaded(path_of("layernorm_autocast.trace.json.gz"))
 
     (found,) = outcome(
         Recording("run", trace, snapshots={0: snapshot}), "MEM009"
@@ -193,7 +189,7 @@ def test_with_python_stacks_the_trace_says_what_was_cast(tmp_path: Path) -> None
 
 def test_with_python_stacks_the_trace_says_what_attention_keeps(tmp_path: Path) -> None:
     snapshot = python_only("attn_manual", tmp_path)
-    trace = load(SHARED / "attn_manual.trace.json.gz", cache=False)
+    trace = loaded(path_of("attn_manual.trace.json.gz"))
 
     (found,) = outcome(
         Recording("run", trace, snapshots={0: snapshot}), "MEM006"
@@ -215,7 +211,7 @@ def test_a_finding_has_the_module_and_the_op_of_the_trace(
     name: str, code: str, module: str, op: str
 ) -> None:
     snapshot = case_snapshot(f"{name}{ENDING}")
-    trace = load(SHARED / f"{name}.trace.json.gz", cache=False)
+    trace = loaded(path_of(f"{name}.trace.json.gz"))
 
     (found,) = outcome(Recording(name, trace, snapshots={0: snapshot}), code).findings
 

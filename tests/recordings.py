@@ -1,0 +1,75 @@
+"""The recordings that tests look at; whoever asks in one process gets the same one."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from captures import read_captures
+
+from traceq.formats.snapshot import read_snapshot
+from traceq.loading import load
+
+if TYPE_CHECKING:
+    from traceq.model.snapshot import Snapshot
+    from traceq.trace import Trace
+
+ROOT = Path(__file__).resolve().parents[1]
+CAPTURES = read_captures(ROOT / "fixtures" / "captures")
+# Other people's files, which are not ours to give away.
+_PUBLIC = ROOT.parent / "shared" / "traces" / "public"
+
+FIXTURE_TRACES = {
+    path.parent.relative_to(ROOT / "fixtures").as_posix(): path
+    for path in sorted((ROOT / "fixtures").rglob("trace.json.gz"))
+}
+"""The traces of fixtures by name, whole ones and those that were made small."""
+PUBLIC = {
+    f"public/{path.name.removesuffix('.json.gz')}": path
+    for path in sorted(_PUBLIC.glob("*.json.gz"))
+    if not path.name.startswith("not_")
+}
+"""Other people's traces by name, where they are there."""
+TRACES = CAPTURES.paths(".trace.json.gz") | FIXTURE_TRACES | PUBLIC
+"""All traces by name, each once: captures that fixtures hold have the same name."""
+NAMES = {path: name for name, path in TRACES.items()}
+OWN_SNAPSHOTS = CAPTURES.paths(".snapshot.pickle.gz")
+PUBLIC_SNAPSHOTS = {
+    f"public/{path.name.removesuffix('.pickle.gz')}": path
+    for path in sorted(_PUBLIC.glob("*.pickle.gz"))
+}
+SNAPSHOTS = OWN_SNAPSHOTS | PUBLIC_SNAPSHOTS
+"""All snapshots by name."""
+
+
+def path_of(file: str) -> Path:
+    """Return where a file of a capture is, or of public/; skip if that is not there."""
+    folder, _, name = file.rpartition("/")
+    if not folder:
+        return CAPTURES.path(name)
+    path = _PUBLIC / name
+    if not path.is_file():
+        pytest.skip(f"{file} is not ours to give away, and ../shared is not there")
+    return path
+
+
+def printed(name: str) -> dict[str, Any]:
+    """Return what the program of a capture printed at its end, not being profiled."""
+    line = path_of(f"{name}.log").read_text(encoding="utf-8").splitlines()[-1]
+    found: dict[str, Any] = json.loads(line[line.index("{") :])
+    return found
+
+
+@cache
+def loaded(path: Path) -> Trace:
+    """Return a trace, read once."""
+    return load(path, cache=False)
+
+
+@cache
+def read(path: Path) -> Snapshot:
+    """Return a snapshot, read once."""
+    return read_snapshot(path)
