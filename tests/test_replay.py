@@ -147,7 +147,7 @@ def test_a_measured_step_is_what_the_replay_takes_at_its_pace() -> None:
     found = calibrate(replay, measured)
 
     assert found.measured
-    assert replay.run(scale=found.likely).step_ns == pytest.approx(measured, rel=0.01)
+    assert replay.run(scale=found.likely).step_ns == pytest.approx(measured, rel=1e-4)
 
 
 def test_without_a_measured_step_the_range_is_wide() -> None:

@@ -24,7 +24,7 @@ _GPU_BOUND = 0.95
 _FASTEST_GPU, _SLOWEST_GPU = 0.8, 1.25
 # How well a measured step is known.
 _SPREAD = 0.05
-_HALVINGS = 9
+_HALVINGS = 7
 _SLOWEST = 3.0
 
 
@@ -65,12 +65,16 @@ def calibrate(replay: Replay, step_ns: float | None = None) -> Calibration:
 
 
 def _fitted(replay: Replay, step_ns: float) -> float:
-    """Return the pace of the host at which a step takes so long."""
-    low, high = 0.0, _SLOWEST
+    """Return the scale of the host's time at which a step takes that long."""
+
+    def at(host: float) -> tuple[float, float]:
+        return host, replay.run(scale=TimeScale(host)).step_ns
+
+    low, high = at(0), at(_SLOWEST)
     for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if replay.run(scale=TimeScale(middle)).step_ns > step_ns:
-            high = middle
-        else:
-            low = middle
-    return (low + high) / 2
+        middle = at((low[0] + high[0]) / 2)
+        low, high = (low, middle) if middle[1] > step_ns else (middle, high)
+    # Between two scales this near the step grows by a straight line.
+    (fast, shorter), (slow, longer) = low, high
+    share = (step_ns - shorter) / (longer - shorter) if longer > shorter else 0.5
+    return fast + min(max(share, 0.0), 1.0) * (slow - fast)
