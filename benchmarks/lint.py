@@ -45,7 +45,7 @@ def _lint(path: Path) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     (outcome,) = report.outcomes
     if outcome.crashed:
-        sys.exit(f"{outcome.crashed[0].code} failed: {outcome.crashed[0].error}")
+        sys.exit(f"{outcome.crashed[0].code} crashed: {outcome.crashed[0].error}")
     return {"seconds": seconds, "findings": len(outcome.findings)}
 
 

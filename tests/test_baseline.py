@@ -47,7 +47,7 @@ def test_what_is_known_is_silent_and_counted(baseline: Path) -> None:
     answer = traceq("lint", SICK, "--baseline", baseline, "--format", "concise")
 
     assert answer.status == 0
-    assert "6 findings of the baseline, which have not grown, not shown" in answer.out
+    assert "6 findings hidden: they are in the baseline, not grown" in answer.out
     assert "CPY003" not in answer.out
 
 
@@ -162,4 +162,4 @@ def test_a_baseline_is_the_same_whenever_it_is_written(baseline: Path) -> None:
 def test_json_counts_what_is_known(baseline: Path) -> None:
     out = traceq("lint", SICK, "--baseline", baseline, "--format", "json").out
 
-    assert json.loads(out)["recordings"][0]["known_from_baseline"] == 6
+    assert json.loads(out)["recordings"][0]["in_baseline"] == 6

@@ -1,4 +1,4 @@
-"""The rule engine: configuration, selection, packs, skipped, failed, allowed."""
+"""The rule engine: configuration, selection, packs, skipped, crashed, allowed."""
 
 from __future__ import annotations
 
@@ -502,10 +502,10 @@ def test_a_pack_without_rules_or_examples_proves_nothing(tmp_path: Path) -> None
     assert "USR001 without examples" in traceq("test", bare).err
 
 
-# What could not look, and what failed.
+# What was skipped, and what crashed.
 
 
-def test_a_rule_that_cannot_look_is_skipped_with_the_reason() -> None:
+def test_a_rule_whose_needs_are_not_met_is_skipped_with_the_reason() -> None:
     host_only = "\n".join(line for line in WAITS.splitlines() if "gpu" not in line)
 
     report = lint([waits(host_only)], RULES | {"GPU001": NeedsGpu}, Config())
@@ -514,7 +514,7 @@ def test_a_rule_that_cannot_look_is_skipped_with_the_reason() -> None:
     assert [(one.code, one.reason) for one in found.skipped] == [
         ("GPU001", Need.GPU.value)
     ]
-    assert found.checked == 2
+    assert found.ran == 2
 
 
 def test_a_log_alone_skips_all_that_needs_a_trace() -> None:
@@ -525,10 +525,10 @@ def test_a_log_alone_skips_all_that_needs_a_trace() -> None:
     assert [(one.code, one.reason) for one in found.skipped] == [
         ("SYN001", "there is no trace")
     ]
-    assert found.checked == 1
+    assert found.ran == 1
 
 
-def test_a_rule_that_fails_is_shown_and_the_others_go_on() -> None:
+def test_a_rule_that_crashes_is_shown_and_the_others_go_on() -> None:
     report = lint([waits()], {"BRO001": Broken, **RULES}, Config())
 
     (found,) = report.outcomes
@@ -536,19 +536,19 @@ def test_a_rule_that_fails_is_shown_and_the_others_go_on() -> None:
         ("BRO001", "ColumnNotFoundError: no such column")
     ]
     assert [one.code for one in found.findings] == ["ITM001"]
-    assert found.checked == 2
+    assert found.ran == 2
     assert report.crashed
 
 
-def test_a_failed_rule_is_no_clean_bill(tmp_path: Path) -> None:
+def test_a_run_in_which_a_rule_crashed_is_not_clean(tmp_path: Path) -> None:
     pack = write_rule(tmp_path / "pack", body="yield 1 / 0")
     trace = write_trace(tmp_path, "host [aten::mm ]")
 
     answer = traceq("lint", trace, "--rules", pack, "--select", "USR,NET")
 
     assert answer.status == 2
-    assert "USR001 failed: ZeroDivisionError: division by zero" in answer.out
-    assert "this is no clean bill" in answer.err
+    assert "USR001 crashed: ZeroDivisionError: division by zero" in answer.out
+    assert "1 rule crashed; this run cannot be called clean" in answer.err
 
 
 # What is allowed.
@@ -726,7 +726,7 @@ def test_a_finding_below_one_percent_of_the_step_is_worth_knowing_no_more() -> N
 def test_findings_below_the_least_cost_are_counted_not_listed() -> None:
     found = found_in(waits(), min_cost_us=1_000)
 
-    assert (found.findings, found.cheap) == ((), 1)
+    assert (found.findings, found.below_min_cost) == ((), 1)
 
 
 def test_a_cost_is_never_more_than_the_step(tmp_path: Path) -> None:
@@ -881,7 +881,7 @@ def test_the_configuration_of_the_folder_is_followed(
 
     assert answer.status == 0
     assert "USR001 is allowed at train.py:3 main: it is a test" in answer.out
-    assert "allows TRC001 at *, and nothing of the kind was found" in answer.out
+    assert "allows TRC001 at *, but no finding matches: remove the entry" in answer.out
 
 
 # Pages.

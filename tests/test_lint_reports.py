@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import polars as pl
 import pytest
 from command import traceq
 from conftest import FIXTURES
 from linting import bundled_rules
 
 from traceq.finding import Place, Severity
-from traceq.lint import Bad, Rule, View
+from traceq.lint import Bad, Fix, Rule, View
 from traceq.lint.config import Allow, Config
 from traceq.lint.engine import Report, lint
+from traceq.lint.savings import Together
 from traceq.recording import Recording
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full
@@ -27,12 +29,15 @@ from traceq.report.lint import github as lint_github
 from traceq.report.lint import json as lint_json
 from traceq.report.lint import markdown as lint_markdown
 from traceq.report.lint import sarif as lint_sarif
+from traceq.report.lint.content import together
 from traceq.testing import draw, load_drawn
+from traceq.units import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.lint import Finding
+    from traceq.lint.pack import Rules
 
 # What a name in a trace may hold to act on who reads it.
 EVIL = (
@@ -119,12 +124,12 @@ class Quiet(Rule):
     priced = False
 
 
-def rendered(report: Report) -> dict[str, str]:
+def rendered(report: Report, rules: Rules = RULES) -> dict[str, str]:
     return {
         "full": lint_full.render(report, width=80, color=False),
         "concise": lint_concise.render(report),
         "json": lint_json.render(report),
-        "sarif": lint_sarif.render(report, RULES),
+        "sarif": lint_sarif.render(report, rules),
         "github": lint_github.render(report),
         "markdown": lint_markdown.render(report),
     }
@@ -150,7 +155,7 @@ def test_hostile_names_make_no_commands_of_their_own() -> None:
     assert [line.split(" ")[0] for line in commands] == ["::error", "::error"]
     assert [re.search(r"title=(.*?)::", line)[1] for line in commands] == [  # type: ignore[index]  # it is there
         "HOS001 hostile",
-        "FAI001 failed",
+        "FAI001 crashed",
     ]
     assert len(lines) == 3
 
@@ -180,7 +185,7 @@ def test_markdown_shows_names_as_they_are() -> None:
 
     assert not re.search(r"<(?!/?(details|summary)>)", text)
     # No cell, link, image, code or heading begins but by ourselves.
-    ours = r"^### |^\| .*\|$|\*\*(error|instead)\*\*"
+    ours = r"^### |^\| .*\|$|\*\*(error|fix)\*\*"
     theirs = re.sub(ours, "", text, flags=re.MULTILINE)
     assert not re.search(r"(?<!\\)[|`*\[\]#]", theirs)
     rows = [line for line in text.splitlines() if line.startswith("| **error**")]
@@ -218,7 +223,7 @@ def test_a_file_with_a_name_that_is_no_text_can_be_linted(
 def test_json_has_a_version_and_all_that_was_found() -> None:
     found = json.loads(lint_json.render(ordinary()))
 
-    assert found["version"] == 1
+    assert found["version"] == 2
     assert found["fail_on"] == "warning"
     assert found["failing"] == 2
     first, second = found["recordings"]
@@ -309,13 +314,13 @@ def test_sarif_makes_no_link_of_what_a_name_says() -> None:
     assert r"\[f](http://g) !\[h](i)" in run["results"][0]["message"]["text"]
 
 
-def test_what_rules_failed_is_in_sarif() -> None:
+def test_which_rules_crashed_is_in_sarif() -> None:
     (run,) = json.loads(lint_sarif.render(hostile(), RULES))["runs"]
 
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False
     (note,) = invocation["toolExecutionNotifications"]
-    assert note["message"]["text"].startswith("FAI001 failed: ValueError")
+    assert note["message"]["text"].startswith("FAI001 crashed: ValueError")
 
 
 @pytest.mark.parametrize(
@@ -358,15 +363,69 @@ def test_a_concise_report_is_a_line_for_each_finding() -> None:
     assert any(line.startswith("the configuration allows ABC001") for line in lines)
 
 
-def test_a_full_report_says_what_could_not_look_and_ends_in_a_verdict() -> None:
+def test_a_full_report_lists_skipped_rules_and_ends_in_a_verdict() -> None:
     text = lint_full.render(ordinary(), width=100, color=False)
 
     assert "ABC001 too-slow" in text
-    assert "  at       src/train.py:31 main in Net_0\n" in text
-    assert "  instead  be fast\n" in text
-    assert "Could not look:\n  LOG001: there is no log" in text
+    assert "  at   src/train.py:31 main in Net_0\n" in text
+    assert "  fix  be fast\n" in text
+    assert "Skipped:\n  LOG001: there is no log" in text
     assert "ABC002 is allowed at src/train.py:31 main in Net_0: it is meant" in text
-    assert "1 finding; 1 minor one; 2 rules looked, 1 could not" in text
+    assert "1 finding; 1 minor; 2 rules ran, 1 skipped" in text
+
+
+SYNC = """
+host   [ProfilerStep#1                                                      ]
+host     [aten::mm          ] [aten::item              ] [aten::mm          ]
+host     [cudaLaunchKernel>1]  [cudaStreamSynchronize ]  [cudaLaunchKernel>2]
+gpu 7               [gemm<1                     ]             [gemm<2    ]
+"""
+
+
+@dataclass(frozen=True)
+class Blocks(Rule):
+    """Removes nothing but the blocking of a call."""
+
+    code = "BLK001"
+
+    def check(self, view: View) -> Iterator[Finding]:
+        syncs = view.runtime.filter(pl.col("call") == "sync")["id"]
+        yield self.finding("it blocks", subject="x", fix=Fix(syncs=syncs))
+
+
+@pytest.mark.parametrize("form", ["full", "concise", "github", "markdown", "sarif"])
+def test_a_saving_is_printed_even_where_no_work_is_removed(form: str) -> None:
+    report = lint([Recording("t", load_drawn(SYNC))], {"BLK001": Blocks}, Config())
+    (found,) = report.outcomes[0].findings
+
+    assert (found.gpu_ns, found.host_ns) == (0, 0)
+    assert found.saves_ns > 0
+    text = rendered(report, {"BLK001": Blocks})[form]
+    assert f"saves {time(found.saves_ns)}/step" in text
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ([9], "After fixing it: about 9.00 ms instead of 12.0 ms a step (GPU-bound)"),
+        ([10, 9], "after the first: 10.0 ms"),
+        ([9, 9], "After fixing both: about 9.00 ms instead of 12.0 ms a step"),
+        ([11, 10, 10, 9], "(GPU-bound); after the first: 11.0 ms; after the first 2:"),
+        ([11, 9, 9, 9], "all 4: about 9.00 ms instead of 12.0 ms a step (GPU-bound); "),
+    ],
+)
+def test_what_fixes_leave_of_a_step_is_said_once(steps: list[int], text: str) -> None:
+    (outcome,) = ordinary().outcomes[:1]
+    left = [
+        Together(count, *[milliseconds * 10**6] * 3, "gpu")
+        for count, milliseconds in enumerate(steps, 1)
+    ]
+
+    found = together(replace(outcome, step_ns=12 * 10**6, together=tuple(left)))
+
+    assert text in found
+    assert found.count("9.00 ms") == 1
+    assert found.count("10.0 ms") <= 1
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

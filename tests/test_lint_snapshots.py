@@ -93,7 +93,7 @@ def test_a_clean_snapshot_exits_with_nothing_found(tmp_path: Path) -> None:
     answer = traceq("lint", written(tmp_path / "x.pickle", CLEAN))
 
     assert answer.status == 0
-    assert "nothing worth a fix was found" in answer.out
+    assert "no findings; 4 rules ran" in answer.out
 
 
 def test_what_is_no_snapshot_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_ranks_with_the_same_finding_are_one_with_the_most(tmp_path: Path) -> No
 
     assert answer.out.count("MEM003 growing-memory") == 1
     assert "each step leaves 32.0 MiB" in answer.out
-    assert "ranks    0, 2; the most on 2" in answer.out
+    assert "0, 2; highest on 2" in answer.out
 
 
 # What a finding costs.
@@ -173,7 +173,7 @@ def test_the_least_cost_in_time_hides_no_memory() -> None:
     result = outcome(Recording("x", snapshots={0: history}), "MEM006", min_cost_us=1000)
 
     assert [one.code for one in result.findings] == ["MEM006"]
-    assert result.cheap == 0
+    assert result.below_min_cost == 0
 
 
 def test_what_the_log_says_of_a_failed_allocation_is_its_evidence() -> None:

@@ -48,3 +48,50 @@ def test_answers_do_not_keep_a_trace_alive() -> None:
     gc.collect()
 
     assert gone() is None
+
+
+def test_the_same_value_for_another_argument_is_another_question() -> None:
+    @cached_per_trace
+    def question(_: Asked, least: int = 0, most: int = 9) -> tuple[int, int]:
+        return least, most
+
+    trace = Asked()
+
+    assert question(trace, least=1) == (1, 9)
+    assert question(trace, most=1) == (0, 1)
+
+
+def test_a_number_is_not_the_object_that_has_it_as_its_id() -> None:
+    @cached_per_trace
+    def question(_: Asked, other: object) -> str:
+        return type(other).__name__
+
+    trace, other = Asked(), Asked()
+
+    assert question(trace, other) == "Asked"
+    assert question(trace, id(other)) == "int"
+
+
+def test_values_of_two_types_that_are_equal_are_two_questions() -> None:
+    @cached_per_trace
+    def question(_: Asked, value: float) -> str:
+        return repr(value)
+
+    trace = Asked()
+
+    assert [question(trace, value) for value in (1, 1.0, True)] == ["1", "1.0", "True"]
+
+
+def test_it_does_not_matter_how_an_argument_is_given() -> None:
+    asked = []
+
+    @cached_per_trace
+    def question(trace: Asked, least: int = 1) -> None:
+        asked.append((trace, least))
+
+    trace = Asked()
+    question(trace)
+    question(trace, 1)
+    question(trace=trace, least=1)
+
+    assert len(asked) == 1

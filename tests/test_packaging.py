@@ -225,4 +225,4 @@ def test_an_installed_copy_records_and_lints_what_it_recorded(installed: Path) -
     run = installed / "runs" / "run"
     out = run_installed(installed, "-m", "traceq", "lint", "--fail-on", "error", run)
 
-    assert "rules looked" in out
+    assert "rules ran" in out

@@ -17,8 +17,7 @@ from linting import bundled_rules, outcome
 
 from traceq import load
 from traceq.lint import Bad, Good, Need
-from traceq.lint.engine import run_rule
-from traceq.lint.view import View
+from traceq.lint.run import Views, run_rule
 from traceq.recording import Recording
 from traceq.testing import draw
 from traceq.testing.examples import run_example
@@ -97,7 +96,7 @@ def findings_of(rule: type[Rule], document: Document, folder: Path) -> list[Find
     path = folder / "drawn.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     trace = load(path, cache=False)
-    return run_rule(rule(), Recording("drawn", trace), View(trace))
+    return run_rule(rule(), Views(Recording("drawn", trace)))
 
 
 def backwards(document: Document) -> Document:
@@ -223,7 +222,7 @@ def test_no_rule_fails_on_a_real_trace(real_trace: Path) -> None:
     found = outcome(Recording(real_trace.name, load(real_trace, cache=False)))
 
     assert not found.crashed
-    assert found.checked + len(found.skipped) == len(RULES)
+    assert found.ran + len(found.skipped) == len(RULES)
     assert all(0 <= one.saves_ns <= found.bound.step_ns for one in found.findings)  # type: ignore[union-attr]  # there is a trace
     for one in found.findings:
         json.dumps(dict(one.data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from linting import bundled_rules, case_findings, drawn_findings, log_findings, outcome
 
-from traceq.lint.rule import Need
+from traceq.lint.need import Need
 from traceq.recording import Recording
 
 RECORDING_AGAIN = (

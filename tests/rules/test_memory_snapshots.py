@@ -17,7 +17,7 @@ from recordings import OWN_SNAPSHOTS, PUBLIC_SNAPSHOTS, loaded, path_of
 
 from traceq.analysis.memory.curve import memory_curve, memory_peaks
 from traceq.formats.snapshot import read_snapshot
-from traceq.lint.rule import Need
+from traceq.lint.need import Need
 from traceq.recording import Recording
 from traceq.testing import draw_history, load_history
 

@@ -29,6 +29,7 @@ from traceq.report.lint import github as lint_github
 from traceq.report.lint import json as lint_json
 from traceq.report.lint import markdown as lint_markdown
 from traceq.report.lint import sarif as lint_sarif
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from traceq.lint.config import Config
@@ -211,7 +212,8 @@ def _exit(report: Report, unread: int) -> None:
         msg = f"{unread} of {unread + len(report.outcomes)} files could not be read"
         raise UsageError(msg)
     if report.crashed:
-        msg = "a rule failed: what it looks for may be there, so this is no clean bill"
+        count = len({rule.code for one in report.outcomes for rule in one.crashed})
+        msg = f"{counted(count, 'rule')} crashed; this run cannot be called clean"
         raise UsageError(msg)
     if report.failing:
         sys.exit(_FOUND)

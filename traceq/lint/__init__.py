@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traceq.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
-from traceq.lint.rule import Bad, Good, Need, Rule, inputs, option
+from traceq.lint.need import Need
+from traceq.lint.rule import Bad, Good, Rule, inputs, option
 from traceq.lint.snapshot_view import SnapshotView
 from traceq.lint.view import View
 

@@ -119,7 +119,7 @@ def _without_known(outcome: Outcome, known: Mapping[str, Known]) -> Outcome:
     hidden = len(outcome.findings) - len(shown)
     # What the worst of all save together says nothing of the few that are shown.
     together = () if hidden else outcome.together
-    return replace(outcome, findings=shown, known=hidden, together=together)
+    return replace(outcome, findings=shown, in_baseline=hidden, together=together)
 
 
 def _with_past(finding: Finding, before: Known | None) -> Finding:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import MISSING, dataclass, field, fields
-from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from traceq.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
@@ -15,47 +14,13 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from traceq.lint.need import Need
     from traceq.lint.snapshot_view import SnapshotView
     from traceq.lint.view import View
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 Value = TypeVar("Value", bool, int, float, str)
-
-
-class Need(Enum):
-    """What a rule cannot look without; the value says what is missing and what to do.
-
-    A rule whose needs are not met is reported as skipped, never as clean.
-    """
-
-    GPU = "the trace has no work of a GPU"
-    STEPS = "the trace has no steps: call prof.step() in the loop"
-    SHAPES = "shapes were not recorded: profile(record_shapes=True)"
-    STACKS = "stacks were not recorded: profile(with_stack=True)"
-    OPS = "the trace has no operators: profile(activities=[CPU, CUDA])"
-    LOG = "there is no log: give it with --log FILE, or record with traceq collect"
-    SNAPSHOT = (
-        "there is no memory snapshot: give what torch.cuda.memory._dump_snapshot wrote,"
-        " or record with traceq collect"
-    )
-    HISTORY = (
-        "the snapshot has no history: torch.cuda.memory._record_memory_history() must"
-        " run before what it is to show"
-    )
-    CALLERS = (
-        "the snapshot has no stacks: torch.cuda.memory._record_memory_history("
-        'context="all")'
-    )
-    OPERATORS = (
-        "the snapshot has Python stacks only, which name no operators, and there is no"
-        " trace with memory events beside it:"
-        ' torch.cuda.memory._record_memory_history(stacks="all")'
-    )
-    MEMORY_STEPS = (
-        "the snapshot shows no two steps: record more of them, with stacks or with"
-        " regions around forward, backward and optimizer"
-    )
 
 
 @dataclass(frozen=True)

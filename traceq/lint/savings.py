@@ -14,13 +14,17 @@ import polars as pl
 
 from traceq.analysis.replay.bound import GPU_BOUND
 from traceq.analysis.replay.simulation import Change, TimeScale
-from traceq.finding import Fix
+from traceq.finding import Fix, Severity
 from traceq.intervals import disjoint, spans
+from traceq.lint.need import Need
+from traceq.lint.run import Crashed, crashed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from traceq.finding import Finding
+    from traceq.lint.rule import Rule
+    from traceq.lint.snapshot_view import Memory
     from traceq.lint.view import View
 
 # A finding that costs less than this share of the step is worth knowing, no more.
@@ -43,6 +47,45 @@ class Together:
     step_high_ns: int
     by: Literal["gpu", "host"]
     """What bounds the step then; known only where all are fixed."""
+
+
+def price(
+    findings: Iterable[Finding],
+    rules: Mapping[str, Rule],
+    savings: Savings | None,
+    peak: Memory | None,
+) -> tuple[list[Finding], list[Crashed]]:
+    """Return the findings with what they cost, and rules whose fix cannot be priced.
+
+    A finding that costs too little is of severity info.
+    """
+    priced: list[Finding] = []
+    crashes: dict[str, Crashed] = {}
+    for one in findings:
+        rule = rules[one.code]
+        try:
+            priced.append(_priced(one, rule, savings, peak))
+        except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
+            crashes[rule.code] = crashed(rule, error)
+            priced.append(replace(one, severity=Severity.info))
+    return priced, list(crashes.values())
+
+
+def _priced(
+    finding: Finding, rule: Rule, savings: Savings | None, peak: Memory | None
+) -> Finding:
+    if peak and Need.SNAPSHOT in rule.needs:
+        minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
+        return replace(finding, severity=Severity.info) if minor else finding
+    if savings is None:
+        return finding
+    finding = savings.removed(finding)
+    if not rule.priced:
+        return finding
+    finding = savings.of(finding)
+    if finding.saves_ns < WORTH_FIXING * savings.step_ns:
+        return replace(finding, severity=Severity.info)
+    return finding
 
 
 class Savings:

@@ -18,7 +18,7 @@ from traceq.analysis.memory.trace_allocations import allocating_ops, ops_at
 from traceq.analysis.memory.weight_copies import casts
 from traceq.finding import Place
 from traceq.lint.evidence import module_line
-from traceq.lint.rule import Need
+from traceq.lint.need import Need
 from traceq.words import listed
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.simulation import Replay
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
-from traceq.lint.rule import Need
+from traceq.lint.need import Need
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,12 +12,12 @@ from rich.text import Text
 from traceq.model.facts import FACTS
 from traceq.model.schema import TABLES
 from traceq.report.base.columns import Column, fitted
+from traceq.report.base.screen import PIPE
 from traceq.report.base.text import bold, plain_csv, plain_json, printable, rendered
 
 if TYPE_CHECKING:
     from traceq.model.schema import Dtype
 
-_PIPE = 100
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
 
@@ -88,7 +88,7 @@ def render_schema(tables: tuple[str, ...], *, width: int | None, color: bool) ->
         else:
             parts += [_heading(name, TABLES[name].meaning), _columns(name)]
         parts.append("")
-    return rendered(parts[:-1], width=width or _PIPE, color=color)
+    return rendered(parts[:-1], width=width or PIPE, color=color)
 
 
 def _heading(name: str, meaning: str) -> Text:

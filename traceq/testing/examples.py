@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.formats.log import log_lines
-from traceq.lint.engine import run_rule
 from traceq.lint.rule import Bad
-from traceq.lint.snapshot_view import snapshot_views
-from traceq.lint.view import View
+from traceq.lint.run import Views, run_rule
 from traceq.recording import Recording
 from traceq.testing.history import load_history
 from traceq.testing.timeline import load_drawn
@@ -65,9 +63,7 @@ def run_example(name: str, rule: Rule, example: Bad | Good) -> Example:
     """Run one example of a rule; a crash of the rule is a result like any other."""
     expected = example.sentences if isinstance(example, Bad) else ()
     try:
-        recording = drawn(example)
-        view = View(recording.trace) if recording.trace else None
-        found = run_rule(rule, recording, view, snapshot_views(recording))
+        found = run_rule(rule, Views(drawn(example)))
     except Exception as error:  # noqa: BLE001 - the author's, whatever it is
         return Example(name, expected, (), _crash(error, type(rule)))
     return Example(name, expected, tuple(finding.message for finding in found))

@@ -1,9 +1,10 @@
-"""What several questions about a trace need is computed once for it."""
+"""What several analyses ask of a trace is computed once for it."""
 
 from __future__ import annotations
 
 import weakref
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -20,22 +21,31 @@ def cached_per_trace(
 ) -> Callable[Arguments, Result]:
     """Return the question with its answers kept as long as their trace is.
 
-    The trace, or a table of it, is its first argument. Others that are no numbers or
-    texts count as the same if they are one object.
+    The trace, or a table of it, is its first argument. Numbers and texts among the
+    others are compared by value, everything else by identity.
     """
     answers: dict[int, dict[tuple[object, ...], tuple[Any, Result]]] = {}
+    parameters = signature(question)
 
     @wraps(question)
     def answer(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
-        trace, *others = [*list(given), *named.values()]
+        call = parameters.bind(*given, **named)
+        call.apply_defaults()
+        trace, *others = call.arguments.values()
         if id(trace) not in answers:
             answers[id(trace)] = {}
             weakref.finalize(trace, answers.pop, id(trace), None)
         known = answers[id(trace)]
-        key = tuple(one if isinstance(one, _SIMPLE) else id(one) for one in others)
+        # By position: the parameters are in one order, however they were given.
+        key = tuple(map(_identity, others))
         if key not in known:
             # The arguments are kept with it, so that no other object gets their id.
             known[key] = (others, question(*given, **named))
         return known[key][1]
 
     return answer
+
+
+def _identity(value: object) -> tuple[type, object]:
+    """Return what only the same argument has; 1, 1.0 and True are not the same."""
+    return type(value), value if isinstance(value, _SIMPLE) else id(value)

@@ -25,8 +25,13 @@ _LABEL = 10
 _TIED = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B|[MGTP]?FLOP)\b|\d)")
 
 
+def line_width(width: int | None) -> int:
+    """Return how wide to make lines: as the terminal, not too wide; of a pipe, 100."""
+    return min(width or PIPE, WIDEST)
+
+
 def screen(words: Content, width: int) -> Iterator[RenderableType]:
-    """Yield the parts of a screen so wide."""
+    """Yield the parts of a screen of this width."""
     yield Text(words.title, style="bold", overflow="fold")
     facts = Table.grid(padding=(0, 1))
     facts.add_column(width=_LABEL, style="bold")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from traceq.report.base.screen import line_width
 from traceq.report.base.text import bold
 from traceq.report.check import content as words
 
@@ -13,14 +14,12 @@ if TYPE_CHECKING:
 
     from traceq.check.check import Result
 
-_PIPE = 100
-_WIDEST = 120
 _LABEL = 9
 
 
 def render(results: Sequence[Result], *, width: int | None, color: bool) -> str:
     """Return the whole check, wrapped to a width."""
-    width = max(min(width or _PIPE, _WIDEST), 2 * _LABEL + 4)
+    width = max(line_width(width), 2 * _LABEL + 4)
     lines = []
     for result in results:
         wrong = bool(result.differences)

@@ -12,6 +12,7 @@ from traceq.report import bottleneck as bottleneck_words
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable, short_kernel
 from traceq.units import amount, share, size, time
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from traceq.lint.engine import Outcome, Report
 
 _PAIR = 2
-# A fix that saves less than this part of the step saves nothing.
+# A fix that saves less than this share of the step saves nothing.
 _NOTHING = 0.0005
-# A saving whose range is wider than this part of it is given with the range.
+# A saving whose range is wider than this share of it is printed with the range.
 _VAGUE = 0.15
 
 
 def title(outcome: Outcome) -> str:
-    """Return what was looked at, in one line."""
+    """Return what was linted, in one line."""
     return printable(outcome.name)
 
 
@@ -81,58 +82,64 @@ def bar(outcome: Outcome) -> str:
 
 
 def cost(finding: Finding, outcome: Outcome) -> str:
-    """Return what a finding costs: memory, or time per step and on what."""
+    """Return what a finding costs: memory, or the time per step that a fix saves."""
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
-    return _time_cost(finding, outcome)
+    if finding.saves_ns > _NOTHING * outcome.step_ns:
+        return _saving(finding, outcome.step_ns)
+    return _saves_nothing(finding)
 
 
-def _time_cost(finding: Finding, outcome: Outcome) -> str:
-    bound = outcome.bound
-    if bound is None or not (finding.gpu_ns or finding.host_ns):
-        return ""
-    step = outcome.step_ns
-    held = f"{time(max(finding.gpu_ns, finding.host_ns))} a step"
-    if finding.saves_ns < _NOTHING * step:
-        by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
-        return (
-            f"{by} {held}, but a fix saves nothing: the step waits for something else"
-        )
-    text = f"saves {time(finding.saves_ns)}/step ({share(finding.saves_ns, step)})"
+def _saving(finding: Finding, step_ns: int) -> str:
+    text = f"saves {time(finding.saves_ns)}/step ({share(finding.saves_ns, step_ns)})"
     if finding.saves_high_ns - finding.saves_low_ns > _VAGUE * finding.saves_ns:
-        least = time(finding.saves_low_ns) if finding.saves_low_ns else "nothing"
-        text += f", {least} to {time(finding.saves_high_ns)}"
+        low = time(finding.saves_low_ns) if finding.saves_low_ns else "nothing"
+        text += f", {low} to {time(finding.saves_high_ns)}"
     return text
+
+
+def _saves_nothing(finding: Finding) -> str:
+    held = max(finding.gpu_ns, finding.host_ns)
+    if not held:
+        return ""
+    by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
+    return (
+        f"{by} {time(held)}/step, but a fix saves nothing: it is not on the critical"
+        " path"
+    )
 
 
 def together(outcome: Outcome) -> str:
     """Return what fixing the worst findings one after the other leaves of a step."""
-    found = outcome.together
-    if not found:
+    if not outcome.together:
         return ""
-    last = found[-1]
-    by = "the GPU" if last.by == "gpu" else "the host"
-    vague = last.step_high_ns - last.step_low_ns > _VAGUE * (
-        outcome.step_ns - last.step_ns
+    *others, last = outcome.together
+    by = "GPU-bound" if last.by == "gpu" else "host-bound"
+    after = time(last.step_ns)
+    if last.step_high_ns - last.step_low_ns > _VAGUE * (outcome.step_ns - last.step_ns):
+        by = f"{time(last.step_low_ns)} to {time(last.step_high_ns)}; {by}"
+    text = (
+        f"After fixing {_every(last.findings)}: about {after} instead of"
+        f" {time(outcome.step_ns)} a step ({by})"
     )
-    between = (
-        f" ({time(last.step_low_ns)} to {time(last.step_high_ns)})" if vague else ""
-    )
-    if len(found) == 1:
-        return (
-            f"With this fixed, a step takes about {time(last.step_ns)}{between} instead"
-            f" of {time(outcome.step_ns)}, and waits for {by}"
-        )
-    first, *others = found[:-1]
-    texts = [f"{time(first.step_ns)} after the first"]
-    texts += [f"{time(one.step_ns)} after {one.findings}" for one in others]
-    every = "both" if last.findings == _PAIR else f"all {last.findings}"
-    texts.append(f"{time(last.step_ns)}{between} after {every}")
-    return (
-        f"Fixed from the top, a step of {time(outcome.step_ns)} takes about"
-        f" {', '.join(texts)}; then it waits for {by}"
-    )
+    # Only those that change what is printed.
+    steps: dict[str, str] = {}
+    for one in others:
+        steps.setdefault(time(one.step_ns), _first(one.findings))
+    steps.pop(after, None)
+    parts = [f"after {which}: {step}" for step, which in steps.items()]
+    return "; ".join([text, *parts])
+
+
+def _every(count: int) -> str:
+    if count == 1:
+        return "it"
+    return "both" if count == _PAIR else f"all {count}"
+
+
+def _first(count: int) -> str:
+    return "the first" if count == 1 else f"the first {count}"
 
 
 def place(finding: Finding) -> str:
@@ -158,7 +165,7 @@ def evidence(entry: Evidence) -> str:
 
 
 def skipped(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return the codes of rules that could not look, by the reason."""
+    """Return the codes of skipped rules, by the reason."""
     by_reason = sorted(outcome.skipped, key=lambda rule: (rule.reason, rule.code))
     return [
         (", ".join(_ranges([rule.code for rule in rules])), printable(reason))
@@ -185,19 +192,11 @@ def verdict(outcome: Outcome) -> str:
     """Return one sentence on the whole."""
     serious = [one for one in outcome.findings if one.severity is not Severity.info]
     minor = len(outcome.findings) - len(serious)
-    looked = f"{_counted(outcome.checked, 'rule')} looked"
-    if outcome.skipped:
-        looked += f", {len(outcome.skipped)} could not"
-    if outcome.crashed:
-        looked += f", {len(outcome.crashed)} failed"
     if not serious:
-        text = "nothing worth a fix was found"
-        if outcome.known:
-            text = "nothing worth a fix is new"
-        if minor:
-            text = f"{_counted(minor, 'finding')}, none worth a fix"
-        return f"{text}; {looked}"
-    text = _counted(len(serious), "finding")
+        none = "no new findings" if outcome.in_baseline else "no findings"
+        text = counted(minor, "minor finding") if minor else none
+        return f"{text}; {_rules(outcome)}"
+    text = counted(len(serious), "finding")
     worst = max(serious, key=lambda one: one.saves_ns)
     if outcome.bound and worst.saves_ns:
         step = time(outcome.step_ns)
@@ -205,18 +204,28 @@ def verdict(outcome: Outcome) -> str:
     largest = max(serious, key=lambda one: one.cost_bytes)
     if outcome.memory and largest.cost_bytes:
         text += (
-            f", the largest is about {size(largest.cost_bytes)} of"
+            f", the largest costs {size(largest.cost_bytes)} of"
             f" {size(outcome.memory.reserved)} reserved"
         )
     if minor:
-        text += f"; {_counted(minor, 'minor one')}"
-    return f"{text}; {looked}"
+        text += f"; {minor} minor"
+    return f"{text}; {_rules(outcome)}"
+
+
+def _rules(outcome: Outcome) -> str:
+    """Return how many rules ran, were skipped and crashed."""
+    text = f"{counted(outcome.ran, 'rule')} ran"
+    if outcome.skipped:
+        text += f", {len(outcome.skipped)} skipped"
+    if outcome.crashed:
+        text += f", {len(outcome.crashed)} crashed"
+    return text
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Return what else there is to know: failed rules, allowed and cheap findings."""
+    """Return what else matters: crashed rules, hidden findings, incomplete files."""
     lines = [
-        f"{rule.code} failed: {printable(rule.error)}; what it looks for may be there"
+        f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
         for rule in outcome.crashed
     ]
     lines += [
@@ -224,15 +233,15 @@ def notes(outcome: Outcome) -> list[str]:
         f" {place(allowed.finding) or 'no known place'}: {printable(allowed.reason)}"
         for allowed in outcome.allowed
     ]
-    if outcome.cheap:
+    if count := outcome.below_min_cost:
+        they = "it costs" if count == 1 else "they cost"
         lines.append(
-            f"{_counted(outcome.cheap, 'finding')} below min-cost-us not shown"
+            f"{counted(count, 'finding')} hidden: {they} less than min-cost-us"
         )
-    if outcome.known:
-        have = "has" if outcome.known == 1 else "have"
+    if count := outcome.in_baseline:
+        they = "it is" if count == 1 else "they are"
         lines.append(
-            f"{_counted(outcome.known, 'finding')} of the baseline, which {have} not"
-            " grown, not shown"
+            f"{counted(count, 'finding')} hidden: {they} in the baseline, not grown"
         )
     if outcome.facts:
         lines += [f"the trace is incomplete: {text}" for text in outcome.facts.damage]
@@ -246,15 +255,11 @@ def unused(report: Report) -> list[str]:
     """Return the entries of the configuration that allow nothing that was found."""
     return [
         f"the configuration allows {printable(entry.rule)} at {printable(entry.where)},"
-        " and nothing of the kind was found: remove the entry"
+        " but no finding matches: remove the entry"
         for entry in report.unused
     ]
 
 
 def short_name(outcome: Outcome) -> str:
-    """Return the name of the file that was looked at."""
+    """Return the name of the file that was linted."""
     return printable(PurePath(outcome.name).name)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

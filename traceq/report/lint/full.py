@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
+from traceq.report.base.screen import line_width
 from traceq.report.base.text import bold, printable
 from traceq.report.lint import content as words
 
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.lint.engine import Outcome, Report
 
-_PIPE = 100
-_WIDEST = 120
 _LABEL = 10
 
 
 def render(report: Report, *, width: int | None, color: bool) -> str:
     """Return the whole report, wrapped to a width."""
-    width = min(width or _PIPE, _WIDEST)
+    width = line_width(width)
     blocks = [
         "\n".join(_outcome(outcome, width, color=color)) for outcome in report.outcomes
     ]
@@ -50,7 +49,7 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
             yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
     if outcome.skipped:
         yield ""
-        yield "Could not look:"
+        yield "Skipped:"
         for codes, reason in words.skipped(outcome):
             yield from _wrapped(f"{codes}: {reason}", width, indent=2)
     for note in words.notes(outcome):
@@ -80,7 +79,7 @@ def _block(
     lines += [
         (printable(entry.label), words.evidence(entry)) for entry in finding.evidence
     ]
-    lines += [("instead", printable(finding.advice))]
+    lines += [("fix", printable(finding.advice))]
     known = [(label, text) for label, text in lines if text]
     widest = min(_LABEL, max((len(label) for label, _ in known), default=0))
     for label, text in known:

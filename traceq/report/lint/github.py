@@ -21,7 +21,7 @@ _COMMAND = {
 
 
 def render(report: Report) -> str:
-    """Return one command for each finding and each rule that failed."""
+    """Return one command for each finding and each rule that crashed."""
     lines = []
     for outcome in report.outcomes:
         for finding in outcome.findings:
@@ -35,7 +35,7 @@ def render(report: Report) -> str:
                 text += f"; {finding.advice}"
             lines.append(command(_COMMAND[finding.severity], known, text))
         lines += [
-            command("error", {"title": f"{rule.code} failed"}, rule.error)
+            command("error", {"title": f"{rule.code} crashed"}, rule.error)
             for rule in outcome.crashed
         ]
         # A file may be called as a command is, which acts only where a line begins.

@@ -1,4 +1,4 @@
-"""Findings as JSON, for programs: nanoseconds, and everything that was seen."""
+"""Findings as JSON, for programs: nanoseconds, and all evidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceq.lint.engine import Outcome, Report
     from traceq.model.facts import Facts
 
-VERSION = 1
+VERSION = 2
 
 
 def render(report: Report) -> str:
@@ -45,15 +45,15 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "memory": asdict(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
         "together": [asdict(one) for one in outcome.together],
-        "below_min_cost": outcome.cheap,
-        "known_from_baseline": outcome.known,
+        "below_min_cost": outcome.below_min_cost,
+        "in_baseline": outcome.in_baseline,
         "skipped": [asdict(rule) for rule in outcome.skipped],
-        "failed": [asdict(rule) for rule in outcome.crashed],
+        "crashed": [asdict(rule) for rule in outcome.crashed],
         "allowed": [
             {"finding": finding_data(one.finding), "reason": one.reason}
             for one in outcome.allowed
         ],
-        "rules_that_looked": outcome.checked,
+        "rules_ran": outcome.ran,
     }
 
 

@@ -55,7 +55,7 @@ def _section(outcome: Outcome) -> Iterator[str]:
             yield from _details(finding)
     for codes, reason in words.skipped(outcome):
         yield ""
-        yield f"Could not look: {codes}: {escaped(reason)}"
+        yield f"Skipped: {codes}: {escaped(reason)}"
     for note in words.notes(outcome):
         yield ""
         yield escaped(note)
@@ -68,6 +68,6 @@ def _details(finding: Finding) -> Iterator[str]:
     for entry in finding.evidence:
         yield f"- {escaped(printable(entry.label))}: {escaped(words.evidence(entry))}"
     if finding.advice:
-        yield f"- **instead**: {escaped(printable(finding.advice))}"
+        yield f"- **fix**: {escaped(printable(finding.advice))}"
     yield ""
     yield "</details>"

@@ -42,7 +42,7 @@ def render(report: Report, rules: Rules) -> str:
                 "toolExecutionNotifications": [
                     {
                         "level": "error",
-                        "message": {"text": f"{rule.code} failed: {rule.error}"},
+                        "message": {"text": f"{rule.code} crashed: {rule.error}"},
                     }
                     for outcome in report.outcomes
                     for rule in outcome.crashed
@@ -75,7 +75,7 @@ def _result(finding: Finding, outcome: Outcome, codes: list[str]) -> dict[str, A
     if cost := words.cost(finding, outcome):
         text += f": {cost}"
     if finding.advice:
-        text += f". Instead: {finding.advice}"
+        text += f". Fix: {finding.advice}"
     return {
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
@@ -84,7 +84,7 @@ def _result(finding: Finding, outcome: Outcome, codes: list[str]) -> dict[str, A
         "locations": [_location(finding, outcome)],
         "partialFingerprints": {"traceq/v1": finding.fingerprint},
         "properties": {
-            "costNanosecondsPerStep": finding.saves_ns,
+            "savesNanosecondsPerStep": finding.saves_ns,
             "costBytes": finding.cost_bytes,
             "trace": as_unicode(outcome.name),
         },

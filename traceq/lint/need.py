@@ -1,0 +1,40 @@
+"""What a rule needs of a recording in order to run."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Need(Enum):
+    """What a rule cannot run without; the value says what is missing and what to do.
+
+    A rule whose needs are not met is reported as skipped, never as clean.
+    """
+
+    GPU = "the trace has no GPU work"
+    STEPS = "the trace has no steps: call prof.step() in the loop"
+    SHAPES = "shapes were not recorded: profile(record_shapes=True)"
+    STACKS = "stacks were not recorded: profile(with_stack=True)"
+    OPS = "the trace has no operators: profile(activities=[CPU, CUDA])"
+    LOG = "there is no log: pass --log FILE, or record with traceq collect"
+    SNAPSHOT = (
+        "there is no memory snapshot: pass the file that"
+        " torch.cuda.memory._dump_snapshot wrote, or record with traceq collect"
+    )
+    HISTORY = (
+        "the snapshot has no history: call torch.cuda.memory._record_memory_history()"
+        " before the part of the program that it should show"
+    )
+    CALLERS = (
+        "the snapshot has no stacks: torch.cuda.memory._record_memory_history("
+        'context="all")'
+    )
+    OPERATORS = (
+        "the snapshot has only Python stacks, which do not name operators, and there"
+        " is no trace with memory events next to it:"
+        ' torch.cuda.memory._record_memory_history(stacks="all")'
+    )
+    MEMORY_STEPS = (
+        "the snapshot does not show two steps: record more, with stacks or with"
+        " regions around forward, backward and optimizer"
+    )

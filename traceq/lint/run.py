@@ -1,0 +1,214 @@
+"""Run rules on a recording: skip with a reason, survive a crash, merge duplicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.finding import Evidence
+from traceq.lint.need import Need
+from traceq.lint.snapshot_view import SnapshotView, snapshot_views
+from traceq.lint.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from traceq.finding import Finding
+    from traceq.lint.rule import Rule
+    from traceq.recording import Recording
+
+# A log may name a hundred graph breaks; the first few explain a finding.
+_MOST_REASONS = 3
+
+_NO_TRACE = "there is no trace"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rule that did not run, and why."""
+
+    code: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """A rule that raised an error, which says nothing about the recording."""
+
+    code: str
+    name: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Views:
+    """A recording as rules see it; each view is made once."""
+
+    recording: Recording
+
+    @cached_property
+    def trace(self) -> View | None:
+        """The steady steps of its trace."""
+        recording = self.recording
+        return View(recording.trace, recording.step_ns) if recording.trace else None
+
+    @cached_property
+    def memory(self) -> tuple[SnapshotView, ...]:
+        """Its memory snapshots, one a rank."""
+        return snapshot_views(self.recording)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What rules found, and which of them did not get to look."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    crashed: tuple[Crashed, ...]
+
+
+def run(rules: Iterable[Rule], views: Views) -> Ran:
+    """Run rules one after the other; one that crashes does not stop the others."""
+    found: list[Finding] = []
+    skipped: list[Skipped] = []
+    crashes: list[Crashed] = []
+    for rule in rules:
+        if reason := _why_skipped(rule, views):
+            skipped.append(Skipped(rule.code, rule.name(), reason))
+            continue
+        try:
+            found += run_rule(rule, views)
+        except Exception as error:  # noqa: BLE001 - the other rules go on
+            crashes.append(crashed(rule, error))
+    return Ran(tuple(found), tuple(skipped), tuple(crashes))
+
+
+def run_rule(rule: Rule, views: Views) -> list[Finding]:
+    """Return what one rule finds, in an order that does not depend on the file's."""
+    log = views.recording.log
+    found: Iterable[Finding] = ()
+    if Need.SNAPSHOT in rule.needs:
+        found = _across_ranks(rule, views.memory)
+    elif Need.LOG not in rule.needs and views.trace is not None:
+        found = rule.check(views.trace)
+    elif log is not None:
+        found = rule.check_log(log)
+    return sorted(_merged(found), key=worst_first)
+
+
+def crashed(rule: Rule, error: Exception) -> Crashed:
+    """Return that a rule has crashed, with the first line of why."""
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return Crashed(rule.code, rule.name(), text)
+
+
+def worst_first(finding: Finding) -> tuple[object, ...]:
+    """Return a key that sorts findings: worst first, then always the same way."""
+    place = finding.place
+    return (
+        -finding.severity.rank,
+        finding.residual,
+        -finding.saves_ns,
+        -finding.gpu_ns,
+        -finding.host_ns,
+        -finding.cost_bytes,
+        finding.code,
+        place.file or "",
+        place.line or 0,
+        place.module or "",
+        finding.subject,
+        finding.message,
+    )
+
+
+def _why_skipped(rule: Rule, views: Views) -> str:
+    """Return why a rule cannot run; empty if it can."""
+    if Need.LOG in rule.needs:
+        return "" if views.recording.log is not None else Need.LOG.value
+    if Need.SNAPSHOT in rule.needs:
+        if not views.memory:
+            return Need.SNAPSHOT.value
+        # What one rank has is worth a look.
+        return min(("; ".join(one.lacks(rule.needs)) for one in views.memory), key=len)
+    trace = views.trace
+    if trace is None:
+        return _NO_TRACE
+    missing = [
+        need.value for need in Need if need in rule.needs and not trace.meets(need)
+    ]
+    return "; ".join(missing)
+
+
+def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Finding]:
+    """Yield what is found in any rank once, as it is where it holds the most."""
+    found: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
+    for view in memory:
+        if not view.lacks(rule.needs):
+            for finding in _merged(rule.check_snapshot(view)):
+                # Ranks differ in bytes, and so in sentences, but not in lines.
+                key = (finding.fingerprint, repr(finding.place))
+                found.setdefault(key, []).append((view.rank, finding))
+    for entries in found.values():
+        rank, worst = max(entries, key=lambda entry: (entry[1].cost_bytes, -entry[0]))
+        if len(memory) > 1:
+            ranks = sorted({number for number, _ in entries})
+            named = ", ".join(map(str, ranks))
+            text = f"{named}; highest on {rank}" if len(ranks) > 1 else named
+            worst = replace(worst, evidence=(*worst.evidence, Evidence("ranks", text)))
+        yield worst
+
+
+def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Make one of findings that say the same of the same place."""
+    groups: dict[tuple[str, object, str], list[Finding]] = {}
+    for finding in found:
+        key = (finding.fingerprint, finding.place, finding.message)
+        groups.setdefault(key, []).append(finding)
+    for first, *others in groups.values():
+        everything = [first, *others]
+        yield replace(
+            first,
+            count=sum(one.count for one in everything),
+            gpu_idle_ns=sum(one.gpu_idle_ns for one in everything),
+            cost_bytes=sum(one.cost_bytes for one in everything),
+            ops=first.ops.union(*(one.ops for one in others)),
+            kernels=first.kernels.union(*(one.kernels for one in others)),
+            calls=first.calls.union(*(one.calls for one in others)),
+            fixes=tuple(fix for one in everything for fix in one.fixes),
+            old=_joined_old([one.old for one in everything]),
+        )
+
+
+def _joined_old(given: Sequence[Any]) -> Any:  # noqa: ANN401 - goes soon
+    known = [one for one in given if one is not None]
+    if not known:
+        return None
+    spans = [one[3].select("start", "end") for one in known if one[3] is not None]
+    return (
+        sum(one[0] for one in known),
+        sum(one[1] for one in known),
+        frozenset().union(*(one[2] for one in known)),
+        pl.concat(spans) if spans else None,
+    )
+
+
+def explained(found: Sequence[Finding]) -> list[Finding]:
+    """Give findings the log lines that explain them; these are not findings then."""
+    codes = {finding.code for finding in found}
+    reasons = [finding for finding in found if finding.explains & codes]
+    kept = []
+    for finding in found:
+        if finding in reasons:
+            continue
+        mine = [reason for reason in reasons if finding.code in reason.explains]
+        lines = [
+            line
+            for reason in mine[:_MOST_REASONS]
+            for line in (Evidence("log", reason.message), *reason.evidence)
+        ]
+        kept.append(replace(finding, evidence=(*finding.evidence, *lines)))
+    return kept
