@@ -416,7 +416,7 @@ def test_a_pack_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     answer = traceq("lint", write_trace(tmp_path), "--rules", tmp_path / "nowhere")
 
     assert answer.status == 2
-    assert "is no rule pack: a pack is a folder of Python files" in answer.err
+    assert "is not a rule pack: a pack is a folder of Python files" in answer.err
 
 
 @pytest.mark.parametrize("code", ["SYN001", "USR001"])

@@ -417,8 +417,8 @@ def test_a_saving_is_printed_even_where_no_work_is_removed(form: str) -> None:
 def test_what_fixes_leave_of_a_step_is_said_once(steps: list[int], text: str) -> None:
     (outcome,) = ordinary().outcomes[:1]
     left = [
-        Together(count, *[milliseconds * 10**6] * 3, "gpu")
-        for count, milliseconds in enumerate(steps, 1)
+        Together(count, ms * 10**6, ms * 10**6, ms * 10**6, "gpu")
+        for count, ms in enumerate(steps, 1)
     ]
 
     found = together(replace(outcome, step_ns=12 * 10**6, together=tuple(left)))
