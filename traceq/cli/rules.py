@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.errors import UsageError
 from traceq.lint.config import find_config
 from traceq.lint.pack import load_rules
+from traceq.lint.scaffold import file_of, new_rule
 from traceq.lint.select import find_rule
 from traceq.report import rule_pages
 
@@ -26,11 +28,28 @@ def list_command(
     *,
     packs: Packs = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Write the table of the README.")
+        bool, typer.Option("--markdown", help="Print the table of the README.")
     ] = False,
+    new: Annotated[
+        str,
+        typer.Option(
+            "--new",
+            help="Write a rule of this name to start from, as nonzero-in-forward.",
+            metavar="NAME",
+        ),
+    ] = "",
+    code: Annotated[
+        str, typer.Option("--code", help="Code of the new rule.", metavar="CODE")
+    ] = "USR001",
+    folder: Annotated[
+        Path, typer.Option("--to", help="Folder of the new rule.", metavar="FOLDER")
+    ] = Path(),
 ) -> None:
-    """List the rules: code, name, and what each one finds."""
+    """List the rules: code, name, and what each one finds. Or start a new one."""
     rules = _rules(packs)
+    if new:
+        _write_new(new, code.upper(), folder, rules)
+        return
     output.write(rule_pages.table(rules) if markdown else rule_pages.listing(rules))
 
 
@@ -41,6 +60,25 @@ def page_command(
 ) -> None:
     """Print a rule's page: what it finds, why that is bad, how to fix it."""
     output.write(rule_pages.page(find_rule(_rules(packs), rule)))
+
+
+def _write_new(name: str, code: str, folder: Path, rules: Rules) -> None:
+    if code in rules:
+        msg = f"{code} is {rules[code].name()}: give the new rule another --code"
+        raise UsageError(msg)
+    path = folder / file_of(name)
+    text = new_rule(name, code)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        msg = f"{path} exists: give the rule another name"
+        raise UsageError(msg) from None
+    except OSError as error:
+        msg = f"{path} cannot be written: {error.strerror or error}"
+        raise UsageError(msg) from None
+    output.write(f"{path}\nNext: traceq test {folder}\n")
 
 
 def _rules(packs: list[Path] | None) -> Rules:

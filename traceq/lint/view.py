@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.ownership import same_place
 from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.patterns.copies import copies
 from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck
@@ -15,6 +16,7 @@ from traceq.analysis.replay.bound import INFLATION, Bound, bound
 from traceq.analysis.replay.calibration import Calibration, calibrate
 from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.simulation import Replay
+from traceq.expressions import text
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
 from traceq.lint.need import Need
@@ -132,6 +134,21 @@ class View:
         return self.kernels.with_columns(
             roots.gather(self.kernels["op"]).alias("root")
         ).filter(pl.col("root").is_not_null())
+
+    @staticmethod
+    def by_place(rows: pl.DataFrame, *keys: str, **more: pl.Expr) -> pl.DataFrame:
+        """Group rows by their line, so that the same line in all layers is one group.
+
+        Without stacks the modules, less their numbers, stand in for the line. A group
+        has the place, ``ids``, ``modules`` and the first ``module``, and ``more``.
+        """
+        module = text("module").drop_nulls()
+        return rows.group_by(*keys, *same_place(), maintain_order=True).agg(
+            ids=pl.col("id"),
+            modules=module.unique(maintain_order=True),
+            module=module.first(),
+            **more,
+        )
 
     def meets(self, need: Need) -> bool:
         """Return whether a need of a rule is met."""

@@ -30,7 +30,7 @@ def table(rules: Rules) -> str:
 
 def page(rule: type[Rule]) -> str:
     """Return all there is to say of a rule."""
-    parts = [f"# {rule.name()} ({rule.code})", rule.page()]
+    parts = [f"# {rule.name()} ({rule.code})", *_status(rule), rule.page()]
     if rule.needs:
         names = sorted(need.name.lower().replace("_", " ") for need in rule.needs)
         needs = ", ".join(names)
@@ -43,6 +43,13 @@ def page(rule: type[Rule]) -> str:
         parts.append("\n".join(["## Options", "", *lines]))
     parts += [_example(example) for example in rule.examples]
     return "\n\n".join(parts) + "\n"
+
+
+def _status(rule: type[Rule]) -> list[str]:
+    """Say since when a rule exists, and whether it is on trial."""
+    since = f"Since {rule.since}." if rule.since else ""
+    trial = "Preview: its findings never fail a run." if rule.preview else ""
+    return [" ".join(filter(None, (since, trial)))] if since or trial else []
 
 
 def _example(example: Bad | Good) -> str:
