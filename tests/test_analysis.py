@@ -316,7 +316,7 @@ def test_without_shapes_mfu_is_unknown() -> None:
 def test_without_matrix_products_mfu_is_unknown() -> None:
     trace = load_drawn("gpu 7   [elementwise_kernel ]")
 
-    assert computed(trace).unknown == "no matrix products on the GPU"
+    assert computed(trace).unknown == "no matmuls on the GPU"
 
 
 def test_where_most_products_have_no_shapes_mfu_is_unknown(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_where_most_products_have_no_shapes_mfu_is_unknown(tmp_path: Path) -> No
 
     found = computed(load_document(tmp_path, document))
 
-    assert found.unknown.startswith("only 31% of the time in matrix products")
+    assert found.unknown.startswith("only 31% of the time in matmuls")
     assert (found.flops, found.utilisation) == (None, None)
 
 

@@ -45,9 +45,7 @@ def counted(
         ("aten::_grouped_mm", [[100, 32], [4, 32, 64], [4]], 2 * 100 * 32 * 64),
     ],
 )
-def test_a_matrix_product_is_counted(
-    name: str, dims: list[list[int]], flops: int
-) -> None:
+def test_a_matmul_is_counted(name: str, dims: list[list[int]], flops: int) -> None:
     assert counted(name, dims) == flops
 
 
@@ -89,7 +87,7 @@ def test_a_transposed_convolution_is_counted_by_the_size_of_its_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "products"),
+    ("mask", "convolutions"),
     [
         ("[True, True, True]", 2),
         ("[False, True, False]", 1),
@@ -97,14 +95,14 @@ def test_a_transposed_convolution_is_counted_by_the_size_of_its_input() -> None:
     ],
 )
 def test_the_backward_of_a_convolution_is_counted_once_for_each_gradient(
-    mask: str, products: int
+    mask: str, convolutions: int
 ) -> None:
     values = ["", "", "", "[24]", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
     dims = [[8, 24, 30, 38], [8, 16, 32, 40], [24, 16, 3, 3]] + [[]] * 8
 
     found = counted("aten::convolution_backward", dims, [*values, mask])
 
-    assert found == products * 2 * 8 * 24 * 30 * 38 * 16 * 3 * 3
+    assert found == convolutions * 2 * 8 * 24 * 30 * 38 * 16 * 3 * 3
 
 
 def test_the_backward_of_a_transposed_one_is_counted_by_the_size_of_its_input() -> None:

@@ -1,22 +1,30 @@
-"""ATT003: attention is written as product, softmax and product."""
+"""ATT003: attention is hand-written as matmul, softmax and matmul."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.patterns.attention import HALF, flash_saving
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    FLOAT32_ATTENTION_SAVING,
+    FUSED_HOST_SAVING,
+)
+from traceq.analysis.base.device import Gpu, used_gpu
+from traceq.analysis.base.ownership import together
+from traceq.analysis.patterns.attention import flash_share
 from traceq.analysis.patterns.attention_handwritten import handwritten_attention
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.model.torch_versions import newer_than
-from traceq.words import listed, shape, size, times
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
+from traceq.words import listed, shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.base.ownership import Row
     from traceq.lint import Finding
 
 _MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
@@ -28,8 +36,6 @@ _MODULE = "MultiheadAttention"
 _NO_WEIGHTS = (
     "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
 )
-# In float32 there are no flash kernels, only somewhat faster ones.
-_SAVED_IN_FLOAT32 = 0.5
 
 _SCORES = [8, 12, 1024, 1024]
 _FIRST = inputs([[96, 1024, 64], [96, 64, 1024]], ["c10::BFloat16"] * 2)
@@ -37,31 +43,31 @@ _FIRST = inputs([[96, 1024, 64], [96, 64, 1024]], ["c10::BFloat16"] * 2)
 
 @dataclass(frozen=True)
 class HandwrittenAttention(Rule):
-    """Attention is written by hand, as product, softmax and product.
+    """Attention is hand-written as matmul, softmax and matmul instead of calling SDPA.
 
     ## What it does
 
-    Looks for a softmax between two batched matrix products, of which the first makes
-    what softmax is given and the second takes what it returns, by their shapes.
-    ``nn.MultiheadAttention`` does the same if it has to return its weights.
+    Finds a softmax between two batched matmuls whose shapes say that the first makes
+    the scores and the second uses them. ``nn.MultiheadAttention`` does the same if it
+    has to return the attention weights.
 
     ## Why is this bad?
 
-    Every op between the products reads and writes the scores, a matrix of queries by
-    keys for each head, and the backward keeps them. A fused kernel never writes them.
+    Every op in between reads and writes the scores, a matrix of queries by keys for
+    each head, and they are kept for the backward. A fused kernel never writes them.
 
     ## How to fix it
 
     Call ``F.scaled_dot_product_attention``: a causal mask becomes ``is_causal=True``,
-    dropout ``dropout_p``, the factor before softmax ``scale``. What changes the scores
-    in other ways (a bias, a soft cap) is a ``score_mod`` of FlexAttention. Call
+    dropout ``dropout_p``, a factor other than 1/sqrt(head dim) ``scale``. Other changes
+    to the scores (a bias, a soft cap) become a ``score_mod`` of FlexAttention. Call
     ``nn.MultiheadAttention`` with ``need_weights=False``.
 
     ## When it is wrong
 
-    A program that returns or looks at the attention weights needs them. The cost is
-    what a fused kernel would save at the rate it has on short sequences; half of the
-    time in float32.
+    A program that returns or inspects the attention weights needs them. The saving
+    compares with FlashAttention as fast as it is on short sequences; in float32, which
+    it does not take, half of the time is assumed.
     """
 
     code = "ATT003"
@@ -78,8 +84,8 @@ class HandwrittenAttention(Rule):
             gpu 7                 [gemm<1         ][softmax<2    ]      [gemm<3    ]
             """,
             finds=(
-                "attention is written by hand once a step: its scores [8,12,1024,1024]"
-                " go through memory between product, softmax and product",
+                "attention is hand-written once a step: its scores [8,12,1024,1024] go"
+                " through memory between matmul, softmax and matmul",
             ),
             args={
                 "aten::bmm": _FIRST,
@@ -111,64 +117,77 @@ class HandwrittenAttention(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the softmaxes by place."""
         gpu = used_gpu(view.trace)
-        groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-        rows = handwritten_attention(view.trace, view.kernels)
-        for row in rows.iter_rows(named=True):
-            saving = row["gpu_ns"] * _SAVED_IN_FLOAT32
-            if row["type"] in HALF:
-                saving = flash_saving(row, gpu, causal=_causal(row))
-            place = (row["file"], row["line"], row["function"], row["layers"])
-            ours = _MODULE in (row["module"] or "").rpartition("/")[2]
-            found = groups.setdefault((*place, ours), [])
-            found.append(row | {"saving": saving, "ours": ours})
-        for same in groups.values():
+        found = handwritten_attention(view.trace, view.kernels)
+        rows = [
+            row
+            | {
+                "share": _share(row, gpu),
+                "by_torch": _MODULE in (row["module"] or "").rpartition("/")[2],
+            }
+            for row in found.iter_rows(named=True)
+        ]
+        for same in together(rows, "by_torch"):
             yield self._finding(view, same)
 
-    def _finding(self, view: View, rows: list[dict[str, Any]]) -> Finding:
+    def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["scores"]))
-        kernels = [kernel for row in rows for kernel in row["kernels"]]
         calls = sum(row["calls"] for row in rows) / view.steps
-        scores = most["scores"]
-        width = 2 if most["type"] in HALF else 4
+        scores, kind = most["scores"], most["type"]
         steps = [name.removeprefix("aten::") for name in most["steps"] or ()]
-        what, advice = "attention is written by hand", _advice(most)
-        if most["ours"]:
+        what, advice = "attention is hand-written", _advice(most)
+        if most["by_torch"]:
             what, advice = f"nn.{_MODULE} runs op by op", _NO_WEIGHTS
+        kernels = [kernel for row in rows for kernel in row["kernels"]]
         return self.finding(
-            f"{what} {times(calls)} a step: its scores"
-            f" {shape(scores)} go through memory between product, softmax and product",
-            subject=_MODULE if most["ours"] else "attention",
+            f"{what} {times(calls)} a step: its scores {shape(scores)} go through"
+            " memory between matmul, softmax and matmul",
+            subject=_MODULE if most["by_torch"] else "attention",
             place=view.place(most),
             count=calls,
-            gpu_ns=sum(row["saving"] for row in rows) / view.steps,
-            # One op remains of at least three.
-            host_ns=sum(row["host_ns"] for row in rows) / 2 / view.steps,
+            fix=[_fix(row) for row in rows],
             evidence=[
-                ("ops", listed(steps, most=12)),
-                (
+                Evidence("ops", listed(steps, most=12)),
+                Evidence(
                     "scores",
-                    f"{shape(scores)} {dtype(most['type'])},"
-                    f" {size(prod(scores) * width)} each time",
+                    f"{dtype_name(kind)} {shape(scores)}",
+                    value=prod(scores) * SIZES.get(kind, SIZES[FLOAT32]),
+                    unit="bytes",
+                    note="each time",
                 ),
                 *kernel_lines(view, kernels, most=4),
                 *module_line(most["modules"]),
             ],
-            data={"scores": scores, "steps": list(steps), "type": most["type"]},
-            advice=_told(view, most["function"], advice),
+            data={"scores": scores, "steps": list(steps), "type": kind},
+            advice=located_advice(view, most["function"], advice),
             ops=[op for row in rows for op in row["ops"]],
-            kernels=kernels,
         )
 
 
-def _operands(row: dict[str, Any], names: tuple[str, ...]) -> list[list[int]]:
-    """Return the shapes of what ops of these names do to the scores."""
+def _share(row: Row, gpu: Gpu) -> float:
+    """Return the share of the GPU time that fused attention would save."""
+    if row["type"] not in HALF:
+        return FLOAT32_ATTENTION_SAVING
+    return flash_share(row, gpu, causal=_causal(row))
+
+
+def _fix(row: Row) -> Fix:
+    return Fix(
+        kernels=row["kernels"],
+        kernel_share=row["share"],
+        spans=pl.DataFrame(row["spans"]),
+        host_share=FUSED_HOST_SAVING,
+    )
+
+
+def _operands(row: Row, names: tuple[str, ...]) -> list[list[int]]:
+    """Return the shapes of what ops of these names combine the scores with."""
     given = zip(row["steps"] or (), row["given"] or (), strict=True)
     shapes = [dims for name, dims in given if name in names for dims in dims or ()]
     return [dims for dims in shapes if len(dims) > 1 and dims != row["scores"]]
 
 
-def _causal(row: dict[str, Any]) -> bool:
-    """Tell whether one square masks the scores of all sequences and heads."""
+def _causal(row: Row) -> bool:
+    """Return whether one square masks the scores of all sequences and heads."""
     rows, columns = row["scores"][-2:]
     masks = _operands(row, _MASKING)
     return (
@@ -181,7 +200,7 @@ def _causal(row: dict[str, Any]) -> bool:
     )
 
 
-def _advice(row: dict[str, Any]) -> str:
+def _advice(row: Row) -> str:
     steps = row["steps"] or ()
     if "aten::tanh" in steps:
         return _FLEX.format("the soft cap")
@@ -196,10 +215,3 @@ def _advice(row: dict[str, Any]) -> str:
             f"call {_SDPA.format(f', attn_mask=mask{dropout}')}; see ATT001 for masks"
         )
     return f"call {_SDPA.format(dropout)}"
-
-
-def _told(view: View, function: str | None, advice: str) -> str:
-    """Say where to do it, and what of it needs a newer torch."""
-    newer = newer_than(view.trace.facts, advice)
-    notes = "".join(f"; {name} needs torch {first}" for name, first in newer.items())
-    return (f"in {function}: " if function else "") + advice + notes

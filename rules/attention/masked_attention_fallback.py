@@ -1,79 +1,102 @@
-"""ATT001: attention is not fused well because it is given a mask."""
+"""ATT001: attention falls back to slower kernels because it is given a mask."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import (
+    causal_making,
     fallbacks,
-    flash_saving,
+    flash_share,
     mask_kind,
     mask_shape,
-    triangles,
 )
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import attention_lines, dtype, kernel_lines, module_line
-from traceq.model.torch_versions import newer_than
+from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
+from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.model.dtypes import dtype_name
 from traceq.words import shape, times
+
+from ._shared import KERNELS, attention_lines, fixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.base.ownership import Row
     from traceq.lint import Finding
 
-_KERNELS = {"efficient": "mem-efficient", "math": "unfused (math)"}
-_PACK = (
+_PACKED = (
     "pack the sequences (torch.nn.attention.varlen, nested jagged tensors or"
-    " flash_attn_varlen_func), or use FlexAttention with create_block_mask"
+    " flash_attn_varlen_func)"
 )
+_BLOCKS = "use FlexAttention with create_block_mask"
+_PACK = f"{_PACKED}, or {_BLOCKS}"
 _IF_CAUSAL = "if it is the lower triangle, drop attn_mask and pass is_causal=True"
-# What a mask of each kind is, how that is known, and what to write instead of it.
+
+
+class _Kind(NamedTuple):
+    """What a mask is, as the message has it, why that is so, and what to do."""
+
+    what: str
+    note: str
+    advice: str
+
+
 _KINDS = {
-    "triangle": (
+    "causal": _Kind(
         "causal",
-        "tril or triu cuts a triangle of this size",
+        "made by {making}",
         "drop attn_mask and pass is_causal=True",
     ),
-    "square": (
-        "likely causal",
-        "one square for all sequences and heads",
-        f"{_IF_CAUSAL}; for a sliding window use FlexAttention with create_block_mask",
+    "square": _Kind(
+        "shared by all sequences and heads",
+        "(often causal or a sliding window)",
+        f"{_IF_CAUSAL}; for any other mask {_BLOCKS}",
     ),
-    "batched": (
-        "likely causal and padding",
-        "one square for each sequence",
-        f"where nothing is padded, drop it and pass is_causal=True; else {_PACK}",
+    "batched causal": _Kind(
+        "causal, one for each sequence",
+        "made by {making}",
+        "where nothing is padded, drop attn_mask and pass is_causal=True; otherwise"
+        f" {_PACK}",
     ),
-    "padding": (
+    "batched": _Kind(
+        "one for each sequence",
+        "(often padding)",
+        "if it masks padding, drop attn_mask where nothing is padded, and otherwise"
+        f" {_PACKED}; for any other mask {_BLOCKS}",
+    ),
+    "padding": _Kind(
         "likely padding",
-        "the same for all queries",
-        f"where nothing is padded, drop attn_mask; else {_PACK}",
+        "(the same for all queries)",
+        f"where nothing is padded, drop attn_mask; otherwise {_PACK}",
     ),
-    "bias": (
+    "bias": _Kind(
         "likely a bias",
-        "one for each head, as ALiBi or relative positions",
+        "(one for each head, as for ALiBi or relative positions)",
         "use FlexAttention under torch.compile and add the bias in its score_mod",
     ),
-    "rectangle": (
-        "for fewer or more queries than keys",
-        "one rectangle for all sequences and heads",
+    "rectangle": _Kind(
+        "with fewer or more queries than keys",
+        "(shared by all sequences and heads)",
         "if it is causal, pass torch.nn.attention.bias.causal_lower_right(queries,"
-        " keys) instead; else use FlexAttention with create_block_mask",
+        f" keys) instead; else {_BLOCKS}",
     ),
-    "decode": (
+    "decode": _Kind(
         "for a single query",
-        "likely the filled part of a key-value cache",
-        "cut keys and values to the filled part of the cache and drop attn_mask",
+        "(often the filled part of a KV cache)",
+        "if it marks the filled part of the KV cache, slice keys and values to that"
+        " part and drop attn_mask",
     ),
-    "": (
-        "whose shape is not known",
-        "attention prepares a mask",
-        f"{_IF_CAUSAL}; {_PACK}",
+    "": _Kind(
+        "shape unknown",
+        "(SDPA prepares a mask)",
+        f"{_IF_CAUSAL}; if it masks padding, {_PACK}",
     ),
 }
-_CAUSAL = ("triangle", "square")
+# Masks that are priced as a causal one, of which half is computed.
+_CAUSAL = ("causal", "square")
 
 _SQUARE = inputs(
     [[8, 12, 1024, 64]] * 3 + [[1024, 1024]],
@@ -83,33 +106,33 @@ _SQUARE = inputs(
 
 @dataclass(frozen=True)
 class MaskedAttentionFallback(Rule):
-    """Attention leaves its fastest kernels because it is given an attn_mask.
+    """SDPA falls back from FlashAttention because it is given an attn_mask.
 
     ## What it does
 
-    Looks for ``scaled_dot_product_attention`` on mem-efficient or unfused kernels
-    where its ``attn_mask`` is all that flash attention refuses. What the mask is for
-    is told from its shape, and from ``tril`` or ``triu`` of the same size; where that
-    is a conclusion the finding says "likely". A mask that cuDNN's fused kernels take
-    is no fallback.
+    Finds ``scaled_dot_product_attention`` on mem-efficient or unfused kernels where the
+    ``attn_mask`` is all that keeps it from FlashAttention. Masks are described by their
+    shape. One is called causal only if the trace shows how it is made: by ``tril`` or
+    ``triu`` of that size, or by a function that makes causal masks. A mask on cuDNN's
+    fused kernels is not a fallback.
 
     ## Why is this bad?
 
-    Flash attention takes no mask. The kernels that do read it from memory for every
-    head, and compute the masked half of a causal triangle too.
+    FlashAttention takes no mask. The kernels that do read it from memory for every
+    head, and compute the masked half of a causal mask too.
 
     ## How to fix it
 
-    Causal: ``is_causal=True`` and no mask. Padding: pack the sequences
-    (``torch.nn.attention.varlen``, nested tensors), or FlexAttention with a block
-    mask. A bias: FlexAttention with a ``score_mod``. Any mask, on GPUs from compute
-    capability 9 on: cuDNN's attention, where it was switched off.
+    Causal: ``is_causal=True`` and no mask. Padding: no mask where nothing is padded;
+    otherwise pack the sequences (``torch.nn.attention.varlen``, nested tensors). A
+    bias: FlexAttention with a ``score_mod``. Any other mask: FlexAttention with a block
+    mask, or cuDNN's attention from compute capability 9 on, if it was turned off.
 
     ## When it is wrong
 
-    The cost compares with flash attention at the rate it has on short sequences. For
-    a single query, as in decoding, the kernels differ little. A learned bias must
-    stay what it is.
+    A mask that all sequences share is priced as if it were causal. The saving compares
+    with FlashAttention as fast as it is on short sequences. With a single query, as in
+    decoding, the kernels differ little. A learned bias has to stay.
     """
 
     code = "ATT001"
@@ -126,8 +149,8 @@ class MaskedAttentionFallback(Rule):
             gpu 7                [fmha_cutlassF_bf16_aligned_64x64_rf_sm80<1]
             """,
             finds=(
-                "SDPA runs on mem-efficient kernels once a step because of its"
-                " attn_mask, bool [1024,1024], likely causal",
+                "SDPA falls back to mem-efficient kernels once a step because of its"
+                " attn_mask: bool [1024,1024], shared by all sequences and heads",
             ),
             args={"aten::scaled_dot_product_attention": _SQUARE},
         ),
@@ -147,59 +170,60 @@ class MaskedAttentionFallback(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place, kernels and kind of mask."""
         gpu = used_gpu(view.trace)
-        cut = triangles(view.trace)
-        groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+        rows = []
         for row in fallbacks(view.trace, view.kernels, gpu):
             if row["causes"] != ["mask"]:
                 continue
-            kind = mask_kind(row)
-            if kind == "square" and tuple(row["mask"][-2:]) in cut:
-                kind = "triangle"
-            saving = flash_saving(row, gpu, causal=kind in _CAUSAL)
-            place = (row["file"], row["line"], row["function"], row["layers"])
-            found = groups.setdefault((*place, row["backend"], kind), [])
-            found.append(row | {"kind": kind, "saving": saving})
-        for rows in groups.values():
-            yield self._finding(view, rows)
+            kind, making = _kind(view, row)
+            share = flash_share(row, gpu, causal=kind in _CAUSAL)
+            rows.append(row | {"kind": kind, "making": making, "share": share})
+        for same in together(rows, "backend", "kind"):
+            yield self._finding(view, same)
 
-    def _finding(self, view: View, rows: list[dict[str, Any]]) -> Finding:
+    def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["mask"] or []))
-        kernels = [kernel for row in rows for kernel in row["kernels"]]
         calls = sum(row["calls"] for row in rows) / view.steps
-        kind, seen_by, advice = _KINDS[most["kind"]]
+        kind = _KINDS[most["kind"]]
         mask = _mask(most)
         return self.finding(
-            f"SDPA runs on {_KERNELS[most['backend']]} kernels {times(calls)} a step"
-            f" because of its attn_mask, {mask}{kind}",
+            f"SDPA falls back to {KERNELS[most['backend']]} kernels {times(calls)} a"
+            f" step because of its attn_mask: {f'{mask}, ' if mask else ''}{kind.what}",
             subject=f"{most['backend']} {most['kind']}",
             place=view.place(most),
             count=calls,
-            gpu_ns=sum(row["saving"] for row in rows) / view.steps,
+            fix=fixes(rows),
             evidence=[
-                ("mask", f"{mask}{seen_by}"),
+                Evidence(
+                    "mask",
+                    mask or kind.what,
+                    note=kind.note.format(making=most["making"]),
+                ),
                 *attention_lines(most),
-                *kernel_lines(view, kernels),
+                *kernel_lines(view, [one for row in rows for one in row["kernels"]]),
                 *module_line(most["modules"]),
             ],
             data={
                 key: most[key] for key in ("backend", "kind", "mask", "query", "key")
             },
-            advice=_told(view, most["function"], advice),
+            advice=located_advice(view, most["function"], kind.advice),
             ops=[op for row in rows for op in row["ops"]],
-            kernels=kernels,
         )
 
 
-def _mask(row: dict[str, Any]) -> str:
-    size = mask_shape(row)
+def _kind(view: View, call: Row) -> tuple[str, str]:
+    """Return the kind of a call's mask, and what is seen to make it causal, if any."""
+    kind = mask_kind(call)
+    if kind not in ("square", "batched"):
+        return kind, ""
+    making = causal_making(view.trace, *call["mask"][-2:])
+    if not making:
+        return kind, ""
+    return "causal" if kind == "square" else "batched causal", making
+
+
+def _mask(call: Row) -> str:
+    size = mask_shape(call)
     if not size:
         return ""
-    kind = "bool" if row["mask_type"] == "bool" else f"{dtype(row['mask_type'])} added"
-    return f"{kind} {shape(size)}, "
-
-
-def _told(view: View, function: str | None, advice: str) -> str:
-    """Say where to do it, and what of it needs a newer torch."""
-    newer = newer_than(view.trace.facts, advice)
-    notes = "".join(f"; {name} needs torch {first}" for name, first in newer.items())
-    return (f"in {function}: " if function else "") + advice + notes
+    added = call["mask_type"] != "bool"
+    return f"{dtype_name(call['mask_type'])}{' added' if added else ''} {shape(size)}"

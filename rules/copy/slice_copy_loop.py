@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
+from traceq.analysis.base.roofline import roofline_ns
 from traceq.analysis.patterns.copies_by_slice import (
     backward_of_slices,
     slice_gradients,
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _PLACE = ("file", "line", "function")
-# What one copy of the whole tensor reaches of the bandwidth, and takes at least.
-_REACHED = 0.6
-_LEAST_NS = 5000
 _BYTES = 4
 
 _LOOP = """
@@ -204,5 +203,4 @@ def _one_copy(view: View, dims: list[int]) -> float:
     moved = 2.0 * _BYTES
     for extent in dims:
         moved *= extent
-    peak = used_gpu(view.trace).peak
-    return max(_LEAST_NS, moved / (_REACHED * peak.bandwidth) * 1e9) if peak else 0.0
+    return roofline_ns(used_gpu(view.trace), COPY_EFFICIENCY, moved=moved) or 0.0

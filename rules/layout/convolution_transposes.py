@@ -9,20 +9,23 @@ import polars as pl
 
 from traceq.analysis.base.device import Gpu, used_gpu
 from traceq.analysis.base.ownership import same_place
-from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
+from traceq.expressions import known, text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines, module_line
-from traceq.words import counted, shape, time
+from traceq.model.dtypes import SHORT_HALF
+from traceq.words import counted, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.base.ownership import Row
     from traceq.lint import Finding
 
-# From this compute capability on, float32 convolutions use tensor cores as well.
+# From this compute capability on, float32 convolutions use tensor cores too.
 _TF32 = (8, 0)
 _ADVICE = (
-    "model = model.to(memory_format=torch.channels_last) once, and the images"
-    " with images.to(device, memory_format=torch.channels_last)"
+    "call model = model.to(memory_format=torch.channels_last) once, and"
+    " images.to(device, memory_format=torch.channels_last) for the images"
 )
 _ON_AMD = "; older torch for ROCm also needs PYTORCH_MIOPEN_SUGGEST_NHWC=1"
 _NCHW = inputs(
@@ -44,31 +47,30 @@ class ConvolutionTransposes(Rule):
     ## What it does
 
     Adds up the transposes that cuDNN (``nchwToNhwcKernel``, ``nhwcToNchwKernel``) or
-    MIOpen (``batched_transpose``) run around convolutions of images in NCHW order,
-    where the convolutions use tensor cores. Images that are in channels_last already
-    are left out.
+    MIOpen (``batched_transpose``) runs around convolutions of NCHW images that use
+    tensor cores. Images that are channels_last already are left out.
 
     ## Why is this bad?
 
-    Tensor cores want the channels last. Each convolution turns its input, its
-    weight and its result around, forward and backward.
+    Tensor cores need the channels last. Each convolution transposes its input, its
+    weight and its result, in the forward and in the backward.
 
     ## How to fix it
 
     ``model.to(memory_format=torch.channels_last)`` once, and the same for the input.
-    All layers between then keep that order.
+    The layers in between keep that order.
 
     ## When it is wrong
 
-    Layers that do not keep the order, such as a ``view`` or an op of your own, bring
-    the transposes back at that place. Few channels gain little.
+    Layers that do not keep the order, such as a ``view`` or a custom op, bring the
+    transposes back at that place. With few channels there is little to gain.
     """
 
     code = "LAY001"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(
-        0.01, "Share of the GPU's time from which transposes matter."
+        0.01, "Report only if transposes take at least this share of the GPU's time."
     )
 
     examples = (
@@ -79,7 +81,7 @@ class ConvolutionTransposes(Rule):
             host    [cudaLaunchKernel>1] [cudaLaunchKernel>2]
             gpu 7              [nchwToNhwcKernel<1 ][sm80_xmma_fprop<2]
             """,
-            finds=("1 kernel a step transposes NCHW for a convolution",),
+            finds=("1 kernel a step transposes NCHW tensors for convolutions",),
             args={"aten::cudnn_convolution": _NCHW},
         ),
         Good(
@@ -98,12 +100,11 @@ class ConvolutionTransposes(Rule):
         gpu = used_gpu(view.trace)
         strides = pl.col("dst_strides").list.get(1, null_on_oob=True)
         channels = pl.col("dims").list.get(1, null_on_oob=True)
-        last = (strides == 1) & (channels > 1)
         turned = view.copies.filter(
             pl.col("part") == "conv layout",
             pl.col("caller").str.contains("conv"),
             _on_tensor_cores(gpu),
-            ~last.fill_null(value=False),
+            ~known((strides == 1) & (channels > 1)),
         )
         busy = int(view.kernels["dur"].sum())
         groups = (
@@ -113,41 +114,43 @@ class ConvolutionTransposes(Rule):
                 "id",
                 "op",
                 pl.col("dims").drop_nulls().first(),
-                pl.col("module").cast(pl.String).unique(maintain_order=True),
+                text("module").unique(maintain_order=True),
                 time=pl.col("dur").sum(),
             )
             .filter(pl.col("time") >= self.min_share * busy)
         )
         for row in groups.iter_rows(named=True):
-            count = len(row["id"]) / view.steps
-            ends = ("s", "a convolution") if count == 1 else ("", "convolutions")
-            convolutions = len(set(row["op"])) / view.steps
-            yield self.finding(
-                f"{counted(count, 'kernel')} a step transpose{ends[0]} NCHW for"
-                f" {ends[1]}",
-                subject="NCHW",
-                place=view.place_of_group(row),
-                count=count,
-                gpu_ns=row["time"] / view.steps,
-                evidence=[
-                    ("time", f"{time(row['time'] / view.steps)} a step"),
-                    (
-                        "ops",
-                        f"{counted(convolutions, 'op')} a step, forward and backward",
-                    ),
-                    ("shapes", f"as {shape(row['dims'])}" if row["dims"] else ""),
-                    *kernel_lines(view, row["id"]),
-                    *module_line(row["module"]),
-                ],
-                data={"kernels": round(count), "convolutions": round(convolutions)},
-                advice=_ADVICE + (_ON_AMD if gpu.amd else ""),
-                ops=row["op"],
-                kernels=row["id"],
-            )
+            yield self._finding(view, row, gpu)
+
+    def _finding(self, view: View, row: Row, gpu: Gpu) -> Finding:
+        count = len(row["id"]) / view.steps
+        convolutions = len(set(row["op"])) / view.steps
+        time = row["time"] / view.steps
+        return self.finding(
+            f"{counted(count, 'kernel')} a step"
+            f" {'transposes' if count == 1 else 'transpose'} NCHW tensors for"
+            " convolutions",
+            subject="NCHW",
+            place=view.place_of_group(row),
+            count=count,
+            fix=Fix(kernels=row["id"]),
+            evidence=[
+                Evidence("time", value=time, unit="ns", note="a step"),
+                Evidence(
+                    "ops", value=convolutions, note="a step, forward and backward"
+                ),
+                *([Evidence("shapes", shape(row["dims"]))] if row["dims"] else []),
+                *kernel_lines(view, row["id"]),
+                *module_line(row["module"]),
+            ],
+            data={"kernels": round(count), "convolutions": round(convolutions)},
+            advice=_ADVICE + (_ON_AMD if gpu.amd else ""),
+            ops=row["op"],
+        )
 
 
 def _on_tensor_cores(gpu: Gpu) -> pl.Expr:
-    """Return of which kernels the convolution may use tensor cores."""
+    """Return whether the convolution of a kernel may use tensor cores."""
     if gpu.amd or gpu.capability >= _TF32:
         return pl.lit(value=True)
-    return pl.col("dtype").cast(pl.String).is_in(["fp16", "bf16"])
+    return text("dtype").is_in(SHORT_HALF)

@@ -7,34 +7,34 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
-from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
-from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.words import shape, size, time
+from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
+from traceq.analysis.base.ownership import named, same_place
+from traceq.expressions import text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.lint.evidence import kernel_lines, module_line
+from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
+from traceq.words import shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
+    from traceq.analysis.base.ownership import Row
     from traceq.lint import Finding
 
 _PLACE = ("file", "line", "function")
-_BYTES = 4
-_SOFTMAX = r"^aten::_log_softmax(_backward_data)?(\.\w+)?$"
-# In 16 bits the softmax would move half the bytes.
-_SAVED_OF_SOFTMAX = 0.5
+_SOFTMAX = ("aten::_log_softmax", "aten::_log_softmax_backward_data")
 _FUSED = (
-    "use a loss that never has all logits at once: F.linear_cross_entropy (torch 2.13),"
-    " Liger's fused linear cross entropy, or torch.compile around head and loss"
+    "use a loss that never holds all logits at once: F.linear_cross_entropy (torch"
+    " 2.13), Liger's fused linear cross entropy, or torch.compile around head and loss"
 )
 _OUTSIDE = 'call the loss inside torch.autocast("cuda", enabled=False): '
 _OF_RESULT = (
     f"{_OUTSIDE}autocast casts log-probabilities that were computed in {{half}}, which"
-    " makes them no better; or "
+    " makes them no more accurate; or "
 )
 _OF_INPUT = (
-    "cross_entropy sums in 32 bits inside, only the log-probabilities it returns are"
-    " rounded to {half}; to keep 32 bits throughout, "
+    "cross_entropy sums in float32 inside, and rounds only the log-probabilities it"
+    " returns to {half}; to keep float32 throughout, "
 )
 _LOSS = inputs([[4096, 32000], [4096]], ["c10::BFloat16", "long int"])
 _UP = inputs([[4096, 32000], [4096, 32000], []], ["float", "c10::BFloat16", "Scalar"])
@@ -58,38 +58,37 @@ class Float32Logits(Rule):
 
     ## What it does
 
-    Looks for casts from 16 to 32 bits of what goes into a cross entropy, by the program
-    (``logits.float()``) or by autocast inside the loss, where the vocabulary is at
-    least ``min-vocabulary``. The casts of the gradients belong to it, and half of the
-    time of the softmax, where that reads and writes 32 bits.
+    Finds upcasts from bfloat16 or float16 of what goes into a cross entropy, by the
+    program (``logits.float()``) or by autocast inside the loss, where the vocabulary
+    has at least ``min-vocabulary`` entries. The casts of the gradients are included,
+    and half of the time of the softmax where that runs in float32.
 
     ## Why is this bad?
 
-    tokens × vocabulary × 4 bytes, often the largest tensor of all, are written and read
-    again, kept for the backward pass, and returned as a gradient of the same size.
+    tokens × vocabulary × 4 bytes, often the largest tensor of all, is written, read
+    again, kept for the backward, and returned as a gradient of the same size.
 
     ## How to fix it
 
-    ``F.cross_entropy`` takes bfloat16 and computes in 32 bits inside. To keep 32 bits
-    and save the memory too: a fused or chunked linear cross entropy.
+    ``F.cross_entropy`` takes bfloat16 and computes in float32 inside. To keep float32
+    and save the memory too, use a fused or chunked linear cross entropy.
 
     ## When it is wrong
 
-    Losses of long sequences in bfloat16 have 8 bits of mantissa for each token; a
-    fused loss keeps 32. Look at the loss curve.
+    In bfloat16 the loss of each token has a mantissa of 8 bits, which may be too few
+    for long sequences; a fused loss keeps float32. Compare the loss curves.
     """
 
     code = "LOS001"
     needs = frozenset({Need.GPU, Need.SHAPES})
 
-    min_vocabulary: int = option(8192, "Smaller vocabularies are not looked at.")
+    min_vocabulary: int = option(8192, "Smaller vocabularies are not reported.")
 
     examples = (
         Bad(
             _DRAWN,
             finds=(
-                "logits [4096,32000] are cast from bfloat16 to float32 for the loss,"
-                " 500 MiB",
+                "logits [4096,32000] are cast from bfloat16 to float32 for the loss",
             ),
             args={"aten::cross_entropy_loss": _LOSS, "aten::copy_": _UP},
         ),
@@ -104,8 +103,8 @@ class Float32Logits(Rule):
         casts = view.copies.filter(
             pl.col("part") == "loss",
             pl.col("origin").is_null(),
-            pl.col("src") != "float",
-            pl.col("dst") == "float",
+            pl.col("src") != FLOAT32,
+            pl.col("dst") == FLOAT32,
             pl.col("dims").list.last() >= self.min_vocabulary,
         )
         groups = (
@@ -113,7 +112,7 @@ class Float32Logits(Rule):
             .agg(
                 "request",
                 pl.col("caller").first(),
-                pl.col("module").cast(pl.String).unique(maintain_order=True),
+                text("module").unique(maintain_order=True),
                 pl.col("numel").first(),
             )
             .sort(*_PLACE, "numel")
@@ -122,44 +121,44 @@ class Float32Logits(Rule):
         for row in groups.iter_rows(named=True):
             yield self._finding(view, row, softmax)
 
-    def _finding(
-        self, view: View, row: dict[str, Any], softmax: pl.DataFrame
-    ) -> Finding:
-        requests = row["request"]
-        mine = view.copies.filter(
+    def _finding(self, view: View, row: Row, softmax: pl.DataFrame) -> Finding:
+        requests, vocabulary = row["request"], row["dims"][-1]
+        casts = view.copies.filter(
             pl.coalesce("origin", "request").is_in(requests), pl.col("part") == "loss"
         )
-        wide = softmax.filter(pl.col("width") == row["dims"][-1])
-        spent, also = int(mine["dur"].sum()), int(wide["dur"].sum())
-        half = dtype(row["src"])
-        what, advice = _words(row)
+        wide = softmax.filter(pl.col("width") == vocabulary)
+        half, count = dtype_name(row["src"]), SIZES[FLOAT32] * row["numel"]
+        what, advice = _subject_and_advice(row)
         return self.finding(
-            f"{what} {shape(row['dims'])} are cast from {half} to float32 for the loss,"
-            f" {size(_BYTES * row['numel'])}",
+            f"{what} {shape(row['dims'])} are cast from {half} to float32 for the loss",
             subject=row["caller"] or "logits",
             place=view.place_of_group(row),
             count=len(requests) / view.steps,
-            gpu_ns=(spent + _SAVED_OF_SOFTMAX * also) / view.steps,
+            fix=[
+                Fix(kernels=casts["id"]),
+                Fix(kernels=wide["id"], kernel_share=FLOAT32_SOFTMAX_SAVING),
+            ],
             evidence=[
-                ("cast by", row["caller"] or "the program"),
-                ("tokens", f"{row['numel'] // row['dims'][-1]:,}"),
-                ("vocab", f"{row['dims'][-1]:,}"),
-                ("casts", f"{time(spent / view.steps)} a step, forward and backward"),
-                (
-                    "softmax",
-                    f"{time(also / view.steps)} a step in float32" if also else "",
+                Evidence("cast by", row["caller"] or "the program"),
+                Evidence("tokens", value=row["numel"] // vocabulary),
+                Evidence("vocab", value=vocabulary),
+                Evidence("size", value=count, unit="bytes", note="in float32"),
+                _time_line("casts", casts, view.steps, "a step, forward and backward"),
+                *(
+                    [_time_line("softmax", wide, view.steps, "a step in float32")]
+                    if wide.height
+                    else []
                 ),
-                *kernel_lines(view, mine["id"].to_list()),
+                *kernel_lines(view, casts["id"].to_list()),
                 *module_line(row["module"]),
             ],
-            data={"dims": row["dims"], "bytes": _BYTES * row["numel"], "from": half},
+            data={"dims": row["dims"], "bytes": count, "from": half},
             advice=advice.format(half=half) + _FUSED,
             ops=requests,
-            kernels=[*mine["id"], *wide["id"]],
         )
 
 
-def _words(row: dict[str, Any]) -> tuple[str, str]:
+def _subject_and_advice(row: Row) -> tuple[str, str]:
     """Return what is cast, and what to do about it."""
     if row["own"]:
         cast = f"drop the cast in {row['function'] or 'the program'}: "
@@ -169,12 +168,17 @@ def _words(row: dict[str, Any]) -> tuple[str, str]:
     return "logits", _OUTSIDE + _OF_INPUT
 
 
+def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evidence:
+    time = int(kernels["dur"].sum()) / steps
+    return Evidence(label, value=time, unit="ns", note=note)
+
+
 def _softmax(view: View) -> pl.DataFrame:
     """Return the kernels of softmaxes in float32, with the ``width`` of their input."""
-    ops = view.trace.ops.filter(pl.col("name").cast(pl.String).str.contains(_SOFTMAX))
+    ops = view.trace.ops.filter(named(view.trace.ops, _SOFTMAX))
     known = view.with_inputs(ops.select("inputs", op="id")).select(
         "op",
         type=pl.col("types").list.first(),
         width=pl.col("dims").list.first().list.last(),
     )
-    return view.kernels.join(known, on="op").filter(pl.col("type") == "float")
+    return view.kernels.join(known, on="op").filter(pl.col("type") == FLOAT32)

@@ -1,4 +1,4 @@
-"""GEM001: matrix products in float32 do not use TF32."""
+"""GEM001: float32 matmuls do not use TF32."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.patterns.matmul import products, saved
-from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
+from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
+from traceq.expressions import text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines
-from traceq.words import counted, listed, shape, time
+from traceq.model.dtypes import FLOAT32
+from traceq.words import counted, listed
+
+from ._shared import shape_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,38 +34,38 @@ _MM = inputs([[4096, 1024], [1024, 1024]], ["float", "float"])
 
 @dataclass(frozen=True)
 class Float32Matmul(Rule):
-    """Matrix products in float32 run without tensor cores, since TF32 is off.
+    """Float32 matmuls run without tensor cores because TF32 is off.
 
     ## What it does
 
-    On GPUs that have TF32 (compute capability 8.0 on), looks for matrix products on
-    plain float32 kernels. If some products of the trace do run in TF32 it is on, and
-    nothing is reported. One finding for the program, since it is one setting; its place
-    is the line with most operations. Convolutions use TF32 by default and are not
-    looked at.
+    On GPUs that have TF32 (compute capability 8.0 or later), finds matmuls on plain
+    float32 kernels. If any matmul of the trace runs in TF32, it is on and nothing is
+    reported. There is one finding for the program, since it is one setting; its place
+    is the line with the most operations. Convolutions use TF32 by default and are left
+    out.
 
     ## Why is this bad?
 
-    Tensor cores compute float32 products several times as fast when they may round
-    the inputs to TF32: 10 bits of mantissa, the range of float32, sums in float32.
+    Tensor cores compute float32 matmuls several times as fast if they may round the
+    inputs to TF32: a mantissa of 10 bits, the range of float32, sums in float32.
 
     ## How to fix it
 
-    ``torch.set_float32_matmul_precision("high")`` at the start of the program. Faster
-    still is bfloat16, by ``torch.autocast`` or for the whole model.
+    ``torch.set_float32_matmul_precision("high")`` at the start of the program. bfloat16
+    is faster still, with ``torch.autocast`` or for the whole model.
 
     ## When it is wrong
 
-    Where full float32 is wanted, as for solvers or the sums of a loss, allow the
-    finding. The cost takes TF32 at 60% of the GPU's peak, and half of the time where
-    shapes or the GPU are not known.
+    Where full float32 is needed, as in solvers, allow the finding. The saving assumes
+    TF32 at 60% of the GPU's peak, and half of the time where shapes or the GPU are not
+    known.
     """
 
     code = "GEM001"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(
-        0.005, "Share of the GPU's time from which what TF32 saves matters."
+        0.005, "Report only if TF32 saves at least this share of the GPU's time."
     )
 
     examples = (
@@ -72,7 +76,7 @@ class Float32Matmul(Rule):
             host    [cudaLaunchKernel>1]
             gpu 7               [ampere_sgemm_128x64_tn<1      ]
             """,
-            finds=("1 matrix product a step is in float32 and runs without TF32",),
+            finds=("1 float32 matmul a step runs without TF32",),
             args={"aten::mm": _MM},
         ),
         Good(
@@ -87,51 +91,46 @@ class Float32Matmul(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Put all products on float32 kernels together."""
+        """Put all matmuls on float32 kernels together."""
         gpu = used_gpu(view.trace)
-        calls = products(view.trace, view.kernels)
+        calls = matmuls(view.trace, view.kernels)
         in_tf32 = (calls["dtype"].cast(pl.String) == "tf32").any()
         if gpu.amd or gpu.capability < _TF32 or in_tf32:
             return
-        plain = pl.col("name").cast(pl.String).str.contains(_SIMT)
-        wide = pl.col("type").is_null() | (pl.col("type") == "float")
-        slow = saved(calls.filter(plain, wide), gpu.peak, "tf32")
-        worth = float(slow["saved"].sum())
-        if not slow.height or worth < self.min_share * int(view.kernels["dur"].sum()):
-            return
+        plain = text("name").str.contains(_SIMT)
+        wide = pl.col("type").is_null() | (pl.col("type") == FLOAT32)
+        slow = with_fastest(calls.filter(plain, wide), gpu, "tf32")
+        least = self.min_share * int(view.kernels["dur"].sum())
+        if slow.height and slow.select(saved().sum()).item() >= least:
+            yield self._finding(view, slow)
+
+    def _finding(self, view: View, slow: pl.DataFrame) -> Finding:
         places = (
             slow.group_by("file", "line", "function")
-            .agg(
-                pl.col("module").cast(pl.String).head(1),
-                pl.col("flops", "dur").sum(),
-            )
+            .agg(text("module").head(1), pl.col("flops", "dur").sum())
             .sort("flops", "dur", "file", "line", descending=[True, True, False, False])
         )
         largest = slow.sort("flops", "id", descending=[True, False], nulls_last=True)
-        top = largest.row(0, named=True)
         count = slow["op"].n_unique() / view.steps
         lines = places.drop_nulls("file").select("file", "line").iter_rows()
-        verb = "is in float32 and runs" if count == 1 else "are in float32 and run"
-        yield self.finding(
-            f"{counted(count, 'matrix product')} a step {verb} without TF32",
+        where = listed([f"{file}:{line}" for file, line in lines])
+        time = int(slow["dur"].sum()) / view.steps
+        return self.finding(
+            f"{counted(count, 'float32 matmul')} a step"
+            f" {'runs' if count == 1 else 'run'} without TF32",
             subject="float32",
             place=view.place_of_group(places.row(0, named=True)),
             count=count,
-            gpu_ns=worth / view.steps,
+            fix=Fix(kernels=slow["id"], kernel_share=slow.select(saved_share()).item()),
             evidence=[
-                ("time", f"{time(int(slow['dur'].sum()) / view.steps)} a step"),
-                ("lines", listed([f"{file}:{line}" for file, line in lines])),
-                (
-                    "shapes",
-                    f"{shape(top['left'])} × {shape(top['right'])}"
-                    if top["left"]
-                    else "",
-                ),
+                Evidence("time", value=time, unit="ns", note="a step"),
+                *([Evidence("lines", where)] if where else []),
+                *shape_lines(largest.head(1).iter_rows(named=True)),
                 *kernel_lines(view, slow["id"].to_list()),
             ],
-            data={"products": round(count), "gpu": gpu.name},
+            data={"matmuls": round(count), "gpu": used_gpu(view.trace).name},
             advice='call torch.set_float32_matmul_precision("high") at the start of the'
-            " program, or compute in bfloat16 (torch.autocast), which is faster still",
+            " program if inputs with a mantissa of 10 bits are enough, or compute in"
+            " bfloat16 (torch.autocast), which is faster still",
             ops=slow["op"],
-            kernels=slow["id"],
         )

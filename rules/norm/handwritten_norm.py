@@ -1,26 +1,30 @@
-"""NRM002: a norm is written op by op."""
+"""NRM002: a norm is hand-written, op by op."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import polars as pl
+
+from traceq.analysis.base.assumptions import FUSED_HOST_SAVING
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.patterns.norms import fused_saving
+from traceq.analysis.base.ownership import together
+from traceq.analysis.patterns.norms import fused_share
 from traceq.analysis.patterns.norms_handwritten import handwritten_norms
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import dtype, kernel_lines, module_line
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.model.dtypes import dtype_name
 from traceq.words import listed, shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.base.ownership import Row
     from traceq.lint import Finding
 
-# LayerNorm takes off a mean, RMSNorm does not.
+# LayerNorm subtracts a mean, RMSNorm does not.
 _CENTRING = ("aten::sub", "aten::var")
-# Of the host's time for all the ops one remains.
-_SAVED_ON_HOST = 0.5
 
 _DRAWN = """
     host  [ProfilerStep#1                                                              ]
@@ -39,18 +43,18 @@ _OPS = {
 
 @dataclass(frozen=True)
 class HandwrittenNorm(Rule):
-    """A norm over the last dim is written op by op.
+    """A norm over the last dim is hand-written, op by op.
 
     ## What it does
 
-    Looks for the root of a mean over the last dim by which the input is scaled, and
-    for the ops before and after it that make up an RMSNorm or a LayerNorm: casts,
-    squares, the mean, epsilon, the weight. They are told by their shapes.
+    Finds the root of a mean over the last dim by which the input is scaled, and around
+    it the ops that make up an RMSNorm or a LayerNorm: casts, squares, the mean,
+    epsilon, the weight. They are recognised by their shapes.
 
     ## Why is this bad?
 
-    A norm is bound by memory. As one kernel it reads its input and writes its result
-    once; op by op it does so six to eight times, and again in the backward.
+    A norm is memory-bound. As one kernel it reads its input and writes its result once;
+    op by op it does so six to eight times, and again in the backward.
 
     ## How to fix it
 
@@ -60,9 +64,9 @@ class HandwrittenNorm(Rule):
 
     ## When it is wrong
 
-    A weight that is used as ``1 + weight`` must be given so; a cast in the middle of
-    the norm may round otherwise than the fused kernel. The cost compares with a fused
-    kernel at a third of the GPU's bandwidth.
+    A norm that multiplies by ``1 + weight`` has to pass that as its weight. A cast in
+    the middle of the norm may round differently from the fused kernel. The saving
+    assumes a fused kernel at 30% of the GPU's bandwidth.
     """
 
     code = "NRM002"
@@ -71,7 +75,7 @@ class HandwrittenNorm(Rule):
     examples = (
         Bad(
             _DRAWN,
-            finds=("RMSNorm over 768 is written by hand, as 4 ops once a step",),
+            finds=("RMSNorm over 768 is hand-written as 4 ops, once a step",),
             args=_OPS | {"aten::mul": inputs([_INPUT, _MEAN], ["float"] * 2)},
         ),
         Good(
@@ -83,43 +87,54 @@ class HandwrittenNorm(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place."""
         gpu = used_gpu(view.trace)
-        groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         found = handwritten_norms(view.trace, view.kernels)
-        for row in found.iter_rows(named=True):
-            kind = "LayerNorm" if set(_CENTRING) & set(row["steps"]) else "RMSNorm"
-            place = (row["file"], row["line"], row["function"], row["layers"])
-            groups.setdefault((*place, kind), []).append(
-                row | {"kind": kind, "saving": fused_saving(row, gpu)}
-            )
-        for rows in groups.values():
-            yield self._finding(view, rows)
+        rows = [
+            row | {"kind": _kind(row), "share": fused_share(row, gpu)}
+            for row in found.iter_rows(named=True)
+        ]
+        for same in together(rows, "kind"):
+            yield self._finding(view, same)
 
-    def _finding(self, view: View, rows: list[dict[str, Any]]) -> Finding:
+    def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["dims"]))
         kernels = [kernel for row in rows for kernel in row["kernels"]]
         calls = sum(row["calls"] for row in rows) / view.steps
         steps = [name.removeprefix("aten::") for name in most["steps"]]
-        call = "F.layer_norm" if most["kind"] == "LayerNorm" else "F.rms_norm"
-        advice = (
-            f"call {call}(x, ({most['dims'][-1]},), weight, eps=eps), with weight and x"
-            " in one dtype, or compile the model"
-        )
         return self.finding(
-            f"{most['kind']} over {most['dims'][-1]} is written by hand, as"
-            f" {len(steps)} ops {times(calls)} a step",
+            f"{most['kind']} over {most['dims'][-1]} is hand-written as"
+            f" {len(steps)} ops, {times(calls)} a step",
             subject=most["kind"],
             place=view.place(most),
             count=calls,
-            gpu_ns=sum(row["saving"] for row in rows) / view.steps,
-            host_ns=sum(row["host_ns"] for row in rows) * _SAVED_ON_HOST / view.steps,
+            fix=[_fix(row) for row in rows],
             evidence=[
-                ("ops", listed(steps, most=12)),
-                ("input", f"{shape(most['dims'])} {dtype(most['type'])}"),
+                Evidence("ops", listed(steps, most=12)),
+                Evidence("input", f"{dtype_name(most['type'])} {shape(most['dims'])}"),
                 *kernel_lines(view, kernels, most=4),
                 *module_line(most["modules"]),
             ],
             data={"kind": most["kind"], "steps": list(steps), "dims": most["dims"]},
-            advice=f"in {most['function']}: {advice}" if most["function"] else advice,
+            advice=located_advice(view, most["function"], _advice(most)),
             ops=[op for row in rows for op in row["ops"]],
-            kernels=kernels,
         )
+
+
+def _kind(row: Row) -> str:
+    return "LayerNorm" if set(_CENTRING) & set(row["steps"]) else "RMSNorm"
+
+
+def _fix(row: Row) -> Fix:
+    return Fix(
+        kernels=row["kernels"],
+        kernel_share=row["share"],
+        spans=pl.DataFrame(row["spans"]),
+        host_share=FUSED_HOST_SAVING,
+    )
+
+
+def _advice(row: Row) -> str:
+    call = "F.layer_norm" if row["kind"] == "LayerNorm" else "F.rms_norm"
+    return (
+        f"call {call}(x, ({row['dims'][-1]},), weight, eps=eps), with weight and x in"
+        " one dtype, or compile the model"
+    )

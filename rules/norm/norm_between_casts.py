@@ -1,18 +1,22 @@
-"""NRM003: a norm computes in float32 between casts."""
+"""NRM003: a norm runs in float32 between casts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from traceq.analysis.base.assumptions import FLOAT32_NORM_SAVING
+from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import norm_casts
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.words import shape, time, times
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.lint.evidence import kernel_lines, module_line
+from traceq.model.dtypes import dtype_name
+from traceq.words import shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.base.ownership import Row
     from traceq.lint import Finding
 
 _NAMES = {
@@ -20,38 +24,36 @@ _NAMES = {
     "aten::rms_norm": "RMSNorm",
     "aten::group_norm": "GroupNorm",
 }
-# On an H200 a fused norm in float32 takes half as long again as one in 16 bits.
-_SAVED_OF_NORM = 1 / 3
 
 _DIMS = [8, 1024, 768]
 
 
 @dataclass(frozen=True)
 class NormBetweenCasts(Rule):
-    """A norm computes in float32 in a model of 16 bits, and is cast before or after.
+    """A norm runs in float32 in a 16-bit model, with casts before or after it.
 
     ## What it does
 
-    Looks for fused norms on float32 whose input is cast up inside them, or whose
-    result the next op casts to 16 bits, as autocast does: it runs ``layer_norm`` and
-    ``group_norm`` (and, from torch 2.12 on, ``rms_norm``) in float32, and keeps what
-    comes out of them in float32 until a matrix product casts it.
+    Finds fused norms on float32 whose input is upcast inside them, or whose result the
+    next op casts to bfloat16 or float16. That is what autocast does: it runs
+    ``layer_norm`` and ``group_norm`` (and ``rms_norm`` from torch 2.12 on) in float32,
+    and their results stay in float32 until a matmul casts them.
 
     ## Why is this bad?
 
-    A norm is bound by memory. In float32 it reads and writes twice the bytes, and each
-    cast reads and writes them once more, in the forward and in the backward. The
-    fused kernels compute in float32 inside, whatever they are given.
+    A norm is memory-bound. In float32 it reads and writes twice the bytes, and each
+    cast reads and writes them once more, in the forward and in the backward. The fused
+    kernels compute in float32 inside, whatever the dtype of their input.
 
     ## How to fix it
 
     Keep the model in bfloat16, with float32 weights in the optimizer only, instead of
-    autocast; or compile it, which fuses the casts into the norm.
+    autocast. Or compile the model, which fuses the casts into the norm.
 
     ## When it is wrong
 
-    A residual stream in float32 may be wanted for its accuracy; then only compiling
-    helps. The cost is that of the casts and of a third of the norm.
+    A residual stream in float32 may be intentional, for accuracy; then only compiling
+    helps. The saving counts the casts and a third of the norm.
     """
 
     code = "NRM003"
@@ -69,7 +71,7 @@ class NormBetweenCasts(Rule):
             gpu 7                    [layer_norm<1    ]         [bfloat16_copy_kernel<2]
             """,
             finds=(
-                "LayerNorm computes in float32 once a step, and its result is cast to"
+                "LayerNorm runs in float32 once a step, and its result is cast to"
                 " bfloat16",
             ),
             args={
@@ -92,40 +94,50 @@ class NormBetweenCasts(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place and by which casts there are."""
-        groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-        for row in norm_casts(view.trace, view.kernels).iter_rows(named=True):
-            place = (row["file"], row["line"], row["function"], row["layers"])
-            casts = (row["norm"], row["half"], row["up"], row["down"])
-            groups.setdefault((*place, *casts), []).append(row)
-        for rows in groups.values():
-            yield self._finding(view, rows)
+        rows = norm_casts(view.trace, view.kernels).iter_rows(named=True)
+        for same in together(rows, "norm", "half", "up", "down"):
+            yield self._finding(view, same)
 
-    def _finding(self, view: View, rows: list[dict[str, Any]]) -> Finding:
+    def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["dims"]))
-        kernels = [kernel for row in rows for kernel in row["kernels"]]
+        kernels = {kernel for row in rows for kernel in row["kernels"]}
+        casts = {kernel for row in rows for kernel in row["casts"]}
         calls = sum(row["calls"] for row in rows) / view.steps
-        casts = sum(row["cast_ns"] for row in rows) / view.steps
-        all_ns = sum(row["gpu_ns"] for row in rows) / view.steps
-        norm, half = _NAMES[most["norm"]], dtype(most["half"])
-        parts = [f"its input is cast from {half}"] * most["up"]
-        parts += [f"its result is cast to {half}"] * most["down"]
+        cast_ns = sum(row["cast_ns"] for row in rows) / view.steps
+        half = dtype_name(most["half"])
         return self.finding(
-            f"{norm} computes in float32 {times(calls)} a step, and"
-            f" {' and '.join(parts)}",
+            _message(most, times(calls)),
             subject=f"{most['norm']} {half}",
             place=view.place(most),
             count=calls,
-            gpu_ns=casts + (all_ns - casts) * _SAVED_OF_NORM,
+            fix=[
+                Fix(kernels=casts),
+                Fix(kernels=kernels - casts, kernel_share=FLOAT32_NORM_SAVING),
+            ],
             evidence=[
-                ("op", f"{most['norm']} {shape(most['dims'])}"),
-                ("casts", f"{time(casts)} a step, forward and backward"),
+                Evidence("op", f"{most['norm']} {shape(most['dims'])}"),
+                Evidence(
+                    "casts",
+                    value=cast_ns,
+                    unit="ns",
+                    note="a step, forward and backward",
+                ),
                 *kernel_lines(view, kernels, most=4),
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("norm", "half", "up", "down", "dims")},
-            advice=f"keep the model in {half} (model.to(torch.{half})), with weights in"
-            " float32 in the optimizer only, in place of autocast, or compile it: the"
+            advice=f"keep the model in {half} (model.to(torch.{half})), with float32"
+            " weights in the optimizer only, instead of autocast, or compile it: the"
             " norm's kernel computes in float32 inside anyway",
             ops=[op for row in rows for op in row["ops"]],
-            kernels=kernels,
         )
+
+
+def _message(row: Row, often: str) -> str:
+    half = dtype_name(row["half"])
+    parts = [f"its input is cast from {half}"] * row["up"]
+    parts += [f"its result is cast to {half}"] * row["down"]
+    return (
+        f"{_NAMES[row['norm']]} runs in float32 {often} a step, and"
+        f" {' and '.join(parts)}"
+    )

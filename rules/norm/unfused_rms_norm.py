@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from traceq.analysis.base.assumptions import FUSED_HOST_SAVING
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.patterns.norms import fused_saving, unfused_rms_norms
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import dtype, kernel_lines, module_line
+from traceq.analysis.base.ownership import together
+from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.lint.evidence import kernel_lines, module_line
+from traceq.model.dtypes import dtype_name
+from traceq.model.torch_versions import version
 from traceq.words import counted, shape, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.base.ownership import Row
     from traceq.lint import Finding
 
 _FIRST_FUSED = (2, 9)
-# Of the host's time for all the ops one remains.
-_SAVED_ON_HOST = 0.5
 
 
 @dataclass(frozen=True)
 class UnfusedRmsNorm(Rule):
-    """RMSNorm runs op by op, because its weight has another dtype than its input.
+    """RMSNorm runs op by op because its weight and its input differ in dtype.
 
     ## What it does
 
-    Looks for ``aten::rms_norm`` without ``aten::_fused_rms_norm`` inside, and compares
-    the dtypes of input and weight. Torch before 2.9 has no fused RMSNorm at all; then
-    that is the cause. LayerNorm is always fused: with other dtypes it fails.
+    Finds ``aten::rms_norm`` without ``aten::_fused_rms_norm`` inside, and compares the
+    dtypes of input and weight. Torch before 2.9 has no fused RMSNorm; then that is the
+    cause. LayerNorm is always fused: with dtypes that differ it raises an error.
 
     ## Why is this bad?
 
-    A norm is bound by memory. As one kernel it reads its input and writes its result
-    once; op by op it does so seven times, and again in the backward.
+    A norm is memory-bound. As one kernel it reads its input and writes its result once;
+    op by op it does so seven times, and again in the backward.
 
     ## How to fix it
 
-    Give the norm weights of the input's dtype (``norm.to(torch.bfloat16)``, or
+    Give the norm a weight of the input's dtype (``norm.to(torch.bfloat16)``, or
     ``nn.RMSNorm(…, dtype=torch.bfloat16)``): the fused kernel computes in float32
     inside. Or compile the model.
 
     ## When it is wrong
 
-    Weights in float32 may be wanted for training without a master copy; then compile.
-    The cost compares with a fused kernel at a third of the GPU's bandwidth.
+    Float32 weights may be intentional, for training without a master copy; then compile
+    the model. The saving assumes a fused kernel at 30% of the GPU's bandwidth.
     """
 
     code = "NRM001"
@@ -93,76 +96,77 @@ class UnfusedRmsNorm(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place and cause."""
         gpu = used_gpu(view.trace)
-        newest = _version(view.trace.facts.torch_to)
-        groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+        newest = version(view.trace.facts.torch_to)
         found = unfused_rms_norms(view.trace, view.kernels)
-        for row in found.iter_rows(named=True):
-            cause = "version"
-            if not newest or newest >= _FIRST_FUSED:
-                cause = "dtype" if _differ(row) else "unknown"
-            place = (row["file"], row["line"], row["function"], row["layers"])
-            groups.setdefault((*place, cause), []).append(
-                row | {"cause": cause, "saving": fused_saving(row, gpu)}
-            )
-        for rows in groups.values():
-            yield self._finding(view, rows)
+        rows = [
+            row | {"cause": _cause(row, newest), "share": fused_share(row, gpu)}
+            for row in found.iter_rows(named=True)
+        ]
+        for same in together(rows, "cause"):
+            yield self._finding(view, same)
 
-    def _finding(self, view: View, rows: list[dict[str, Any]]) -> Finding:
+    def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["dims"] or []))
         kernels = [kernel for row in rows for kernel in row["kernels"]]
         calls = sum(row["calls"] for row in rows) / view.steps
-        why, advice = _words(most)
+        why, advice = _cause_and_advice(most)
         return self.finding(
             f"RMSNorm runs as {counted(most['launches'], 'kernel')} instead of 1,"
             f" {times(calls)} a step{why}",
             subject=f"rms_norm {most['cause']}",
             place=view.place(most),
             count=calls,
-            gpu_ns=sum(row["saving"] for row in rows) / view.steps,
-            host_ns=sum(row["host_ns"] for row in rows) * _SAVED_ON_HOST / view.steps,
+            fix=[_fix(row) for row in rows],
             evidence=[
-                ("op", f"aten::rms_norm {shape(most['dims'])}" if most["dims"] else ""),
-                (
-                    "dtype",
-                    f"input {dtype(most['type'])}, weight {dtype(most['weight'])}"
-                    if most["type"]
-                    else "",
-                ),
+                *_input_lines(most),
                 *kernel_lines(view, kernels, most=4),
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("cause", "dims", "type", "weight")},
             advice=advice,
-            ops=[op for row in rows for op in row["ops"]],
-            kernels=kernels,
         )
 
 
-def _differ(row: dict[str, Any]) -> bool:
-    return bool(row["type"] and row["weight"]) and row["type"] != row["weight"]
+def _cause(row: Row, torch: tuple[int, ...]) -> str:
+    if torch and torch < _FIRST_FUSED:
+        return "version"
+    known = row["type"] and row["weight"]
+    return "dtype" if known and row["type"] != row["weight"] else "unknown"
 
 
-def _words(row: dict[str, Any]) -> tuple[str, str]:
-    """Say why a norm is not fused, and what to do."""
+def _fix(row: Row) -> Fix:
+    return Fix(
+        kernels=row["kernels"],
+        kernel_share=row["share"],
+        ops=row["ops"],
+        host_share=FUSED_HOST_SAVING,
+    )
+
+
+def _input_lines(row: Row) -> Iterator[Evidence]:
+    if row["dims"]:
+        yield Evidence("op", f"aten::rms_norm {shape(row['dims'])}")
+    if row["type"]:
+        given, weight = dtype_name(row["type"]), dtype_name(row["weight"])
+        yield Evidence("dtype", f"input {given}, weight {weight}")
+
+
+def _cause_and_advice(row: Row) -> tuple[str, str]:
+    """Return why a norm is not fused, and what to do about it."""
     if row["cause"] == "version":
         return (
-            ": this torch has no fused one",
+            ": this torch has no fused RMSNorm",
             "use torch 2.9 or later, whose RMSNorm is one kernel, or torch.compile",
         )
     if row["cause"] == "dtype":
-        given, weight = dtype(row["type"]), dtype(row["weight"])
+        given, weight = dtype_name(row["type"]), dtype_name(row["weight"])
         return (
             f", because its input is {given} and its weight {weight}",
-            f"give the norm weights in {given} (norm.to(torch.{given})), the kernel"
+            f"give the norm a {given} weight (norm.to(torch.{given})), its kernel"
             " computes in float32 inside; or compile the model",
         )
     return (
         "",
-        "see that weight and input have one dtype, that the input is contiguous, and"
+        "check that weight and input have one dtype, that the input is contiguous, and"
         " that torch is 2.9 or later",
     )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    parts = text.split(".")
-    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.time.device_syncs import outermost, waits_in_ops, written_as
+from traceq.analysis.base.ownership import outermost_ops, same_place
+from traceq.analysis.time.device_syncs import waits_in_ops, written_as
 from traceq.lint import Bad, Good, Need, Rule, View, option
 from traceq.lint.evidence import module_line
 from traceq.words import time, times
@@ -159,7 +159,7 @@ class ImplicitDeviceSync(Rule):
             ~to_gpu | (pl.col("wait") >= _LONG_US * 1000),
             ~named,
         )
-        called = outermost(view.trace, list(_WRITTEN)).gather(waits["op"])
+        called = outermost_ops(view.trace, tuple(_WRITTEN)).gather(waits["op"])
         rows = (
             waits.with_columns(
                 cause=view.trace.ops["name"]

@@ -39,6 +39,31 @@ def called(
     )
 
 
+def masked_advice(mask: list[int], making: str = "", **cuts: dict[str, Any]) -> str:
+    """Return the advice on a masked call after ``making`` of its mask, as drawn."""
+    drawing = f"""
+    host  [ProfilerStep#1                                                          ]
+    host   {making}
+    host                      [aten::scaled_dot_product_attention                 ]
+    host                       [aten::_scaled_dot_product_efficient_attention    ]
+    host                        [cudaLaunchKernel>1]
+    gpu 7                             [{KERNELS["efficient"]}<1]
+    """
+    args = {f"aten::{name}": given for name, given in cuts.items()} | {
+        "aten::scaled_dot_product_attention": called(
+            *[SQUARE] * 3, mask, types=(HALF, HALF, HALF, "bool")
+        )
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+    (one,) = outcome(recording, "ATT").findings
+    return one.advice
+
+
+def cut(diagonal: int) -> dict[str, Any]:
+    """Return the arguments of tril and triu."""
+    return inputs([[1024, 1024], []], ["bool", "Scalar"], values=["", str(diagonal)])
+
+
 def found(
     arguments: dict[str, Any],
     backend: str = "efficient",
@@ -64,8 +89,8 @@ def test_a_causal_mask_is_found_at_its_line_and_costs_what_its_removal_saves() -
     (one,) = case_findings("attn_mask_fmha.trace.json.gz", "ATT", step_ms=12.231)
 
     assert (one.code, one.place.file, one.place.line) == ("ATT001", "dev_cases.py", 48)
-    assert "bool [1024,1024], likely causal" in one.message
-    assert "is_causal=True" in one.advice
+    assert "bool [1024,1024], shared by all sequences and heads" in one.message
+    assert "if it is the lower triangle, drop attn_mask and pass" in one.advice
     measured = 12.231e6 - 9.303e6
     assert 0.8 * measured < one.saves_ns < 1.05 * measured
 
@@ -105,20 +130,67 @@ def test_the_committed_trace_has_its_finding(request: pytest.FixtureRequest) -> 
 @pytest.mark.parametrize(
     ("mask", "kind"),
     [
-        ([1024, 1024], "likely causal"),
-        ([1, 1, 1024, 1024], "likely causal"),
-        ([8, 1, 1024, 1024], "likely causal and padding"),
+        ([1024, 1024], "shared by all sequences and heads"),
+        ([1, 1, 1024, 1024], "shared by all sequences and heads"),
+        ([8, 1, 1024, 1024], "one for each sequence"),
         ([8, 1, 1, 1024], "likely padding"),
         ([1, 12, 1024, 1024], "likely a bias"),
     ],
 )
-def test_the_shape_of_a_mask_says_what_it_is_for(mask: list[int], kind: str) -> None:
+def test_a_mask_is_described_by_its_shape(mask: list[int], kind: str) -> None:
     masked = called(SQUARE, SQUARE, SQUARE, mask, types=(HALF, HALF, HALF, "bool"))
 
     ((code, message),) = found(masked)
 
     assert code == "ATT001"
     assert message.endswith(f", {kind}")
+
+
+def test_a_mask_for_each_sequence_is_not_taken_for_causal() -> None:
+    advice = masked_advice([8, 1, 1024, 1024])
+
+    assert "is_causal" not in advice
+    assert advice.startswith("if it masks padding")
+    assert "torch.nn.attention.varlen" in advice
+    assert "FlexAttention" in advice
+
+
+@pytest.mark.parametrize(
+    ("mask", "advice"),
+    [
+        ([1024, 1024], "drop attn_mask and pass is_causal=True"),
+        ([8, 1, 1024, 1024], "where nothing is padded, drop attn_mask and pass"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("making", "cuts"),
+    [
+        ("[aten::tril]", {"tril": cut(0)}),
+        ("[aten::triu]", {"triu": cut(1)}),
+        ("[mask.py(9): make_causal_mask]", {}),
+    ],
+)
+def test_a_mask_is_causal_where_its_making_is_seen(
+    mask: list[int], advice: str, making: str, cuts: dict[str, dict[str, Any]]
+) -> None:
+    assert masked_advice(mask, making, **cuts).startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("making", "cuts"),
+    [
+        ("[aten::tril][aten::triu]", {"tril": cut(0), "triu": cut(-256)}),
+        ("[aten::tril]", {"tril": cut(256)}),
+        ("[nn.Module: LlamaForCausalLM_0]", {}),
+    ],
+    ids=["sliding window", "other diagonal", "name of a model"],
+)
+def test_a_mask_that_is_cut_otherwise_is_not_called_causal(
+    making: str, cuts: dict[str, dict[str, Any]]
+) -> None:
+    advice = masked_advice([1024, 1024], making, **cuts)
+
+    assert advice.startswith("if it is the lower triangle")
 
 
 def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:
@@ -141,7 +213,7 @@ def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:
 
     (one,) = outcome(recording, "ATT").findings
 
-    assert "bfloat16 added [1,1,1024,1024], likely causal" in one.message
+    assert "bfloat16 added [1,1,1024,1024], shared by all" in one.message
 
 
 @pytest.mark.parametrize(
@@ -162,7 +234,7 @@ def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:
             "efficient",
             "64 queries",
         ),
-        (called(*[[96, 1024, 64]] * 3), "math", "3 dims and not 4"),
+        (called(*[[96, 1024, 64]] * 3), "math", "3 dims instead of 4"),
         (
             called(*[SQUARE] * 3, strides=[[786432, 65536, 1, 1024]] * 3),
             "math",
@@ -198,7 +270,7 @@ def test_a_mask_with_grouped_queries_on_unfused_kernels_is_the_masks_fault() -> 
 
 
 @pytest.mark.parametrize("device", [T4, MI300], ids=["T4", "MI300"])
-def test_mem_efficient_attention_is_no_fallback_where_nothing_is_faster(
+def test_mem_efficient_attention_is_not_a_fallback_where_nothing_is_faster(
     device: dict[str, Any],
 ) -> None:
     masked = called(*[SQUARE] * 3, [1024, 1024], types=(HALF, HALF, HALF, "bool"))
@@ -212,7 +284,7 @@ def test_without_a_cause_in_the_arguments_nothing_is_claimed() -> None:
     ((code, message),) = found(arguments)
 
     assert code == "ATT002"
-    assert message.endswith("for no cause that its arguments show")
+    assert message.endswith("and its arguments do not show why")
 
 
 @pytest.mark.parametrize(

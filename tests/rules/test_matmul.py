@@ -1,4 +1,4 @@
-"""GEM: matrix products on slow kernels, on real traces and on calls that are drawn."""
+"""GEM: matmuls on slow kernels, on real traces and on calls that are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceq.lint.rule import inputs
 MISALIGNED_MS, PADDED_MS = 13.471, 6.788
 
 
-def test_float32_products_without_tf32_are_one_finding() -> None:
+def test_float32_matmuls_without_tf32_are_one_finding() -> None:
     (finding,) = case_findings("attn_fp32.trace.json.gz", "GEM", step_ms=67.008)
 
     assert (finding.code, finding.place.file) == ("GEM001", "dev_cases.py")
@@ -42,7 +42,7 @@ def test_a_misaligned_vocabulary_is_found_where_the_head_is() -> None:
         "public/compact_sampled_rank0",
     ],
 )
-def test_products_on_the_kernels_they_should_be_on_have_no_finding(case: str) -> None:
+def test_matmuls_on_the_kernels_they_should_be_on_have_no_finding(case: str) -> None:
     assert not case_findings(f"{case}.json.gz", "GEM")
 
 
@@ -73,9 +73,40 @@ def test_the_size_to_blame_is_the_length_of_a_row_in_memory(
     assert finding.data["size"] == size
 
 
-def test_without_shapes_the_kernel_says_that_a_size_is_odd() -> None:
+def test_without_shapes_the_kernel_shows_that_a_dimension_is_misaligned() -> None:
     (finding,) = drawn_findings(MM, "GEM002")
 
-    assert finding.message.endswith("likely for a size that is no multiple of 8")
+    assert finding.message.endswith("a dimension that is not a multiple of 8")
     # Half of the kernel's time: how fast it could be is not known.
     assert finding.gpu_ns == pytest.approx(0.5 * 58_000, rel=0.1)
+
+
+def test_the_matrices_of_one_matmul_are_named_together() -> None:
+    half = ["c10::BFloat16"] * 2
+    kernel = "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1"
+    (finding,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1                                                         ]
+        host   [model.py(37): forward                                                ]
+        host    [aten::mm           ][aten::bmm          ][aten::addmm              ]
+        host    [cudaLaunchKernel>1 ][cudaLaunchKernel>2 ][cudaLaunchKernel>3       ]
+        gpu 7      [{kernel}<1]
+        gpu 7      {" " * 70}[{kernel}<2]
+        gpu 7      {" " * 140}[{kernel}<3]
+        """,
+        "GEM002",
+        args={
+            "aten::mm": inputs([[64, 768], [768, 50257]], half),
+            "aten::bmm": inputs([[64, 768], [768, 50259]], half),
+            "aten::addmm": inputs(
+                [[1], [32, 768], [768, 50257]], ["c10::BFloat16", *half]
+            ),
+        },
+    )
+
+    (shapes,) = [line.name for line in finding.evidence if line.label == "shapes"]
+    assert sorted(shapes.split(", ")) == [
+        "[32,768] × [768,50257]",
+        "[64,768] × [768,50257]",
+        "[64,768] × [768,50259]",
+    ]

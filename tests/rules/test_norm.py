@@ -27,7 +27,7 @@ def test_a_norm_whose_result_autocast_casts_is_found(
         8,
     )
     assert (last.code, last.place.line, last.count) == ("NRM003", 37, 1)
-    assert worst.message.startswith(f"{norm} computes in float32 8 times a step")
+    assert worst.message.startswith(f"{norm} runs in float32 8 times a step")
     # Casts of weights and sums in float32 make up the rest of the difference.
     assert 0.2e6 < worst.saves_ns < (ms - 9.303) * 1e6
 
@@ -72,12 +72,12 @@ def test_a_handwritten_norm_reaches_from_its_first_cast_to_its_weight() -> None:
 
     (one,) = drawn_findings(drawing, "NRM", args=NORM)
 
-    # The sum with the residual is no part of the norm.
+    # The sum with the residual is not part of the norm.
     assert one.data["steps"] == list(names[:-1])
-    assert one.message == "RMSNorm over 768 is written by hand, as 8 ops once a step"
+    assert one.message == "RMSNorm over 768 is hand-written as 8 ops, once a step"
 
 
-def test_a_norm_that_takes_off_its_mean_is_a_layer_norm() -> None:
+def test_a_norm_that_subtracts_its_mean_is_a_layer_norm() -> None:
     drawing = ops_in_a_row("aten::var", "aten::sub", "aten::sqrt", "aten::div")
     args = {
         "aten::var": inputs([DIMS], [FLOAT]),
@@ -92,7 +92,7 @@ def test_a_norm_that_takes_off_its_mean_is_a_layer_norm() -> None:
     assert "F.layer_norm(x, (768,)" in one.advice
 
 
-def test_a_root_without_a_mean_is_no_norm() -> None:
+def test_a_root_without_a_mean_is_not_a_norm() -> None:
     drawing = ops_in_a_row("aten::pow", "aten::rsqrt", "aten::mul")
 
     assert not drawn_findings(drawing, "NRM002", args=NORM)

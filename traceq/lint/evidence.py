@@ -1,21 +1,29 @@
-"""Lines of evidence that rules share."""
+"""Evidence and advice in the form that many rules share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import text
 from traceq.finding import Evidence
 from traceq.model.dtypes import dtype_name as dtype
-from traceq.words import counted, shape
+from traceq.model.torch_versions import newer_than
+from traceq.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from traceq.lint.view import View
 
-__all__ = ["attention_lines", "dtype", "kernel_lines", "module_line"]
+__all__ = [
+    "dtype",
+    "kernel_lines",
+    "located_advice",
+    "module_line",
+    "share_of_steps",
+]
 
 
 def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
@@ -24,7 +32,7 @@ def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Ev
         view.trace.kernels.select("name", "dur")[list(kernels)]
         .group_by("name")
         .agg(calls=pl.len(), time=pl.col("dur").sum())
-        .with_columns(pl.col("name").cast(pl.String))
+        .with_columns(text("name"))
         .sort("time", "name", descending=[True, False])
         .head(most)
     )
@@ -35,25 +43,13 @@ def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Ev
 
 
 def module_line(modules: Sequence[str | None]) -> list[Evidence]:
-    """Return in how many modules something is, and the first of them."""
+    """Return the first of the modules that something is in, and how many more."""
     known = [module for module in modules if module]
     if not known:
         return []
     if len(known) == 1:
         return [Evidence("module", known[0])]
-    return [Evidence("modules", f"{counted(len(known), 'module')}, as {known[0]}")]
-
-
-def attention_lines(call: Mapping[str, Any]) -> list[Evidence]:
-    """Return the shapes and types of a row of traceq.analysis.patterns.attention."""
-    if not call["query"]:
-        return [Evidence("dtype", call["dtype"] or "")]
-    parts = ("query", "key", "value")
-    types = dict.fromkeys(dtype(call[f"{part}_type"]) for part in parts)
-    return [
-        Evidence("shapes", ", ".join(f"{part} {shape(call[part])}" for part in parts)),
-        Evidence("dtype", ", ".join(types)),
-    ]
+    return [Evidence("modules", known[0], note=f"and {len(known) - 1:,} more")]
 
 
 def share_of_steps(view: View, found: int) -> str:
@@ -61,3 +57,10 @@ def share_of_steps(view: View, found: int) -> str:
     if not view.trace.steps.height:
         return "this trace"
     return f"{found} of {counted(view.steps, 'step')}"
+
+
+def located_advice(view: View, function: str | None, advice: str) -> str:
+    """Return advice with the function to change, and what of it needs a newer torch."""
+    newer = newer_than(view.trace.facts, advice)
+    notes = "".join(f"; {name} needs torch {first}" for name, first in newer.items())
+    return (f"in {function}: " if function else "") + advice + notes

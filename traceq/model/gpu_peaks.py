@@ -1,4 +1,4 @@
-"""What GPUs can do at best: dense matrix rates and memory bandwidth."""
+"""Peaks of GPUs: dense matmul rates and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Peak:
-    """Vendor's figures for one GPU, without sparsity."""
+    """The vendor's figures for one GPU, without sparsity."""
 
     pattern: str
     sms: int
     bandwidth: float
     """Bytes per second."""
     flops: dict[str, float] = field(default_factory=dict)
-    """Operations per second, by number format."""
+    """Operations per second, by dtype, as bf16."""
 
 
 def _peak(pattern: str, sms: int, gigabytes: float, **teraflops: float) -> Peak:
@@ -28,8 +28,8 @@ def _peak(pattern: str, sms: int, gigabytes: float, **teraflops: float) -> Peak:
     return Peak(pattern, sms, gigabytes * GIGA, rates)
 
 
-# The first pattern that fits decides, so the special stand before the general. A
-# MI250's name stands for one of its two dies, which is one device.
+# The first pattern that matches decides, so specific ones come before general ones.
+# Each of a MI250's two dies is a device of its own.
 PEAKS = (
     _peak(r"V100.*PCIE", 80, 900, fp32=14, fp16=112),
     _peak(r"V100", 80, 900, fp32=15.7, fp16=125),
@@ -69,7 +69,7 @@ PEAKS = (
 
 
 def peak_of(name: str, sms: int | None) -> Peak | None:
-    """Return what a GPU can do, scaled to its slice if it is one; none if unknown."""
+    """Return the peaks of a GPU, scaled if it is a MIG slice; None if unknown."""
     for peak in PEAKS:
         if re.search(peak.pattern, name):
             break

@@ -1,4 +1,4 @@
-"""Which parts of torch a trace's own version may not have yet."""
+"""Which torch has what advice names, and what the torch of a trace may lack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from traceq.model.facts import Facts
 
-# The torch that first has what advice speaks of.
+# The first torch that has what advice names.
 _FIRST = {
     "FlexAttention": (2, 5),
     "enable_gqa": (2, 5),
@@ -17,11 +17,11 @@ _FIRST = {
 
 
 def newer_than(facts: Facts, text: str) -> dict[str, str]:
-    """Return what a text names that the trace's torch may lack, and since when it is.
+    """Return what a text names that the trace's torch may lack, and its first version.
 
-    A trace that does not say its version may be of any.
+    A trace without a version may be of any.
     """
-    oldest = _version(facts.torch_from)
+    oldest = version(facts.torch_from)
     return {
         name: ".".join(map(str, first))
         for name, first in _FIRST.items()
@@ -29,6 +29,11 @@ def newer_than(facts: Facts, text: str) -> dict[str, str]:
     }
 
 
-def _version(text: str) -> tuple[int, ...]:
+def version(text: str) -> tuple[int, ...]:
+    """Return a version as numbers that compare; empty if it is not known.
+
+    >>> version("2.11"), version("")
+    ((2, 11), ())
+    """
     parts = text.split(".")
     return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()

@@ -89,3 +89,69 @@ BISECTIONS = 9
 GPU_BOUND = 0.9
 
 # -- Attention, norms, matmuls: rooflines and efficiencies -----------------------------
+#
+# Peaks are the vendor's (traceq.model.gpu_peaks). What kernels reach of them was first
+# chosen by judgement on 2026-11-15, on the cautious side, so that a predicted saving is
+# rather too small. "Measured" below is the check of the same day on the traces of
+# benchmarks/pairs.json: H200, torch 2.11, CUDA 13.0, bf16, 4 or 8 sequences of 1,024
+# tokens, width 768, heads of 64.
+
+
+class Efficiency(NamedTuple):
+    """What kernels reach of a GPU's peaks, as shares."""
+
+    bandwidth: float
+    compute: float = 1.0
+    """Of the matmul rate in the dtype; for what only moves memory it does not count."""
+
+
+# A kernel that does real work takes at least this long, with the gap to the next.
+# Chosen by judgement: the smallest ones of an H200 take 1 to 3 µs.
+SHORTEST_KERNEL_NS = 5_000
+# Matmuls on tensor cores. Measured: 0.72 to 0.73 of the roofline over all matmuls of a
+# step, 0.48 to 0.56 for the slowest tenth of them.
+MATMUL_EFFICIENCY = Efficiency(bandwidth=0.6, compute=0.6)
+# A copy of a contiguous tensor. Chosen by judgement.
+COPY_EFFICIENCY = Efficiency(bandwidth=0.6)
+# The FlashAttention kernels that torch ships, by major compute capability: they were
+# written for 8 (A100), and do not use what newer GPUs add. Measured on 9: 0.15 to 0.17
+# with a causal mask and the backward; 8 and 10, and the bandwidth, by judgement.
+FLASH_EFFICIENCY = {
+    8: Efficiency(bandwidth=0.5, compute=0.3),
+    9: Efficiency(bandwidth=0.5, compute=0.15),
+    10: Efficiency(bandwidth=0.5, compute=0.1),
+}
+# The backward of attention computes 5 matmuls where the forward computes 2. Counted.
+ATTENTION_BACKWARD = 2.5
+# Kernels of one call of fused attention, and of its backward. Counted in the traces.
+FLASH_KERNELS, FLASH_BACKWARD_KERNELS = 1, 3
+# Fused norms. Measured with the backward: LayerNorm 0.20 to 0.21, RMSNorm 0.27; the
+# forward alone 0.25 to 0.28 and 0.54. So what is saved of a LayerNorm in training is
+# predicted slightly too large.
+NORM_EFFICIENCY = Efficiency(bandwidth=0.3)
+# How often a fused norm reads or writes its input's size, and its kernels: forward
+# alone, and with the backward. Counted.
+NORM_PASSES, NORM_KERNELS = (2, 5), (1, 3)
+
+# -- Shares that a fix removes where there is no roofline ------------------------------
+#
+# Of the time of kernels, where the GPU or the shapes are not known. Judgement.
+UNKNOWN_SAVING = 0.5
+# Of attention written by hand in float32, which has no FlashAttention, only
+# mem-efficient kernels. Chosen by judgement.
+FLOAT32_ATTENTION_SAVING = 0.5
+# Of a fused norm in float32, if it runs in bf16 or fp16. Measured on the traces above,
+# forward and backward: LayerNorm 91 µs and 63 µs, RMSNorm 70 µs and 48 µs.
+FLOAT32_NORM_SAVING = 1 / 3
+# Of a softmax in float32, if it runs in bf16 or fp16: it is memory-bound, and moves
+# half the bytes. Computed, not measured.
+FLOAT32_SOFTMAX_SAVING = 0.5
+# Of the host's time for the ops that one fused op replaces. Judgement: at least three
+# ops become one, which takes longer than each of them.
+FUSED_HOST_SAVING = 0.5
+
+# -- Model FLOP utilisation ------------------------------------------------------------
+#
+# Of the time of matmuls, convolutions and attention at least this share must have
+# shapes: a rate of less would be made up. Chosen by judgement.
+COUNTED_SHARE = 0.9

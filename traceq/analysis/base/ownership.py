@@ -6,41 +6,55 @@ another thread, in ops that know the forward op they belong to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.expressions import END, asof, known, text
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import covered
 from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from traceq.trace import Trace
 
+Row: TypeAlias = "dict[str, Any]"
+"""A row of a frame, by its columns."""
+
 _OVERLOAD = r"\.\w+$"
+_SOURCE = ("file", "line", "function")
+_PLACE = ("module", *_SOURCE)
 
 
 @cached_per_trace
 def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
     """Return the distinct ``name`` of ops with what it is called without overload."""
     return ops.select(pl.col("name").unique()).with_columns(
-        plain=pl.col("name").cast(pl.String).str.replace(_OVERLOAD, "")
+        plain=text("name").str.replace(_OVERLOAD, "")
     )
 
 
 def named(ops: pl.DataFrame, names: Iterable[str]) -> pl.Series:
     """Return for each op whether it is one of these, in any overload."""
     chosen = plain_names(ops).filter(pl.col("plain").is_in(list(names)))["name"]
-    return ops["name"].is_in(chosen.implode()).fill_null(value=False)
+    return known(ops["name"].is_in(chosen.implode()))
 
 
 @cached_per_trace
-def outermost_ops(trace: Trace) -> pl.Series:
-    """Return for each op the outermost op around it, or itself."""
-    return nearest(trace.ops["parent"], trace.ops["parent"].is_null())
+def outermost_ops(trace: Trace, names: tuple[str, ...] | None = None) -> pl.Series:
+    """Return for each op the outermost op around it, or itself.
+
+    With names it is the outermost op of these names; none for ops outside of all such.
+    """
+    parent = trace.ops["parent"]
+    if names is None:
+        return nearest(parent, parent.is_null())
+    chosen = named(trace.ops, names)
+    nested = nearest(parent, chosen).gather(parent).is_not_null()
+    return nearest(parent, chosen & ~nested)
 
 
 def inside(trace: Trace, chosen: pl.Series) -> pl.Series:
@@ -53,14 +67,8 @@ def during(trace: Trace, spans: pl.DataFrame) -> pl.Series:
 
     Spans are ``owner``, ``thread``, ``start`` and ``end``, and do not overlap.
     """
-    found = trace.ops.select("id", "thread", "ts").sort("ts", maintain_order=True)
-    found = found.join_asof(
-        spans.sort("start"),
-        left_on="ts",
-        right_on="start",
-        by="thread",
-        check_sortedness=False,
-    )
+    ops = trace.ops.select("id", "thread", "ts")
+    found = asof(ops, spans, "ts", "start", by="thread")
     within = pl.when(pl.col("ts") <= pl.col("end")).then("owner")
     return found.sort("id").select(within.cast(INDEX)).to_series()
 
@@ -80,10 +88,54 @@ def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFram
 
 def busy(of: pl.Expr | None = None) -> pl.Expr:
     """Return how long kernels ran, each instant counted once; sort them by ts."""
-    start, end = pl.col("ts"), pl.col("ts") + pl.col("dur")
+    start, end = pl.col("ts"), END
     if of is not None:
         start, end = start.filter(of), end.filter(of)
     return covered(start, end).sum()
+
+
+def at_owner(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return kernels that have an ``owner`` with its place instead of their own."""
+    source = trace.ops.select(*_PLACE, owner="id")
+    return kernels.drop(_PLACE).join(source, on="owner", maintain_order="left")
+
+
+def by_place(
+    kernels: pl.DataFrame, keys: Sequence[str], **more: pl.Expr
+) -> pl.DataFrame:
+    """Group kernels that have an ``owner`` by ``keys`` and place, all layers together.
+
+    A group has the place, ``calls`` (how many owners), ``modules`` and the first
+    ``module``, ``ops`` (the owners) and ``kernels`` (ids), ``gpu_ns``, and ``more``.
+    """
+    owner, module = pl.col("owner").drop_nulls(), text("module")
+    found = {
+        "calls": owner.n_unique(),
+        "modules": module.unique(maintain_order=True),
+        "module": module.drop_nulls().first(),
+        "ops": owner.unique(maintain_order=True),
+        "kernels": pl.col("id"),
+        "gpu_ns": busy(),
+    }
+    return (
+        kernels.sort("ts", "id")
+        .group_by(*keys, *same_place(), maintain_order=True)
+        .agg(**found | more)
+    )
+
+
+def host_spans() -> pl.Expr:
+    """Return the ``start`` and ``end`` that kernels have of their owner, each once."""
+    return pl.struct("start", "end").filter(pl.col("owner").is_first_distinct())
+
+
+def together(rows: Iterable[Row], *keys: str) -> list[list[Row]]:
+    """Return the rows of ``by_place`` that have their place and ``keys`` in common."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        same = tuple(row[key] for key in (*_SOURCE, "layers", *keys))
+        groups.setdefault(same, []).append(row)
+    return list(groups.values())
 
 
 def same_place() -> list[pl.Expr]:
@@ -93,8 +145,6 @@ def same_place() -> list[pl.Expr]:
     """
     layers = layer_names(pl.col("module"))
     return [
-        pl.col("file"),
-        pl.col("line"),
-        pl.col("function"),
+        *map(pl.col, _SOURCE),
         pl.when(pl.col("file").is_null()).then(layers).alias("layers"),
     ]

@@ -8,31 +8,41 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import (
+    ATTENTION_BACKWARD,
+    FLASH_BACKWARD_KERNELS,
+    FLASH_EFFICIENCY,
+    FLASH_KERNELS,
+)
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
-    busy,
+    at_owner,
+    by_place,
     inside,
     named,
+    outermost_ops,
     owned,
     plain_names,
-    same_place,
 )
+from traceq.analysis.base.roofline import roofline_ns, saved_share
+from traceq.expressions import known, text
+from traceq.model.dtypes import BFLOAT16, HALF, SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from traceq.analysis.base.device import Gpu
+    from traceq.analysis.base.ownership import Row
     from traceq.trace import Trace
 
 SDPA = "aten::scaled_dot_product_attention"
 # Batch, heads, sequence, head dim.
 _RANK = 4
-HALF = ("c10::BFloat16", "c10::Half")
 _OP = "aten::_scaled_dot_product_"
 
 
 @dataclass(frozen=True)
-class _Arguments:
+class Arguments:
     """Where an op has what it was given: its query, mask, flags."""
 
     query: int = 0
@@ -45,16 +55,22 @@ class _Arguments:
 # The dispatcher's arguments, and those of the backends, which compiled programs
 # call themselves.
 _ARGUMENTS = {
-    SDPA: _Arguments(0, 3, 4, 5, 7),
-    f"{_OP}attention_math": _Arguments(0, 3, 4, 5, 8),
-    f"{_OP}flash_attention": _Arguments(0, None, 3, 4),
-    f"{_OP}efficient_attention": _Arguments(0, 3, 5, 6),
-    f"{_OP}cudnn_attention": _Arguments(0, 3, 5, 6),
-    f"{_OP}flash_attention_backward": _Arguments(1, None, 10, 11),
-    f"{_OP}efficient_attention_backward": _Arguments(1, 4, 9, 11),
-    f"{_OP}cudnn_attention_backward": _Arguments(1, 8, 13, 14),
+    SDPA: Arguments(0, 3, 4, 5, 7),
+    f"{_OP}attention_math": Arguments(0, 3, 4, 5, 8),
+    f"{_OP}flash_attention": Arguments(0, None, 3, 4),
+    f"{_OP}efficient_attention": Arguments(0, 3, 5, 6),
+    f"{_OP}cudnn_attention": Arguments(0, 3, 5, 6),
+    f"{_OP}flash_attention_backward": Arguments(1, None, 10, 11),
+    f"{_OP}efficient_attention_backward": Arguments(1, 4, 9, 11),
+    f"{_OP}cudnn_attention_backward": Arguments(1, 8, 13, 14),
 }
 _BACKENDS = [name for name in _ARGUMENTS if name != SDPA]
+FUSED_ARGUMENTS = {
+    name: at
+    for name, at in _ARGUMENTS.items()
+    if name not in (SDPA, f"{_OP}attention_math")
+}
+"""Where fused attention has its arguments, by op; key and value follow the query."""
 # What the dispatcher calls only to prepare a mask.
 _MASK_OPS = ("aten::expand", "aten::where", "aten::masked_fill_")
 # Mem-efficient kernels say what they are; CUDA graphs run them without any op.
@@ -67,18 +83,18 @@ CALL = (
     *("query_type", "key_type", "value_type", "mask_type"),
     *("masked", "causal", "gqa", "dropout", "contiguous"),
 )
-"""What tells one way to call attention from another."""
+"""Calls that differ in one of these are different calls."""
 
-# Shares of its peak rate at which a GPU runs the flash kernels of torch, by major
-# compute capability, and of its bandwidth; what a launch takes at least.
-_FLASH_RATE = {8: 0.3, 9: 0.15, 10: 0.1}
-_BANDWIDTH = 0.5
-_BACKWARD = 2.5
-_LEAST_NS = 5_000
-_KERNELS_OF_BACKWARD = 3
-_UNKNOWN_SAVING = 0.5
+# The diagonal at which these cut a causal mask: what is kept, or what is masked.
+_CAUSAL_DIAGONAL = {
+    "aten::tril": "0",
+    "aten::tril_": "0",
+    "aten::triu": "1",
+    "aten::triu_": "1",
+}
+_MAKES_CAUSAL = r"(?i)causal\w*mask|mask\w*causal|square_subsequent_mask"
 _FIRST_WITH_FLASH = 8
-# What no fused kernel takes, on no GPU.
+# What no fused kernel takes, on any GPU.
 _FOR_ALL = ("rank", "strides", "mixed dtypes")
 # GPUs whose shared memory is too small for the backward of wide heads.
 _SMALL = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
@@ -92,13 +108,12 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     its casts, which are what the choice of a kernel depends on.
     """
     ops = trace.ops.select("id", "name", "parent", "inputs", "compiling")
-    dispatcher = named(ops, [SDPA])
-    outer = dispatcher & ~dispatcher.gather(ops["parent"]).fill_null(value=False)
-    around = inside(trace, ops.filter(outer)["id"])
+    by_dispatcher = known(named(ops, [SDPA]).gather(ops["parent"]))
+    around = outermost_ops(trace, (SDPA,))
     backends = (
         ops.with_columns(
             owner=around.zip_with(around.is_not_null(), ops["id"]),
-            by_dispatcher=dispatcher.gather(ops["parent"]).fill_null(value=False),
+            by_dispatcher=by_dispatcher,
         )
         .filter(named(ops, _BACKENDS) & ~ops["compiling"])
         .join(plain_names(ops), on="name")
@@ -125,23 +140,24 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
         pl.concat(calls)
         .join(prepared.with_columns(prepares=True), on="source", how="left")
         .with_columns(
-            masked=pl.when(pl.col("query").is_not_null())
-            .then(pl.col("mask_type") != "")
-            .otherwise(pl.col("prepares"))
-            .fill_null(value=False)
+            masked=known(
+                pl.when(pl.col("query").is_not_null())
+                .then(pl.col("mask_type") != "")
+                .otherwise(pl.col("prepares"))
+            )
         )
         .select("owner", *CALL)
         .unique("owner", keep="first")
     )
 
 
-def _with_arguments(calls: pl.DataFrame, at: _Arguments) -> pl.DataFrame:
+def _with_arguments(calls: pl.DataFrame, at: Arguments) -> pl.DataFrame:
     def get(column: str, index: int | None) -> pl.Expr:
         value = pl.col(column).list.get(index or 0, null_on_oob=True)
         return pl.when(pl.lit(index is not None)).then(value)
 
     def flag(index: int | None) -> pl.Expr:
-        return (get("values", index) == "True").fill_null(value=False)
+        return known(get("values", index) == "True")
 
     last = [get("strides", at.query + number).list.last() for number in range(3)]
     dropout = get("values", at.dropout).cast(pl.Float64, strict=False)
@@ -157,7 +173,7 @@ def _with_arguments(calls: pl.DataFrame, at: _Arguments) -> pl.DataFrame:
         mask_type=get("types", at.mask).fill_null(""),
         causal=flag(at.causal),
         gqa=flag(at.gqa),
-        dropout=(dropout > 0).fill_null(value=False),
+        dropout=known(dropout > 0),
         contiguous=pl.all_horizontal(
             (stride == 1).fill_null(value=True) for stride in last
         ),
@@ -168,20 +184,16 @@ def _with_arguments(calls: pl.DataFrame, at: _Arguments) -> pl.DataFrame:
 def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return how attention was called, one row for the same call at the same place.
 
-    Beside CALL and the place there are ``calls``, ``modules``, ``ops`` and
-    ``kernels`` (ids), ``gpu_ns``, whether there is a ``backward``, and ``dtype``, the
-    number format that the kernels' names say. Kernels that no op stands for, as
+    A row has CALL, what ``by_place`` adds, whether there is a ``backward``, and
+    ``dtype``, a short name, read from the kernels' names. Kernels without an op, as
     those of CUDA graphs, are rows without arguments.
     """
     calls = attention_calls(trace)
     ran = owned(trace, kernels, inside(trace, calls["owner"]))
     strays = _strays(trace, kernels).join(ran, on="id", how="anti")
-    source = trace.ops.select("module", "file", "line", "function", owner="id")
     rows = pl.concat(
         [
-            ran.drop("module", "file", "line", "function")
-            .join(calls, on="owner")
-            .join(source, on="owner"),
+            at_owner(trace, ran).join(calls, on="owner"),
             strays.with_columns(
                 owner=pl.lit(None),
                 backend=pl.lit("efficient"),
@@ -190,40 +202,30 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         ],
         how="diagonal_relaxed",
     )
-    return (
-        rows.sort("ts", "id")
-        .group_by(*CALL, *same_place(), maintain_order=True)
-        .agg(
-            calls=pl.col("owner").filter(~pl.col("back")).drop_nulls().n_unique(),
-            modules=pl.col("module").cast(pl.String).unique(maintain_order=True),
-            module=pl.col("module").cast(pl.String).drop_nulls().first(),
-            ops=pl.col("owner").drop_nulls().unique(maintain_order=True),
-            kernels=pl.col("id"),
-            gpu_ns=busy(),
-            backward=pl.col("back").any(),
-            dtype=pl.col("dtype")
-            .cast(pl.String)
-            .filter(pl.col("kind") == "attention")
-            .first(),
-        )
+    return by_place(
+        rows,
+        CALL,
+        calls=pl.col("owner").filter(~pl.col("back")).drop_nulls().n_unique(),
+        backward=pl.col("back").any(),
+        dtype=text("dtype").filter(pl.col("kind") == "attention").first(),
     )
 
 
 def _strays(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     names = kernels.select(pl.col("name").unique()).filter(
-        pl.col("name").cast(pl.String).str.contains(_EFFICIENT_KERNEL)
+        text("name").str.contains(_EFFICIENT_KERNEL)
     )
     found = kernels.join(names, on="name", how="semi")
     launching = trace.ops["name"].gather(found["op"]).cast(pl.String)
-    return found.filter(~launching.str.contains(_NO_BACKEND).fill_null(value=False))
+    return found.filter(~known(launching.str.contains(_NO_BACKEND)))
 
 
-def fallbacks(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> list[dict[str, Any]]:
-    """Return the rows of ``attention`` that a faster kernel of torch might take.
+def fallbacks(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> list[Row]:
+    """Return the rows of ``attention`` on kernels slower than FlashAttention.
 
-    Each has its ``causes``, as ``obstacles`` names them. What a GPU has nothing
-    better for is left out: mem-efficient attention is the best that GPUs before
-    compute capability 8 have, and AMD's is as fast as its flash attention.
+    Each has its ``causes``, as ``obstacles`` names them. Calls for which the GPU has
+    nothing faster are left out: before compute capability 8 mem-efficient attention is
+    the best there is, and on AMD it is as fast as FlashAttention.
     """
     rows = attention(trace, kernels).filter(
         pl.col("backend").is_in(("efficient", "math"))
@@ -244,12 +246,12 @@ def _has_flash(call: Mapping[str, Any], gpu: Gpu) -> bool:
         return False
     if gpu.capability == (0, 0):
         # Nothing older computes in bfloat16.
-        return call["query_type"] == HALF[0] or call["dtype"] == "bf16"
+        return call["query_type"] == BFLOAT16 or call["dtype"] == "bf16"
     return gpu.capability[0] >= _FIRST_WITH_FLASH
 
 
 def mask_shape(call: Mapping[str, Any]) -> list[int] | None:
-    """Return the shape of a call's mask, 1 where all share a row, if it is known."""
+    """Return the shape of a call's mask, 1 where it is expanded; None if unknown."""
     dims, strides = call["mask"], call["mask_strides"]
     if not dims:
         return None
@@ -259,7 +261,7 @@ def mask_shape(call: Mapping[str, Any]) -> list[int] | None:
 
 
 def mask_kind(call: Mapping[str, Any]) -> str:
-    """Return what the shape of a mask says it is for; empty if it says nothing."""
+    """Return what a mask's shape says about it; empty if that is nothing."""
     shape, query, key = mask_shape(call), call["query"], call["key"]
     if not shape or not query or len(query) != _RANK or len(shape) > _RANK:
         return ""
@@ -275,22 +277,42 @@ def mask_kind(call: Mapping[str, Any]) -> str:
     return "square" if rows == columns == query[2] == key[2] else "rectangle"
 
 
-def triangles(trace: Trace) -> set[tuple[int, int]]:
-    """Return the sizes of triangles that tril and triu cut in this trace."""
-    found = (
-        trace.ops.filter(named(trace.ops, ("aten::tril", "aten::triu", "aten::tril_")))
-        .select("inputs")
-        .unique()
-        .join(trace.inputs, left_on="inputs", right_on="id")
+def causal_making(trace: Trace, rows: int, columns: int) -> str:
+    """Return what makes a causal mask of this size in the trace: an op or a function.
+
+    It is empty where nothing does, and where triangles of this size are cut in other
+    ways too, as for a sliding window.
+    """
+    size = pl.col("dims").list.first()
+    cuts = _triangles(trace).filter(
+        size.list.get(-2, null_on_oob=True) == rows,
+        size.list.get(-1, null_on_oob=True) == columns,
     )
-    sizes = [row[0] for row in found["dims"].to_list() if row and row[0]]
-    return {(size[-2], size[-1]) for size in sizes if len(size) > 1}
+    if cuts.height:
+        surely = cuts["diagonal"].null_count() == 0 or cuts["plain"].n_unique() == 1
+        return str(cuts["plain"][0]) if surely and cuts["causal"].all() else ""
+    functions = trace.frames["function"].unique().cast(pl.String).sort()
+    made = functions.filter(known(functions.str.contains(_MAKES_CAUSAL)))
+    return str(made[0]) if len(made) else ""
+
+
+def _triangles(trace: Trace) -> pl.DataFrame:
+    """Return calls of tril and triu: ``plain``, ``dims``, ``diagonal``, ``causal``."""
+    chosen = trace.ops.filter(named(trace.ops, _CAUSAL_DIAGONAL))
+    expected = pl.col("plain").replace_strict(_CAUSAL_DIAGONAL, default=None)
+    return (
+        chosen.join(plain_names(trace.ops), on="name")
+        .join(trace.inputs, left_on="inputs", right_on="id")
+        .with_columns(diagonal=pl.col("values").list.get(1, null_on_oob=True))
+        .with_columns(causal=(pl.col("diagonal") == expected).fill_null(value=True))
+        .sort("id")
+    )
 
 
 def obstacles(call: Mapping[str, Any], capability: tuple[int, int]) -> list[str]:
-    """Return why flash attention cannot take this call, as far as arguments say."""
+    """Return why FlashAttention cannot take this call, as far as arguments show."""
     if call["query"] is None:
-        # Without shapes; the kernel's name still says its number format.
+        # Without shapes; the kernel's name still has the dtype.
         found = {"dtype": call["dtype"] == "fp32", "mask": call["masked"]}
         return [cause for cause, applies in found.items() if applies]
     query, key, value = call["query"], call["key"], call["value"]
@@ -313,26 +335,40 @@ def obstacles(call: Mapping[str, Any], capability: tuple[int, int]) -> list[str]
     return [cause for cause, applies in found.items() if applies]
 
 
-def flash_saving(call: Mapping[str, Any], gpu: Gpu, *, causal: bool) -> float:
-    """Return how many nanoseconds a flash kernel would save in all calls of a row.
+def flash_share(call: Mapping[str, Any], gpu: Gpu, *, causal: bool) -> float:
+    """Return the share of a row's GPU time that FlashAttention would save."""
+    one = _flash_ns(call, gpu, causal=causal)
+    then = None if one is None else one * int(call["calls"])
+    return saved_share(call["gpu_ns"], then)
 
-    The kernel's time is taken from the operations it must do, at a rate that torch's
-    flash kernels reach even on short sequences; where that is not known, half of what
-    runs now is saved.
-    """
-    peak = gpu.peak
-    rate = peak.flops.get("bf16") if peak else None
-    if not peak or not rate or len(call["query"] or ()) != _RANK:
-        return float(call["gpu_ns"]) * _UNKNOWN_SAVING
-    batch, heads, queries, width = call["query"]
-    keys, out = call["key"][2], call["value"][3]
-    flops = 2.0 * batch * heads * queries * keys * (width + out) / (2 if causal else 1)
-    moved = 2.0 * sum(prod(call[part]) for part in ("query", "query", "key", "value"))
-    passes = 1 + _BACKWARD if call["backward"] else 1
-    share = _FLASH_RATE.get(gpu.capability[0], min(_FLASH_RATE.values()))
-    seconds = passes * max(
-        flops / (share * rate), moved / (_BANDWIDTH * peak.bandwidth)
+
+def _flash_ns(call: Mapping[str, Any], gpu: Gpu, *, causal: bool) -> float | None:
+    """Return how long FlashAttention takes for one call; None if that is unknown."""
+    if len(call["query"] or ()) != _RANK:
+        return None
+    shapes = [call[part] for part in ("query", "key", "value")]
+    flops = attention_flops(*shapes, causal=causal)
+    # The result has the size of the query.
+    moved = SIZES[BFLOAT16] * sum(map(prod, (call["query"], *shapes)))
+    passes, kernels = 1.0, FLASH_KERNELS
+    if call["backward"]:
+        passes, kernels = 1 + ATTENTION_BACKWARD, kernels + FLASH_BACKWARD_KERNELS
+    # Those of unknown GPUs are as slow as any.
+    slowest = min(FLASH_EFFICIENCY.values(), key=lambda one: one.compute)
+    return roofline_ns(
+        gpu,
+        FLASH_EFFICIENCY.get(gpu.capability[0], slowest),
+        moved=passes * moved,
+        flops=passes * flops,
+        dtype="bf16",
+        kernels=kernels,
     )
-    launches = 1 + _KERNELS_OF_BACKWARD if call["backward"] else 1
-    one = max(seconds * 1e9, launches * _LEAST_NS)
-    return max(0.0, float(call["gpu_ns"]) - one * int(call["calls"]))
+
+
+def attention_flops(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *, causal: bool
+) -> float:
+    """Return the operations of a forward; a causal mask leaves half of them."""
+    batch, heads, queries, width = query
+    flops = 2.0 * batch * heads * queries * key[2] * (width + value[3])
+    return flops / 2 if causal else flops

@@ -1,4 +1,4 @@
-"""Attention that a program writes itself: product, softmax, product."""
+"""Attention that a program writes itself: matmul, softmax, matmul."""
 
 from __future__ import annotations
 
@@ -7,61 +7,45 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import (
-    busy,
+    at_owner,
+    by_place,
     during,
+    host_spans,
     inside,
     named,
     owned,
     plain_names,
-    same_place,
 )
 from traceq.analysis.patterns.attention import SDPA
+from traceq.expressions import known
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
-# Where a batched product has its two matrices.
-_PRODUCTS = {"aten::bmm": 0, "aten::baddbmm": 1}
+# Which input of a batched matmul is the first of its two matrices.
+_MATMULS = {"aten::bmm": 0, "aten::baddbmm": 1}
 _SOFTMAX = "aten::_softmax"
-_AROUND_PRODUCT = ("aten::matmul", "aten::einsum")
+_AROUND_MATMUL = ("aten::matmul", "aten::einsum")
 
 
 def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return attention written by hand, one row for the same shapes at the same place.
 
-    A row has ``scores``, the shape that softmax was given, ``type``, the shapes of
-    ``query``, ``key`` and ``value`` as [1, batch and heads, sequence, head dim], the
-    place, ``calls``, ``modules``, ``ops``, ``kernels``, ``gpu_ns``, ``host_ns``,
-    whether there is a ``backward``, and of the first call the ops one after the other,
-    their names as ``steps`` and the shapes they were ``given``.
+    A row has ``scores``, the shape of the softmax's input, ``type``, the shapes of
+    ``query``, ``key`` and ``value`` as [1, batch and heads, sequence, head dim], what
+    ``by_place`` adds, the ``spans`` of the host from the first matmul to the last,
+    whether there is a ``backward``, and the ops of the first call in their order: names
+    as ``steps``, shapes of their inputs as ``given``.
     """
     spans = _spans(trace)
     owners = during(trace, spans.select("owner", "thread", "start", "end"))
-    ran = owned(trace, kernels, owners).sort("ts", "id")
-    source = trace.ops.select("module", "file", "line", "function", owner="id")
-    rows = (
-        ran.drop("module", "file", "line", "function")
-        .join(spans.drop("thread"), on="owner", maintain_order="left")
-        .join(source, on="owner", maintain_order="left")
-        .group_by(
-            *("scores", "type", "query", "key", "value"),
-            *same_place(),
-            maintain_order=True,
-        )
-        .agg(
-            calls=pl.col("owner").n_unique(),
-            modules=pl.col("module").cast(pl.String).unique(maintain_order=True),
-            module=pl.col("module").cast(pl.String).drop_nulls().first(),
-            ops=pl.col("owner").unique(maintain_order=True),
-            kernels=pl.col("id"),
-            gpu_ns=busy(),
-            # Each call once, however many kernels it has.
-            host_ns=(pl.col("end") - pl.col("start"))
-            .filter(pl.col("owner").is_first_distinct())
-            .sum(),
-            backward=pl.col("back").any(),
-            first=pl.col("owner").min(),
-        )
+    ran = owned(trace, kernels, owners)
+    rows = by_place(
+        at_owner(trace, ran).join(spans.drop("thread"), on="owner"),
+        ("scores", "type", "query", "key", "value"),
+        spans=host_spans(),
+        backward=pl.col("back").any(),
+        first=pl.col("owner").min(),
     )
     steps = _steps(trace, owners, rows["first"])
     return rows.join(steps, on="first", how="left", maintain_order="left")
@@ -69,8 +53,8 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     """Return the outermost ops of the first calls, their names and shapes as lists."""
-    among = owners.is_in(first.implode()).fill_null(value=False)
-    nested = among.gather(trace.ops["parent"]).fill_null(value=False)
+    among = known(owners.is_in(first.implode()))
+    nested = known(among.gather(trace.ops["parent"]))
     return (
         trace.ops.with_columns(first=owners)
         .filter(among & ~nested)
@@ -83,9 +67,9 @@ def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
 
 
 def _spans(trace: Trace) -> pl.DataFrame:
-    """Return where attention is written: ``owner`` (its softmax), from when to when."""
+    """Return attention by its softmax, the ``owner``, with ``start`` and ``end``."""
     ops = trace.ops
-    wanted = named(ops, [*_PRODUCTS, _SOFTMAX]) & ~ops["compiling"]
+    wanted = named(ops, [*_MATMULS, _SOFTMAX]) & ~ops["compiling"]
     found = (
         ops.filter(wanted)
         .select("id", "name", "thread", "ts", "dur", "inputs")
@@ -95,17 +79,17 @@ def _spans(trace: Trace) -> pl.DataFrame:
         )
         .sort("thread", "ts")
     )
-    at = pl.col("plain").replace_strict(_PRODUCTS, default=0)
+    at = pl.col("plain").replace_strict(_MATMULS, default=0)
     left = pl.col("dims").list.get(at, null_on_oob=True)
     right = pl.col("dims").list.get(at + 1, null_on_oob=True)
     found = found.with_columns(
-        product=pl.col("plain") != _SOFTMAX,
+        matmul=pl.col("plain") != _SOFTMAX,
         left=left,
         right=right,
         scores=pl.col("dims").list.first(),
         type=pl.col("types").list.get(at, null_on_oob=True),
     )
-    before = ("id", "product", "left", "right", "type")
+    before = ("id", "matmul", "left", "right", "type")
     found = found.with_columns(
         *(
             pl.col(name).shift(1).over("thread").alias(f"{name}_before")
@@ -115,12 +99,12 @@ def _spans(trace: Trace) -> pl.DataFrame:
             pl.col(name).shift(-1).over("thread").alias(f"{name}_after")
             for name in before
         ),
-    ).filter(~pl.col("product"), "product_before", "product_after")
+    ).filter(~pl.col("matmul"), "matmul_before", "matmul_after")
     return _with_times(trace, found.filter(*_fits()))
 
 
 def _fits() -> list[pl.Expr]:
-    """Return whether the shapes are those of scores made and used."""
+    """Return whether the first matmul makes the scores, and the second uses them."""
     scores = pl.col("scores")
     rows = scores.list.eval(pl.element().product()).list.first() // scores.list.last()
 
@@ -139,11 +123,11 @@ def _fits() -> list[pl.Expr]:
 
 def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
-    in_product = inside(trace, ops.filter(named(ops, _AROUND_PRODUCT))["id"])
+    in_matmul = inside(trace, ops.filter(named(ops, _AROUND_MATMUL))["id"])
     in_sdpa = inside(trace, ops.filter(named(ops, [SDPA]))["id"])
 
     def around(ids: pl.Series) -> pl.Series:
-        outer = in_product.gather(ids)
+        outer = in_matmul.gather(ids)
         return outer.zip_with(outer.is_not_null(), ids)
 
     first, last = around(found["id_before"]), around(found["id_after"])

@@ -1,4 +1,4 @@
-"""Keys and values whose heads are copied until there are as many as of queries."""
+"""Key and value heads that are materialised to match the query heads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import busy, inside, named, owned, same_place
+from traceq.analysis.base.ownership import at_owner, by_place, inside, named, owned
 from traceq.analysis.patterns.attention import attention_calls
+from traceq.expressions import asof
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
-# Kernels that can read each head several times themselves.
+# Kernels that support grouped heads, and so need no copies.
 _WITH_GROUPS = ("flash", "cudnn")
 _AROUND_CLONE = ("aten::repeat_interleave", "aten::reshape", "aten::contiguous")
 # Heads and repeats are neighbours among five dims, before or after the sequence.
@@ -24,22 +25,14 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return copies that repeat heads for the attention after them, by place and shape.
 
     A row has ``heads`` before the copy, ``repeats``, ``query`` and ``key`` (shapes) and
-    ``backend`` of the attention, the place of the copy, ``copies``, ``modules``,
-    ``ops`` and ``kernels`` (ids) and ``gpu_ns`` of the forward.
+    ``backend`` of the attention, and what ``by_place`` adds, of the forward.
     """
     copies = _copies(trace)
     calls = attention_calls(trace).filter(pl.col("backend").is_in(_WITH_GROUPS))
     times = trace.ops.select("thread", call_ts="ts", owner="id")
+    after = calls.join(times, on="owner").rename({"owner": "call"})
     found = (
-        copies.sort("ts")
-        .join_asof(
-            calls.join(times, on="owner").rename({"owner": "call"}).sort("call_ts"),
-            left_on="ts",
-            right_on="call_ts",
-            by="thread",
-            strategy="forward",
-            check_sortedness=False,
-        )
+        asof(copies, after, "ts", "call_ts", by="thread", strategy="forward")
         .filter(
             pl.col("key").list.get(1) == pl.col("heads") * pl.col("repeats"),
             pl.col("key").list.get(1) == pl.col("query").list.get(1),
@@ -49,30 +42,14 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         .select("owner", "heads", "repeats", "query", "key", "backend")
     )
     ran = owned(trace, kernels, inside(trace, found["owner"])).filter(~pl.col("back"))
-    source = trace.ops.select("module", "file", "line", "function", owner="id")
-    return (
-        ran.drop("module", "file", "line", "function")
-        .join(found, on="owner")
-        .join(source, on="owner")
-        .sort("ts", "id")
-        .group_by(
-            *("heads", "repeats", "query", "key", "backend"),
-            *same_place(),
-            maintain_order=True,
-        )
-        .agg(
-            copies=pl.col("owner").n_unique(),
-            modules=pl.col("module").cast(pl.String).unique(maintain_order=True),
-            module=pl.col("module").cast(pl.String).drop_nulls().first(),
-            ops=pl.col("owner").unique(maintain_order=True),
-            kernels=pl.col("id"),
-            gpu_ns=busy(),
-        )
+    return by_place(
+        at_owner(trace, ran).join(found, on="owner"),
+        ("heads", "repeats", "query", "key", "backend"),
     )
 
 
 def _copies(trace: Trace) -> pl.DataFrame:
-    """Return clones of what was expanded along a dim beside the heads."""
+    """Return clones of tensors that were expanded along the dim after their heads."""
     ops = trace.ops
     outer = inside(trace, ops.filter(named(ops, _AROUND_CLONE))["id"])
     clones = (

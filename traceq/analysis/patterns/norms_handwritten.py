@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import during, outermost_ops, owned, plain_names
+from traceq.analysis.base.ownership import (
+    during,
+    host_spans,
+    outermost_ops,
+    owned,
+    plain_names,
+)
 from traceq.analysis.patterns.norms import grouped
+from traceq.expressions import END, known
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
-# Every such norm has a root of a mean, by which the input is scaled.
+# Every such norm scales its input by the root of a mean.
 _ROOTS = ("aten::rsqrt", "aten::sqrt")
 _SCALES = ("aten::mul", "aten::div")
 _MEANS = ("aten::mean", "aten::var")
@@ -28,20 +35,22 @@ _REACH = list(range(-8, 5))
 def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return norms written op by op, grouped by place and input.
 
-    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, and
-    what traceq.analysis.patterns.norms.grouped adds.
+    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, the
+    ``spans`` of the host from the first op to the last, and what
+    traceq.analysis.patterns.norms.grouped adds.
     """
-    spans = _spans(trace, kernels)
-    owners = during(trace, spans.select("owner", "thread", "start", "end"))
-    known = ("dims", "type", "steps")
-    ran = owned(trace, kernels, owners).join(
-        spans.select("owner", *known, host=pl.col("end") - pl.col("start")), on="owner"
-    )
-    return grouped(trace, ran, known)
+    norms = _norms(trace, kernels)
+    owners = during(trace, norms.select("owner", "thread", "start", "end"))
+    ran = owned(trace, kernels, owners).join(norms.drop("thread"), on="owner")
+    return grouped(trace, ran, ("dims", "type", "steps"), spans=host_spans())
 
 
-def _spans(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return where norms are written: ``owner`` (the root), from when to when."""
+def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return norms by their root, the ``owner``, with their ``start`` and ``end``.
+
+    A norm is the root, and on both sides of it the longest row of ops that belong to a
+    norm, without a gap.
+    """
     line = _launching(trace, kernels)
     near = (
         _roots(line)
@@ -52,14 +61,15 @@ def _spans(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         .sort("owner", "offset")
     )
     offset, belongs = pl.col("offset"), _belongs()
-    back = (belongs | (offset >= 0)).reverse().cum_min().reverse().over("owner")
-    ahead = (belongs | (offset <= 1)).cum_min().over("owner")
+    # Cumulative minima: true as long as all ops from the root to here belong to it.
+    before = (belongs | (offset >= 0)).cum_min(reverse=True).over("owner")
+    after = (belongs | (offset <= 1)).cum_min().over("owner")
     return (
-        near.filter(back & ahead)
+        near.filter(before & after)
         .group_by("owner", "thread", "dims", maintain_order=True)
         .agg(
             start=pl.col("ts").min(),
-            end=(pl.col("ts") + pl.col("dur")).max(),
+            end=END.max(),
             type=pl.col("type").first(),
             steps=pl.col("plain"),
         )
@@ -128,5 +138,4 @@ def _belongs() -> pl.Expr:
     behind = (name.is_in(_ON_RESULT) & ((first == dims) | (first == weight))) | (
         name.is_in(_ON_WEIGHT) & ((first == weight) | (second == weight))
     )
-    found = pl.when(pl.col("offset") < 0).then(before).otherwise(behind)
-    return found.fill_null(value=False)
+    return known(pl.when(pl.col("offset") < 0).then(before).otherwise(behind))

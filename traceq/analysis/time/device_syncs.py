@@ -75,14 +75,6 @@ def waits_outside(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     return _with_gap(trace, found)
 
 
-def outermost(trace: Trace, names: list[str]) -> pl.Series:
-    """Return for each op the outermost op around it, or itself, of these names."""
-    parent = trace.ops["parent"]
-    marked = trace.ops["name"].cast(pl.String).is_in(names)
-    within = nearest(parent, marked).gather(parent).is_not_null()
-    return nearest(parent, marked & ~within)
-
-
 def written_as(trace: Trace, waits: pl.DataFrame) -> pl.Series:
     """Return the method that Python called for each wait, as ``tolist``, if known.
 

@@ -1,53 +1,41 @@
-"""Floating-point operations of matrix products, convolutions and attention.
+"""Floating-point operations of matmuls, convolutions and attention.
 
-Counted from the shapes that the ops were given, on the op that calls the library and
-never on its callers too. What has no shapes has no count: under CUDA graphs, in
-Triton templates, and where shapes were not recorded.
+They are counted from the shapes of inputs, on the op that calls the library and not
+again on its callers. Without shapes there is no count: under CUDA graphs, in Triton
+templates, and where shapes were not recorded.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+
+from traceq.analysis.base.assumptions import ATTENTION_BACKWARD
+from traceq.analysis.base.ownership import plain_names
+from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, attention_flops
+from traceq.analysis.patterns.matmul import MATMULS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceq.trace import Trace
 
-_BACKWARD_OF_ATTENTION = 2.5
-
 # Which inputs of an op are the two matrices.
-_PRODUCTS = {
-    "aten::mm": (0, 1),
-    "aten::_scaled_mm": (0, 1),
-    "aten::_grouped_mm": (0, 1),
-    "aten::addmm": (1, 2),
-    "aten::_addmm_activation": (1, 2),
-    "aten::bmm": (0, 1),
-    "aten::baddbmm": (1, 2),
-}
-# Where attention ops have their query, and their flag for a causal mask.
-_ATTENTION = {
-    "aten::_scaled_dot_product_flash_attention": (0, 4),
-    "aten::_scaled_dot_product_efficient_attention": (0, 6),
-    "aten::_scaled_dot_product_cudnn_attention": (0, 6),
-    "aten::_scaled_dot_product_flash_attention_backward": (1, 11),
-    "aten::_scaled_dot_product_efficient_attention_backward": (1, 11),
-    "aten::_scaled_dot_product_cudnn_attention_backward": (1, 14),
-}
+_MATMULS = MATMULS | {"aten::_scaled_mm": (0, 1), "aten::_grouped_mm": (0, 1)}
 _CONVOLUTION = "aten::convolution"
 _CONVOLUTION_BACKWARD = "aten::convolution_backward"
-COUNTED = (*_PRODUCTS, *_ATTENTION, _CONVOLUTION, _CONVOLUTION_BACKWARD)
+_COUNTED = (*_MATMULS, *FUSED_ARGUMENTS, _CONVOLUTION, _CONVOLUTION_BACKWARD)
 
 
 def op_flops(trace: Trace) -> pl.DataFrame:
     """Return the ops that can be counted: ``op``, ``flops``, ``type`` of their data."""
-    # Some traces say which overload of an op was called, as aten::mm.out.
-    name = pl.col("name").cast(pl.String).str.replace(r"\.\w+$", "")
-    calls = trace.ops.select("id", "inputs", name).filter(
-        pl.col("name").is_in(COUNTED), ~trace.ops["compiling"]
+    calls = (
+        trace.ops.filter(~pl.col("compiling"))
+        .join(plain_names(trace.ops), on="name", maintain_order="left")
+        .select("id", "inputs", name="plain")
+        .filter(pl.col("name").is_in(_COUNTED))
     )
     distinct = calls.select("name", "inputs").unique(maintain_order=True)
     shapes = distinct.join(
@@ -58,7 +46,7 @@ def op_flops(trace: Trace) -> pl.DataFrame:
         maintain_order="left",
     )
     rows = [
-        (*_count(row["name"], row["dims"], row["values"]), _data_type(row["types"]))
+        (_count(row["name"], row["dims"], row["values"]), _data_type(row["types"]))
         for row in shapes.iter_rows(named=True)
     ]
     counted = distinct.with_columns(
@@ -76,37 +64,31 @@ def op_flops(trace: Trace) -> pl.DataFrame:
 
 def _count(
     name: str, dims: list[list[int]] | None, values: list[str] | None
-) -> tuple[float | None]:
+) -> float | None:
     count: Callable[..., float]
-    if name in _PRODUCTS:
-        count = _product
-    elif name in _ATTENTION:
+    if name in _MATMULS:
+        count = _matmul
+    elif name in FUSED_ARGUMENTS:
         count = _attention
     else:
         count = _convolution
     try:
-        return (count(name, dims, values),)
+        return count(name, dims, values)
     except (IndexError, TypeError, ValueError):
         # Shapes that are missing, or not those of the op's schema.
-        return (None,)
+        return None
 
 
-def _product(name: str, dims: Any, _values: Any) -> float:  # noqa: ANN401 - unchecked
-    left, right = (dims[at] for at in _PRODUCTS[name])
-    flops = 2.0 * right[-1]
-    for size in left:
-        flops *= size
-    return flops
+def _matmul(name: str, dims: Any, _values: Any) -> float:  # noqa: ANN401 - unchecked
+    left, right = (dims[at] for at in _MATMULS[name])
+    return 2.0 * right[-1] * prod(left)
 
 
 def _attention(name: str, dims: Any, values: Any) -> float:  # noqa: ANN401 - unchecked
-    first, causal = _ATTENTION[name]
-    query, key, value = dims[first : first + 3]
-    batch, heads, queries, width = query
-    flops = 2.0 * batch * heads * queries * key[2] * (width + value[3])
-    if values[causal] == "True":
-        flops /= 2
-    return flops * _BACKWARD_OF_ATTENTION if name.endswith("_backward") else flops
+    at = FUSED_ARGUMENTS[name]
+    query, key, value = dims[at.query : at.query + 3]
+    flops = attention_flops(query, key, value, causal=values[at.causal] == "True")
+    return flops * ATTENTION_BACKWARD if name.endswith("_backward") else flops
 
 
 def _convolution(name: str, dims: Any, values: Any) -> float:  # noqa: ANN401 - unchecked
@@ -132,10 +114,7 @@ def _convolution(name: str, dims: Any, values: Any) -> float:  # noqa: ANN401 - 
 
 
 def _one_convolution(output: list[int], weight: list[int]) -> float:
-    flops = 2.0
-    for size in (*output, *weight[1:]):
-        flops *= size
-    return flops
+    return 2.0 * prod((*output, *weight[1:]))
 
 
 def _numbers(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""How fast the GPU computed, against what it can do."""
+"""Model FLOP utilisation: how fast the GPU computed, against its peak."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import COUNTED_SHARE
+from traceq.analysis.base.device import used_gpu
 from traceq.analysis.time.flops import op_flops
+from traceq.expressions import text
 from traceq.model.dtypes import FLOAT32, SHORT
-from traceq.model.gpu_peaks import peak_of
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 # Kinds of kernels whose operations can be counted.
 _COUNTED_KINDS = ("gemm", "conv", "attention")
-# Without shapes for this much of their time, a rate would be made up.
-_ENOUGH = 0.9
 _NANOSECONDS = 1e9
 
 
@@ -31,47 +31,45 @@ class Compute:
     rate: float | None = None
     """Operations per second of the whole step."""
     dtype: str | None = None
-    """The number format in which most operations were done."""
+    """The dtype in which most operations were done, as bf16."""
     peak: float | None = None
-    """What the GPU can do per second in that format."""
+    """The GPU's operations per second in that dtype, at most."""
     utilisation: float | None = None
     """Model FLOP utilisation: the share of the step that the operations would take
-    at the peak of the format they were done in."""
+    at the peak of the dtype they were done in."""
     unknown: str = ""
     """Why there is no figure, if there is none."""
 
 
 def compute(trace: Trace, steady: SteadySteps) -> Compute:
-    """Return how fast the steady part of a trace computed."""
+    """Return how fast the steady steps of a trace computed."""
     timed = steady.kernels.filter(pl.col("kind").is_in(_COUNTED_KINDS))
     if not timed.height:
-        return Compute(unknown="no matrix products on the GPU")
+        return Compute(unknown="no matmuls on the GPU")
     if not trace.facts.shapes:
         return Compute(unknown="shapes were not recorded")
-    counted = _with_formats(trace, timed)
+    counted = _with_dtypes(trace, timed)
     # An attention op is counted above the op that launches its kernels.
     covered = _covered_time(trace, timed, counted)
     total = int(timed["dur"].sum())
-    if covered < _ENOUGH * total:
+    if covered < COUNTED_SHARE * total:
         return Compute(
-            unknown=f"only {100 * covered / total:.0f}% of the time in matrix products"
-            " can be counted; the rest lacks shapes or arguments"
+            unknown=f"only {100 * covered / total:.0f}% of the time in matmuls can be"
+            " counted; the rest lacks shapes or arguments"
         )
     return _rate(trace, steady, counted)
 
 
-def _with_formats(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
-    """Return the counted ops of these kernels' steps, with the format they ran in."""
+def _with_dtypes(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
+    """Return the counted ops of these kernels' steps, with the dtype they ran in."""
     steps = timed.select("step").unique()
     flops = op_flops(trace).filter(pl.col("flops") > 0)
     flops = flops.join(trace.ops.select("step", op="id"), on="op", how="left").join(
         steps, on="step", how="semi", nulls_equal=True
     )
-    # The type says float where the kernel says that it computes in TF32.
-    formats = timed.group_by("op").agg(
-        kernel_dtype=pl.col("dtype").cast(pl.String).first()
-    )
-    return flops.join(formats, on="op", how="left").with_columns(
+    # The op is in float32 also where its kernel computes in TF32.
+    dtypes = timed.group_by("op").agg(kernel_dtype=text("dtype").first())
+    return flops.join(dtypes, on="op", how="left").with_columns(
         dtype=pl.when((pl.col("type") == FLOAT32) & (pl.col("kernel_dtype") == "tf32"))
         .then(pl.lit("tf32"))
         .otherwise(pl.col("type").replace_strict(SHORT, default=None))
@@ -105,8 +103,7 @@ def _rate(trace: Trace, steady: SteadySteps, counted: pl.DataFrame) -> Compute:
     if not flops or not seconds:
         return Compute(unknown="the trace has no time in it")
     dtype = by_dtype["dtype"][0]
-    used = trace.devices.filter("used")
-    peak = peak_of(used["name"][0] or "", used["sms"][0]) if used.height else None
+    peak = used_gpu(trace).peak
     rates = peak.flops if peak else {}
     found = Compute(
         flops=flops / steady.count,

@@ -1,0 +1,34 @@
+"""What the rules on attention share: names of kernels, evidence on a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.lint import Evidence, Fix
+from traceq.model.dtypes import dtype_name
+from traceq.words import shape
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.ownership import Row
+
+KERNELS = {"efficient": "mem-efficient", "math": "unfused (math)"}
+"""What the kernels of a backend are called."""
+INPUTS = ("query", "key", "value")
+
+
+def fixes(rows: list[Row]) -> list[Fix]:
+    """Return what FlashAttention saves of each row's kernels: their ``share``."""
+    return [Fix(kernels=row["kernels"], kernel_share=row["share"]) for row in rows]
+
+
+def dtypes(call: Row) -> list[str]:
+    """Return the dtypes of query, key and value, each once."""
+    return list(dict.fromkeys(dtype_name(call[f"{part}_type"]) for part in INPUTS))
+
+
+def attention_lines(call: Row) -> list[Evidence]:
+    """Return shapes and dtypes of a call; without shapes, the dtype of its kernels."""
+    if not call["query"]:
+        return [Evidence("dtype", call["dtype"])] if call["dtype"] else []
+    shapes = ", ".join(f"{part} {shape(call[part])}" for part in INPUTS)
+    return [Evidence("shapes", shapes), Evidence("dtype", ", ".join(dtypes(call)))]

@@ -1,0 +1,21 @@
+"""What the rules on matmuls share: evidence on their shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.lint import Evidence
+from traceq.words import listed, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from traceq.analysis.base.ownership import Row
+
+
+def shape_lines(calls: Iterable[Row]) -> list[Evidence]:
+    """Return the shapes of matmuls, ``left`` and ``right``, as far as known."""
+    pairs = [
+        f"{shape(one['left'])} × {shape(one['right'])}" for one in calls if one["left"]
+    ]
+    return [Evidence("shapes", listed(pairs))] if pairs else []
