@@ -87,9 +87,9 @@ class AttentionFallback(Rule):
 
     Finds ``scaled_dot_product_attention`` on mem-efficient or unfused kernels and names
     what FlashAttention does not take: the dtype, the head dim, the strides, heads or
-    batch sizes that differ, ``is_causal`` with more keys than queries, too few dims.
-    Calls where only a mask is in the way are left to ATT001. Without shapes only
-    float32 is seen, from the kernels' names.
+    batch sizes that differ, ``is_causal`` with unequal numbers of queries and keys, too
+    few dims. Calls where only a mask is in the way are left to ATT001. Without shapes
+    only float32 is seen, from the kernels' names.
 
     ## Why is this bad?
 

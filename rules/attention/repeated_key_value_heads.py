@@ -37,10 +37,10 @@ class RepeatedKeyValueHeads(Rule):
 
     ## What it does
 
-    Finds copies of a tensor that was expanded next to its heads, as made by
-    ``repeat_interleave(n, dim=1)`` and ``x[:, :, None].expand(…).reshape(…)``, and that
-    have the shape of the keys of the next ``scaled_dot_product_attention``. Only where
-    that runs on FlashAttention or cuDNN kernels, which support grouped heads.
+    Finds copies of a tensor that was expanded next to its heads, as
+    ``repeat_interleave(n, dim=1)`` and ``x[:, :, None].expand(…).reshape(…)`` make
+    them, with the shape of the keys of the next ``scaled_dot_product_attention``. Only
+    where that runs on FlashAttention or cuDNN kernels, which support grouped heads.
 
     ## Why is this bad?
 

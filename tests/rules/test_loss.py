@@ -50,3 +50,29 @@ def test_a_cast_by_the_program_is_found_where_it_is() -> None:
 
     assert (finding.place.file, finding.place.line) == ("model.py", 37)
     assert finding.advice.startswith("drop the cast in head")
+
+
+def test_of_a_softmax_in_float32_half_goes() -> None:
+    logits = [1024, 32000]
+    (finding,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                    ]
+        host   [train.py(65): step                                              ]
+        host    [aten::cross_entropy_loss                                      ]
+        host     [aten::log_softmax                                           ]
+        host      [aten::to                 ] [aten::_log_softmax            ]
+        host       [aten::copy_            ]  [cudaLaunchKernel>2           ]
+        host        [cudaLaunchKernel>1]
+        gpu 7                [bfloat16tofloat32_copy_kernel_cuda<1][softmax<2]
+        """,
+        "LOS001",
+        args={
+            "aten::copy_": inputs([logits, logits, []], [FLOAT, HALF, "Scalar"]),
+            "aten::_log_softmax": inputs([logits, [], []], [FLOAT, "Scalar", "Scalar"]),
+            "aten::cross_entropy_loss": inputs([logits, [1024]], [HALF, "long int"]),
+        },
+    )
+
+    casts, softmax = finding.fixes
+    assert (casts.kernel_share, softmax.kernel_share) == (1.0, 0.5)
+    assert len(casts.kernels) == len(softmax.kernels) == 1

@@ -113,3 +113,36 @@ def test_a_cast_of_another_shape_is_not_that_of_the_norm() -> None:
     }
 
     assert not drawn_findings(drawing, "NRM003", args=args)
+
+
+def test_the_casts_go_whole_and_the_norm_in_part() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                      ]
+    host   [aten::layer_norm        ][aten::linear                            ]
+    host   [aten::native_layer_norm ][aten::_to_copy                         ]
+    host   [cudaLaunchKernel>1]      [aten::copy_                          ]
+    host                              [cudaLaunchKernel>2]
+    gpu 7              [layer_norm<1 ]          [copy<2  ]
+    """
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
+    }
+
+    (one,) = drawn_findings(drawing, "NRM003", args=args)
+
+    norm, cast = 15_000, 10_000
+    assert [(len(fix.kernels), fix.kernel_share) for fix in one.fixes] == [
+        (1, 1.0),
+        (1, pytest.approx(1 / 3)),
+    ]
+    assert one.kernel_ns == pytest.approx(cast + norm / 3, abs=1)
+
+
+def test_of_a_handwritten_norm_half_of_the_host_time_between_its_ends_goes() -> None:
+    names = ("pow", "mean", "rsqrt", "mul")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+
+    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+
+    assert one.host_ns == 0.5 * 1000 * 20 * len(names)
