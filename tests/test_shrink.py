@@ -274,7 +274,8 @@ def test_findings_are_the_same_with_short_paths(tmp_path: Path) -> None:
     made = shrunk(written(tmp_path, steps(2)))
 
     (sync,) = [one for one in made.seen.findings if one.code == "SYN001"]
-    assert (sync.file, sync.line, sync.function) == ("train.py", 3, "main")
+    where = sync.place
+    assert (where.file, where.line, where.function) == ("train.py", 3, "main")
 
 
 @pytest.mark.parametrize(
@@ -385,7 +386,7 @@ def test_a_rule_that_fails_keeps_everything_as_it_is(tmp_path: Path) -> None:
     rules["SYN001"] = type(rule.__name__, (rule,), {"check": broken})
     given = Given(written(tmp_path, steps(2)))
 
-    with pytest.raises(UsageError, match="SYN001 failed"):
+    with pytest.raises(UsageError, match="SYN001 crashed"):
         shrink(given, rules, FEW, limit=LARGE)
 
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
-from traceq.check.numbers import EXACT, WOBBLY, Layer, Numbers
+from traceq.check.numbers import EXACT, NOISY, Layer, Numbers
 from traceq.errors import ConfigError
 from traceq.lint.config import read_config
 
@@ -55,7 +55,7 @@ def read_budgets(file: Path) -> Budgets:
     found = read_config(file).budgets
     layers = found.get(_LAYERS, {})
     limits = {key: entry for key, entry in found.items() if key != _LAYERS}
-    _refuse_unknown(limits, (*EXACT, *WOBBLY, _LAYERS), f"{file}: budgets")
+    _refuse_unknown(limits, (*EXACT, *NOISY, _LAYERS), f"{file}: budgets")
     if not isinstance(layers, dict):
         msg = f"{file}: budgets.layers must be a table"
         raise ConfigError(msg)
@@ -69,7 +69,7 @@ def budgets_for(numbers: Numbers, before: Budgets | None = None) -> Budgets:
     """Return budgets that hold these numbers, as many and as strict as before."""
     if before is None:
         limits = {
-            name: Limit(value, _TOLERANCE if name in WOBBLY else 0.0)
+            name: Limit(value, _TOLERANCE if name in NOISY else 0.0)
             for name, value in numbers.values.items()
         }
         return Budgets(limits, numbers.layers)
@@ -116,7 +116,7 @@ def breaches(
     for name, budget in budgets.layers.items():
         layer = numbers.layers.get(name)
         if layer is None:
-            yield Breach(name, f"{name} is no layer of it any more", worse=True)
+            yield Breach(name, f"{name} is not a layer of it any more", worse=True)
             continue
         if layer.kernels != budget.kernels:
             text = f"{name}: {layer.kernels:,g} kernels, the budget is"

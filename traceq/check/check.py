@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from traceq.check.budgets import (
@@ -15,22 +15,22 @@ from traceq.check.budgets import (
 )
 from traceq.check.expected import Expected, expected, read_expected, write_expected
 from traceq.check.fixture import BUDGETS, FINDINGS, ORIGIN, Fixture, read_fixture
-from traceq.check.numbers import WOBBLY, Numbers, numbers
+from traceq.check.numbers import NOISY, Numbers, numbers
 from traceq.errors import TraceqError, UsageError
 from traceq.lint.engine import lint
+from traceq.lint.same import extent, growth, matched
+from traceq.units import amount, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from traceq.finding import Finding
+    from traceq.finding import Evidence
     from traceq.lint.config import Config
     from traceq.lint.engine import Outcome
     from traceq.lint.pack import Rules
+    from traceq.lint.same import Extent
     from traceq.recording import Recording
-
-# A count may differ a little where the program's data decide.
-_GROWN = 1.1
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Difference:
     """One thing that is not as expected."""
 
     kind: str
-    """new, gone, changed, budget, missing or failed."""
+    """new, gone, changed, budget, missing or error."""
     text: str
     finding: Expected | None = None
     """The finding that it is about."""
-    red: bool = True
-    """It fails the check; otherwise it is good to know."""
+    fails: bool = True
+    """It fails the check; otherwise it is only reported."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What the check has to say of one fixture."""
+    """What the check reports of one fixture."""
 
     folder: Path
     differences: tuple[Difference, ...]
@@ -57,12 +57,12 @@ class Result:
     budgets: int = 0
     """How many there are."""
     written: tuple[str, ...] = ()
-    """Files that were written anew."""
+    """Files that were written again."""
 
     @property
-    def red(self) -> bool:
+    def fails(self) -> bool:
         """Whether it fails the check."""
-        return not self.written and any(one.red for one in self.differences)
+        return not self.written and any(one.fails for one in self.differences)
 
 
 def check(
@@ -78,16 +78,13 @@ def check(
         outcome, recording = _linted(fixture.recording(cache=cache), rules, config)
         counted = numbers(recording)
     except TraceqError as error:
-        return Result(folder, (Difference("failed", str(error)),))
+        return Result(folder, (Difference("error", str(error)),))
     unfit = (*_origin(fixture), *_crashes(outcome))
     found = expected(outcome.findings)
     try:
-        known = _known(folder)
-        budget = _budget(folder)
+        known, budget = _read(folder, update=update)
     except TraceqError as error:
-        if not update:
-            return Result(folder, (*unfit, Difference("failed", str(error))))
-        known = budget = None
+        return Result(folder, (*unfit, Difference("error", str(error))))
     if update and not unfit:
         written = _update(folder, found, counted, budget)
         # Without an expectation, all that is found is new.
@@ -99,12 +96,12 @@ def check(
 
 
 def check_against(folder: Path, new: Recording, rules: Rules, config: Config) -> Result:
-    """Compare a new run with a fixture: what is worse fails, what is better is said."""
+    """Compare a new run with a fixture: only what is worse fails the check."""
     try:
         fixture = read_fixture(folder)
         known, budget = _known(folder), _budget(folder)
     except TraceqError as error:
-        return Result(folder, (Difference("failed", str(error)),))
+        return Result(folder, (Difference("error", str(error)),))
     if known is None or budget is None:
         return Result(
             folder, (*_expectation(known, ()), *_budgets(budget, Numbers({})))
@@ -115,9 +112,9 @@ def check_against(folder: Path, new: Recording, rules: Rules, config: Config) ->
         folder,
         (
             *_crashes(outcome),
-            *_changes(known, outcome.findings, config),
+            *_changes(known, outcome, config),
             *(
-                Difference("budget", one.text, red=one.worse)
+                Difference("budget", one.text, fails=one.worse)
                 for one in breaches(budget, numbers(recording), ignored)
             ),
             *notes,
@@ -135,6 +132,24 @@ def _linted(
     return lint([recording], rules, everything).outcomes[0], recording
 
 
+def _read(
+    folder: Path, *, update: bool
+) -> tuple[tuple[Expected, ...] | None, Budgets | None]:
+    """Return what is expected; None for what is missing, or is replaced anyway."""
+    try:
+        known = _known(folder)
+    except TraceqError:
+        if not update:
+            raise
+        known = None
+    try:
+        return known, _budget(folder)
+    except TraceqError:
+        if not update:
+            raise
+        return known, None
+
+
 def _known(folder: Path) -> tuple[Expected, ...] | None:
     file = folder / FINDINGS
     return read_expected(file) if file.is_file() else None
@@ -148,15 +163,15 @@ def _budget(folder: Path) -> Budgets | None:
 
 def _origin(fixture: Fixture) -> Iterator[Difference]:
     if not fixture.origin:
-        yield Difference("missing", f"{ORIGIN}: say how the fixture was made")
+        yield Difference("missing", f"{ORIGIN}: write how the fixture was made")
     elif not str(fixture.origin.get("program", "")).strip():
-        text = f"{ORIGIN} does not say what the program is: program = ..."
+        text = f"{ORIGIN} does not name the program: program = ..."
         yield Difference("missing", text)
 
 
 def _crashes(outcome: Outcome) -> Iterator[Difference]:
     for rule in outcome.crashed:
-        yield Difference("failed", f"{rule.code} {rule.name}: {rule.error}")
+        yield Difference("error", f"{rule.code} {rule.name}: {rule.error}")
 
 
 def _expectation(
@@ -164,7 +179,7 @@ def _expectation(
 ) -> Iterator[Difference]:
     """Yield how what is found differs from what is expected."""
     if known is None:
-        text = f"{FINDINGS}: write it with --update, and read it before you commit it"
+        text = f"{FINDINGS}: write it with --update, and read it before you commit"
         yield Difference("missing", text)
         return
     there, wanted = Counter(found), Counter(known)
@@ -182,12 +197,33 @@ def _expectation(
 
 
 def _changed(old: Expected, new: Expected) -> str:
-    names = ("message", "count", "file", "line", "function", "module", "subject")
-    return "; ".join(
-        f"{name} was {getattr(old, name)}, is {getattr(new, name)}"
-        for name in names
-        if getattr(old, name) != getattr(new, name)
-    )
+    """Return which fields of a finding differ, and how."""
+    before, after = _fields(old), _fields(new)
+    parts = [
+        f"{name} was {before[name]}, is {after[name]}"
+        for name in before
+        if before[name] != after[name]
+    ]
+    there, wanted = Counter(new.evidence), Counter(old.evidence)
+    parts += [f"no more {_line(one)}" for one in wanted - there]
+    parts += [f"now {_line(one)}" for one in there - wanted]
+    return "; ".join(parts) or "its evidence is in another order"
+
+
+def _fields(one: Expected) -> dict[str, object]:
+    return {
+        **asdict(one.place),
+        "subject": one.subject,
+        "count": one.count,
+        "memory": size(one.cost_bytes),
+    }
+
+
+def _line(entry: Evidence) -> str:
+    """Return a line of evidence as a few words."""
+    number = "" if entry.value is None else amount(entry.value, entry.unit)
+    often = "" if entry.count is None else f"×{entry.count:.3g}"
+    return " ".join(filter(None, (entry.label, entry.name, number, often)))
 
 
 def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:
@@ -195,7 +231,7 @@ def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:
         text = f"budgets in {BUDGETS}: write them with --update, and read them"
         yield Difference("missing", text)
         return
-    # A trace does not change: to take less is as wrong as to take more.
+    # A trace does not change: less than the budget is as wrong as more.
     for one in breaches(budgets, counted):
         yield Difference("budget", one.text)
 
@@ -225,44 +261,43 @@ def _update(
 
 
 def _changes(
-    known: Iterable[Expected], findings: Sequence[Finding], config: Config
+    known: Iterable[Expected], outcome: Outcome, config: Config
 ) -> Iterator[Difference]:
     """Yield what a new run has more or less of, line numbers aside."""
-    before: dict[str, list[Expected]] = defaultdict(list)
-    for one in known:
-        before[one.fingerprint].append(one)
-    after: dict[str, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        after[finding.fingerprint].append(finding)
-    for mark, mine in after.items():
-        serious = max(one.severity.rank for one in mine) >= config.fail_on.rank
-        first, *_ = expected(mine)
-        old = sum(one.count for one in before[mark]) if mark in before else 0
-        count = sum(one.count for one in mine)
-        if mark not in before:
-            yield Difference("new", first.message, first, red=serious)
-        elif count > old * _GROWN:
-            text = f"{old:,} times a step became {count:,}"
-            yield Difference("changed", text, first, red=serious)
-        elif count < old / _GROWN:
-            text = f"{old:,} times a step became {count:,}"
-            yield Difference("changed", text, first, red=False)
-    for mark, theirs in before.items():
-        if mark not in after:
-            yield Difference("gone", theirs[0].message, theirs[0], red=False)
+    for old, new in matched(known, outcome.findings):
+        if not new:
+            yield Difference("gone", old[0].message, old[0], fails=False)
+            continue
+        serious = max(one.severity.rank for one in new) >= config.fail_on.rank
+        first, *_ = expected(new)
+        if not old:
+            yield Difference("new", first.message, first, fails=serious)
+            continue
+        before, after = extent(old), extent(new)
+        change = growth(before, after, outcome.step_ns)
+        if change != "same":
+            text = _became(before, after)
+            worse = change == "grown"
+            yield Difference("changed", text, first, fails=worse and serious)
+
+
+def _became(before: Extent, after: Extent) -> str:
+    if before.cost_bytes != after.cost_bytes:
+        return f"{size(before.cost_bytes)} became {size(after.cost_bytes)}"
+    return f"{before.count:,} times a step became {after.count:,}"
 
 
 def _incomparable(
     fixture: Fixture, new: Recording
 ) -> tuple[list[Difference], tuple[str, ...]]:
-    """Say which budgets a new run cannot be held to."""
+    """Return which budgets a new run cannot be held to, and why."""
     if new.trace is None:
-        return [], WOBBLY
+        return [], NOISY
     gpu, device = fixture.origin.get("gpu"), new.trace.devices.filter("used")["name"]
     if gpu and len(device) and gpu != device[0]:
-        text = f"times are not compared: {device[0]} against {gpu}"
-        return [Difference("budget", text, red=False)], WOBBLY
+        text = f"times are not compared: {device[0]}, not {gpu}"
+        return [Difference("budget", text, fails=False)], NOISY
     if (fixture.step_ns is None) != (new.step_ns is None):
         text = "step-ms is not compared: one was measured without the profiler"
-        return [Difference("budget", text, red=False)], ("step-ms",)
+        return [Difference("budget", text, fails=False)], ("step-ms",)
     return [], ()

@@ -1,15 +1,14 @@
-"""What is expected to be found, less what differs from run to run."""
+"""What is expected to be found in a fixture, as data; without what is measured."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from traceq.errors import InputError
-from traceq.finding import Place
+from traceq.finding import Evidence, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
     from traceq.finding import Finding
 
-VERSION = 1
+VERSION = 2
 _LARGEST = 16 << 20
-# What is measured, and what follows from it, says nothing on whether it was found.
-_MEASURED = re.compile(r"(?:<|about )?\d[\d,.]*\s?(?:ns|µs|ms|s|%)(?![A-Za-z])")
+# Times, and shares of times, differ with the machine and with the replay.
+_MEASURED = ("ns", "share")
 
 
 @dataclass(frozen=True)
@@ -30,24 +29,25 @@ class Expected:
     code: str
     name: str
     fingerprint: str
-    file: str | None
-    line: int | None
-    function: str | None
-    module: str | None
+    place: Place
     subject: str
     count: int
-    message: str
-    """Without times and shares."""
+    cost_bytes: int
+    evidence: tuple[Evidence, ...]
+    """Without times, shares and notes."""
+    message: str = field(compare=False)
+    """For people: it is not compared."""
 
     @property
-    def place(self) -> Place:
-        """Where it is in the user's program."""
-        return Place(self.file, self.line, self.function, self.module)
+    def saves_ns(self) -> None:
+        """Nothing: what a fix saves is measured."""
+        return
 
     @property
-    def order(self) -> tuple[str, str, int, str, str, str]:
+    def order(self) -> tuple[object, ...]:
         """Return a key by which findings are always in the same order."""
-        file, line, module = self.file or "", self.line or 0, self.module or ""
+        place = self.place
+        file, line, module = place.file or "", place.line or 0, place.module or ""
         return (self.code, file, line, module, self.subject, self.message)
 
 
@@ -58,48 +58,69 @@ def expected(findings: Iterable[Finding]) -> tuple[Expected, ...]:
             code=one.code,
             name=one.name,
             fingerprint=one.fingerprint,
-            file=one.place.file,
-            line=one.place.line,
-            function=one.place.function,
-            module=one.place.module,
+            place=one.place,
             subject=one.subject,
             count=one.count,
-            message=unmeasured(one.message),
+            cost_bytes=one.cost_bytes,
+            evidence=tuple(map(unmeasured, one.evidence)),
+            message=one.message,
         )
         for one in findings
     ]
     return tuple(sorted(found, key=lambda one: one.order))
 
 
-def unmeasured(message: str) -> str:
-    """Return a sentence without times and shares.
+def unmeasured(entry: Evidence) -> Evidence:
+    """Return a line of evidence without times and shares, nor notes on them.
 
-    >>> unmeasured("the GPU waits 1.3 ms, 12% of the time, for 154 kernels")
-    'the GPU waits …, … of the time, for 154 kernels'
+    >>> unmeasured(Evidence("waits", "item()", 1500, "ns", 2, "each"))
+    Evidence(label='waits', name='item()', value=None, unit='', count=2, note='')
     """
-    return _MEASURED.sub("…", message)
+    if entry.unit in _MEASURED:
+        return Evidence(entry.label, entry.name, count=entry.count)
+    return Evidence(entry.label, entry.name, entry.value, entry.unit, entry.count)
 
 
 def write_expected(findings: Iterable[Expected]) -> bytes:
     """Return the content of a findings.json."""
-    content = {"version": VERSION, "findings": [asdict(one) for one in findings]}
+    entries = [
+        asdict(one) | {"evidence": [_written(entry) for entry in one.evidence]}
+        for one in findings
+    ]
+    content = {"version": VERSION, "findings": entries}
     return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _written(entry: Evidence) -> dict[str, Any]:
+    """Return what a line of evidence has."""
+    return {
+        key: value for key, value in asdict(entry).items() if value not in ("", None)
+    }
 
 
 def read_expected(file: Path) -> tuple[Expected, ...]:
     """Return what a findings.json expects."""
     try:
         content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
-        version, entries = content["version"], content["findings"]
-        names = [item.name for item in fields(Expected)]
-        found = [Expected(**{name: entry[name] for name in names}) for entry in entries]
+        version = content["version"]
+        entries = content["findings"] if version == VERSION else ()
+        found = [_read(entry) for entry in entries]
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror or error}"
         raise InputError(msg) from None
     except (ValueError, LookupError, TypeError):
-        msg = f"{file} is no list of expected findings: write it with check --update"
+        msg = f"{file} is not a list of findings: write it with traceq check --update"
         raise InputError(msg) from None
     if version != VERSION:
-        msg = f"{file} is of version {version}, not {VERSION}: update traceq"
+        msg = (
+            f"{file} is of version {version}, not {VERSION}: write it again with"
+            " traceq check --update, and read what changed"
+        )
         raise InputError(msg)
     return tuple(sorted(found, key=lambda one: one.order))
+
+
+def _read(entry: Any) -> Expected:  # noqa: ANN401 - JSON
+    evidence = tuple(Evidence(**line) for line in entry["evidence"])
+    known = {"place": Place(**entry["place"]), "evidence": evidence}
+    return Expected(**(entry | known))

@@ -1,4 +1,4 @@
-"""What budgets are about: numbers of a step that can be held against a limit."""
+"""The numbers of a step that budgets limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXACT = ("launches", "syncs", "copies", "captures", "recompiles", "peak-bytes")
 """Numbers that are the same whenever the same program runs."""
-WOBBLY = ("step-ms", "gpu-ms")
+NOISY = ("step-ms", "gpu-ms")
 """Numbers that differ a little from run to run."""
 _MILLISECOND = 1e6
 
@@ -41,7 +41,7 @@ class Numbers:
     """The numbers of one recording; per step but for the peak."""
 
     values: Mapping[str, float]
-    """By the names of EXACT and WOBBLY; what was not recorded is not here."""
+    """By the names of EXACT and NOISY; what was not recorded is not here."""
     layers: Mapping[str, Layer] = field(default_factory=dict)
     """By path, as LM/Block/Linear; empty where stacks were not recorded."""
 

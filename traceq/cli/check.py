@@ -22,7 +22,7 @@ from traceq.report.check import json as check_json
 from traceq.report.check import markdown as check_markdown
 from traceq.report.check import text as check_text
 
-_RED = 1
+_NOT_AS_EXPECTED = 1
 _FIXTURES = Path("fixtures")
 
 
@@ -96,8 +96,8 @@ def command(  # noqa: PLR0913 - one parameter an option
             check(folder, rules, wanted, update=update, cache=cache) for folder in found
         ]
     output.write(_rendered(results, form))
-    if any(result.red for result in results):
-        sys.exit(_RED)
+    if any(result.fails for result in results):
+        sys.exit(_NOT_AS_EXPECTED)
 
 
 def _rendered(results: list[Result], form: Format) -> str:

@@ -17,6 +17,7 @@ from traceq.errors import TraceqError, UsageError
 from traceq.lint.baseline import (
     baseline_of,
     read_baseline,
+    refuse_other_files,
     without_known,
     write_baseline,
 )
@@ -127,10 +128,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     if file is not None:
         refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
-    known = read_baseline(baseline) if baseline else {}
-    if new_baseline and new_baseline.exists():
-        # Only an older baseline is written over.
-        read_baseline(new_baseline)
+    known = read_baseline(baseline) if baseline else []
+    if new_baseline:
+        refuse_other_files(new_baseline)
     wanted = read_config(config) if config else find_config(Path.cwd())
     wanted = _overridden(wanted, select, ignore, packs, fail_on)
     rules = load_rules(wanted.packs)

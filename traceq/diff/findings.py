@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
+from traceq.lint.same import Extent, growth, matched
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Iterator, Sequence
 
     from traceq.finding import Finding
     from traceq.lint.engine import Outcome
+    from traceq.lint.same import Growth
 
 State = Literal["new", "worse", "better", "gone", "same"]
 STATES: tuple[State, ...] = ("new", "worse", "better", "gone")
-
-# Costs of one finding in two runs of one program differ by less.
-_GROWN = 0.1
-_OF_STEP = 0.02
 
 
 @dataclass(frozen=True)
@@ -45,37 +45,27 @@ class FindingChanges:
     """New ones first, then those that are worse, better and gone."""
     same: int
     """How many are as they were."""
-    blind: tuple[str, ...]
-    """Codes of rules that could look on one side only, and found something there."""
-    failed: tuple[str, ...] = ()
-    """Codes of rules that failed, so that nobody knows what they would have found."""
+    one_sided: tuple[str, ...]
+    """Codes of rules that ran on one side only, and found something there."""
+    crashed: tuple[str, ...] = ()
+    """Codes of rules that crashed, so that what they would have found is not known."""
 
 
 def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
-    """Return what became of the findings, those of rules that looked on both sides."""
-    unseen = {rule.code for one in (before, after) for rule in one.skipped}
-    failed = {rule.code for one in (before, after) for rule in one.crashed}
-    unseen |= failed
-    old = [one for one in before.findings if one.code not in unseen]
-    new = [one for one in after.findings if one.code not in unseen]
-    found: list[FindingChange] = []
-    keys: list[Callable[[Finding], Hashable]] = [
-        lambda one: (one.fingerprint, one.message),
-        lambda one: one.fingerprint,
+    """Return what became of the findings of those rules that ran on both sides."""
+    crashed = {rule.code for one in (before, after) for rule in one.crashed}
+    skipped = {rule.code for one in (before, after) for rule in one.skipped}
+    unseen = crashed | skipped
+    groups = matched(
+        [one for one in before.findings if one.code not in unseen],
+        [one for one in after.findings if one.code not in unseen],
+        by_place=_has_stacks(before) == _has_stacks(after),
+    )
+    found = [
+        FindingChange(_state(pair, before, after), *pair)
+        for old, new in groups
+        for pair in _pairs(old, new)
     ]
-    if _stacks(before) != _stacks(after):
-        # Without stacks nothing has a place, so the subject has to do.
-        keys.append(lambda one: (one.code, one.subject))
-    for key in keys:
-        for finding in list(old):
-            match = next((one for one in new if key(one) == key(finding)), None)
-            if match is not None:
-                old.remove(finding)
-                new.remove(match)
-                state = _state(finding, match, before, after)
-                found.append(FindingChange(state, finding, match))
-    found += [FindingChange("new", None, one) for one in new]
-    found += [FindingChange("gone", one, None) for one in old]
     changed = [one for one in found if one.state != "same"]
     return FindingChanges(
         tuple(sorted(changed, key=_order)),
@@ -83,27 +73,48 @@ def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
         tuple(
             sorted(unseen & {one.code for one in (*before.findings, *after.findings)})
         ),
-        tuple(sorted(failed)),
+        tuple(sorted(crashed)),
     )
 
 
-def _stacks(outcome: Outcome) -> bool:
+def _has_stacks(outcome: Outcome) -> bool:
     return bool(outcome.facts and outcome.facts.stacks)
 
 
-def _state(old: Finding, new: Finding, before: Outcome, after: Outcome) -> State:
-    if old.cost_bytes or new.cost_bytes:
-        cost = (old.cost_bytes, new.cost_bytes)
-        least = 0.0
-    else:
-        bounds = [one.bound for one in (before, after) if one.bound]
-        unclear = any(bound.by == "unclear" for bound in bounds)
-        cost = (old.gpu_ns, new.gpu_ns) if unclear else (old.saves_ns, new.saves_ns)
-        least = _OF_STEP * max((bound.step_ns for bound in bounds), default=0)
-    grown = cost[1] - cost[0]
-    if abs(grown) <= max(_GROWN * max(cost), least):
-        return "same"
-    return "worse" if grown > 0 else "better"
+def _pairs(
+    old: Sequence[Finding], new: Sequence[Finding]
+) -> Iterator[tuple[Finding | None, Finding | None]]:
+    """Pair what is the same finding: at the same line first, then in order."""
+    before, after = list(old), list(new)
+    for one in old:
+        match = next((other for other in after if other.place == one.place), None)
+        if match is not None:
+            before.remove(one)
+            after.remove(match)
+            yield one, match
+    yield from zip_longest(before, after)
+
+
+def _state(
+    pair: tuple[Finding | None, Finding | None], before: Outcome, after: Outcome
+) -> State:
+    old, new = pair
+    if old is None or new is None:
+        return "gone" if new is None else "new"
+    bounds = [one.bound for one in (before, after) if one.bound]
+    unclear = any(bound.by == "unclear" for bound in bounds)
+    step_ns = max((bound.step_ns for bound in bounds), default=0)
+    change = growth(
+        _extent(old, unclear=unclear), _extent(new, unclear=unclear), step_ns
+    )
+    states: dict[Growth, State] = {"grown": "worse", "shrunk": "better"}
+    return states.get(change, "same")
+
+
+def _extent(finding: Finding, *, unclear: bool) -> Extent:
+    # What a fix saves depends on what bounds the step; what it is about does not.
+    time = finding.gpu_ns if unclear else finding.saves_ns
+    return Extent(finding.count, finding.cost_bytes, time)
 
 
 def _order(change: FindingChange) -> tuple[object, ...]:

@@ -92,10 +92,10 @@ def broken(diff: Diff | MemoryChange, limits: tuple[Limit, ...]) -> tuple[Broken
     found = []
     for limit in limits:
         if limit.name == NEW_FINDINGS:
-            if diff.findings.failed:
+            if diff.findings.crashed:
                 msg = (
                     f"--fail-on {NEW_FINDINGS} cannot be checked:"
-                    f" {', '.join(diff.findings.failed)} failed"
+                    f" {', '.join(diff.findings.crashed)} crashed"
                 )
                 raise UsageError(msg)
             new = [

@@ -1,4 +1,4 @@
-"""Findings that were there before: silent, unless they have grown."""
+"""A baseline: findings that were there before are hidden, unless they have grown."""
 
 from __future__ import annotations
 
@@ -9,112 +9,111 @@ import orjson
 
 from traceq.errors import InputError
 from traceq.finding import Evidence
-from traceq.units import size, time
+from traceq.lint.same import extent, growth, matched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from traceq.finding import Finding
     from traceq.lint.engine import Outcome, Report
 
-VERSION = 1
+VERSION = 2
+_NO_BASELINE = "{file} is not a baseline: write one with --write-baseline"
 _LARGEST = 64 << 20
-# What has grown by more than this is news.
-_GROWN = 1.1
 
 
 @dataclass(frozen=True)
 class Known:
-    """What all findings of one fingerprint came to, in one recording."""
+    """All findings of one fingerprint in one recording, as a baseline lists them."""
 
     code: str
     name: str
+    fingerprint: str
     where: str
-    """File, function or module, for people who read the baseline."""
-    message: str
+    """File and function, or module, for people who read the baseline."""
+    subject: str
     count: int
     saves_ns: int
     cost_bytes: int
+    message: str
+    """For people too: it is not compared."""
 
-    def has_grown(self, now: Known) -> bool:
-        """Return whether it is a tenth more than it was."""
-        # What is not measured in time, or not in bytes, has no cost of that kind.
-        return any(
-            new > old * _GROWN
-            for old, new in (
-                (self.count, now.count),
-                (self.saves_ns or now.saves_ns, now.saves_ns),
-                (self.cost_bytes or now.cost_bytes, now.cost_bytes),
-            )
+
+def read_baseline(file: Path) -> list[Known]:
+    """Return what a baseline lists."""
+    version, entries = _content(file)
+    if version != VERSION:
+        msg = (
+            f"{file} is a baseline of version {version}, not {VERSION}: write it again"
+            " with --write-baseline"
         )
-
-    def sentence(self) -> str:
-        """Return what it was, to stand beside what it is."""
-        parts = [f"{self.count:,} times a step" if self.count > 1 else ""]
-        parts += [f"{time(self.saves_ns)}/step" if self.saves_ns else ""]
-        parts += [size(self.cost_bytes) if self.cost_bytes else ""]
-        return ", ".join(filter(None, parts)) or "known"
+        raise InputError(msg)
+    try:
+        return [Known(**entry) for entry in entries]
+    except TypeError:
+        raise InputError(_NO_BASELINE.format(file=file)) from None
 
 
-def read_baseline(file: Path) -> dict[str, Known]:
-    """Return what a baseline knows, by fingerprint."""
+def refuse_other_files(file: Path) -> None:
+    """Raise if a file is there that is not a baseline, of whatever version."""
+    if file.exists():
+        _content(file)
+
+
+def _content(file: Path) -> tuple[int, list[Any]]:
+    """Return a baseline's version and entries."""
     try:
         content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
-        version, entries = content["version"], content["known"]
-        known = {mark: Known(**entry) for mark, entry in entries.items()}
+        version: int = content["version"]
+        # Version 1 had a table.
+        return version, list(content["known" if version == 1 else "findings"])
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror or error}"
-        raise InputError(msg) from None
-    except (ValueError, LookupError, TypeError, AttributeError):
-        msg = f"{file} is no baseline: write one with --write-baseline"
-        raise InputError(msg) from None
-    if version != VERSION:
-        msg = f"{file} is of version {version}, not {VERSION}: write it anew"
-        raise InputError(msg)
-    return known
+    except (ValueError, LookupError, TypeError):
+        msg = _NO_BASELINE.format(file=file)
+    raise InputError(msg) from None
 
 
-def baseline_of(report: Report) -> dict[str, Known]:
-    """Return what is found, by fingerprint; of several recordings, the most."""
+def baseline_of(report: Report) -> list[Known]:
+    """Return all that is found; of several recordings, the highest figures."""
     found: dict[str, Known] = {}
     for outcome in report.outcomes:
-        for mark, now in _sums(outcome.findings).items():
-            before = found.get(mark, now)
-            found[mark] = replace(
+        for _, group in matched((), outcome.findings):
+            now = _known(group)
+            before = found.get(now.fingerprint, now)
+            found[now.fingerprint] = replace(
                 now,
                 count=max(before.count, now.count),
                 saves_ns=max(before.saves_ns, now.saves_ns),
                 cost_bytes=max(before.cost_bytes, now.cost_bytes),
             )
-    return found
+    return sorted(found.values(), key=lambda one: (one.code, one.fingerprint))
 
 
-def write_baseline(known: Mapping[str, Known]) -> bytes:
-    """Return a baseline's content, in an order that stays."""
-    ordered = sorted(known.items(), key=lambda entry: (entry[1].code, entry[0]))
-    content = {
-        "version": VERSION,
-        "known": {mark: asdict(entry) for mark, entry in ordered},
-    }
+def write_baseline(known: Iterable[Known]) -> bytes:
+    """Return a baseline's content."""
+    content = {"version": VERSION, "findings": [asdict(entry) for entry in known]}
     return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def without_known(report: Report, known: Mapping[str, Known]) -> Report:
+def without_known(report: Report, known: Sequence[Known]) -> Report:
     """Return a report of what is new or has grown."""
     outcomes = tuple(_without_known(outcome, known) for outcome in report.outcomes)
     return replace(report, outcomes=outcomes)
 
 
-def _without_known(outcome: Outcome, known: Mapping[str, Known]) -> Outcome:
-    now = _sums(outcome.findings)
-    silent = {
-        mark for mark in now if mark in known and not known[mark].has_grown(now[mark])
-    }
+def _without_known(outcome: Outcome, known: Sequence[Known]) -> Outcome:
+    before: dict[str, Known | None] = {}
+    for old, new in matched(known, outcome.findings):
+        if new and not old:
+            before[new[0].fingerprint] = None
+        elif new and growth(extent(old), extent(new), outcome.step_ns) == "grown":
+            before[new[0].fingerprint] = old[0]
     shown = tuple(
-        _with_past(one, known.get(one.fingerprint))
+        _with_past(one, before[one.fingerprint])
         for one in outcome.findings
-        if one.fingerprint not in silent
+        if one.fingerprint in before
     )
     hidden = len(outcome.findings) - len(shown)
     # What the worst of all save together says nothing of the few that are shown.
@@ -125,30 +124,30 @@ def _without_known(outcome: Outcome, known: Mapping[str, Known]) -> Outcome:
 def _with_past(finding: Finding, before: Known | None) -> Finding:
     if before is None:
         return finding
-    past = Evidence("before", before.sentence())
-    return replace(finding, evidence=(*finding.evidence, past))
+    return replace(finding, evidence=(*finding.evidence, _past(before)))
 
 
-def _sums(findings: Iterable[Finding]) -> dict[str, Known]:
-    sums: dict[str, Known] = {}
-    for one in findings:
-        place = one.place
-        now = Known(
-            code=one.code,
-            name=one.name,
-            where=place.key or one.subject,
-            message=one.message,
-            count=one.count,
-            saves_ns=one.saves_ns,
-            cost_bytes=one.cost_bytes,
-        )
-        before = sums.get(one.fingerprint)
-        if before:
-            now = replace(
-                before,
-                count=before.count + now.count,
-                saves_ns=before.saves_ns + now.saves_ns,
-                cost_bytes=before.cost_bytes + now.cost_bytes,
-            )
-        sums[one.fingerprint] = now
-    return sums
+def _past(before: Known) -> Evidence:
+    """Return what a finding was, to stand beside what it is."""
+    count = before.count if before.count > 1 else None
+    if before.cost_bytes:
+        return Evidence("before", value=before.cost_bytes, unit="bytes", count=count)
+    if before.saves_ns:
+        saved = before.saves_ns
+        return Evidence("before", value=saved, unit="ns", count=count, note="a step")
+    return Evidence("before", "in the baseline", count=count)
+
+
+def _known(group: Sequence[Finding]) -> Known:
+    first, size = group[0], extent(group)
+    return Known(
+        code=first.code,
+        name=first.name,
+        fingerprint=first.fingerprint,
+        where=first.place.key or first.subject,
+        subject=first.subject,
+        count=size.count,
+        saves_ns=size.saves_ns or 0,
+        cost_bytes=size.cost_bytes,
+        message=first.message,
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.finding import NOWHERE, Place
+from traceq.finding import NOWHERE, Evidence, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -104,13 +104,13 @@ def _finding(
     last = _Filled(group[-1])
     text = re.sub(r"\s+", " ", last["text"]).strip()
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-    again = f" (×{count})" if count > 1 else ""
+    often = count if count > 1 else None
     return rule.finding(
         message.says.format_map(last),
         subject=message.subject,
         place=place,
         count=count,
-        evidence=[("line", f"{group[0]['at']}{again}: {text}")],
+        evidence=[Evidence("line", text, count=often, note=f"(line {group[0]['at']})")],
         data={
             name: value
             for name, value in last.items()

@@ -1,4 +1,4 @@
-"""What lint sees in a recording, so that two can be said to be the same."""
+"""What lint finds in a recording, so that two recordings can be compared."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from traceq.loading import load
 from traceq.recording import Recording
 
 if TYPE_CHECKING:
+    from traceq.finding import Finding
     from traceq.formats.sanitize.paths import Paths
     from traceq.lint.config import Config
     from traceq.lint.pack import Rules
@@ -28,28 +29,28 @@ _NAME = "fixture"
 
 @dataclass(frozen=True)
 class Seen:
-    """What lint and the budgets see in a recording."""
+    """What lint finds in a recording, and the numbers that budgets limit."""
 
     findings: tuple[Expected, ...]
     skipped: frozenset[str]
-    """Codes of rules that could not look."""
-    failed: tuple[str, ...]
-    """Codes of rules that failed, of which nothing is known."""
+    """Codes of rules that were skipped."""
+    crashed: tuple[str, ...]
+    """Codes of rules that crashed, of which nothing is known."""
     numbers: Numbers
 
-    def same_kinds(self, other: Seen, besides: str) -> bool:
-        """Return whether the same is found, how often or however large it may be.
+    def same_kinds(self, other: Seen, ignoring: str) -> bool:
+        """Return whether the same is found, whatever its count or size.
 
-        Findings of the code ``besides`` do not count.
+        Findings of the code ``ignoring`` do not count.
         """
         mine, theirs = (
-            {one.fingerprint for one in seen.findings if one.code != besides}
+            {one.fingerprint for one in seen.findings if one.code != ignoring}
             for seen in (self, other)
         )
         return mine == theirs and self.skipped == other.skipped
 
     def changes(self, other: Seen) -> list[str]:
-        """Say what is found here and not so in another, or there and not here."""
+        """Return what is found here but not in another, or there but not here."""
         mine = {one.fingerprint: one for one in self.findings}
         theirs = {one.fingerprint: one for one in other.findings}
         lines = [f"{_place(mine[mark])} is lost" for mark in mine if mark not in theirs]
@@ -59,10 +60,10 @@ class Seen:
         if not lines:
             there = set(other.findings)
             changed = [one for one in self.findings if one not in there]
-            lines = [f"{_place(one)} is another" for one in changed]
+            lines = [f"{_place(one)} changes" for one in changed]
         if rules := sorted(other.skipped - self.skipped):
-            lines.append(f"{', '.join(rules)} cannot look")
-        return lines or ["budgets are not kept"]
+            lines.append(f"{', '.join(rules)} skipped")
+        return lines or ["a budget would change"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Looker:
     snapshot: bytes | None = None
 
     def look(self, trace: bytes | None) -> Seen:
-        """Return what is seen in a trace's content, with log and snapshot."""
+        """Return what is found in a trace's content, with log and snapshot."""
         with TemporaryDirectory() as folder:
             recording = Recording(_NAME, log=self.log, step_ns=self.step_ns)
             if trace is not None:
@@ -104,29 +105,32 @@ class Looker:
         )
 
     def see(self, recording: Recording, paths: Paths | None = None) -> Seen:
-        """Return what is seen in a recording; with ``paths``, as those are written."""
+        """Return what is found in a recording; with ``paths``, as those are written."""
         (outcome,) = lint([recording], self.rules, self.config, brief=True).outcomes
         findings = [
-            one
-            if paths is None
-            else replace(
-                one,
-                message=paths.text(one.message),
-                place=replace(
-                    one.place,
-                    file=paths.short(one.place.file) if one.place.file else None,
-                ),
-            )
+            one if paths is None else _with_paths(one, paths)
             for one in outcome.findings
         ]
         return Seen(
             findings=expected(findings),
             skipped=frozenset(rule.code for rule in outcome.skipped),
-            failed=tuple(rule.code for rule in outcome.crashed),
+            crashed=tuple(rule.code for rule in outcome.crashed),
             numbers=numbers(recording),
         )
 
 
+def _with_paths(finding: Finding, paths: Paths) -> Finding:
+    """Return a finding as it is with shorter paths."""
+    place, evidence = finding.place, finding.evidence
+    return replace(
+        finding,
+        message=paths.text(finding.message),
+        place=replace(place, file=paths.short(place.file) if place.file else None),
+        evidence=tuple(replace(one, name=paths.text(one.name)) for one in evidence),
+    )
+
+
 def _place(one: Expected) -> str:
-    where = f"{one.file}:{one.line}" if one.file else one.module
+    place = one.place
+    where = f"{place.file}:{place.line}" if place.file else place.module
     return f"{one.code} at {where}" if where else one.code

@@ -100,8 +100,8 @@ def shrink(
     recording = Recording("fixture", loaded, given.log, given.step_ns, memory)
     before = whole.see(recording, paths)
     name = given.trace or given.snapshot
-    if before.failed:
-        msg = f"{name} cannot be shrunk: {', '.join(before.failed)} failed on it"
+    if before.crashed:
+        msg = f"{name} cannot be shrunk: {', '.join(before.crashed)} crashed on it"
         raise UsageError(msg)
     start = looker.look(written.json() if written else None)
     if before.findings != start.findings:
@@ -183,7 +183,7 @@ class _Work:
             first, last = kept["start"][0], kept["end"][-1]
             smaller = keeping_steps(self.trace, first, last)
             seen = self.looker.look(smaller.json())
-            if seen.same_kinds(self.seen, besides=_SINGLE):
+            if seen.same_kinds(self.seen, ignoring=_SINGLE):
                 gone = self.trace.events.height - smaller.events.height
                 self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + gone
                 self.trace, self.seen, self.steps = smaller, seen, count

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 
 def verdict(result: Result) -> str:
     """Return one sentence on a fixture."""
-    red = [one for one in result.differences if one.red]
+    failing = [one for one in result.differences if one.fails]
+    differences = counted(len(failing), "difference")
     if result.written:
-        return f"{counted(len(red), 'difference')}; {', '.join(result.written)} written"
-    if red:
-        return counted(len(red), "difference")
+        return f"{differences}; {', '.join(result.written)} written"
+    if failing:
+        return differences
     return (
         f"{counted(result.findings, 'finding')} as expected,"
         f" {counted(result.budgets, 'budget')} kept"
@@ -41,7 +43,7 @@ def line(difference: Difference) -> str:
 
 def kind(difference: Difference) -> str:
     """Return the word that a difference begins with."""
-    return difference.kind if difference.red else f"({difference.kind})"
+    return difference.kind if difference.fails else f"({difference.kind})"
 
 
 def name(result: Result) -> str:
@@ -51,15 +53,11 @@ def name(result: Result) -> str:
 
 def total(results: Sequence[Result]) -> str:
     """Return one sentence on all fixtures."""
-    red = sum(result.red for result in results)
+    failing = sum(result.fails for result in results)
     written = sum(bool(result.written) for result in results)
     checked = counted(len(results), "fixture")
     if written:
-        text = f"{checked}, {written} written anew: read what changed before you commit"
-        return f"{text}; {red} still wrong" if red else text
-    return f"{checked}, {red} not as expected" if red else f"{checked}, all as expected"
-
-
-def counted(count: int, what: str) -> str:
-    """Return a number of things."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+        text = f"{checked}, {written} written: read what changed before you commit"
+        return f"{text}; {failing} still not as expected" if failing else text
+    as_expected = f"{failing} not as expected" if failing else "all as expected"
+    return f"{checked}, {as_expected}"

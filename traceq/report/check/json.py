@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from traceq.check.check import Result
 
-VERSION = 1
+VERSION = 2
 
 
 def render(results: Sequence[Result]) -> str:
@@ -23,7 +23,7 @@ def render(results: Sequence[Result]) -> str:
     found = {
         "version": VERSION,
         "traceq": __version__,
-        "red": sum(result.red for result in results),
+        "failing": sum(result.fails for result in results),
         "fixtures": [_result(result) for result in results],
     }
     return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
@@ -32,7 +32,7 @@ def render(results: Sequence[Result]) -> str:
 def _result(result: Result) -> dict[str, Any]:
     return {
         "fixture": as_unicode(str(result.folder)),
-        "red": result.red,
+        "fails": result.fails,
         "findings": result.findings,
         "budgets": result.budgets,
         "written": list(result.written),

@@ -279,9 +279,9 @@ def findings_verdict(found: FindingChanges) -> str:
 def notes(diff: Diff) -> list[str]:
     """Return what is not comparable."""
     found = [printable(note) for note in diff.notes]
-    if diff.findings.blind:
-        codes = ", ".join(diff.findings.blind)
-        found.append(f"findings of {codes}: these rules could not look on both sides")
+    if diff.findings.one_sided:
+        codes = ", ".join(diff.findings.one_sided)
+        found.append(f"findings of {codes}: these rules did not run on both sides")
     return found
 
 

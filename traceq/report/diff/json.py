@@ -50,7 +50,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         "only_after": dict(diff.calls.after),
         "findings": [change_data(change) for change in diff.findings.changes],
         "findings_as_before": diff.findings.same,
-        "rules_that_looked_on_one_side": list(diff.findings.blind),
+        "rules_run_on_one_side": list(diff.findings.one_sided),
         "memory": memory_diff_content.data(diff.memory) if diff.memory else None,
         "notes": list(diff.notes),
     }
