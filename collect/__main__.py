@@ -1,7 +1,7 @@
 """`python collect -- python train.py`: record a run, with nothing but torch installed.
 
-The folder's files are mounted as a package of a private name, here as in the program
-that is recorded, so that none of them is ever importable by its own name.
+The folder is mounted as a package with a private name, here and in the recorded
+program, so none of its files can be imported by its own name.
 """
 
 from __future__ import annotations

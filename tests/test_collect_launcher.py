@@ -146,7 +146,7 @@ def test_a_named_run_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out" / "run").mkdir(parents=True)
     run = collect(tmp_path, [sys.executable, "-c", "print('ran')"])
     assert (run.status, run.out) == (2, "")
-    assert "exists and is not overwritten" in run.err
+    assert "runs are not overwritten" in run.err
     assert run.files == set()
 
 
@@ -364,7 +364,7 @@ def test_elsewhere_progress_is_a_line_a_phase(
         screen.progress("timing", done, 3)
     screen.progress("tracing", 0, 3)
     lines = capfdbinary.readouterr().err.decode().splitlines()
-    assert lines == ["traceq: timing", "traceq: tracing"]
+    assert lines == ["traceq: timing without the profiler", "traceq: tracing"]
 
 
 def make_screen(*, moving: bool) -> Any:  # noqa: ANN401 - of collect/, by path
@@ -382,4 +382,4 @@ def test_a_log_is_bounded_and_says_that_it_was_cut(tmp_path: Path) -> None:
         pass
     tee.close()
     assert (tmp_path / "log").read_bytes() == b"0123456789"
-    assert tee.cut
+    assert tee.truncated

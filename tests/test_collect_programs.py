@@ -137,7 +137,11 @@ def test_stderr_is_shown_and_kept(plain: Run) -> None:
 
 def test_warnings_are_kept_with_their_rank(plain: Run) -> None:
     assert "UserWarning: look here" in (plain.folder / "rank-0.log").read_text()
-    assert plain.rank["log"] == {"file": "rank-0.log", "warnings": 1, "cut": False}
+    assert plain.rank["log"] == {
+        "file": "rank-0.log",
+        "warnings": 1,
+        "truncated": False,
+    }
 
 
 def test_labels_and_the_command_without_its_secret_are_kept(plain: Run) -> None:
@@ -148,7 +152,7 @@ def test_labels_and_the_command_without_its_secret_are_kept(plain: Run) -> None:
 
 def test_the_end_says_where_and_what_next(plain: Run) -> None:
     last = plain.err.splitlines()[-2:]
-    assert last[0].startswith(f"traceq: recorded {plain.folder}, ")
+    assert last[0].startswith(f"traceq: recorded to {plain.folder} (")
     assert last[1] == f"traceq:   traceq lint {plain.folder}"
 
 
@@ -361,7 +365,7 @@ def test_a_program_without_steps_is_recorded_by_time(tmp_path: Path) -> None:
     options = ("--steps-by", "time", "--warmup", "0", "--seconds", "0.3", "--then-exit")
     run = collect_program(tmp_path, FOREVER, options)
     assert run.status == 0
-    assert "no steps" in run.why_missing("step_time")
+    assert "seconds, not steps" in run.why_missing("step_time")
     assert any(one["name"] == "aten::sin" for one in run.events())
 
 
@@ -416,7 +420,7 @@ def test_a_program_that_begins_to_profile_itself_meanwhile_goes_first(
         tmp_path, own_profiler(4, "schedule(wait=3, warmup=1, active=2)", 0)
     )
     assert (run.status, run.out) == (0, "True\n")
-    assert "profile itself" in run.why_missing("trace")
+    assert "started its own profiler" in run.why_missing("trace")
     assert run.rank["step_time"] is not None
 
 
@@ -474,7 +478,7 @@ def test_a_program_that_compiles_in_every_step_is_recorded_without_stacks(
     run = collect_program(tmp_path, compiles(70, "range(70)"))
     assert run.rank["warmup"] == {"steps": 52, "still_compiling": True}
     assert "in every step" in run.why_missing("stacks")
-    assert run.rank["trace"]["compiled_meanwhile"]
+    assert run.rank["trace"]["compiled_during_trace"]
 
 
 COMPILED_MODEL = """

@@ -1,4 +1,4 @@
-"""Runs in the user's program: sees its steps, records some of them, then leaves.
+"""The user's program: the agent counts its steps, records a few, then removes itself.
 
-It needs torch and the standard library, and nothing of ``launcher/``.
+It needs torch and the standard library, and nothing from ``launcher/``.
 """

@@ -1,4 +1,4 @@
-"""What is done at the boundaries of a schedule: timing, tracing, memory, writing."""
+"""The actions that a schedule asks for: timing, tracing, memory history, writing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .step_timer import StepTimer
 
 
 class Actions:
-    """Does what the schedule asks for, and keeps the results in the manifest."""
+    """Does what the schedule asks for and puts the results into the manifest."""
 
     def __init__(
         self, options: dict[str, Any], rank: RankFile, others: OtherProfilers
@@ -26,24 +26,24 @@ class Actions:
         self.options = options
         self.rank = rank
         self.others = others
-        self.restarted = False  # whether the last traced step began the trace anew
-        self.refused = False  # whether what was to begin last cannot be
+        self.restarted = False  # whether the last action started the trace again
+        self.refused = False  # whether the last action was not possible
         self._stacks = not options["no_stack"]
         self._timer: StepTimer | None = None
         self._trace: Trace | None = None
         self._history: MemoryHistory | None = None
         self._compiles = 0  # changes when something is compiled
         self._compiles_at_start = 0
-        self._quiet = 0  # steps since that changed
+        self._quiet = 0  # steps since then
         self._memory_steps = 0
 
-    def saw(self, compiles: int) -> None:
-        """Take note of a step, and of a number that changes when torch compiles."""
+    def step_ended(self, compiles: int) -> None:
+        """Note that a step ended; ``compiles`` changes whenever torch compiles."""
         self._quiet = 0 if compiles != self._compiles else self._quiet + 1
         self._compiles = compiles
 
     def do(self, action: str) -> None:
-        """Do one thing that the schedule asks for."""
+        """Do one action of the schedule."""
         actions: dict[str, Callable[[], None]] = {
             "begin timing": self._begin_timing,
             "lap": self._lap,
@@ -60,15 +60,17 @@ class Actions:
         actions[action]()
 
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
-        """Trace for so long, then record memory for as long."""
-        self.rank.missing("step_time", "there are no steps with --steps-by time")
+        """Trace for ``seconds``, then record memory history for as long."""
+        self.rank.missing("step_time", "--steps-by time records seconds, not steps")
         self._start_trace(active=0)
         stop.wait(seconds)
         trace = self._stop_trace()
         if trace is not None:
             self._keep(trace)
             if not trace.all_threads:
-                self.rank.missing("host ops", "this torch cannot record all threads")
+                self.rank.missing(
+                    "host ops", "this version of torch cannot record all threads"
+                )
         if not self.options["no_memory"]:
             self._begin_memory()
             if self._history is not None:
@@ -76,7 +78,7 @@ class Actions:
                 self._end_memory()
 
     def end_early(self) -> None:
-        """Write what there is."""
+        """Write what was recorded so far."""
         if self._timer is not None:
             self._end_timing()
         trace = self._stop_trace()
@@ -94,10 +96,12 @@ class Actions:
             history.stop()
 
     def give_way(self) -> None:
-        """Stop our profiler: the program has begun to use its own."""
+        """Stop our profiler: the program has started its own."""
         if self._trace is not None:
             self._stop_trace()
-            self.rank.missing("trace", "the program began to profile itself")
+            self.rank.missing(
+                "trace", "the program started its own profiler while it was traced"
+            )
 
     def _drop_stacks(self, why: str) -> None:
         if self._stacks:
@@ -116,7 +120,9 @@ class Actions:
     def _drop_timing(self) -> None:
         if self._timer is not None:
             self._timer = None
-            self.rank.note("the steps were timed anew: they were not yet steady")
+            self.rank.note(
+                "the steps were timed again: the first attempt was not steady"
+            )
 
     def _end_timing(self) -> None:
         timer, self._timer = self._timer, None
@@ -165,15 +171,15 @@ class Actions:
             self._again_or_never(why)
 
     def _too_much(self, trace: Trace) -> str:
-        """Return why this trace would become too large, if it would."""
+        """Return why this trace would get too large, if it would."""
         if self._stacks and self._compiles != self._compiles_at_start:
-            return "something was compiled in the traced steps"
+            return "torch compiled something during the traced steps"
         if trace.grown() > self._max_bytes():
             return "the process grew by more than --max-mb while it was traced"
         return ""
 
     def _again_or_never(self, why: str) -> None:
-        """Trace once more, without stacks; if there were none, do without a trace."""
+        """Trace once more, without stacks; without stacks already, skip the trace."""
         if self._stacks:
             self._drop_stacks(why)
             self._start_trace(self.options["active"])
@@ -197,7 +203,7 @@ class Actions:
             self.rank.missing("trace", why)
 
     def _write(self, trace: Trace) -> str:
-        """Write the trace; return why not, if not."""
+        """Write the trace; return why it could not be written, if so."""
         self.rank.report("writing", 0, 0)
         began = time.monotonic()
         file = self.rank.path(".trace.json.gz")
@@ -214,7 +220,7 @@ class Actions:
                 "shapes": True,
                 "stacks": trace.stacks,
                 "memory_events": trace.memory,
-                "compiled_meanwhile": self._compiles != self._compiles_at_start,
+                "compiled_during_trace": self._compiles != self._compiles_at_start,
                 "write_seconds": round(time.monotonic() - began, 3),
             }
         )
@@ -253,7 +259,7 @@ class Actions:
                     "file": file.name,
                     "bytes": size,
                     "steps": self._memory_steps,
-                    "entries_at_most": history.ENTRIES,
+                    "max_entries": history.ENTRIES,
                 }
             )
         finally:

@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, and only where there is room.
+"""Compressed files, written atomically and only where the disk has room.
 
-A file is written under a name that begins with a dot and is renamed when it is whole,
-so a program that is killed leaves no half file that looks like a whole one.
+A file is written under a name that starts with a dot and renamed when it is complete,
+so a killed program leaves no partial file that looks complete.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Iterator
 
 MEGABYTE = 1_000_000
-_SPARE = 200 * MEGABYTE  # of disk, left to the program
+_SPARE = 200 * MEGABYTE  # disk space left to the program
 
 
 class TooLargeError(Exception):
-    """What was recorded is larger than the user allows, or than the disk has room."""
+    """A recording exceeds what the user allows or the disk has room for."""
 
 
 @contextlib.contextmanager
 def compressed(file: Path) -> Iterator[gzip.GzipFile]:
-    """Open ``file`` to write it gzipped; it appears when all was written."""
-    half = file.with_name("." + file.name)
+    """Open ``file`` for writing with gzip; it appears once it is complete."""
+    partial = file.with_name("." + file.name)
     try:
-        with gzip.open(half, "wb", compresslevel=6) as target:
+        with gzip.open(partial, "wb", compresslevel=6) as target:
             yield target
-        half.replace(file)
+        partial.replace(file)
     finally:
         with contextlib.suppress(OSError):
-            half.unlink()
+            partial.unlink()
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Raise where the disk would have too little room left."""
+    """Raise TooLargeError if the disk would have too little space left."""
     free = shutil.disk_usage(folder).free
     if free < needed + _SPARE:
-        msg = f"the disk has {free // MEGABYTE} MB free, too little"
+        msg = f"only {free // MEGABYTE} MB of disk space are free"
         raise TooLargeError(msg)

@@ -1,7 +1,7 @@
-"""What every Python of the program loads: it waits until the program imports torch.
+"""Loaded by every Python process of the program: waits until it imports torch.
 
-Two promises: it never imports torch itself, and it never raises into the program. All
-that needs torch is in session.py and below, which is loaded when torch has been.
+It never imports torch itself and never raises into the program. Everything that needs
+torch is in session.py and below, which is imported after torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class _AfterImport(MetaPathFinder):
     """Call ``then`` once the program has imported the module ``name``.
 
-    Looking for the module, as importlib.util.find_spec does, is not importing it: the
+    Looking a module up, as importlib.util.find_spec does, does not import it: the
     finder stays until the module has been executed.
     """
 
@@ -52,7 +52,7 @@ class _AfterImport(MetaPathFinder):
 
 
 class _Then(Loader):
-    """The module's own loader, followed by one call; gone once it has loaded."""
+    """The module's own loader, followed by one call; removed once it has loaded."""
 
     def __init__(self, loader: Loader, finder: _AfterImport) -> None:
         self.loader = loader
@@ -75,7 +75,7 @@ class _Then(Loader):
 
 
 def arm() -> None:
-    """Begin when the program imports torch."""
+    """Start when the program imports torch."""
     status_files.mark("python")
     sys.meta_path.insert(0, _AfterImport("torch", _begin))
 
@@ -85,7 +85,7 @@ def _begin() -> None:
         status_files.mark("torch")
         begin: Callable[[], None] = import_module(".session", __package__).begin
         begin()
-    except Exception as error:  # noqa: BLE001 - the program must go on
+    except Exception as error:  # noqa: BLE001 - the program must continue
         status_files.mark("failed", f"{type(error).__name__}: {error}")
         if os.environ.get("TRACEQ_TRACEBACK"):
             sys.excepthook(type(error), error, error.__traceback__)

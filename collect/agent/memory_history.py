@@ -42,9 +42,9 @@ class MemoryHistory:
 def why_not(*, cuda: bool) -> str | None:
     """Return why the allocator's history cannot be recorded, or None if it can."""
     if not cuda:
-        return "the program does not use CUDA; only its allocator keeps a history"
+        return "the program does not use CUDA, whose allocator keeps the history"
     if not hasattr(cuda_api.memory, "_record_memory_history"):
-        return "this torch cannot record the allocator's history"
+        return "this version of torch cannot record the allocator's history"
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
     if enabled is not None and enabled():
         return "the program records the allocator's history itself"

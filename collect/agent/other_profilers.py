@@ -1,7 +1,8 @@
-"""The program's own use of torch's profiler: noticed, and given way to.
+"""Other profilers: the program's own, which takes precedence, and attached tools.
 
-Two profilers at once make the second one raise, in the program. All of torch's ways to
-profile go through two methods of one class, which are watched while we are armed.
+Starting a second profiler raises an error, which would be in the program. Every way to
+start torch's profiler goes through two methods of one class, which are watched while
+we are armed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 
 class OtherProfilers:
-    """Know whether the program profiles itself, and call ``stop`` when it begins to."""
+    """Knows whether the program profiles itself; calls ``stop`` when it starts to."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self.stop = stop
@@ -24,13 +25,13 @@ class OtherProfilers:
 
     @property
     def active(self) -> bool:
-        """Whether a profiler that is not ours is set up or running now."""
+        """Whether a profiler other than ours is set up or running."""
         enabled = getattr(torch.autograd, "_profiler_enabled", None)
         return self._running > 0 or bool(enabled is not None and enabled())
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """Mark what happens inside as our own doing."""
+        """Mark profilers started and stopped inside as ours."""
         self._ours = True
         try:
             yield
@@ -38,7 +39,7 @@ class OtherProfilers:
             self._ours = False
 
     def install(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         watched: Any = torch.autograd.profiler.profile
         prepare, leave = watched._prepare_trace, watched.__exit__  # noqa: SLF001
 
@@ -62,7 +63,7 @@ class OtherProfilers:
         self._undo = undo
 
     def remove(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         undo, self._undo = self._undo, _nothing
         undo()
 
@@ -74,7 +75,7 @@ class OtherProfilers:
 
 
 def attached(environment: dict[str, str]) -> str | None:
-    """Return the name of a profiler attached from outside, if there is one."""
+    """Return the name of a profiler attached from outside the program, if any."""
     if any(name.startswith(("NSYS_", "QUADD_")) for name in environment):
         return "Nsight Systems"
     if "NV_COMPUTE_PROFILER_PERFWORKS_DIR" in environment:

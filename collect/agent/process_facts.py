@@ -1,4 +1,4 @@
-"""What is known of a process that records: versions, devices, switches, its rank."""
+"""Facts about a recording process: versions, devices, torch's settings, its rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 gpu: Any = torch.cuda  # parts of it have no types
 
-# All other variables stay where they are: an environment is full of secrets.
+# No other variable is stored: an environment is full of secrets.
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -48,12 +48,12 @@ VARIABLES = (
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables that matter and are set."""
+    """Return those of VARIABLES that are set."""
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of what the program runs on."""
+    """Return the versions of Python, torch and the libraries below it."""
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -66,7 +66,7 @@ def versions() -> dict[str, str | None]:
 
 
 def devices() -> list[dict[str, Any]]:
-    """Return the GPUs that the process sees; none if it does not use CUDA."""
+    """Return the GPUs visible to the process; none if it does not use CUDA."""
     if not gpu.is_initialized():
         return []
     found = []
@@ -85,7 +85,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def switches() -> dict[str, Any]:
-    """Return torch's settings that decide which kernels run."""
+    """Return torch's settings that influence which kernels run."""
     cuda: Any = torch.backends.cuda
     cudnn = torch.backends.cudnn
     asked: dict[str, Callable[[], Any]] = {
@@ -103,12 +103,12 @@ def switches() -> dict[str, Any]:
         "cpu_threads": torch.get_num_threads,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer torch has another way to ask for TF32
+        warnings.simplefilter("ignore")  # newer torch deprecates these queries of TF32
         return {name: _try(ask) for name, ask in asked.items()}
 
 
 def rank() -> tuple[int, int, int]:
-    """Return rank, rank on this machine and number of ranks."""
+    """Return rank, local rank and world size."""
     env = os.environ
     dist = torch.distributed
     local = _number(env.get("LOCAL_RANK"), 0)

@@ -18,15 +18,15 @@ from .schedule import LEAD_IN
 
 cuda_api: Any = torch.cuda  # parts of it have no types
 
-_DETACH = "TEARDOWN_CUPTI"  # read by the profiler's library when it stops
-EVENT_BYTES = 450  # of JSON, on average, with shapes and stacks
+_DETACH = "TEARDOWN_CUPTI"  # read by Kineto when the profiler stops
+EVENT_BYTES = 450  # of JSON per event, on average, with shapes and stacks
 
 
 class Trace:
     """A few whole steps of the program under torch's profiler.
 
-    Without ``active`` steps it is what all threads do from start to stop: that needs
-    a torch that can, which ``all_threads`` tells.
+    With 0 ``active`` steps it holds what happens from start to stop, in all threads if
+    this version of torch can record them, which ``all_threads`` states.
     """
 
     def __init__(self, *, cuda: bool, active: int, stacks: bool, memory: bool) -> None:
@@ -37,7 +37,7 @@ class Trace:
         self._active = active
         self._rss = _resident_bytes()
         self._detaching = False
-        config = _every_thread() if active == 0 else None
+        config = _all_threads() if active == 0 else None
         self.all_threads = config is not None
         self.profiler = torch.profiler.profile(
             activities=[getattr(ProfilerActivity, name) for name in self.activities],
@@ -49,7 +49,7 @@ class Trace:
         )
 
     def start(self) -> None:
-        """Set the profiler up; it records when the lead-in is over."""
+        """Set the profiler up; it records once the lead-in is over."""
         if "CUDA" in self.activities:
             self._detaching = _detach_afterwards()
         self.profiler.start()
@@ -66,13 +66,13 @@ class Trace:
             self.steps.append(int(number) if number.isdigit() else step)
 
     def stop(self) -> None:
-        """Stop recording, wherever it is."""
+        """Stop recording, whatever the phase."""
         self.profiler.stop()
         if self._detaching:
             os.environ.pop(_DETACH, None)
 
     def grown(self) -> int:
-        """Return by how many bytes the process has grown since the trace began."""
+        """Return by how many bytes the process has grown since the trace started."""
         return max(0, _resident_bytes() - self._rss)
 
     def recorded(self) -> bool:
@@ -81,7 +81,7 @@ class Trace:
         return inner is not None and inner.kineto_results is not None
 
     def estimated_bytes(self) -> int:
-        """Return about how large the file would be, not compressed."""
+        """Return the estimated size of the file before compression."""
         inner = self.profiler.profiler
         if inner is None or inner.kineto_results is None:
             return 0
@@ -91,7 +91,7 @@ class Trace:
         """Write the compressed trace and return its size."""
         expected = self.estimated_bytes()
         if expected > max_bytes:
-            msg = f"about {expected // MEGABYTE} MB, more than --max-mb allows"
+            msg = f"it would have about {expected // MEGABYTE} MB, more than --max-mb"
             raise TooLargeError(msg)
         check_room(file.parent, expected + expected // 5)
         plain = file.with_name("." + file.name.replace(".gz", ""))
@@ -99,7 +99,7 @@ class Trace:
             self.profiler.export_chrome_trace(str(plain))
             if plain.stat().st_size > max_bytes:
                 size = plain.stat().st_size // MEGABYTE
-                msg = f"{size} MB, more than --max-mb allows"
+                msg = f"it has {size} MB, more than --max-mb"
                 raise TooLargeError(msg)
             with plain.open("rb") as source, compressed(file) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
@@ -119,10 +119,10 @@ class Trace:
 
 
 def _detach_afterwards() -> bool:
-    """Have CUPTI leave the process when the recording stops; return if it will.
+    """Have CUPTI detach when the recording stops; return whether it will.
 
-    It would stay otherwise, and make each launch slower for the rest of the program.
-    Where CUDA graphs are held it stays: graphs have crashed on its return.
+    Otherwise it stays attached and adds to every launch for the rest of the program.
+    Where the program holds CUDA graphs it stays: they have crashed when it came back.
     """
     graph = getattr(cuda_api, "CUDAGraph", ())
     if _DETACH in os.environ or "torch._inductor.cudagraph_trees" in sys.modules:
@@ -133,7 +133,7 @@ def _detach_afterwards() -> bool:
     return True
 
 
-def _every_thread() -> Any:
+def _all_threads() -> Any:
     try:
         return torch._C._profiler._ExperimentalConfig(  # noqa: SLF001
             profile_all_threads=True
@@ -143,7 +143,7 @@ def _every_thread() -> Any:
 
 
 def _resident_bytes() -> int:
-    """Return how much memory the process holds; 0 where the system does not say."""
+    """Return the resident set size of the process; 0 where it is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""What a process that records says of itself: its manifest, and its progress."""
+"""The manifest of a recording process, and its progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORT_S = 0.2
 
 
 class RankFile:
-    """The manifest of one process; it has a file from its first step on."""
+    """The manifest of one process; the file exists from the first step on."""
 
     def __init__(self, folder: Path, launch: int) -> None:
         self.folder = folder
@@ -24,11 +24,11 @@ class RankFile:
         self.name: str | None = None
         self.facts: dict[str, Any] = {"missing": [], "notes": [], "timeline": []}
         self.warnings = WarningLog()
-        self._said = 0.0
+        self._reported = 0.0
         self._phase = ""
 
     def claim(self) -> None:
-        """Take the name that all files of this process begin with."""
+        """Reserve the name that all files of this process start with."""
         rank, local_rank, world_size = process_facts.rank()
         self.name = manifest.claim(self.folder, rank)
         self.facts = {
@@ -59,7 +59,7 @@ class RankFile:
         return self.folder / f"{self.name}{ending}"
 
     def save(self, **changes: Any) -> None:
-        """Write the manifest, with what has changed."""
+        """Write the manifest with these changes."""
         self.facts.update(changes)
         if self.name is None:
             return
@@ -73,32 +73,32 @@ class RankFile:
             log={
                 "file": f"{self.name}.log" if log.count else None,
                 "warnings": log.count,
-                "cut": log.cut,
+                "truncated": log.truncated,
             },
         )
         manifest.write(self.path(".json"), self.facts)
 
     def missing(self, what: str, why: str) -> None:
-        """Note that something could not be had."""
+        """Note that something is missing from the recording, and why."""
         entry = {"what": what, "why": why}
         if entry not in self.facts["missing"]:
             self.facts["missing"].append(entry)
 
     def note(self, text: str) -> None:
-        """Note something worth knowing, once."""
+        """Add a note, once."""
         if text not in self.facts["notes"]:
             self.facts["notes"].append(text)
 
     def happened(self, what: str, step: int) -> None:
-        """Note what began when."""
+        """Add an entry to the timeline."""
         entry = {"what": what, "step": step, "at": manifest.now()}
         self.facts["timeline"].append(entry)
 
     def report(self, phase: str, done: int, total: int) -> None:
-        """Tell the launcher how far it is: every phase, and a few times a second."""
+        """Report progress to the launcher: every phase, and a few times per second."""
         now = time.monotonic()
-        if phase == self._phase and now - self._said < REPORT_S:
+        if phase == self._phase and now - self._reported < REPORT_S:
             return
         self._phase = phase
-        self._said = now
+        self._reported = now
         status_files.mark(f"status-{self.name}", f"{phase}\t{done}\t{total}")

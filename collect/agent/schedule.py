@@ -1,8 +1,7 @@
-"""When to do what: a state machine fed with step boundaries. It knows no torch.
+"""The schedule: a state machine fed with step boundaries. It does not need torch.
 
 waiting → timing → tracing → memory → done. Every call of ``boundary`` is the end of
-one step of the program and the beginning of the next, and is answered by what to do
-there, in order.
+one step and the start of the next, and returns what to do there, in order.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ WAITING, TIMING, TRACING, MEMORY, DONE = (
     "done",
 )
 
-LEAD_IN = 1  # steps in which the profiler is set up but does not record
+LEAD_IN = 1  # the profiler's own warm-up steps: set up, but not recording
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many steps, and how long, each phase takes; 0 steps leaves a phase out."""
+    """Steps and seconds of each phase; a phase of 0 steps is skipped."""
 
     warmup: int = 10
     quiet: int = 3  # steps without compilation that end the warm-up
-    patience: int = 50  # steps after which the warm-up ends though it still compiles
+    patience: int = 50  # further steps after which warm-up ends even if it compiles
     patience_s: float = 120.0
     timed: int = 20
-    timed_least: int = 3  # of slow steps, so many are enough ...
-    timed_s: float = 10.0  # ... once they took so long
+    timed_at_least: int = 3  # enough for slow steps, ...
+    timed_s: float = 10.0  # ... once they took this long in total
     lead_in: int = LEAD_IN
     active: int = 3
     memory: int = 2
 
 
 class Schedule:
-    """The phase that a run is in, and what each step boundary asks for."""
+    """The current phase, and what is due at each step boundary."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -54,7 +53,7 @@ class Schedule:
         """Return what to do at this boundary.
 
         ``compiles`` is a number that changes when something was compiled. ``hold``
-        keeps the next phase from beginning: somebody else is profiling.
+        delays the next phase: another profiler is running.
         """
         self.seen += 1
         self.in_phase += 1
@@ -73,17 +72,17 @@ class Schedule:
         return []
 
     def skip(self, now: float) -> list[str]:
-        """End the present phase, which cannot be; return what to do instead."""
+        """Skip the current phase, which is not possible; return what is due instead."""
         following = {TRACING: MEMORY, MEMORY: DONE}
         return self._enter(following[self.phase], now)
 
     def again(self) -> None:
-        """Begin the traced steps anew."""
+        """Start the traced steps again."""
         self.phase = TRACING
         self.in_phase = 0
 
     def total(self) -> int:
-        """Return how many steps the present phase takes, as far as is known."""
+        """Return the number of steps of the current phase, as far as it is known."""
         return {
             WAITING: self.plan.warmup,
             TIMING: self.plan.timed,
@@ -96,7 +95,7 @@ class Schedule:
             return []
         if self._warm_at is None:
             self._warm_at = now
-        # One boundary ends no step: quiet steps lie between boundaries.
+        # The first boundary ends no step: quiet steps lie between boundaries.
         busy = self.seen - self._quiet_since < self.plan.quiet and self._compiles != 0
         if hold or (busy and not self._impatient(now)):
             return []
@@ -115,7 +114,7 @@ class Schedule:
             self.phase = WAITING
             return ["drop timing"]
         enough = self.in_phase >= self.plan.timed or (
-            self.in_phase >= self.plan.timed_least
+            self.in_phase >= self.plan.timed_at_least
             and now - self._phase_began >= self.plan.timed_s
         )
         if not enough:
@@ -133,7 +132,7 @@ class Schedule:
         return ["memory step", "end memory", *self._enter(DONE, now)]
 
     def _enter(self, phase: str, now: float) -> list[str]:
-        """Begin a phase, or the one after it where the plan has no steps for it."""
+        """Enter a phase, or the next one that the plan has steps for."""
         steps = {
             TIMING: self.plan.timed,
             TRACING: self.plan.active,

@@ -1,7 +1,7 @@
-"""One process that makes steps: counts them, and records when it is time to.
+"""The recording of one process: counts its steps and follows the schedule.
 
-Nothing here may harm the program: every way in from it is guarded, and after the first
-fault of ours all hooks are taken away and the manifest says what happened.
+Nothing here may harm the program: every entry point is guarded, and after the first
+error of ours all hooks are removed and the manifest states what happened.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .other_profilers import OtherProfilers
 from .rank_file import RankFile
 from .schedule import DONE, TIMING, TRACING, WAITING, Plan, Schedule
 
-EXIT_S = 60.0  # after which the slowest rank is no longer waited for
+EXIT_S = 60.0  # how long --then-exit waits for the slowest rank
 
 
 def begin() -> None:
-    """Arm this process: torch has just been imported."""
+    """Arm this process: it has just imported torch."""
     Session(status_files.settings()).arm()
 
 
@@ -45,10 +45,10 @@ class Session:
         self._busy = False
         self._thread: int | None = None
 
-    # The ways in from the program: arming, boundaries, its end, its forks.
+    # Entry points from the program: import, step boundaries, exit, fork.
 
     def arm(self) -> None:
-        """Install what sees the steps; nothing is recorded before one has been."""
+        """Install the hooks; nothing is recorded before the first step."""
         self.source = self._make_source()
         self.rank.warnings.install()
         self.others.install()
@@ -57,20 +57,20 @@ class Session:
         os.register_at_fork(after_in_child=self._in_child)
 
     def boundary(self) -> None:
-        """Do what is due where a step ends; only an exit asked for gets out."""
+        """Do what is due at the end of a step; --then-exit alone raises SystemExit."""
         if self.off or self._busy:
             return
         self._busy = True
         try:
             self._boundary()
-        except Exception as error:  # noqa: BLE001 - the program must go on
+        except Exception as error:  # noqa: BLE001 - the program must continue
             self._fail(error)
         finally:
             self._busy = False
         self._exit_if_asked()
 
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
-        """Record for a while, from a thread of ours: the program makes no steps."""
+        """Record from a thread of ours: the program has no steps."""
         try:
             self._claim()
             self.schedule.phase = TRACING
@@ -80,23 +80,23 @@ class Session:
                 self.schedule.phase = DONE
                 self._finish()
                 self._report()
-        except Exception as error:  # noqa: BLE001 - the program must go on
+        except Exception as error:  # noqa: BLE001 - the program must continue
             self._fail(error)
         self._exit_if_asked()
 
     def _at_exit(self) -> None:
         try:
             self._program_ends()
-        except Exception as error:  # noqa: BLE001 - the program must go on
+        except Exception as error:  # noqa: BLE001 - the program must continue
             self._fail(error)
 
     def _in_child(self) -> None:
-        """Forget everything in a forked process: its parent records."""
+        """Turn recording off in a forked process: its parent records."""
         self.off = True
         self.rank.name = None
         atexit.unregister(self._at_exit)
 
-    # What is done.
+    # The work.
 
     def _make_source(self) -> steps.Source:
         by = self.options["steps_by"]
@@ -119,10 +119,10 @@ class Session:
         if self.rank.name is None:
             self._claim()
         compiles = torch_state.compilations()
-        self.actions.saw(compiles)
-        unrest = compiles + torch_state.captured_graphs()
+        self.actions.step_ended(compiles)
+        changes = compiles + torch_state.captured_graphs()
         now = time.monotonic()
-        due = self.schedule.boundary(now, unrest, hold=self.others.active)
+        due = self.schedule.boundary(now, changes, hold=self.others.active)
         while due:
             action = due.pop(0)
             self._do(action)
@@ -150,7 +150,7 @@ class Session:
             self.actions.do(action)
 
     def _is_mine(self) -> bool:
-        """Return whether this thread is the one whose steps are counted."""
+        """Return whether this is the thread whose steps are counted."""
         thread = threading.get_ident()
         if self._thread is None:
             if torch.utils.data.get_worker_info() is not None:
@@ -158,7 +158,7 @@ class Session:
                 return False
             self._thread = thread
         if thread != self._thread:
-            self.rank.note("steps of other threads were not counted")
+            self.rank.note("steps in other threads were not counted")
         return thread == self._thread
 
     def _claim(self) -> None:
@@ -172,10 +172,10 @@ class Session:
         self._disarm()
 
     def _program_ends(self) -> None:
-        """Write what there is when the program ends before the schedule does."""
+        """Write what was recorded when the program ends before the schedule does."""
         state = self.rank.facts.get("state")
         if self.rank.name is None or state in ("done", "failed"):
-            self._save()  # the warnings that came since
+            self._save()  # the warnings since then
             return
         phase = self.schedule.phase
         self._disarm()
@@ -184,8 +184,8 @@ class Session:
         if phase == WAITING:
             why += f"before its warm-up of {self.schedule.plan.warmup} (--warmup)"
         else:
-            why += {TIMING: "while they were timed", TRACING: "while traced"}.get(
-                phase, "while memory was recorded"
+            why += {TIMING: "while timing them", TRACING: "while tracing them"}.get(
+                phase, "while recording memory history"
             )
         for what in ("step_time", "trace", "memory"):
             if self.rank.facts.get(what) is None:
@@ -194,14 +194,14 @@ class Session:
         self._save(state="ended early", ended_in=phase)
 
     def _fail(self, error: Exception) -> None:
-        """Take everything away after a fault of ours, and say so."""
+        """Remove everything after an error of ours, and report it."""
         self._disarm()
         text = f"{type(error).__name__}: {error}"
         status_files.mark("failed", text)
         if os.environ.get("TRACEQ_TRACEBACK"):
             sys.excepthook(type(error), error, error.__traceback__)
         try:
-            self.rank.note(f"a fault of traceq ended the recording: {text}")
+            self.rank.note(f"traceq crashed, which ended the recording: {text}")
             self.actions.drop_all()
             self._save(state="failed")
         except Exception as second:  # noqa: BLE001 - nothing more can be done
@@ -213,11 +213,11 @@ class Session:
         self.others.remove()
 
     def _give_way(self) -> None:
-        """Stop our profiler: the program has begun to use its own."""
+        """Stop our profiler: the program has started its own."""
         self.actions.give_way()
 
     def _restart(self) -> bool:
-        """Begin to count anew, by another kind of step; refused once recording."""
+        """Count again from 0, with another kind of step; False once recording."""
         if self.schedule.phase not in (WAITING, TIMING):
             return False
         self.actions.do("drop timing")
@@ -236,7 +236,7 @@ class Session:
         os._exit(0)
 
     def _wait_for_ranks(self) -> None:
-        """Let the other ranks of this machine write first: they may need this one."""
+        """Let the other ranks of this node write first: they may need this one."""
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         deadline = time.monotonic() + EXIT_S
         while time.monotonic() < deadline:

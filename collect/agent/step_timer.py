@@ -1,4 +1,4 @@
-"""The true step time: measured with the profiler off and the program undisturbed."""
+"""The step time, measured without the profiler."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ cuda: Any = torch.cuda  # parts of it have no types
 
 
 class StepTimer:
-    """Time steps by their boundaries; the device is waited for at both ends only.
+    """Times steps from boundary to boundary, with a device sync at both ends only.
 
     On CUDA an event is recorded at each boundary: that costs a few microseconds and
-    waits for nothing, so a program whose GPU runs behind stays as it is.
+    does not sync, so the host keeps running ahead of the GPU.
     """
 
     def __init__(self, *, on_cuda: bool) -> None:
@@ -26,7 +26,7 @@ class StepTimer:
         self._events: list[Any] = [self._event()] if on_cuda else []
 
     def lap(self) -> None:
-        """Note that a step has ended."""
+        """Take the time: a step has ended."""
         if self.cuda:
             self._events.append(self._event())
         now = time.perf_counter()
@@ -59,7 +59,7 @@ class StepTimer:
 
 
 def spread(laps: list[float]) -> dict[str, float]:
-    """Return median, extremes and deciles of step times."""
+    """Return median, minimum, maximum and deciles of step times."""
     ordered = sorted(laps)
 
     def at(share: float) -> float:

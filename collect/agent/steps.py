@@ -1,9 +1,9 @@
-"""What a step of the program is: where one ends and the next begins.
+"""What a step is: where one ends and the next begins.
 
-No hook is left on modules in general: those slow every module down and make
-torch.compile warn, and break graphs. An optimizer's step is seen by a hook that torch
-offers; the outermost module is found by looking at the stacks of the running threads,
-and then gets one hook of its own.
+There are no global module hooks: they slow every module down, make torch.compile warn
+and cause graph breaks. Optimizer steps are counted by torch's global optimizer hook.
+The outermost module is found by sampling the stacks of the running threads, and then
+gets one hook of its own.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ def _compiling() -> bool:
 
 
 class Source:
-    """Something that calls ``boundary`` where a step ends."""
+    """Calls ``boundary`` where a step ends."""
 
-    of = ""  # what makes the steps: the class of an optimizer, of a module
+    of = ""  # what the steps are of: the class of an optimizer or a module
 
     def __init__(self, boundary: Boundary) -> None:
         self.boundary = boundary
 
     def install(self) -> None:
-        """Begin to look."""
+        """Start watching."""
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
 
     def traced(self, *, on: bool) -> None:
-        """Take note that the steps are traced from now on, or no longer."""
+        """Note that steps are being traced from now on, or no longer."""
 
 
 class OptimizerSteps(Source):
-    """A step ends where one optimizer, the first that stepped, has stepped.
+    """A step ends where ``step()`` of one optimizer, the first one used, returns.
 
-    Others, as in a GAN, do not count; nor does a step that a GradScaler left out. If
-    the first one is gone, or has stood still while another made many steps, that
-    other one takes its place.
+    Other optimizers, as in a GAN, do not count, and neither does a step that a
+    GradScaler skipped. If the first optimizer is gone, or idle while another made
+    STALE steps, that other one takes its place.
     """
 
     STALE = 20
@@ -82,8 +82,8 @@ class OptimizerSteps(Source):
 
     def remove(self) -> None:
         self._annotation.remove()
-        # A hook that was never called may be part of a compiled optimizer: taking it
-        # away would make torch compile that again.
+        # A hook that was never called may be part of a compiled optimizer: removing
+        # it would cause a recompile.
         if self._handle is not None and self._called:
             self._handle.remove()
             self._handle = None
@@ -116,11 +116,11 @@ class OptimizerSteps(Source):
 
 
 class _AfterAnnotation:
-    """Run something when the annotation ``Optimizer.step#...`` has ended.
+    """Runs a callback when the annotation ``Optimizer.step#...`` has ended.
 
-    torch calls the hook inside of it: a profiler that ended a step there would cut it
-    in two, and one that stopped there would leave it open. So, for the few steps that
-    are traced, the end of annotations is watched.
+    torch calls the optimizer hook inside that annotation: ending a step there would
+    cut it in two, and stopping the profiler there would leave it open. So, for the
+    few traced steps, the end of annotations is watched.
     """
 
     def __init__(self) -> None:
@@ -137,12 +137,12 @@ class _AfterAnnotation:
             undo()
 
     def after(self, boundary: Boundary) -> None:
-        """Run ``boundary`` when the annotation has ended, or now if none is watched."""
+        """Call ``boundary`` after the annotation, or now if none is watched."""
         if self._undo is None:
             boundary()
             return
         late, self._due = self._due, boundary
-        if late is not None:  # the end never came: this torch is built differently
+        if late is not None:  # the end never came: this torch works differently
             self._due = None
             self.remove()
             boundary()
@@ -154,9 +154,10 @@ class _AfterAnnotation:
 
 
 def after_annotations(ended: Callable[[str], None]) -> Callable[[], None]:
-    """Call ``ended`` with the name of every annotation that ends; return the undoing.
+    """Call ``ended`` with the name of every annotation that ends; return an undo.
 
-    An annotation that is open already is not seen: its end was looked up when it began.
+    An annotation that is already open is not seen: ``with`` looked up its ``__exit__``
+    when it was entered.
     """
     annotation: Any = torch.autograd.profiler.record_function
     original = annotation.__exit__
@@ -176,8 +177,8 @@ def after_annotations(ended: Callable[[str], None]) -> Callable[[], None]:
 class ForwardSteps(Source):
     """A step ends where a call of the outermost module ends.
 
-    A thread looks at the stacks until it has met one module outermost a few times,
-    and ends; then that module alone has a hook.
+    A thread samples the stacks until it has seen one module outermost SIGHTINGS times;
+    then that module alone gets a hook.
     """
 
     SIGHTINGS = 3
@@ -211,7 +212,7 @@ class ForwardSteps(Source):
 
     def _follow(self, module: Module) -> None:
         self._module = weakref.ref(module)
-        inner = getattr(module, "_orig_mod", module)  # what torch.compile has wrapped
+        inner = getattr(module, "_orig_mod", module)  # inside a torch.compile wrapper
         self.of = type(inner).__name__
         compiled = module.__dict__.get("_compiled_call_impl")
         if compiled is None:
@@ -219,7 +220,7 @@ class ForwardSteps(Source):
             self._undo = handle.remove
             return
 
-        # module.compile(): a hook would be part of what is compiled.
+        # module.compile(): a hook would be compiled into it.
         def call(*args: Any, **kwargs: Any) -> Any:
             result = compiled(*args, **kwargs)
             self._ended()
@@ -239,7 +240,7 @@ class ForwardSteps(Source):
 
 
 class _Hook:
-    """What the module carries: it must not keep a program from copying or saving it."""
+    """The module's hook: the module can still be copied and pickled."""
 
     def __init__(self, ended: Boundary) -> None:
         self.ended = ended
@@ -251,7 +252,7 @@ class _Hook:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A saved module is loaded where we are not: it gets a hook that does nothing.
+        # A pickled module is loaded where we are absent: its hook does nothing.
         return (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
@@ -267,7 +268,7 @@ def outermost_modules() -> list[Module]:
             if frame.f_code in _CALLS:
                 outermost = frame
             elif outermost is not None and _is_compiled(frame.f_code):
-                outermost = None  # a hook would become part of what is compiled
+                outermost = None  # a hook would be compiled into it
             frame = frame.f_back
         module = outermost.f_locals.get("self") if outermost is not None else None
         if isinstance(module, Module):
@@ -276,9 +277,10 @@ def outermost_modules() -> list[Module]:
 
 
 def _is_compiled(code: CodeType) -> bool:
-    """Return whether what this code calls is compiled by torch.compile.
+    """Return whether torch.compile compiles what this code calls.
 
-    Not the ``__call__`` of a module that was wrapped as a whole: that one is outermost.
+    The ``__call__`` of a module that is wrapped as a whole does not count: that module
+    is the outermost.
     """
     return _DYNAMO in code.co_filename and code.co_name != "__call__"
 
@@ -305,11 +307,11 @@ class MarkSteps(Source):
 
 
 class AutoSteps(Source):
-    """Optimizer steps if there are any, calls of the outermost module if not.
+    """Optimizer steps if there are any, otherwise calls of the outermost module.
 
-    Calls count from the first one; an optimizer that steps before the recording has
-    begun takes over, and counting begins anew. Where an optimizer exists but has not
-    stepped, calls are believed only after a while: it may be the first of many
+    Calls count from the first one; an optimizer that steps before the recording
+    starts takes over, and counting restarts. Where an optimizer exists but has not
+    stepped, calls count only after DOUBT_S seconds: they may be the first of many
     micro-batches, or a validation before training.
     """
 
@@ -328,7 +330,7 @@ class AutoSteps(Source):
         return self._by
 
     @property
-    def of(self) -> str:  # type: ignore[override] # it depends on who steps
+    def of(self) -> str:  # type: ignore[override] # depends on what steps
         return self._optimizer.of if self._by == "optimizer" else self._forward.of
 
     def traced(self, *, on: bool) -> None:
@@ -363,10 +365,10 @@ class AutoSteps(Source):
 
 
 def optimizer_exists() -> bool:
-    """Return whether the program has made an optimizer whose steps would be seen.
+    """Return whether the program created an optimizer whose steps our hook sees.
 
-    torch wraps a class's step when the first of that class is made; torch.compile of
-    old torch takes the wrapper off again, and with it all hooks.
+    torch wraps ``step`` when the first optimizer of a class is created; old versions of
+    torch.compile remove the wrapper again, and with it all hooks.
     """
     classes = list(Optimizer.__subclasses__())
     while classes:

@@ -1,6 +1,6 @@
-"""No steps at all: record some seconds of the program from a thread of our own.
+"""No steps: record a few seconds of the program from a thread of our own.
 
-For programs that have no step, such as a server whose model is called from C++.
+For programs without steps, such as a server whose model is called from C++.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .steps import Source
 
 
 class TimeSteps(Source):
-    """Waits for the warm-up in seconds, then traces, then records memory."""
+    """Waits for the warm-up in seconds, then traces, then records memory history."""
 
     of = "seconds"
 

@@ -16,7 +16,7 @@ def uses_cuda() -> bool:
 
 
 def capturing() -> bool:
-    """Return whether a CUDA graph is being captured: then nothing must be done."""
+    """Return whether a CUDA graph is being captured: then do nothing."""
     return uses_cuda() and bool(cuda_api.is_current_stream_capturing())
 
 
@@ -51,5 +51,5 @@ def captured_graphs() -> int:
             return 0
         roots = sum(len(nodes) for nodes in manager.roots.values())
         return roots + len(manager.warmed_up_functions)
-    except Exception:  # noqa: BLE001 - private to torch; without it, one sign less
+    except Exception:  # noqa: BLE001 - private to torch; without it, one indication less
         return 0

@@ -1,4 +1,4 @@
-"""The program's Python warnings, kept in a file of the rank; still shown as before."""
+"""The program's Python warnings, kept in a file; they are still shown as before."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, TextIO
 
 
 class WarningLog:
-    """Keep what goes through ``warnings``; only the first bytes of very much."""
+    """Keeps what goes through ``warnings``, up to LIMIT bytes."""
 
     LIMIT = 1_000_000
     HELD = 200  # warnings kept in memory while there is no file yet
 
     def __init__(self) -> None:
         self.count = 0
-        self.cut = False
+        self.truncated = False
         self.file: Path | None = None
         self._held: list[str] = []
         self._size = 0
         self._shown: Any = None
 
     def install(self) -> None:
-        """Look at every warning from now on, then show it as the program would."""
+        """Keep every warning from now on, and show it as the program would."""
         self._shown = warnings.showwarning
         warnings.showwarning = self._show
 
     def open(self, file: Path) -> None:
-        """Write to ``file`` from now on, beginning with what came before."""
+        """Write to ``file`` from now on, starting with the warnings held so far."""
         self.file = file
         held, self._held = self._held, []
         for text in held:
@@ -55,14 +55,14 @@ class WarningLog:
             if len(self._held) < self.HELD:
                 self._held.append(text)
             else:
-                self.cut = True
+                self.truncated = True
         else:
             self._write(text)
 
     def _write(self, text: str) -> None:
         data = text.encode("utf-8", "replace")
         if self.file is None or self._size + len(data) > self.LIMIT:
-            self.cut = True
+            self.truncated = True
             return
         with self.file.open("ab") as stream:
             stream.write(data)

@@ -1,9 +1,9 @@
-# ruff: noqa: I002 - Pythons older than 3.7 may start in a job; none may trip over us
+# ruff: noqa: I002 - a job may start Pythons older than 3.7, which must not fail here
 """First on the child's PYTHONPATH: arm the agent, then step out of the way.
 
 This folder holds this one file, so ``sitecustomize`` is the only name that we add to
-the user's program, and it is handed back: the sitecustomize that Python would have
-found without us runs next, with its errors, as if we were not here.
+the user's program, and we hand it back: the sitecustomize that Python would have found
+without us runs next, and its errors are raised as usual.
 """
 
 import os
@@ -18,8 +18,8 @@ def _arm() -> None:
     from importlib.machinery import ModuleSpec  # noqa: PLC0415
     from importlib.util import module_from_spec  # noqa: PLC0415
 
-    # A package of a private name whose modules are the files of collect/: nothing of
-    # ours can meet a module of the program.
+    # A package with a private name whose modules are the files of collect/: no module
+    # of ours can clash with one of the program.
     spec = ModuleSpec("_traceq_agent", loader=None, is_package=True)
     spec.submodule_search_locations = [os.path.dirname(HERE)]
     sys.modules[spec.name] = module_from_spec(spec)

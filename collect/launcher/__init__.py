@@ -1,4 +1,4 @@
-"""Runs in the launcher's process: starts the program, keeps stderr, writes run.json.
+"""The launcher's process: starts the program, keeps its stderr, writes run.json.
 
-It never imports torch, and nothing of ``agent/``.
+It never imports torch, and nothing from ``agent/``.
 """

@@ -1,4 +1,4 @@
-"""Run the user's command so that every Python in it loads our agent; report on it."""
+"""Run the user's command with our agent in every Python process, and report on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tee import Tee
 
 BOOTSTRAP = Path(__file__).resolve().parent.parent / "bootstrap"
 POLL = 0.1
-LINGER = 1.0  # seconds that a process left behind may still write to stderr
+LINGER = 1.0  # seconds for processes that outlive the command to write to stderr
 NOT_FOUND = 127
 NOT_RUN = 126
 
@@ -27,7 +27,7 @@ _LEFT_TO_THE_PROGRAM = ("SIGINT", "SIGHUP", "SIGQUIT")
 
 
 def main(words: list[str], prog: str) -> int:
-    """Do what the command line says and return the exit status."""
+    """Run the command line and return the exit status."""
     chosen = options.parse(words, prog)
     screen = Screen(quiet=chosen.quiet)
     index = chosen.node
@@ -35,8 +35,9 @@ def main(words: list[str], prog: str) -> int:
         index = run_folder.launch_index(chosen.command, os.environ)
     try:
         place = run_folder.create(Path(chosen.out), chosen.name, chosen.command, index)
-        with tempfile.TemporaryDirectory(prefix="traceq-") as signs:
-            return Launch(chosen, place, index, Path(signs), screen).run()
+        with tempfile.TemporaryDirectory(prefix="traceq-") as status_folder:
+            launch = Launch(chosen, place, index, Path(status_folder), screen)
+            return launch.run()
     except (OSError, run_folder.TakenError) as error:
         screen.say(str(error))
         return options.CANNOT_WORK
@@ -50,20 +51,20 @@ class Launch:
         chosen: Any,
         place: Path,
         index: int | None,
-        signs: Path,
+        status_folder: Path,
         screen: Screen,
     ) -> None:
         self.options = chosen
         self.folder = place
         self.index = index
-        self.signs = signs
+        self.status_folder = status_folder
         self.screen = screen
         self.file = place / run_folder.run_file(index)
         self.facts = run_facts.at_start(chosen, place.name, index)
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Run the command to its end, write the run file, say what there is."""
+        """Run the command to its end, write the run file, report what was recorded."""
         self.file.touch(exist_ok=False)
         manifest.write(self.file, self.facts)
         tee = Tee(self.folder / run_folder.log_file(self.index), self.screen.passed)
@@ -75,8 +76,8 @@ class Launch:
         try:
             self._finish(status, time.monotonic() - began, tee)
             return self._report(status)
-        except OSError as error:  # the disk is full, or the folder gone
-            self.screen.say(f"the run file could not be completed: {error}")
+        except OSError as error:  # the disk is full, or the folder was deleted
+            self.screen.say(f"cannot complete the run file: {error}")
             return self._code(status) or options.CANNOT_WORK
 
     def _execute(self, tee: Tee) -> int:
@@ -114,7 +115,7 @@ class Launch:
                 self._child.send_signal(number)
 
         def ignore(_number: int, _frame: Any) -> None:
-            # The terminal sends these to the program too: it decides what happens.
+            # The terminal sends these to the program too, which decides what to do.
             pass
 
         for names, handler in ((_PASSED_ON, pass_on), (_LEFT_TO_THE_PROGRAM, ignore)):
@@ -130,7 +131,7 @@ class Launch:
         paths = [str(BOOTSTRAP), *([inherited] if inherited else [])]
         settings = {
             "folder": str(self.folder.resolve()),
-            "control": str(self.signs),
+            "status_folder": str(self.status_folder),
             "launch": self.index or 0,
             "options": run_facts.shown_options(self.options),
         }
@@ -141,7 +142,7 @@ class Launch:
         }
 
     def _show_progress(self) -> None:
-        found = sorted(self.signs.glob("status-*"))
+        found = sorted(self.status_folder.glob("status-*"))
         if not found:
             return
         try:
@@ -161,7 +162,7 @@ class Launch:
         ]
         ranks.sort(key=lambda rank: (rank["rank"], rank["name"]))
         for rank in ranks:
-            _explain_sudden_end(rank)
+            _complete_if_killed(rank)
         self.facts.update(
             state="finished",
             ended=manifest.now(),
@@ -170,33 +171,33 @@ class Launch:
             log={
                 "file": run_folder.log_file(self.index),
                 "bytes": tee.kept,
-                "cut": tee.cut,
+                "truncated": tee.truncated,
             },
             ranks=ranks,
             missing=[] if ranks else [{"what": "ranks", "why": self._why_nothing()}],
         )
         manifest.write(self.file, self.facts)
-        _remove_halves(self.folder)
+        _remove_partial_files(self.folder)
 
     def _why_no_step(self) -> str:
         by = self.options.steps_by
         if by == "time":
             return (
                 f"the program ended within {self.options.warmup} s of importing torch,"
-                " which are its warm-up: shorten it with --warmup"
+                " during the warm-up: shorten it with --warmup"
             )
         if by != "auto":
-            return f"no step was seen by {by}: try another --steps-by"
+            return f"no steps found with --steps-by {by}: try another"
         return (
-            "no step was seen: no optimizer stepped and no module was called often"
-            " enough; say what a step is with --steps-by"
+            "no steps found: no optimizer.step() ran, and no module was called often"
+            " enough; choose what a step is with --steps-by"
         )
 
     def _why_nothing(self) -> str:
         """Return why no process recorded anything."""
-        failed = self.signs / "failed"
+        failed = self.status_folder / "failed"
         if failed.exists():
-            return f"a fault of traceq: {failed.read_text()}"
+            return f"traceq crashed: {failed.read_text()}"
         if self._has("torch"):
             return self._why_no_step()
         if self._has("python"):
@@ -216,11 +217,11 @@ class Launch:
             if rank["step_time"]:
                 found = rank["step_time"]
                 self.screen.say(
-                    f"{found['ms']:.2f} ms a step without the profiler, over"
-                    f" {found['steps']} steps"
+                    f"{found['ms']:.2f} ms per step, measured without the profiler"
+                    f" over {found['steps']} steps"
                 )
         size = sum(file.stat().st_size for file in self.folder.iterdir())
-        self.screen.say(f"recorded {self.folder}, {_readable(size)}; next:")
+        self.screen.say(f"recorded to {self.folder} ({_readable(size)}); next:")
         self.screen.say(f"  traceq lint {self.folder}")
         return code
 
@@ -230,12 +231,12 @@ class Launch:
             return 0
         return 128 - status if status < 0 else status
 
-    def _has(self, sign: str) -> bool:
-        return (self.signs / sign).exists()
+    def _has(self, name: str) -> bool:
+        return (self.status_folder / name).exists()
 
 
 def _reasons(ranks: list[dict[str, Any]]) -> list[str]:
-    """Return what could not be had and why, a sentence a reason."""
+    """Return what is missing and why, one sentence per reason."""
     missing: dict[str, list[str]] = {}
     for rank in ranks:
         for entry in rank["missing"]:
@@ -246,14 +247,14 @@ def _reasons(ranks: list[dict[str, Any]]) -> list[str]:
     return [f"no {', '.join(what)}: {why}" for why, what in missing.items()]
 
 
-def _explain_sudden_end(rank: dict[str, Any]) -> None:
-    """Complete what a process says of itself that was killed before it could."""
+def _complete_if_killed(rank: dict[str, Any]) -> None:
+    """Complete the manifest of a process that was killed before it could."""
     if rank["state"] != "recording":
         return
     rank["state"] = "killed"
     for what in ("step_time", "trace", "memory"):
         if rank[what] is None:
-            why = "the process was killed before it was written"
+            why = "the process was killed before it could be written"
             rank["missing"].append({"what": what, "why": why})
 
 
@@ -266,7 +267,7 @@ def _exit_facts(status: int, *, stopped: bool) -> dict[str, Any]:
     }
 
 
-def _remove_halves(place: Path) -> None:
+def _remove_partial_files(place: Path) -> None:
     """Remove files that were being written when their process was killed."""
     for file in place.glob(".rank-*"):
         if file.is_file():

@@ -1,4 +1,4 @@
-"""The command line of `traceq collect` and `python collect`, which is the same."""
+"""The command line, which `traceq collect` and `python collect` share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ DEFAULT_OUT = "traceq-runs"
 CANNOT_WORK = 2
 
 _DESCRIPTION = """\
-Run a PyTorch program as it is and record a few of its steps: a trace, the memory
-allocator's history, warnings, and the true time of a step, measured with the profiler
-off. No line of the program changes. Everything goes into a new folder, which
-`traceq lint` and `traceq summary` read.
+Run an unmodified PyTorch program and record a few of its steps: a profiler trace, the
+history of the CUDA memory allocator, warnings, and the step time measured without the
+profiler. Everything goes into a new run folder, which `traceq lint` and
+`traceq summary` read.
 """
 
 _EPILOG = """\
@@ -22,21 +22,21 @@ examples:
   {prog} --steps-by forward -- python serve.py
 
 what a step is (--steps-by):
-  auto       optimizer steps; calls of the outermost module if there are none
-  optimizer  from one step of the first optimizer to its next
+  auto       optimizer steps; without an optimizer, calls of the outermost module
+  optimizer  from one optimizer.step() to the next, of the first optimizer used
   forward    from the end of one call of the outermost module to the end of the next
-  mark       what the program puts into
+  mark       whatever the program runs inside
              `with torch.profiler.record_function("traceq: step"):`
-  time       no steps: --seconds of the program, after --warmup seconds
+  time       no steps: records --seconds of the program after --warmup seconds
 
-exit status: that of the program (128 + n if signal n ended it); 0 after --then-exit;
-2 if nothing could be recorded of a program that ended well, or the command line is
+exit status: the program's own (128 + n if signal n ended it); 0 after --then-exit;
+2 if the program succeeded but nothing could be recorded, or the command line is
 wrong.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors say where to read on."""
+    """A parser whose errors point to --help."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(CANNOT_WORK, f"{self.prog}: {message} (try {self.prog} --help)\n")
@@ -54,9 +54,9 @@ def parse(words: list[str], prog: str) -> argparse.Namespace:
     else:
         options = parser.parse_args(words)
     if not options.command:
-        parser.error(f"give a command to run: {prog} -- python train.py")
+        parser.error(f"no command to run, as in: {prog} -- python train.py")
     if options.name is not None and not _is_plain(options.name):
-        parser.error("--name is the name of a folder, not a path; see --out")
+        parser.error("--name is a folder name, not a path; see --out")
     return options
 
 
@@ -73,62 +73,75 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    where = parser.add_argument_group("where")
-    where.add_argument(
-        "--out", default=DEFAULT_OUT, metavar="DIR", help="for runs; %(default)s"
+    folder = parser.add_argument_group("run folder")
+    folder.add_argument(
+        "--out",
+        default=DEFAULT_OUT,
+        metavar="DIR",
+        help="folder for run folders (default %(default)s)",
     )
-    where.add_argument("--name", help="of the run; else program, date and time")
-    where.add_argument(
+    folder.add_argument(
+        "--name", help="name of the run folder (default: program, date, time)"
+    )
+    folder.add_argument(
         "--label",
         action="append",
         default=[],
         type=_label,
         metavar="KEY=VALUE",
-        help="kept with the run; may be given several times",
+        help="stored with the run; repeatable",
     )
-    where.add_argument(
+    folder.add_argument(
         "--node",
         type=_count,
         metavar="N",
-        help="which of several nodes this is; else asked of the environment",
+        help="rank of this node (default: from the environment)",
     )
-    what = parser.add_argument_group("what")
+    what = parser.add_argument_group("what to record")
     what.add_argument(
         "--steps-by",
         choices=("auto", "optimizer", "forward", "mark", "time"),
         default="auto",
-        help="what a step is; %(default)s",
+        help="what counts as a step, see below (default %(default)s)",
     )
-    _add_count(what, "--warmup", 10, "steps to let pass first; %(default)s")
-    _add_count(what, "--timed", 20, "steps to time with the profiler off; %(default)s")
-    _add_count(what, "--active", 3, "steps to trace; %(default)s")
-    _add_count(what, "--memory-steps", 2, "steps of memory history; %(default)s")
+    _add_count(what, "--warmup", 10, "warm-up steps to skip (default %(default)s)")
+    _add_count(
+        what, "--timed", 20, "steps to time without the profiler (default %(default)s)"
+    )
+    _add_count(what, "--active", 3, "steps to trace (default %(default)s)")
+    _add_count(
+        what, "--memory-steps", 2, "steps of memory history (default %(default)s)"
+    )
     what.add_argument(
         "--seconds",
         type=_seconds,
         default=2.0,
         metavar="S",
-        help="to trace with --steps-by time; %(default)s",
+        help="length of the trace with --steps-by time (default %(default)s)",
     )
-    what.add_argument("--no-stack", action="store_true", help="no Python stacks")
+    what.add_argument("--no-stack", action="store_true", help="record no Python stacks")
     what.add_argument(
-        "--no-memory", action="store_true", help="no memory history, no memory events"
+        "--no-memory",
+        action="store_true",
+        help="record no memory history and no memory events",
     )
     what.add_argument(
         "--max-mb",
         type=_positive,
         default=1000,
         metavar="MB",
-        help="of trace, before compression, per rank; %(default)s",
+        help="largest trace per rank, before compression (default %(default)s)",
     )
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("how to run")
     how.add_argument(
-        "--then-exit", action="store_true", help="stop the program when all is written"
+        "--then-exit",
+        action="store_true",
+        help="stop the program once everything is recorded",
     )
     how.add_argument(
-        "--keep-paths", action="store_true", help="keep host name and full paths"
+        "--keep-paths", action="store_true", help="store host name and full paths"
     )
-    how.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    how.add_argument("--quiet", action="store_true", help="print no progress")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -1,4 +1,4 @@
-"""Secrets and names of people and machines stay at home."""
+"""Removes secrets, user names and home directories from what is stored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _is_secret(name: str) -> bool:
 
 
 def path(value: str, *, cwd: str, home: str) -> str:
-    """Return a path as seen from the working directory or ``~``, without the user."""
+    """Return a path relative to the working directory or ``~``, without user names."""
     for base, short in ((cwd, "."), (home, "~")):
         if base and base != os.sep:
             if value == base:

@@ -1,4 +1,4 @@
-"""What the launcher knows of the run: command, repository, machine, options."""
+"""What the launcher knows about the run: command, repository, machine, options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ISOLATING = re.compile(r"-[a-zA-Z]*[IES][a-zA-Z]*")
 
 
 def at_start(chosen: Any, name: str, index: int | None) -> dict[str, Any]:
-    """Return the run file's content before the program has begun."""
+    """Return the run file's content before the program starts."""
     cwd = os.getcwd()
     return {
         "format": manifest.FORMAT,
@@ -43,7 +43,7 @@ def at_start(chosen: Any, name: str, index: int | None) -> dict[str, Any]:
 
 
 def shown_options(chosen: Any) -> dict[str, Any]:
-    """Return the options that decide what is recorded."""
+    """Return the options that determine what is recorded."""
     hidden = ("command", "out", "name", "label", "node")
     return {key: value for key, value in vars(chosen).items() if key not in hidden}
 
@@ -60,7 +60,7 @@ def _home() -> str:
 
 
 def program_folder(command: list[str]) -> Path:
-    """Return the folder of the script that is run, or the working directory."""
+    """Return the folder of the script, or the working directory."""
     for word in command:
         file = Path(word)
         if file.suffix in (".py", ".sh") and file.is_file():
@@ -69,7 +69,7 @@ def program_folder(command: list[str]) -> Path:
 
 
 def git(place: Path) -> dict[str, Any] | None:
-    """Return the commit of the program's repository, and whether it was changed."""
+    """Return the commit of the program's repository, and whether it is dirty."""
     commit = _output(["git", "-C", str(place), "rev-parse", "HEAD"])
     if commit is None:
         return None
@@ -78,7 +78,7 @@ def git(place: Path) -> dict[str, Any] | None:
 
 
 def driver() -> str | None:
-    """Return the version of the GPU's driver, if there is one."""
+    """Return the version of the NVIDIA driver, if there is one."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
@@ -89,17 +89,17 @@ def driver() -> str | None:
 
 
 def why_no_python(command: list[str]) -> str:
-    """Return why no Python of the program has loaded the agent."""
+    """Return why no Python process of the program loaded the agent."""
     for word, following in zip(command, command[1:]):
         is_python = re.fullmatch(r"python[\d.]*", os.path.basename(word))
         if is_python and _ISOLATING.fullmatch(following):
             return (
-                f"{os.path.basename(word)} {following} ignores PYTHONPATH, which is how"
-                " the program is reached; run it without -I, -E and -S"
+                f"{os.path.basename(word)} {following} ignores PYTHONPATH, which loads"
+                " the recorder; run it without -I, -E and -S"
             )
     return (
-        "no Python (3.9 or later) was started that looks at PYTHONPATH; it does not"
-        " with -I, -E or -S, in a container, or where the environment is cleared"
+        "no Python 3.9 or later was started that reads PYTHONPATH; -I, -E, -S, a"
+        " container or a cleared environment prevent that"
     )
 
 

@@ -1,4 +1,4 @@
-"""The run folder: its name, and whose it is. Nothing in it is ever overwritten."""
+"""The run folder: its name and who shares it. Nothing in it is ever overwritten."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _INTERPRETERS = re.compile(r"(python|torchrun|accelerate|bash|sh|env|srun)[\d.]*
 
 
 class TakenError(Exception):
-    """A run of that name exists."""
+    """A run with that name exists."""
 
 
 def launch_index(command: list[str], environment: Mapping[str, str]) -> int | None:
-    """Return which of several launchers of one run this is, if there are several.
+    """Return the number of this launcher where one run has several, else None.
 
-    One launcher runs on each node, or before each rank where a cluster's own launcher
-    starts the ranks; then the cluster has numbered them.
+    There is one launcher per node, or one per rank where a cluster's own launcher
+    starts the ranks; the cluster numbers them.
     """
     for name in _NODE_VARIABLES:
         if environment.get(name, "").isdigit():
@@ -47,10 +47,10 @@ def log_file(index: int | None) -> str:
 
 
 def create(out: Path, name: str | None, command: list[str], index: int | None) -> Path:
-    """Make the run folder and return it.
+    """Create the run folder and return it.
 
-    An existing folder is refused if the user named it, and gets a sister with a number
-    if not; only launchers of one run, told apart by ``index``, share a folder.
+    If it exists, a name that the user chose is refused, and a default name gets a
+    number; only launchers of one run, distinguished by ``index``, share a folder.
     """
     out.mkdir(parents=True, exist_ok=True)
     base = name or default_name(command)
@@ -64,21 +64,23 @@ def create(out: Path, name: str | None, command: list[str], index: int | None) -
                 return folder
             if name is None:
                 continue
-            msg = f"{folder} exists and is not overwritten: choose another --name"
+            msg = (
+                f"{folder} exists, and runs are not overwritten: choose another --name"
+            )
             raise TakenError(msg) from None
         return folder
-    msg = f"{out} is full of runs named {base}: choose a --name"
+    msg = f"{out} already has 999 runs named {base}: choose a --name"
     raise TakenError(msg)
 
 
 def default_name(command: list[str]) -> str:
-    """Return a name made of the program's and the time of day."""
+    """Return a name made of the program's name, the date and the time."""
     moment = dt.datetime.now().astimezone()
     return f"{program_name(command)}-{moment:%Y%m%d-%H%M%S}"
 
 
 def program_name(command: list[str]) -> str:
-    """Return what the program is called, without the interpreters before it."""
+    """Return the program's name, without the interpreters before it."""
     words = list(command)
     for place, word in enumerate(words):
         base = os.path.basename(word)

@@ -1,4 +1,4 @@
-"""What the person at the terminal sees of us, beside what the program prints."""
+"""What we print on the terminal between the lines that the program prints."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import contextlib
 import sys
 
 _SENTENCES = {
-    "waiting": "waiting for the program to warm up, step {done} of {total}",
-    "timing": "timing, step {done} of {total}",
+    "waiting": "warm-up, step {done} of {total}",
+    "timing": "timing without the profiler, step {done} of {total}",
     "tracing": "tracing, step {done} of {total}",
-    "memory": "recording memory, step {done} of {total}",
+    "memory": "recording memory history, step {done} of {total}",
     "writing": "writing",
-    "done": "recorded; the program goes on",
+    "done": "recorded; the program continues",
 }
 
 
 class Screen:
-    """One line that moves, on a terminal; a line a phase, elsewhere."""
+    """One status line on a terminal; one line per phase elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -36,7 +36,7 @@ class Screen:
             sys.stderr.flush()
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """Show how far the recording is."""
+        """Show the progress of the recording."""
         if self.quiet or phase not in _SENTENCES or not self._at_line_start:
             return
         text = _SENTENCES[phase].format(done=min(done, total), total=total)
@@ -44,13 +44,13 @@ class Screen:
             if phase != self._phase:
                 self.say(text.split(", step")[0])
         elif text != self._line:
-            # The cursor goes back: what the program prints covers the line.
+            # The cursor returns, so what the program prints overwrites the line.
             self._write(f"\x1b[K\x1b[2mtraceq: {text}\x1b[0m\r".encode())
             self._line = text
         self._phase = phase
 
     def passed(self, data: bytes) -> None:
-        """Write what the program wrote."""
+        """Pass on what the program wrote to stderr."""
         self._clear()
         self._write(data)
         self._at_line_start = data.endswith(b"\n")

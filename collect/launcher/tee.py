@@ -1,7 +1,7 @@
-"""The program's stderr: shown at once, byte for byte, and kept in a file.
+"""The program's stderr: passed on at once, byte for byte, and kept in a file.
 
-If our stderr is a terminal the program gets a terminal too, so that progress bars and
-colours stay as they are; else it gets a pipe.
+If our stderr is a terminal the program gets one too, so progress bars and colours stay
+as they are; otherwise it gets a pipe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
     import pty
     import termios
 except ImportError:  # not a POSIX system: always a pipe
-    pty = None  # type: ignore[assignment] # the sign that there is none
+    pty = None  # type: ignore[assignment] # not available
 
 
 class Tee:
@@ -29,16 +29,16 @@ class Tee:
     def __init__(self, file: Path, show: Callable[[bytes], None]) -> None:
         self.show = show
         self.kept = 0
-        self.cut = False
+        self.truncated = False
         self._log: Any = file.open("xb")
         self.end, self.source = _terminal() if _wants_terminal() else _pipe()
 
     def started(self) -> None:
-        """Let go of the program's end once the program has it."""
+        """Close our copy of the program's end once the program has it."""
         os.close(self.end)
 
     def pump(self, seconds: float) -> bool:
-        """Pass on what comes within that time; return False when all has come."""
+        """Pass on what arrives within ``seconds``; return False at the end of file."""
         ready, _, _ = select.select([self.source], [], [], seconds)
         if not ready:
             return True
@@ -52,7 +52,7 @@ class Tee:
         return bool(data)
 
     def resize(self) -> None:
-        """Tell the program's terminal how large ours is."""
+        """Give the program's terminal the size of ours."""
         with contextlib.suppress(Exception):
             _copy_size(self.source)
 
@@ -65,7 +65,7 @@ class Tee:
         room = self.LIMIT - self.kept
         if len(data) > room:
             data = data[:room]
-            self.cut = True
+            self.truncated = True
         with contextlib.suppress(OSError):
             self._log.write(data)
             self._log.flush()
@@ -83,7 +83,7 @@ def _pipe() -> tuple[int, int]:
 
 def _terminal() -> tuple[int, int]:
     source, end = pty.openpty()
-    # The real terminal turns newlines into what it needs; twice would be once too much.
+    # The real terminal translates newlines; they must not be translated twice.
     settings = termios.tcgetattr(end)
     settings[1] &= ~termios.OPOST
     termios.tcsetattr(end, termios.TCSANOW, settings)

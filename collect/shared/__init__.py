@@ -1,1 +1,1 @@
-"""Runs in both processes: the files by which agents and launcher know each other."""
+"""Both processes: the files through which agents and launcher talk to each other."""

@@ -1,7 +1,7 @@
 """What an agent writes about its rank, and the launcher about the run.
 
-README.md says what every key means; change both together, and FORMAT when a reader of
-the old form would go wrong.
+README.md documents every key: change both together, and FORMAT when a reader of the
+old format would misread the new one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def now() -> str:
 
 
 def write(file: Path, content: dict[str, Any]) -> None:
-    """Write a manifest, whole or not at all."""
+    """Write a manifest atomically."""
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
     status_files.replace(file, text.encode("utf-8", "replace") + b"\n")
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return a manifest; empty if it is not one."""
+    """Return a manifest; empty if the file is not one."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -40,10 +40,10 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def claim(folder: Path, rank: int) -> str:
-    """Take a name for this process's files that no other process has.
+    """Reserve a name for this process's files that no other process has.
 
-    That is ``rank-0``, or ``rank-0-2`` if another process of rank 0 was first, as
-    where a program without ranks starts several that train.
+    That is ``rank-0``, or ``rank-0-2`` if another process of rank 0 came first, as
+    when a program without ranks starts several processes that train.
     """
     for number in range(1, 1000):
         name = f"rank-{rank}" if number == 1 else f"rank-{rank}-{number}"

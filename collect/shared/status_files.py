@@ -1,7 +1,7 @@
-"""How the agents tell the launcher where they are: small files in a folder of its own.
+"""Status files: agents leave small files in a folder, and the launcher reads them.
 
-Files need no connection, survive the end of a process, and work through any number of
-processes in between, such as torchrun's.
+Files need no connection, outlive the process that wrote them, and work across any
+number of processes in between, such as torchrun's.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 import pathlib
 from typing import Any
 
-VARIABLE = "TRACEQ_COLLECT"  # one variable, JSON: all that the agents must know
+VARIABLE = "TRACEQ_COLLECT"  # one variable, JSON: all that the agents need to know
 
 
 def settings() -> dict[str, Any]:
-    """Return what the launcher told the agents; empty outside of a recorded run."""
+    """Return the launcher's settings for the agents; empty outside a recorded run."""
     try:
         found = json.loads(os.environ.get(VARIABLE, "{}"))
     except ValueError:
@@ -25,16 +25,16 @@ def settings() -> dict[str, Any]:
 
 
 def mark(name: str, text: str = "") -> None:
-    """Leave the sign ``name`` for the launcher; a sign that cannot be left is not."""
-    folder = settings().get("control")
+    """Write the status file ``name``; does nothing where it cannot be written."""
+    folder = settings().get("status_folder")
     if folder:
         with contextlib.suppress(OSError):
             replace(pathlib.Path(folder, name), text.encode())
 
 
 def read(pattern: str, beginning: str) -> list[str]:
-    """Return the signs of that name whose text begins so."""
-    folder = settings().get("control")
+    """Return the names of matching files whose text starts with ``beginning``."""
+    folder = settings().get("status_folder")
     found = []
     for file in pathlib.Path(folder).glob(pattern) if folder else ():
         with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ def read(pattern: str, beginning: str) -> list[str]:
 
 
 def replace(file: pathlib.Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a half."""
-    half = file.with_name(f".{file.name}.{os.getpid()}")
-    half.write_bytes(content)
-    half.replace(file)
+    """Write a file atomically: a reader sees the old content or the new."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(file)

@@ -12,16 +12,16 @@ from traceq._folders import bundled
 
 
 class Untouched(TyperCommand):
-    """Leaves the words of its command line alone, `--` and `--help` included."""
+    """Passes its command line on unparsed, including `--` and `--help`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Keep the words for the one parser there is: that of collect/."""
+        """Leave the parsing to collect/, which has its own parser."""
         ctx.args = list(args)
         return []
 
 
 def command(context: typer.Context) -> None:
-    """Run a PyTorch program as it is and record a few of its steps."""
-    # collect/ stands alone, so that it can be copied: it is run, not imported.
+    """Run an unmodified PyTorch program and record a few of its steps."""
+    # collect/ works without traceq, so that it can be copied: it is run, not imported.
     main = runpy.run_path(str(bundled("collect")), run_name="collect")["main"]
     raise typer.Exit(main(context.args, "traceq collect"))
