@@ -11,6 +11,8 @@ from conftest import ROOT
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.collect
+
 PROGRAMS = ROOT / "fixtures" / "programs"
 
 # One process for all: torch takes longer to import than they take to run.

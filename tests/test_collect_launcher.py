@@ -82,6 +82,7 @@ def test_a_python_too_old_for_us_is_left_in_peace(minor: int, tmp_path: Path) ->
     assert (run.folder / "stderr.log").read_text() == ""
 
 
+@pytest.mark.collect
 def test_a_copy_of_the_folder_works_where_traceq_is_not_installed(
     tmp_path: Path,
 ) -> None:

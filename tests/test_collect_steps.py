@@ -13,6 +13,8 @@ from collecting import module
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.collect
+
 steps = module("agent.steps")
 step_timer = module("agent.step_timer")
 

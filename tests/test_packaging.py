@@ -214,6 +214,7 @@ def test_an_installed_copy_shrinks(installed: Path, fixtures: Path) -> None:
 
 
 @with_bin
+@pytest.mark.collect
 def test_an_installed_copy_records_and_lints_what_it_recorded(installed: Path) -> None:
     program = installed / "work" / "program.py"
     program.parent.mkdir(exist_ok=True)

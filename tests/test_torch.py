@@ -13,6 +13,8 @@ import pytest
 
 import traceq
 
+pytestmark = pytest.mark.collect
+
 PROGRAM = """
 import sys
 import torch

@@ -1,0 +1,131 @@
+"""Programs whose steps are not those of an optimizer, and programs with a profiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from collecting import LOOP, QUICK, collect_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.collect
+
+INFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(64, 64)
+    def forward(self, x):
+        for _ in range(20):
+            x = self.inner(x)
+        return x
+model = Model()
+with torch.inference_mode():
+    hooked = False
+    for _ in range(3000):
+        model(torch.randn(16, 64))
+        if hooked and not model._forward_hooks:
+            break
+        hooked = bool(model._forward_hooks)
+print(len(model._forward_hooks))
+"""
+
+
+def test_without_an_optimizer_the_outermost_module_makes_the_steps(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, INFERENCE)
+    assert run.status == 0
+    steps = run.rank["steps"]
+    assert (steps["by"], steps["of"]) == ("forward", "Model")
+    names = [one["name"] for one in run.annotations()]
+    assert names == run.step_names()
+    assert len(names) == 2
+    calls = [one for one in run.events() if one["name"] == "aten::linear"]
+    assert len(calls) == 2 * 20
+    assert run.out == "0\n"  # no hook is left
+
+
+MARKED = """
+import torch
+a = torch.randn(8, 8)
+for _ in range(40):
+    a = torch.tanh(a)
+    with torch.profiler.record_function("traceq: step"):
+        a = torch.sin(a)
+"""
+
+
+def test_the_program_may_mark_its_steps(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, MARKED, (*QUICK, "--steps-by", "mark"))
+    assert run.rank["steps"]["by"] == "mark"
+    names = [one["name"] for one in run.annotations()]
+    first, second = run.step_names()
+    assert names == [first, "traceq: step", second, "traceq: step"]
+
+
+FOREVER = """
+import torch
+a = torch.randn(8, 8)
+while True:
+    a = torch.sin(a)
+"""
+
+
+def test_a_program_without_steps_is_recorded_by_time(tmp_path: Path) -> None:
+    options = ("--steps-by", "time", "--warmup", "0", "--seconds", "0.3", "--then-exit")
+    run = collect_program(tmp_path, FOREVER, options)
+    assert run.status == 0
+    assert "seconds, not steps" in run.why_missing("step_time")
+    assert any(one["name"] == "aten::sin" for one in run.events())
+
+
+OWN_PROFILER = """
+LOOP
+from torch.profiler import ProfilerActivity, profile, schedule
+BEFORE
+with profile(activities=[ProfilerActivity.CPU], schedule=SCHEDULE) as profiler:
+    for _ in range(12):
+        step()
+        profiler.step()
+print(len(profiler.events()) > 0)
+AFTER
+"""
+
+
+def own_profiler(before: int, schedule: str, after: int) -> str:
+    program = OWN_PROFILER.replace("LOOP", LOOP).replace("SCHEDULE", schedule)
+    loop = "for _ in range({}): step()"
+    program = program.replace("BEFORE", loop.format(before))
+    return program.replace("AFTER", loop.format(after))
+
+
+def test_a_program_that_profiles_itself_goes_first(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, own_profiler(0, "None", 12))
+    assert (run.status, run.out) == (0, "True\n")
+    assert run.rank["state"] == "done"
+    assert run.rank["timeline"][1]["step"] >= 12  # it was timed after that
+
+
+def test_a_program_that_begins_to_profile_itself_meanwhile_goes_first(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(
+        tmp_path, own_profiler(4, "schedule(wait=3, warmup=1, active=2)", 0)
+    )
+    assert (run.status, run.out) == (0, "True\n")
+    assert "started its own profiler" in run.why_missing("trace")
+    assert run.rank["step_time"] is not None
+
+
+def test_under_nsight_only_the_step_time_is_measured(tmp_path: Path) -> None:
+    env = {"NSYS_PROFILING_SESSION_ID": "7"}
+    program = LOOP + "for i in range(20): step()"
+    run = collect_program(tmp_path, program, env=env)
+    assert "Nsight Systems is attached" in run.why_missing("trace")
+    assert run.rank["step_time"]["steps"] == 3
