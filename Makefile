@@ -3,14 +3,20 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
-.PHONY: demo test check clean
+.PHONY: demo test quick check tests goldens clean
 
 demo: $(VENV)/installed
 	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
 
-test: $(VENV)/test-installed check
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+# All that must pass; what is not pytest runs beside it.
+test: $(VENV)/test-installed
+	$(MAKE) --jobs 2 check tests
+
+# What to run after each change: no processes, no torch, no fuzzing.
+quick: $(VENV)/test-installed
+	$(PYTEST) -m "not slow and not collect"
 
 check: $(VENV)/test-installed
 	$(BIN)/ruff format --check .
@@ -18,6 +24,15 @@ check: $(VENV)/test-installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/traceq check --no-cache fixtures
+
+tests: $(VENV)/test-installed
+	$(PYTEST) --durations 25
+
+# Writes again what someone has to read: golden files, the README's blocks and what is
+# expected of fixtures. Refused where CI is set.
+goldens: $(VENV)/test-installed
+	$(BIN)/traceq check --update --no-cache fixtures
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -m golden
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+# Its asserts show what differs, as those of the tests do.
+pytest.register_assert_rewrite("goldens")
+
 __all__ = ["FIXTURES", "ROOT"]
 
 FIXTURES = sorted((ROOT / "fixtures").glob("*/trace.json.gz"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import Answer, traceq
 from conftest import ROOT
+from goldens import assert_block, block
 from linting import bundled_rules
 
 from traceq import toml_text as toml
@@ -84,9 +85,9 @@ def test_every_fixture_has_all_its_parts() -> None:
 def test_every_change_is_held_to_the_fixtures() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 
-    assert "traceq check --no-cache fixtures\n" in makefile
+    assert "\n\t$(BIN)/traceq check --no-cache fixtures\n" in makefile
+    assert "\n\t$(MAKE) --jobs 2 check tests\n" in makefile
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert "\ntest: $(VENV)/test-installed check\n" in makefile
 
 
 def test_a_fixture_as_it_should_be_is_green(fixture: Path) -> None:
@@ -532,14 +533,7 @@ def test_a_folder_without_fixtures_is_an_error(tmp_path: Path) -> None:
     assert "is no folder of fixtures" in traceq("check", tmp_path / "x").err
 
 
-def of_readme(mark: str) -> str:
-    found = re.search(
-        rf"<!-- {mark} -->\n```\n(.*?)```\n<!-- /{mark} -->", README, re.DOTALL
-    )
-    assert found is not None
-    return found[1]
-
-
+@pytest.mark.golden
 def test_the_readme_shows_what_check_prints(
     sick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -547,7 +541,7 @@ def test_the_readme_shows_what_check_prints(
     (sick.parents[1] / "traceq.toml").write_text('ignore = ["CPY003"]\n')
     replace_in(sick / "traceq.toml", "launches = 114", "launches = 100")
 
-    assert traceq("check", width=80).out == of_readme("check")
+    assert_block("check", traceq("check", width=80).out)
 
 
 def test_the_budgets_that_the_readme_shows_are_accepted(tmp_path: Path) -> None:
@@ -560,7 +554,7 @@ def test_the_budgets_that_the_readme_shows_are_accepted(tmp_path: Path) -> None:
     assert read_budgets(file).limits == read_budgets(CLEAN / "traceq.toml").limits
 
 
-@pytest.mark.parametrize("line", re.findall(r"run: (traceq .*)", of_readme("workflow")))
+@pytest.mark.parametrize("line", re.findall(r"run: (traceq .*)", block("workflow")))
 def test_the_workflow_in_the_readme_uses_options_that_there_are(line: str) -> None:
     command, *options = re.findall(r"(?<= )(?:--)?[a-z-]+(?= )", line)
     text = traceq(command, "--help", width=120).out

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pytest
 from command import traceq
 from conftest import ROOT
+from goldens import assert_block, assert_golden, block
 from recordings import CAPTURES, OWN_SNAPSHOTS
 
 from traceq.testing.timeline import draw
@@ -17,7 +17,6 @@ from traceq.testing.timeline import draw
 if TYPE_CHECKING:
     from pathlib import Path
 
-GOLDEN = ROOT / "tests" / "golden"
 FORMATS = ("full", "concise", "json", "github", "markdown", "html")
 BEFORE = """
     host   [ProfilerStep#1                                                       ]
@@ -50,13 +49,14 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     return "before.json", "after.json"
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize("form", ["full", "markdown", "concise"])
 def test_what_people_read_is_as_it_was_reviewed(
     pair: tuple[str, str], form: str
 ) -> None:
     answer = traceq("diff", *pair, "--step-ms", "0.06,0.09", "--format", form, width=80)
 
-    assert answer.out == (GOLDEN / f"diff_{form}.txt").read_text(encoding="utf-8")
+    assert_golden(f"diff_{form}.txt", answer.out)
     assert answer.status == 0
 
 
@@ -82,10 +82,9 @@ def test_a_broken_limit_is_the_first_line_and_the_status(
     )
 
     assert answer.status == 1
-    assert answer.lines[:3] == [
+    assert answer.lines[:2] == [
         "FAILED slower:5%: step 60.0 µs -> 90.0 µs, +30.0 µs (+50%)",
         "FAILED copies:+0: copies 0 -> 1, +1 (from nothing)",
-        answer.lines[2],
     ]
     assert answer.lines[2].startswith("30.0 µs a step slower (+50%)")
 
@@ -215,17 +214,19 @@ def test_a_missing_file_is_one_sentence(pair: tuple[str, str]) -> None:
     assert answer.err == "traceq: nowhere.json does not exist: check the name\n"
 
 
-def test_the_readme_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.golden
+def test_the_readme_shows_the_answer_and_the_causes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"<!-- diff -->\n```\n(.*?)```", readme, re.DOTALL)
-    order, *paragraphs = shown.strip().split("\n\n")
-
+    order, *_ = block("diff").split("\n\n")
     _, *arguments = order.replace("\\\n", "").removeprefix("$ ").split()
-    out = traceq(*arguments, width=80).out
 
-    assert len(paragraphs) == 2
-    assert all(f"{paragraph}\n" in out for paragraph in paragraphs)
+    first, *others = traceq(*arguments, width=80).out.strip().split("\n\n")
+
+    (causes,) = (part for part in others if part.startswith("Why"))
+    headline, *_ = first.partition("\nbefore ")
+    assert_block("diff", f"{order}\n\n{headline}\n\n{causes}\n")
 
 
 class _Page(HTMLParser):

@@ -15,6 +15,7 @@ import pytest
 from browser import browser
 from command import traceq
 from conftest import ROOT
+from goldens import assert_block
 from recordings import path_of
 
 from traceq.testing.history import draw_history
@@ -173,18 +174,17 @@ def test_a_history_that_lost_its_beginning_is_called_incomplete() -> None:
     assert "INCOMPLETE" in traceq("memory", path, width=100).out
 
 
-def test_the_readme_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.golden
+def test_the_readme_shows_parts_of_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(
-        r"<!-- memory -->\n```\n(.*?)```\n<!-- /memory -->", readme, re.DOTALL
-    )
-    printed = traceq("memory", FIXTURE.relative_to(ROOT), width=80).out
 
-    assert found is not None
-    parts = found[1].split("…\n")
-    assert len(parts) == 3
-    assert all(part in printed for part in parts)
+    out = traceq("memory", FIXTURE.relative_to(ROOT), width=80).out
+
+    facts, live, lines, *_, curve = out.split("\n\n")
+    first, most = facts.partition("\nSteps ")[0], "\n".join(lines.splitlines()[:5])
+    assert_block("memory", f"{first}\n…\n{live}\n\n{most}\n…\n{curve}")
 
 
 # JSON and Markdown.

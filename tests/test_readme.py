@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from command import traceq
 from conftest import ROOT
+from goldens import assert_block
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,20 +25,14 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
+@pytest.mark.golden
 def test_the_demo_is_what_lint_prints() -> None:
-    found = re.search(
-        r"<!-- demo -->\n```\n(.*?)```\n<!-- /demo -->", README, re.DOTALL
-    )
-
-    assert found is not None
-    assert found[1] == traceq("lint", "--fail-on", "error", DEMO, width=80).out
+    assert_block("demo", traceq("lint", "--fail-on", "error", DEMO, width=80).out)
 
 
+@pytest.mark.golden
 def test_the_table_of_rules_is_what_the_rules_are() -> None:
-    found = re.search(r"<!-- rules -->\n(.*?)<!-- /rules -->", README, re.DOTALL)
-
-    assert found is not None
-    assert found[1] == traceq("rules", "--markdown").out
+    assert_block("rules", traceq("rules", "--markdown").out)
 
 
 def test_the_rule_that_the_page_on_rules_shows_passes_its_own_examples(

@@ -20,7 +20,7 @@ from traceq.lint import Bad, Good, Need
 from traceq.lint.run import Views, run_rule
 from traceq.recording import Recording
 from traceq.testing import draw
-from traceq.testing.examples import run_example
+from traceq.testing.examples import DEVICE, run_example
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,14 +42,6 @@ OURS = (
     "traceq.words",
 )
 RULES = list(bundled_rules().values())
-DEVICE = {
-    "id": 0,
-    "name": "NVIDIA H200",
-    "computeMajor": 9,
-    "computeMinor": 0,
-    "numSms": 132,
-    "totalGlobalMem": 150_000_000_000,
-}
 # A drawing whose last span is open: a file that was cut, in which order matters.
 _CUT = re.compile(r"\[[^\]]*\Z")
 _CODE = re.compile(r"[A-Z]{3}\d{3}")

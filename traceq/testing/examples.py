@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from traceq.lint.rule import Good, Rule
 
 # Rules differ by what a GPU can do; this is the one that drawn traces are of.
-_DEVICE = {
+DEVICE = {
     "id": 0,
     "name": "NVIDIA H200",
     "computeMajor": 9,
@@ -85,7 +85,7 @@ def drawn(example: Bad | Good) -> Recording:
     """Return what an example shows as a recording."""
     return Recording(
         name="drawn",
-        trace=load_drawn(example.drawing, example.args, _DEVICE)
+        trace=load_drawn(example.drawing, example.args, DEVICE)
         if example.drawing
         else None,
         log=log_lines(example.log) if example.log else None,
