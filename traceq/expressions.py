@@ -29,6 +29,24 @@ def known(condition: Condition) -> Condition:
     return condition.fill_null(value=False)
 
 
+def nth(column: str, at: int) -> pl.Expr:
+    """Return one item of each list, none where the list is shorter.
+
+    Of ``trace.inputs`` that is the shape, dtype, strides or value of one input.
+    """
+    return pl.col(column).list.get(at, null_on_oob=True)
+
+
+def elements(at: int = 0) -> pl.Expr:
+    """Return how many elements an input has, of a table with the inputs' ``dims``.
+
+    >>> shapes = pl.DataFrame({"dims": [[[2, 3], [4]], [[]]]})
+    >>> shapes.select(elements()).to_series().to_list()
+    [6, 1]
+    """
+    return nth("dims", at).list.eval(pl.element().product()).list.first()
+
+
 def asof(  # noqa: PLR0913 - those of join_asof that are used
     left: pl.DataFrame,
     right: pl.DataFrame,

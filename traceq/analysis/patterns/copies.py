@@ -1,18 +1,19 @@
-"""What the GPU copies, and why: casts, layouts, transfers, by whom they are asked for.
+"""What the GPU copies and why: casts, layouts, transfers, and who asks for them.
 
 An op such as ``aten::contiguous`` calls ``aten::clone``, which calls ``aten::copy_``.
-The outermost of these is the request, and the op around it, if any, the caller: none
-means that the program itself asks for the copy. A copy of the backward pass points to
-the request of the forward pass that it undoes.
+The outermost of these is the request. The op around the request, if any, is the caller;
+without one, the program itself asks for the copy. A copy in the backward pass points to
+the request in the forward pass that it undoes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from traceq.analysis.base.ownership import named
+from traceq.expressions import elements, known, nth, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 from traceq.model.names import PAGEABLE, TRANSFER
@@ -35,99 +36,108 @@ _COPYING = (
 )
 _CASTING = ("aten::to", "aten::type_as", "aten::_to_copy")
 _JOINING = ("aten::cat", "aten::concat", "aten::stack")
-# Ops whose second and third inputs are weights, and those that end in a loss.
+# Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
 _OVERLOAD = r"\.\w+$"
-
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
+
+
+class Part(NamedTuple):
+    """One of the parts into which all copies are divided."""
+
+    name: str
+    """As in the column ``part``."""
+    holds: pl.Expr
+    """Which of the copies that no earlier part has taken belong to it."""
+    noun: str
+    """What its copies are, for a report."""
+
+
+_IN_BACKWARD = pl.col("phase") == "backward"
+
 PARTS = (
-    "optimizer",
-    "pageable",
-    "transfer",
-    "conv layout",
-    "weights",
-    "loss",
-    "cast",
-    "autocast",
-    "backward",
-    "join",
-    "layout",
-    "inside",
-    "other",
+    Part("optimizer", pl.col("phase") == "optimizer", "the optimizer"),
+    Part("pageable", text("name").str.contains(PAGEABLE), "pageable transfers"),
+    Part(
+        "transfer",
+        text("name").str.contains(TRANSFER),
+        "transfers between host and GPU",
+    ),
+    Part(
+        "conv layout",
+        text("name").str.contains(_CONV_LAYOUT),
+        "layout changes around convolutions",
+    ),
+    Part(
+        "weights",
+        pl.col("cast") & pl.col("of_weight"),
+        "casts of weights and their gradients by autocast",
+    ),
+    Part("loss", pl.col("cast") & pl.col("of_loss"), "casts for the loss"),
+    Part("cast", pl.col("cast") & pl.col("of_program"), "casts in the program"),
+    Part(
+        "autocast",
+        pl.col("cast") & (~_IN_BACKWARD | pl.col("origin").is_not_null()),
+        "casts inside other ops",
+    ),
+    Part("backward", _IN_BACKWARD, "the backward of views, slices and joins"),
+    Part("join", pl.col("asked").is_in(_JOINING), "cat and stack"),
+    Part("layout", pl.col("own"), "contiguous, clone and reshape"),
+    Part("inside", pl.col("op").is_not_null(), "copies inside other ops"),
+    Part("other", pl.lit(value=True), "copies without a known op"),
 )
+"""The parts in order: a copy belongs to the first one that holds.
+
+The order is part of the meaning. Whatever the optimizer copies is the optimizer's, cast
+or not; a cast of logits that feed a loss would otherwise be one of the program's own; a
+copy in the backward pass that undoes a cast belongs to that cast, and only the others
+are ``backward``. An example of each:
+
+- optimizer: ``exp_avg.copy_(state)`` within ``Optimizer.step``;
+- pageable: ``batch.to("cuda")`` of a batch that is not pinned;
+- transfer: the same from pinned memory, or ``loss.cpu()``;
+- conv layout: cuDNN's ``nchwToNhwcKernel`` before a convolution;
+- weights: autocast's cast of a float32 weight inside ``aten::linear``, and the cast of
+  its gradient back to float32;
+- loss: ``logits.float()`` before ``cross_entropy``, or the cast inside it;
+- cast: ``x.float()`` in a module's forward, and its backward;
+- autocast: autocast's cast of an activation inside ``aten::linear``, or that of
+  ``softmax(x, dtype=torch.float32)``;
+- backward: the joined gradient of ``qkv.chunk(3)``;
+- join: ``torch.cat([k_cache, k])``;
+- layout: ``x.transpose(1, 2).contiguous()``;
+- inside: the copy of a non-contiguous input inside ``aten::matmul``;
+- other: a copy kernel in a trace that has no operators.
+"""
 
 
 def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels that copy, each with the part of all copies it belongs to.
+    """Return the kernels that copy, each with the ``part`` of PARTS it belongs to.
 
-    Added are ``request`` and ``origin`` (ids of ops: who asks for it, and for a copy of
-    the backward pass who did in the forward pass), ``asked`` and ``caller`` (names),
-    ``dims``, ``numel``, ``dst`` and ``src`` (types), ``dst_strides``,
-    ``src_strides``, ``cast``, ``own`` (the program itself asks), ``order`` (which piece
-    of work on its stream it is) and ``part``:
-
-    - optimizer: in the optimizer's step;
-    - pageable, transfer: between host and GPU;
-    - conv layout: by cuDNN or MIOpen around a convolution;
-    - weights: autocast casts a weight, or its gradient back;
-    - loss: a cast of what goes into the loss, or back;
-    - cast, autocast: other casts, by the program or by ops under autocast, and back;
-    - backward: other copies of the backward pass;
-    - join, layout, inside: cat and stack; other copies that the program, or an op
-      inside of what it calls, asks for;
-    - other: no op is known.
+    Also added are ``request`` and ``origin`` (ids of ops: the one that asks for the
+    copy, and for a copy in the backward pass the one that did in the forward pass),
+    ``asked`` and ``caller`` (names), ``dims``, ``numel``, ``dst`` and ``src`` (dtypes),
+    ``dst_strides``, ``src_strides``, ``cast``, ``own`` (the program itself asks) and
+    ``order`` (its position among all work on its stream).
     """
     ordered = kernels.sort("device", "stream", "ts", maintain_order=True).with_columns(
         order=pl.int_range(pl.len()).over("device", "stream")
     )
     moved = _with_requests(trace, ordered.filter(pl.col("kind") == "copy"))
-    moved = _with_inputs(trace, moved)
-    weights = moved.filter(_is_weight())["request"].implode()
-    losses = _loss_widths(trace)
-    name = pl.col("name").cast(pl.String)
-    source = pl.coalesce("origin", "request")
-    to_loss = pl.col("caller").str.contains(_LOSS) | (
-        (pl.col("src").is_in(HALF) & (pl.col("dst") == FLOAT32) & pl.col("own"))
-        & pl.col("dims").list.last().is_in(losses)
+    moved = _with_reasons(trace, _with_inputs(trace, moved))
+    part = pl.coalesce(pl.when(one.holds).then(pl.lit(one.name)) for one in PARTS)
+    return (
+        moved.with_columns(part=part.cast(pl.Enum([one.name for one in PARTS])))
+        .drop("of_weight", "of_loss", "of_program")
+        .sort("id")
     )
-    lossy = moved.filter(pl.col("cast") & to_loss)["request"].implode()
-    own = moved.filter("own")["request"].implode()
-    is_backward = pl.col("phase") == "backward"
-    part = (
-        pl.when(pl.col("phase") == "optimizer")
-        .then(pl.lit("optimizer"))
-        .when(name.str.contains(PAGEABLE))
-        .then(pl.lit("pageable"))
-        .when(name.str.contains(TRANSFER))
-        .then(pl.lit("transfer"))
-        .when(name.str.contains(_CONV_LAYOUT))
-        .then(pl.lit("conv layout"))
-        .when(pl.col("cast") & source.is_in(weights))
-        .then(pl.lit("weights"))
-        .when(pl.col("cast") & source.is_in(lossy))
-        .then(pl.lit("loss"))
-        .when(pl.col("cast") & source.is_in(own))
-        .then(pl.lit("cast"))
-        .when(pl.col("cast") & (~is_backward | pl.col("origin").is_not_null()))
-        .then(pl.lit("autocast"))
-        .when(is_backward)
-        .then(pl.lit("backward"))
-        .when(pl.col("op").is_null())
-        .then(pl.lit("other"))
-        .when(pl.col("asked").is_in(_JOINING))
-        .then(pl.lit("join"))
-        .when(pl.col("own"))
-        .then(pl.lit("layout"))
-        .otherwise(pl.lit("inside"))
-    )
-    return moved.with_columns(part=part.cast(pl.Enum(PARTS))).sort("id")
 
 
 def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
     copying = named(ops, _COPYING)
-    inner = copying.gather(ops["parent"]).fill_null(value=False)
+    inner = known(copying.gather(ops["parent"]))
     requests = nearest(ops["parent"], copying & ~inner)
     callers = nearest(ops["parent"], ~copying)
     op = moved["op"]
@@ -153,11 +163,11 @@ def _plain(names: pl.Series) -> pl.Series:
 
 def _only(values: pl.Series, keep: pl.Series) -> pl.Series:
     nothing = pl.Series([None], dtype=values.dtype)
-    return values.zip_with(keep.fill_null(value=False), nothing)
+    return values.zip_with(known(keep), nothing)
 
 
 def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
-    known = trace.inputs.select(
+    given = trace.inputs.select(
         "id",
         dims=nth("dims", 0),
         second=nth("dims", 1),
@@ -169,8 +179,8 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         numel=elements(),
     )
     inputs = trace.ops["inputs"]
-    own = known.drop("second", "third").rename({"id": "inputs"})
-    around = known.select("second", "third", inputs_around="id")
+    own = given.drop("second", "third").rename({"id": "inputs"})
+    around = given.select("second", "third", inputs_around="id")
     is_copy = named(trace.ops, ["aten::copy_"]).gather(moved["op"])
     found = (
         moved.with_columns(
@@ -181,27 +191,35 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         .join(around, on="inputs_around", how="left", maintain_order="left")
     )
     typed = pl.col("src").is_in(FLOATING) & pl.col("dst").is_in(FLOATING)
-    # Without types, what remains is that a cast is computed and a plain copy is not.
+    # Without dtypes, all there is to go by: a cast is a kernel, a plain copy a memcpy.
     untyped = pl.col("asked").is_in(_CASTING) & (pl.col("activity") == "kernel")
     return found.with_columns(
-        cast=pl.when(pl.col("src").is_null())
-        .then(untyped)
-        .otherwise(typed & (pl.col("src") != pl.col("dst")) & is_copy)
-        .fill_null(value=False)
+        cast=known(
+            pl.when(pl.col("src").is_null())
+            .then(untyped)
+            .otherwise(typed & (pl.col("src") != pl.col("dst")) & is_copy)
+        )
     )
 
 
-def nth(column: str, at: int) -> pl.Expr:
-    """Return one of the inputs' dims, types, strides or values."""
-    return pl.col(column).list.get(at, null_on_oob=True)
+def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
+    """Add whether the request is of a weight, of the loss, or of the program itself.
+
+    A copy in the backward pass has the reason of the request that it undoes.
+    """
+    request = pl.coalesce("origin", "request")
+    reasons = {
+        "of_weight": _casts_weight(),
+        "of_loss": pl.col("cast") & _feeds_loss(trace),
+        "of_program": pl.col("own"),
+    }
+    return moved.with_columns(
+        request.is_in(moved.filter(reason)["request"].implode()).alias(column)
+        for column, reason in reasons.items()
+    )
 
 
-def elements() -> pl.Expr:
-    """Return how many elements the first input has."""
-    return nth("dims", 0).list.eval(pl.element().product()).list.first()
-
-
-def _is_weight() -> pl.Expr:
+def _casts_weight() -> pl.Expr:
     return (
         pl.col("cast")
         & (pl.col("src") == FLOAT32)
@@ -211,8 +229,16 @@ def _is_weight() -> pl.Expr:
     )
 
 
+def _feeds_loss(trace: Trace) -> pl.Expr:
+    """Return whether a loss asks for a copy, or a program for one as wide as a loss."""
+    upcast = pl.col("src").is_in(HALF) & (pl.col("dst") == FLOAT32) & pl.col("own")
+    return pl.col("caller").str.contains(_LOSS) | (
+        upcast & pl.col("dims").list.last().is_in(_loss_widths(trace))
+    )
+
+
 def _loss_widths(trace: Trace) -> pl.Series:
-    """Return the last sizes of what goes into losses, as the size of a vocabulary."""
+    """Return the last dimensions of what goes into losses, as of a vocabulary."""
     losses = trace.ops.filter(
         named(trace.ops, ["aten::cross_entropy_loss", "aten::nll_loss_nd"])
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named, plain_names
-from traceq.analysis.patterns.copies import nth
+from traceq.expressions import nth
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named
-from traceq.analysis.patterns.copies import elements, nth
+from traceq.expressions import elements, nth
 from traceq.model.dtypes import FLOAT32, HALF
 
 if TYPE_CHECKING:
