@@ -1,4 +1,4 @@
-"""SYN002: the program waits for the GPU in every step on purpose."""
+"""SYN002: the program itself syncs with the GPU in the steps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
 from traceq.analysis.time.device_syncs import waits_outside
-from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.words import time, times
+from traceq.lint import Bad, Evidence, Good, Need, View, option
+
+from ._device_sync import DeviceSync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,41 +22,44 @@ _WRITTEN = (
     ("Stream", "`stream.synchronize()`"),
     ("Event", "`event.synchronize()`"),
 )
+_ADVICE = (
+    "take it out of the loop; to time steps, record"
+    " torch.cuda.Event(enable_timing=True) and read it a few steps later"
+)
 
 
 @dataclass(frozen=True)
-class ExplicitDeviceSync(Rule):
-    """The program itself waits for the GPU in the steps, outside of any operator.
+class ExplicitDeviceSync(DeviceSync):
+    """The program itself syncs with the GPU inside a step, outside of any operator.
 
     ## What it does
 
     Looks for blocking calls (``cudaDeviceSynchronize``, ``cudaStreamSynchronize``,
-    ``cudaEventSynchronize``) outside of operators, on a thread that launches work,
-    as ``torch.cuda.synchronize()`` makes them. The one with which the profiler itself
-    ends is not reported. What goes is the wait: the host runs ahead instead.
+    ``cudaEventSynchronize``) outside of operators, on a thread that launches work. This
+    is what ``torch.cuda.synchronize()`` looks like in a trace. The profiler's own sync
+    at the end is not reported. The fix removes the wait: the host runs ahead instead.
 
     ## Why is this bad?
 
-    While the host waits it launches nothing. When the wait is over the GPU has run
-    dry, and stays idle until the host is ahead again.
+    While the host waits, it launches nothing. After the wait the GPU has run out of
+    work, and it stays idle until the host is ahead again.
 
     ## How to fix it
 
-    Take it out of the loop: PyTorch needs none to be correct. To time steps, record
-    ``torch.cuda.Event(enable_timing=True)`` and read them some steps later, or time
-    many steps between two waits.
+    Take the sync out of the loop: PyTorch does not need it to be correct. To time
+    steps, record ``torch.cuda.Event(enable_timing=True)`` and read it a few steps
+    later, or time many steps between two syncs.
 
     ## When it is wrong
 
-    In a benchmark that times each step, and where a library holds the host back so that
-    it does not run too far ahead, as FSDP does; that costs nothing while the GPU is
-    busy.
+    In a benchmark that times each step. Some libraries, such as FSDP, also sync to keep
+    the host from running too far ahead; that costs nothing while the GPU is busy.
     """
 
     code = "SYN002"
     needs = frozenset({Need.GPU, Need.OPS})
 
-    min_wait_us: int = option(10, "Shorter waits are not counted.")
+    min_wait_us: int = option(10, "Waits shorter than this are not counted.")
 
     examples = (
         Bad(
@@ -84,47 +87,13 @@ class ExplicitDeviceSync(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group the waits by what was called, and by place."""
-        rows = (
+        """Group the waits by the function that is called, and by place."""
+        waits = (
             waits_outside(view.trace, view.steady)
             .filter(pl.col("wait") >= self.min_wait_us * 1000)
-            .with_columns(
-                pl.col("name").cast(pl.String), lost=pl.min_horizontal("wait", "gap")
-            )
-            .group_by("name", *same_place(), maintain_order=True)
-            .agg(
-                pl.col("wait", "gap", "lost").sum(),
-                pl.col("id"),
-                module=pl.col("module").first(),
-            )
+            .with_columns(pl.col("name").cast(pl.String), calls=pl.concat_list("id"))
         )
-        for row in rows.iter_rows(named=True):
-            written = next(
-                (text for part, text in _WRITTEN if part in row["name"]), row["name"]
-            )
-            each = len(row["id"])
-            calls = each / view.steps
-            yield self.finding(
-                f"{written} makes the host wait for the GPU {times(calls)} a step",
-                subject=row["name"],
-                place=view.place(row),
-                count=calls,
-                gpu_ns=row["lost"] / view.steps,
-                host_ns=row["lost"] / view.steps,
-                evidence=[
-                    ("call", row["name"]),
-                    ("waits", f"{time(row['wait'] / each)} each"),
-                    (
-                        "gap",
-                        f"{time(row['gap'] / each)} of an idle GPU after each",
-                    ),
-                ],
-                data={
-                    "wait_ns": row["wait"] / view.steps,
-                    "gap_ns": row["gap"] / view.steps,
-                },
-                advice="take it out of the loop; to time steps use"
-                " torch.cuda.Event(enable_timing=True) and read it some steps later",
-                calls=row["id"],
-                waits=row["id"],
-            )
+        for row in self._by_place(view, waits, "name"):
+            name = row["name"]
+            written = next((text for part, text in _WRITTEN if part in name), name)
+            yield self._finding(view, row, Evidence("call", name), written, _ADVICE)

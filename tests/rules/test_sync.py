@@ -65,7 +65,7 @@ def test_a_copy_to_the_host_is_called_what_the_program_calls_it(
     assert found.message == f"{written} makes the host wait for the GPU once a step"
 
 
-def test_the_cost_is_the_lesser_of_the_wait_and_of_the_gap_after_it() -> None:
+def test_the_idle_time_is_the_shorter_of_the_wait_and_of_the_gap_after_it() -> None:
     (found,) = drawn_findings(
         f"""
         {STEP}
@@ -79,7 +79,7 @@ def test_the_cost_is_the_lesser_of_the_wait_and_of_the_gap_after_it() -> None:
     )
 
     assert found.data == {"wait_ns": 23_000, "gap_ns": 9_000}
-    assert found.host_ns == found.gpu_ns == 9_000
+    assert found.gpu_idle_ns == 9_000
 
 
 def test_a_wait_of_the_allocator_is_not_reported() -> None:
@@ -136,3 +136,43 @@ def test_a_synchronize_can_be_allowed_in_the_program() -> None:
     assert not drawn_findings(
         drawing.format(region=region.format("@traceq: allow SYN002")), "SYN002"
     )
+
+
+@pytest.mark.parametrize("caller", ["nn.Module: Model_0", "train.py(1): <module>"])
+def test_waits_in_two_files_of_libraries_are_two_findings(caller: str) -> None:
+    found = drawn_findings(
+        f"""
+        host  [ProfilerStep#1                                                       ]
+        host   [{caller:<69}]
+        host    [cudaLaunch>1]                                         [cudaLaunch>3]
+        host                  [transformers/a.py(3): f] [peft/b.py(8): g       ]
+        host                   [aten::item           ]   [aten::item          ]
+        host                   [cudaStreamSynchronize]   [cudaEventSynchronize]
+        gpu 7             [gemm<1               ]                           [gemm<3]
+        """,
+        "SYN001",
+    )
+
+    assert {one.message for one in found} == {
+        f"`.item()` in {where} makes the host wait for the GPU once a step"
+        for where in ("f (transformers/a.py:3)", "g (peft/b.py:8)")
+    }
+    assert len({one.fingerprint for one in found}) == len(found)
+
+
+def test_a_wait_of_torch_itself_is_at_the_line_that_calls_torch() -> None:
+    (found,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                       ]
+        host   [train.py(3): step                                                  ]
+        host    [cudaLaunch>1]                                         [cudaLaunch>3]
+        host                  [torch/nn/utils/clip_grad.py(30): clip]
+        host                   [aten::item                         ]
+        host                   [cudaStreamSynchronize              ]
+        gpu 7             [gemm<1                             ]             [gemm<3]
+        """,
+        "SYN001",
+    )
+
+    assert found.message == "`.item()` makes the host wait for the GPU once a step"
+    assert (found.place.file, found.place.line) == ("train.py", 3)

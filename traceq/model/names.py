@@ -239,6 +239,14 @@ _LIBRARY_FILE = (
     rf"|^({'|'.join(_LIBRARIES + _STDLIB_PACKAGES)})/"
     rf"|^({'|'.join(_STDLIB_MODULES)})\.py$"
 )
+_INSTALLED = r"^.*/(site|dist)-packages/"
+# Torch and Python themselves: what they do, they do for whoever calls them.
+_RUNTIME_FILE = (
+    r"^<|^(torch|functorch|caffe2|triton)/|^/tmp/torchinductor"
+    r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
+    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_PACKAGES)})/"
+    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_MODULES)})\.py$"
+)
 
 
 def _first_match(column: pl.Expr, patterns: tuple[tuple[str, str], ...]) -> pl.Expr:
@@ -323,3 +331,15 @@ def describe_frames(names: pl.Series) -> pl.DataFrame:
 def is_users(file: pl.Expr) -> pl.Expr:
     """Return for each source file whether it is the user's own, not a library's."""
     return (~file.str.contains(_LIBRARY_FILE)).fill_null(value=False)
+
+
+def third_party(file: pl.Expr) -> pl.Expr:
+    """Return the files of libraries other than torch and Python, as in the package.
+
+    >>> files = ["/env/lib/python3.11/site-packages/peft/b.py", "torch/x.py", "a.py"]
+    >>> pl.DataFrame({"file": files}).select(third_party(pl.col("file"))).item(0, 0)
+    'peft/b.py'
+    """
+    short = file.str.replace(_INSTALLED, "")
+    theirs = ~is_users(file) & ~short.str.contains(_RUNTIME_FILE)
+    return pl.when(theirs).then(short)

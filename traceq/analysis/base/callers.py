@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import END, asof
+from traceq.model.names import third_party
+
 PLACE = ("file", "line", "function")
 
 
@@ -62,4 +65,51 @@ def called_inside(frames: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
         .group_by(PLACE)
         .agg(calls=pl.len(), time=pl.col("dur").sum())
         .sort("time", *PLACE, descending=[True, False, False, False])
+    )
+
+
+def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
+    """Return the innermost library function that runs at each moment, if any.
+
+    The moments have ``thread`` and ``ts``; the result has a row for each, in their
+    order: ``library`` (the file), ``library_line`` and ``library_function``. All are
+    null where the user's own code runs. Torch and Python's standard library do not
+    count as libraries: their callers do.
+    """
+    files = frames.select(pl.col("file").unique().drop_nulls())
+    files = files.with_columns(library=third_party(pl.col("file").cast(pl.String)))
+    rows = moments.select("thread", "ts").with_row_index("moment")
+    calls = frames.join(files, on="file").select(
+        "thread",
+        "library",
+        "user",
+        start="ts",
+        end=END,
+        library_line="line",
+        library_function=pl.col("function").cast(pl.String),
+    )
+    # Most calls run in no such moment; those that do are few.
+    calls = asof(
+        calls.filter(pl.col("library").is_not_null() | pl.col("user")),
+        rows.select("thread", next="ts"),
+        "start",
+        "next",
+        by="thread",
+        strategy="forward",
+    ).filter(pl.col("next") < pl.col("end"))
+    innermost = (
+        rows.join_where(
+            calls.rename({"thread": "of_thread"}),
+            pl.col("thread") == pl.col("of_thread"),
+            pl.col("start") <= pl.col("ts"),
+            pl.col("end") > pl.col("ts"),
+        )
+        .sort("start", "end", descending=[True, False])
+        .unique("moment", keep="first", maintain_order=True)
+    )
+    return rows.join(innermost, on="moment", how="left", maintain_order="left").select(
+        "library",
+        pl.when(pl.col("library").is_not_null()).then(
+            pl.col("library_line", "library_function")
+        ),
     )
