@@ -1,4 +1,4 @@
-"""CPY002: a tensor is cast to 32 bits and back again."""
+"""CPY002: a tensor is cast to float32 and back again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import polars as pl
 
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.copies_needless import cast_round_trips
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
+from traceq.expressions import text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.words import shape, time, times
+from traceq.words import shape, times
+
+from ._passes import pass_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from traceq.lint import Finding
 
@@ -33,31 +37,31 @@ _MEAN = inputs([[8, 64], []], ["float", "ScalarList"])
 
 @dataclass(frozen=True)
 class CastRoundTrip(Rule):
-    """A tensor is cast to 32 bits and back, and little is done with it in between.
+    """A tensor is cast to float32 and back, with little work in between.
 
     ## What it does
 
-    Looks for casts from 16 to 32 bits that the program asks for (``.float()``,
-    ``.to(torch.float32)``), where the next cast of as many elements in the same
-    function goes back, be it the program's own or one of autocast. Their backward
-    casts belong to them. Functions that sum, exponentiate or normalise as many
-    elements in 32 bits have a reason for it, and are left out.
+    Looks for casts from bf16 or fp16 to float32 that the program asks for
+    (``.float()``, ``.to(torch.float32)``) and that the next cast of the same number of
+    elements in the same function undoes, whether the program's own or autocast's. The
+    casts of the backward pass count too. Functions that sum, exponentiate or normalise
+    that many elements in float32 have a reason to upcast, and are left out.
 
     ## Why is this bad?
 
-    Each cast reads and writes the whole tensor, forward and backward, and all that
-    runs between the two moves twice the bytes. An elementwise op in bfloat16 computes
-    in 32 bits inside anyway.
+    Each cast reads and writes the whole tensor, forward and backward, and everything
+    between the two casts moves twice the bytes. An elementwise op on bf16 computes in
+    float32 internally anyway.
 
     ## How to fix it
 
-    Drop the cast to 32 bits, or move it to where a sum needs it. Under autocast
-    no cast by hand is needed at all.
+    Drop the cast to float32, or move it to where a sum needs it. Under autocast no
+    explicit cast is needed.
 
     ## When it is wrong
 
-    The result of the first cast may also go somewhere else, as into a residual that is
-    kept in 32 bits on purpose.
+    The float32 tensor may also be used elsewhere, for example in a residual stream
+    that is kept in float32 intentionally.
     """
 
     code = "CPY002"
@@ -94,51 +98,44 @@ class CastRoundTrip(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group the round trips by place, type and shape."""
-        trips = cast_round_trips(view.trace, view.copies)
+        """Group the round trips by place, dtype and shape."""
         groups = (
-            trips.group_by(*same_place(), "src", "dst", "dims")
+            cast_round_trips(view.trace, view.copies)
+            .group_by(*same_place(), "src", "dst", "dims")
             .agg(
                 "request",
                 "back",
                 pl.col("back_caller").first(),
-                pl.col("module").cast(pl.String).unique(maintain_order=True),
+                text("module").unique(maintain_order=True),
             )
             .sort("file", "line", "function", "src")
         )
-        requests = pl.coalesce("origin", "request")
         for row in groups.iter_rows(named=True):
-            casts = [*row["request"], *row["back"]]
-            mine = view.copies.filter(pl.col("cast"), requests.is_in(casts))
-            count = len(row["request"]) / view.steps
-            spent = mine.group_by(pl.col("phase") == "backward").agg(
-                pl.col("dur").sum()
-            )
-            both = dict(spent.rows())
-            low, high = dtype(row["src"]), dtype(row["dst"])
-            undone = row["back_caller"]
-            yield self.finding(
-                f"{shape(row['dims'])} is cast from {low} to {high} and back again"
-                f" {times(count)} a step",
-                subject=f"{low} {high}",
-                place=view.place_of_group(row),
-                count=count,
-                gpu_ns=int(mine["dur"].sum()) / view.steps,
-                host_ns=int(view.trace.ops["dur"].gather(casts).sum()) / view.steps,
-                evidence=[
-                    (
-                        "back",
-                        f"autocast in {undone}" if undone else "the program's own",
-                    ),
-                    ("forward", f"{time(both.get(False, 0) / view.steps)} a step"),
-                    ("backward", f"{time(both.get(True, 0) / view.steps)} a step"),
-                    *kernel_lines(view, mine["id"].to_list()),
-                    *module_line(row["module"]),
-                ],
-                data={"dims": row["dims"], "from": low, "to": high},
-                advice=f"drop the cast to {high} in {row['function']}"
-                + (f": autocast casts back to {low} for {undone}" if undone else "")
-                + f"; elementwise ops on {low} compute in 32 bits inside",
-                ops=casts,
-                kernels=mine["id"],
-            )
+            yield self._finding(view, row)
+
+    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+        casts = [*row["request"], *row["back"]]
+        mine = view.copies.filter(
+            pl.col("cast"), pl.coalesce("origin", "request").is_in(casts)
+        )
+        backward = mine.filter(pl.col("phase") == "backward")
+        count = len(row["request"]) / view.steps
+        low, high, undone = dtype(row["src"]), dtype(row["dst"]), row["back_caller"]
+        return self.finding(
+            f"{shape(row['dims'])} is cast from {low} to {high} and back again"
+            f" {times(count)} a step",
+            subject=f"{low} {high}",
+            place=view.place_of_group(row),
+            count=count,
+            fix=Fix(kernels=mine["id"], ops=casts),
+            evidence=[
+                Evidence("back", f"autocast in {undone}" if undone else "the program"),
+                *pass_lines(view, mine, backward),
+                *kernel_lines(view, mine["id"]),
+                *module_line(row["module"]),
+            ],
+            data={"dims": row["dims"], "from": low, "to": high},
+            advice=f"drop the cast to {high} in {row['function']}"
+            + (f": autocast casts back to {low} for {undone}" if undone else "")
+            + f"; elementwise ops on {low} compute in float32 internally",
+        )

@@ -7,41 +7,48 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import REMOVABLE_COPIES
+from traceq.analysis.patterns.copies import PARTS
 from traceq.analysis.patterns.copies_needless import (
     cast_round_trips,
     layout_round_trips,
     unwritten_clones,
 )
-from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs, option
-from traceq.words import counted, share, time
+from traceq.expressions import text
+from traceq.lint import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Severity,
+    View,
+    inputs,
+    option,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from traceq.lint import Finding
 
-# What the parts of all copies are called, and what to look at.
-_NAMES = {
-    "optimizer": ("the optimizer", "needed"),
-    "transfer": ("transfers between host and GPU", "needed"),
-    "pageable": ("transfers of pageable memory", "see CPY003"),
-    "conv layout": ("layout changes around convolutions", "see LAY001"),
-    "weights": ("casts of weights and their gradients by autocast", "see CPY006"),
-    "loss": ("casts for the loss", "see LOS001"),
-    "cast": ("casts that the program asks for", "see CPY002 for those it undoes"),
-    "autocast": (
-        "casts that ops make inside",
-        "by autocast, or by a dtype that the op is given",
-    ),
-    "backward": ("the backward of views, slices and joins", "part of the backward"),
-    "join": ("cat and stack", ""),
-    "layout": ("contiguous, clone and reshape", "see CPY005 for those it undoes"),
-    "inside": ("copies that other ops make inside", ""),
-    "other": ("copies without a known op", ""),
+_NOUNS = {part.name: part.noun for part in PARTS}
+# What is known about a part; of the others nothing is in general.
+_HINTS = {
+    "optimizer": "needed",
+    "transfer": "needed",
+    "pageable": "see CPY003",
+    "conv layout": "see LAY001",
+    "weights": "see CPY006",
+    "loss": "see LOS001",
+    "cast": "CPY002 reports those that are undone",
+    "autocast": "by autocast, or by the op's dtype argument",
+    "backward": "part of the backward pass",
+    "layout": "CPY005 reports those that are needless",
 }
 _NEEDED = ("optimizer", "transfer")
-# Not every copy that a program asks for can go.
-_SAVED = 0.5
 
 _BIG = inputs([[64, 64], [64, 64], []], ["float", "float", "Scalar"])
 
@@ -52,35 +59,37 @@ class CopyShare(Rule):
 
     ## What it does
 
-    Adds up all that only moves data: transfers, casts, changes of layout, joins. Each
-    copy is given to who asks for it, the program, autocast, an op, the optimizer or the
-    backward pass, with the lines that ask for most. What has a rule of its own
-    is named with it, and costs there; here only the rest costs: half of the program's
-    own casts and layouts, if they alone exceed the share.
+    Adds up everything that only moves data: transfers, casts, layout changes, joins.
+    Each copy is attributed to what asks for it (the program, autocast, another op, the
+    optimizer or the backward pass), with the lines that ask for most. Copies that
+    another rule reports are listed with its code, and their saving is reported there.
+    The saving here is half of the program's remaining casts and layout changes, if
+    these alone exceed the share.
 
     ## Why is this bad?
 
-    A copy computes nothing. It reads and writes memory, which is what most steps wait
-    for.
+    A copy computes nothing. It uses memory bandwidth, which bounds most steps.
 
     ## How to fix it
 
-    Begin with the largest part that is not needed. Casts: let tensors stay in one
-    type. Layouts: transpose as late as possible, and once. The backward of ``unbind``
-    or ``chunk`` joins gradients: use separate projections, or a kernel that takes the
+    Start with the largest part that is not needed. Casts: keep tensors in one dtype.
+    Layouts: transpose once, as late as possible. The backward of ``unbind`` or
+    ``chunk`` joins gradients: use separate projections, or a kernel that takes the
     packed tensor.
 
     ## When it is wrong
 
-    The optimizer's copies, and transfers from pinned memory, are counted as needed;
-    if nothing else is left the finding is for information only.
+    The optimizer's copies, and transfers from pinned memory, count as needed. If
+    nothing else is left, the finding is for information only.
     """
 
     code = "CPY001"
     residual = True
     needs = frozenset({Need.GPU, Need.OPS})
 
-    min_share: float = option(0.1, "Share of the GPU's time from which copies matter.")
+    min_share: float = option(
+        0.1, "Copies below this share of the GPU's time are not reported."
+    )
 
     examples = (
         Bad(
@@ -93,7 +102,8 @@ class CopyShare(Rule):
             gpu 7              [gemm<1         ][direct_copy_kernel<2]
             """,
             finds=(
-                "copies take 56% of the GPU's time: 56% contiguous, clone and reshape",
+                "copies take a large share of the GPU's time, mainly contiguous, clone"
+                " and reshape",
             ),
             args={"aten::copy_": _BIG},
         ),
@@ -111,76 +121,90 @@ class CopyShare(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Say what the parts of all copies are, if together they are many."""
+        """Divide all copies into parts, if together they take enough time."""
         moved = view.copies
         busy, copied = int(view.kernels["dur"].sum()), int(moved["dur"].sum())
         if not copied or copied < self.min_share * busy:
             return
         parts = (
-            moved.group_by(part=pl.col("part").cast(pl.String))
+            moved.group_by(text("part"))
             .agg(time=pl.col("dur").sum(), calls=pl.len())
             .sort("time", "part", descending=[True, False])
-            .rows()
         )
-        needed = sum(spent for name, spent, _ in parts if name in _NEEDED)
-        rest = _rest(view, moved)
-        matters = rest >= self.min_share * busy
+        needed = int(parts.filter(pl.col("part").is_in(_NEEDED))["time"].sum())
+        rest = _unexplained(view)
+        matters = int(rest["dur"].sum()) >= self.min_share * busy
         yield self.finding(
-            f"copies take {share(copied, busy)} of the GPU's time: "
-            + ", ".join(
-                f"{share(spent, busy)} {_NAMES[name][0]}"
-                for name, spent, _ in parts[:2]
-            )
-            + (f"; {share(needed, busy)} is needed" if needed else ""),
+            "copies take a large share of the GPU's time, mainly "
+            + ", then ".join(_NOUNS[name] for name in parts["part"].head(2)),
             subject="copies",
             count=moved.height / view.steps,
-            gpu_ns=_SAVED * rest / view.steps if matters else 0,
+            fix=Fix(kernels=rest["id"], kernel_share=REMOVABLE_COPIES)
+            if matters
+            else (),
             severity=Severity.warning if matters else Severity.info,
-            evidence=[_line(view, part, busy) for part in parts],
+            evidence=[
+                _share("share", copied / busy),
+                *([_share("needed", needed / busy)] if needed else []),
+                *(_part(view, row) for row in parts.iter_rows(named=True)),
+            ],
             data={
                 "share": round(copied / busy, 4),
                 "needed": round(needed / busy, 4),
-                "parts": {name: spent // view.steps for name, spent, _ in parts},
+                "parts": {
+                    name: spent // view.steps for name, spent, _ in parts.iter_rows()
+                },
             },
-            advice=_advice([name for name, _, _ in parts if name not in _NEEDED]),
+            advice=_advice(parts.filter(~pl.col("part").is_in(_NEEDED))["part"]),
             kernels=moved["id"],
         )
 
 
-def _rest(view: View, moved: pl.DataFrame) -> int:
-    """Return the time of what the program asks for and no other rule has found."""
-    found = [
+def _unexplained(view: View) -> pl.DataFrame:
+    """Return the program's own casts and layouts that no other rule reports."""
+    moved = view.copies
+    reported = [
         cast_round_trips(view.trace, moved).select("request"),
         layout_round_trips(moved).select("request"),
         layout_round_trips(moved).select(request="back"),
         unwritten_clones(view.trace, moved).select("request"),
     ]
-    rest = moved.filter(pl.col("part").is_in(["cast", "layout"])).with_columns(
-        request=pl.coalesce("origin", "request")
+    return (
+        moved.filter(pl.col("part").is_in(["cast", "layout"]))
+        .with_columns(request=pl.coalesce("origin", "request"))
+        .join(pl.concat(reported), on="request", how="anti")
     )
-    return int(rest.join(pl.concat(found), on="request", how="anti")["dur"].sum())
 
 
-def _line(view: View, row: tuple[str, int, int], busy: int) -> tuple[str, str]:
-    part, spent, calls = row
-    name, hint = _NAMES[part]
+def _share(label: str, value: float) -> Evidence:
+    return Evidence(label, value=value, unit="share", note="of the GPU's time")
+
+
+def _part(view: View, row: Mapping[str, Any]) -> Evidence:
+    """Return what one part takes, with the lines that ask for most of it."""
     places = (
-        view.copies.filter(pl.col("part") == part)
+        view.copies.filter(pl.col("part") == row["part"])
         .drop_nulls("file")
         .group_by("file", "line")
         .agg(time=pl.col("dur").sum())
         .sort("time", "file", "line", descending=[True, False, False])
         .head(2)
     )
-    where = ", ".join(f"{file}:{line}" for file, line, _ in places.iter_rows())
-    notes = "; ".join(note for note in (hint, where) if note)
-    text = f"{share(spent, busy)} {name}, {time(spent / view.steps)} in"
-    text += f" {counted(calls / view.steps, 'kernel')}"
-    return "part", text + (f" ({notes})" if notes else "")
+    lines = [f"{file}:{line}" for file, line, _ in places.iter_rows()]
+    hint = _HINTS.get(row["part"])
+    notes = "; ".join([*([hint] if hint else []), *lines])
+    return Evidence(
+        "part",
+        _NOUNS[row["part"]],
+        value=row["time"] / view.steps,
+        unit="ns",
+        note="a step" + (f" ({notes})" if notes else ""),
+        count=row["calls"] / view.steps,
+    )
 
 
-def _advice(parts: Sequence[str]) -> str:
-    if not parts:
-        return "nothing to do, but to overlap transfers with computing"
-    name, hint = _NAMES[parts[0]]
-    return f"begin with {name}" + (f" ({hint})" if hint else "")
+def _advice(parts: pl.Series) -> str:
+    if not len(parts):
+        return "all of them are needed: overlap the transfers with compute"
+    hint = _HINTS.get(parts[0])
+    return f"start with {_NOUNS[parts[0]]}" + (f" ({hint})" if hint else "")

@@ -1,4 +1,4 @@
-"""CPY005: a copy is made that is undone at once, or that nobody writes to."""
+"""CPY005: a copy is undone at once, or a clone is never written to."""
 
 from __future__ import annotations
 
@@ -12,15 +12,24 @@ from traceq.analysis.patterns.copies_needless import (
     layout_round_trips,
     unwritten_clones,
 )
-from traceq.lint import Bad, Good, Need, Rule, View, inputs
+from traceq.expressions import text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.words import counted, shape, times
+from traceq.words import shape, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from traceq.lint import Finding
 
+_PLACE = ("file", "line", "function")
+_COLUMNS = (*_PLACE, "how", "request", "back", "dims", "dst", "asked", "module")
+_UNDONE_ADVICE = "drop both copies in {function}: the tensor had this layout before"
+_CLONE_ADVICE = (
+    "drop .clone() in {function}, unless the clone is written to elsewhere or kept"
+    " across steps"
+)
 _CLONED = inputs(
     [[8, 64], [8, 64], []], ["float", "float", "Scalar"], [[64, 1], [64, 1], []]
 )
@@ -28,30 +37,30 @@ _CLONED = inputs(
 
 @dataclass(frozen=True)
 class NeedlessCopy(Rule):
-    """A tensor is copied for nothing: the copy is undone, or nobody writes to it.
+    """A tensor is copied needlessly: the copy is undone, or never written to.
 
     ## What it does
 
-    Looks for two things that a function of the program does. ``contiguous`` (or
-    ``reshape``, ``clone``) into another layout, which the next kernel copies back:
-    shapes and strides of both are compared. And ``clone`` into the same layout where no
-    op of the function writes in place; a clone of a detached tensor is left out, since
-    it is meant to be kept.
+    Looks for two patterns within a function of the program. One is ``contiguous`` (or
+    ``reshape``, ``clone``) into another layout that the next kernel copies back, by the
+    shapes and strides of both. The other is ``clone`` into the same layout in a
+    function that writes nothing in place. A clone of a detached tensor is left out: it
+    is meant to be kept.
 
     ## Why is this bad?
 
-    The tensor is read and written once more, takes twice the memory, and has the values
-    it had before.
+    The tensor is read and written once more and takes twice the memory, for the same
+    values.
 
     ## How to fix it
 
-    Drop both copies, or the clone. Ops take strided tensors; ``contiguous`` is needed
-    where a view or a kernel asks for it.
+    Drop both copies, or the clone. Ops accept strided tensors; ``contiguous`` is needed
+    only where a view or a kernel requires it.
 
     ## When it is wrong
 
-    A clone may be written to in another function, or be kept across steps, as the
-    result of a CUDA graph must be.
+    The clone may be written to in another function, or kept across steps, as the
+    output of a CUDA graph must be.
     """
 
     code = "CPY005"
@@ -87,67 +96,61 @@ class NeedlessCopy(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group undone copies and clones by place, type and shape."""
+        """Group undone copies and clones by place, dtype and shape."""
         undone = layout_round_trips(view.copies).with_columns(how=pl.lit("undone"))
         clones = unwritten_clones(view.trace, view.copies).with_columns(
             how=pl.lit("clone"), back=pl.lit(None, undone.schema["back"])
         )
-        columns = ["how", "request", "back", "dims", "dst", "asked", "module"]
-        places = ["file", "line", "function"]
-        found = pl.concat(
-            [frame.select(*places, *columns) for frame in (undone, clones)]
-        )
+        found = pl.concat([frame.select(_COLUMNS) for frame in (undone, clones)])
         groups = (
             found.group_by(*same_place(), "how", "dst", "dims", "asked")
             .agg(
                 "request",
                 pl.col("back").drop_nulls(),
-                pl.col("module").cast(pl.String).unique(maintain_order=True),
+                text("module").unique(maintain_order=True),
             )
-            .sort(*places, "how", "asked")
+            .sort(*_PLACE, "how", "asked")
         )
         for row in groups.iter_rows(named=True):
-            requests = [*row["request"], *row["back"]]
-            mine = view.copies.filter(pl.col("request").is_in(requests))
-            message, advice = _words(
-                row["how"],
-                f"a {dtype(row['dst'])} {shape(row['dims'])}",
-                row["asked"].removeprefix("aten::"),
-                row["function"],
-                times(len(row["request"]) / view.steps),
-            )
-            yield self.finding(
-                message,
-                subject=f"{row['how']} {row['asked']}",
-                place=view.place_of_group(row),
-                count=len(row["request"]) / view.steps,
-                gpu_ns=int(mine["dur"].sum()) / view.steps,
-                host_ns=int(view.trace.ops["dur"].gather(requests).sum()) / view.steps,
-                evidence=[
-                    ("copies", f"{counted(mine.height / view.steps, 'kernel')} a step"),
-                    *kernel_lines(view, mine["id"].to_list()),
-                    *module_line(row["module"]),
-                ],
-                data={"dims": row["dims"], "op": row["asked"], "how": row["how"]},
-                advice=advice,
-                ops=requests,
-                kernels=mine["id"],
-            )
+            yield self._finding(view, row)
 
-
-def _words(
-    how: str, what: str, asked: str, function: str, often: str
-) -> tuple[str, str]:
-    """Return the sentence and the advice."""
-    if how == "undone":
-        return (
-            f"{asked}() copies {what} into another layout {often} a step, and the next"
-            " kernel copies it back",
-            f"drop both copies in {function}: the tensor had this layout before",
+    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+        requests = [*row["request"], *row["back"]]
+        mine = view.copies.filter(pl.col("request").is_in(requests))
+        count = len(row["request"]) / view.steps
+        undone = row["how"] == "undone"
+        return self.finding(
+            (_undone if undone else _cloned)(row, times(count)),
+            subject=f"{row['how']} {row['asked']}",
+            place=view.place_of_group(row),
+            count=count,
+            fix=Fix(kernels=mine["id"], ops=requests),
+            evidence=[
+                Evidence("copies", value=mine.height / view.steps, note="a step"),
+                *kernel_lines(view, mine["id"]),
+                *module_line(row["module"]),
+            ],
+            data={"dims": row["dims"], "op": row["asked"], "how": row["how"]},
+            advice=(_UNDONE_ADVICE if undone else _CLONE_ADVICE).format(
+                function=row["function"]
+            ),
         )
+
+
+def _undone(row: Mapping[str, Any], often: str) -> str:
+    op = row["asked"].removeprefix("aten::")
     return (
-        f"{what} is cloned {often} a step, and nothing in {function} writes to the"
-        " clone",
-        f"drop .clone() in {function}, unless the clone is written to elsewhere or kept"
-        " across steps",
+        f"{op}() copies {_tensor(row)} into another layout {often} a step, and the next"
+        " kernel copies it back"
     )
+
+
+def _cloned(row: Mapping[str, Any], often: str) -> str:
+    return (
+        f"{_tensor(row)} is cloned {often} a step, and nothing in {row['function']}"
+        " writes to the clone"
+    )
+
+
+def _tensor(row: Mapping[str, Any]) -> str:
+    return f"a {dtype(row['dst'])} {shape(row['dims'])}"

@@ -1,4 +1,4 @@
-"""CPY003: a copy between host and GPU goes through pageable memory."""
+"""CPY003: a copy between host and GPU uses pageable memory."""
 
 from __future__ import annotations
 
@@ -10,48 +10,59 @@ import polars as pl
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
+from traceq.expressions import text
 from traceq.intervals import overlap, spans
-from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs, option
+from traceq.lint import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Severity,
+    View,
+    inputs,
+    option,
+)
 from traceq.lint.evidence import dtype, kernel_lines
-from traceq.words import counted, shape, size, time, times
+from traceq.words import counted, shape, size, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from traceq.lint import Finding
 
 _ADVICE = {
-    TO_GPU: "pin it where it is made (DataLoader(pin_memory=True) or"
-    " .pin_memory() in the loading thread) and copy with"
+    TO_GPU: "pin the tensor where it is created (DataLoader(pin_memory=True), or"
+    " .pin_memory() in the loading thread) and copy it with"
     " .to(device, non_blocking=True)",
-    TO_HOST: "copy into a pinned buffer that is made once:"
-    " buffer.copy_(tensor, non_blocking=True) with"
-    " buffer = torch.empty(shape, pin_memory=True), and synchronize only before"
-    " reading it",
+    TO_HOST: "copy into a pinned buffer that is allocated once:"
+    " buffer = torch.empty(shape, pin_memory=True), then"
+    " buffer.copy_(tensor, non_blocking=True); sync only before reading it",
 }
+_ON_GPU = "on the GPU a step"
 _BATCH = inputs([[512, 1024], [512, 1024], []], ["float", "float", "Scalar"])
 _BYTES = {"bytes": 2097152}
 
 
 @dataclass(frozen=True)
 class PageableHostCopy(Rule):
-    """A copy between host and GPU goes through pageable memory.
+    """A copy between host and GPU uses pageable memory.
 
     ## What it does
 
     Looks for ``Memcpy HtoD (Pageable -> Device)`` and ``DtoH (Device -> Pageable)`` of
-    more than ``min-kib``, grouped by the line that asks for them. What pinned memory
-    would save on the GPU is estimated from the rate of pinned copies in the same trace,
-    or from what PCIe gives this generation of GPUs; what runs beside kernels costs
-    nothing there.
+    at least ``min-kib``, grouped by the line that asks for them. The saving on the GPU
+    is estimated from the rate of pinned copies in the same trace, else from the usual
+    PCIe rate of this generation of GPUs. Copies that overlap with kernels cost the GPU
+    nothing.
 
     ## Why is this bad?
 
-    The GPU cannot read memory that the system may move. The driver copies it
-    piece by piece into a pinned buffer first, which takes several times as long,
-    blocks the host, and cannot run beside kernels. ``non_blocking=True`` alone changes
-    nothing.
+    The GPU cannot read pageable memory directly. The driver first copies it piece by
+    piece into a pinned buffer, which takes several times as long, blocks the host and
+    cannot overlap with kernels. ``non_blocking=True`` alone changes nothing.
 
     ## How to fix it
 
@@ -60,14 +71,15 @@ class PageableHostCopy(Rule):
 
     ## When it is wrong
 
-    Without steps the trace may hold the start of the program, where weights go to the
-    GPU once; then it is for information. ROCm does not say which memory was used.
+    A trace without steps may contain the start of the program, where weights go to the
+    GPU once; the finding is then for information only. ROCm does not record which kind
+    of memory was used.
     """
 
     code = "CPY003"
     needs = frozenset({Need.GPU})
 
-    min_kib: int = option(64, "Smaller copies are not counted.")
+    min_kib: int = option(64, "Copies smaller than this are not counted.")
 
     examples = (
         Bad(
@@ -115,38 +127,42 @@ class PageableHostCopy(Rule):
                 "id",
                 pl.col("op").drop_nulls(),
                 pl.col("dims", "dst").first(),
-                pl.col("module").cast(pl.String).head(1),
+                text("module").head(1),
+                pl.col("bytes", "alone").sum(),
                 calls=pl.len(),
-                time=pl.col("dur").sum(),
-                bytes=pl.col("bytes").sum(),
-                alone=pl.col("alone").sum(),
+                time=pl.col("dur").sum().clip(lower_bound=1),
             )
         )
         for row in groups.iter_rows(named=True):
-            rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
-            saved = max(0.0, row["alone"] - row["bytes"] / rate)
-            steps = view.steps
-            yield self.finding(
-                _message(row, steps),
-                subject=row["direction"],
-                place=view.place_of_group(row),
-                count=row["calls"] / steps,
-                gpu_ns=saved / steps,
-                host_ns=_host_time(view, row["op"]) / steps,
-                severity=Severity.warning if view.trace.steps.height else Severity.info,
-                evidence=[
-                    *kernel_lines(view, row["id"]),
-                    ("rate", f"{row['bytes'] / max(1, row['time']):.3g} GB/s"),
-                    ("pinned", f"about {rate:.3g} GB/s: {time(saved / steps)} less"),
-                ],
-                data={"bytes": row["bytes"] // steps, "direction": row["direction"]},
-                advice=_ADVICE[row["direction"]],
-                ops=row["op"],
+            yield self._finding(view, row)
+
+    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+        rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
+        saved = max(0.0, row["alone"] - row["bytes"] / rate)
+        return self.finding(
+            _message(row, view.steps),
+            subject=row["direction"],
+            place=view.place_of_group(row),
+            count=row["calls"] / view.steps,
+            fix=Fix(
                 kernels=row["id"],
-            )
+                kernel_share=saved / row["time"],
+                calls=_blocking_calls(view, row["op"]),
+            ),
+            severity=Severity.warning if view.trace.steps.height else Severity.info,
+            evidence=[
+                *kernel_lines(view, row["id"]),
+                Evidence("rate", value=row["bytes"] / row["time"], note="GB/s"),
+                Evidence("pinned", value=rate, note="GB/s, estimated"),
+                Evidence("saved", value=saved / view.steps, unit="ns", note=_ON_GPU),
+            ],
+            data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},
+            advice=_ADVICE[row["direction"]],
+            ops=row["op"],
+        )
 
 
-def _message(row: dict[str, Any], steps: int) -> str:
+def _message(row: Mapping[str, Any], steps: int) -> str:
     way = "from pageable memory to the GPU"
     if row["direction"] == TO_HOST:
         way = "from the GPU to pageable memory"
@@ -155,16 +171,13 @@ def _message(row: dict[str, Any], steps: int) -> str:
         what = f"a {dtype(row['dst'])} {shape(row['dims'])}"
         what += f" of {size(row['bytes'] / row['calls'])}"
         return f"{what} is copied {way} {times(calls)} a step"
-    many = counted(calls, "tensor")
     verb = "is" if calls == 1 else "are"
-    return (
-        f"{many} of {size(row['bytes'] / steps)} in all {verb} copied {way} in a step"
-    )
+    total = size(row["bytes"] / steps)
+    return f"{counted(calls, 'tensor')} of {total} in all {verb} copied {way} in a step"
 
 
-def _host_time(view: View, ops: list[int]) -> int:
-    """Return how long the calls held the host, with the waits they end in."""
-    calls = view.runtime.filter(
+def _blocking_calls(view: View, ops: list[int]) -> pl.Series:
+    """Return the calls of the copies, and those that wait for them to end."""
+    return view.runtime.filter(
         pl.col("op").is_in(ops), pl.col("call").is_in(["copy", "sync"])
-    )
-    return int(calls["dur"].sum())
+    )["id"]

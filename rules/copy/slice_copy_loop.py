@@ -1,4 +1,4 @@
-"""CPY004: a tensor is filled slice by slice."""
+"""CPY004: a tensor is filled or read slice by slice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from traceq.analysis.patterns.copies_by_slice import (
     slice_gradients,
     slice_writes,
 )
-from traceq.lint import Bad, Good, Need, Rule, View, inputs, option
+from traceq.expressions import text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines, module_line
-from traceq.words import counted, shape, time
+from traceq.words import counted, shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from traceq.lint import Finding
@@ -48,40 +49,39 @@ _SLICE = inputs([[8, 64], [8, 64], []], ["float", "float", "Scalar"])
 
 @dataclass(frozen=True)
 class SliceCopyLoop(Rule):
-    """A tensor is filled slice by slice, with a kernel for each slice.
+    """A tensor is filled or read slice by slice, with a kernel for each slice.
 
     ## What it does
 
     Looks for ``out[:, i] = x``: an ``aten::copy_`` of the program right after a
-    ``select`` or ``slice``, at many positions of a tensor of the same shape, in the
-    same function and step. The same position in many tensors, as in a key-value cache,
-    is no loop. And the other way around: ``tensor[i]`` in a loop, whose backward
-    (``SelectBackward0``, ``SliceBackward0``) fills a gradient as large as the whole
-    tensor for each slice, and adds them all up.
+    ``select`` or ``slice``, at many positions of tensors of one shape, in the same
+    function and step. Writing the same position of many tensors, as in a KV cache, is
+    not a loop over slices. Also looks for the reverse: ``tensor[i]`` in a loop, where
+    the backward of each slice (``SelectBackward0``, ``SliceBackward0``) fills a
+    gradient of the whole tensor, and all of these are added up.
 
     ## Why is this bad?
 
-    Each slice is a launch of its own for a small copy. In training it is worse: the
-    backward pass copies the gradient of the whole tensor for each slice written.
+    Each slice launches its own small copy. Training makes it worse: the backward pass
+    copies the gradient of the whole tensor once for each slice.
 
     ## How to fix it
 
     Collect the slices in a list and join them once: ``torch.stack(slices, dim=1)``.
-    Better, compute all of them in one go. Where slices are read, cut them all at once
-    before the loop, ``slices = tensor.unbind(0)``: its backward joins the gradients
-    once.
+    Better still, compute all of them at once. If slices are read, cut them all before
+    the loop with ``slices = tensor.unbind(0)``: its backward joins the gradients once.
 
     ## When it is wrong
 
-    A loop whose step needs the result of the last one, as in decoding, cannot compute
-    all slices at once; it can still join them at the end. The estimate leaves one copy
-    of the whole tensor.
+    If each iteration needs the result of the one before, as in decoding, the slices
+    cannot be computed at once; they can still be joined at the end. The estimate leaves
+    one copy of the whole tensor.
     """
 
     code = "CPY004"
     needs = frozenset({Need.GPU, Need.SHAPES, Need.STEPS})
 
-    min_slices: int = option(4, "Fewer slices of one tensor are no loop.")
+    min_slices: int = option(4, "Fewer slices of one tensor are not reported.")
 
     examples = (
         Bad(
@@ -102,99 +102,142 @@ class SliceCopyLoop(Rule):
         yield from self._written(view)
         yield from self._read(view)
 
-    def _loops(self, slices: pl.DataFrame) -> pl.DataFrame:
-        """Group slices by place and shapes, and count their positions."""
+    def _loops(self, slices: pl.DataFrame) -> Iterator[dict[str, Any]]:
+        """Yield slices by place and shape, where they have enough positions."""
         places = same_place()
         count = pl.col("at").n_unique().over(*places, "whole", "along", "step")
-        return (
+        yield from (
             slices.with_columns(slices=count)
             .filter(pl.col("slices") >= self.min_slices, pl.col("whole").is_not_null())
             .group_by(*places, "whole", "along")
             .agg(
                 "id",
                 "cut",
-                pl.col("module").cast(pl.String).unique(maintain_order=True),
+                text("module").unique(maintain_order=True),
                 pl.col("slices").max(),
-                host=pl.col("dur").sum(),
             )
             .with_columns(sharing=pl.len().over("whole"))
             .sort(*_PLACE, "whole", "along")
+            .iter_rows(named=True)
         )
 
     def _written(self, view: View) -> Iterator[Finding]:
-        groups = self._loops(slice_writes(view.trace, view.ops))
         back = backward_of_slices(view.trace, view.kernels)
-        for row in groups.iter_rows(named=True):
+        for row in self._loops(slice_writes(view.trace, view.ops)):
             forward = view.kernels.filter(pl.col("op").is_in(row["id"]))
-            undone = back.filter(pl.col("whole") == row["whole"]).drop("whole")
-            # Autograd does not say whose backward it is if several have this shape.
-            backward = int(undone["dur"].sum()) / row["sharing"] / view.steps
-            mine = pl.concat([forward, undone])
-            spent = int(forward["dur"].sum()) / view.steps + backward
-            cuts = int(view.trace.ops["dur"].gather(row["cut"]).sum())
-            loops = len(row["id"]) / row["slices"] / view.steps
-            left = _one_copy(view, row["whole"]) * loops
-            yield self.finding(
-                f"a {shape(row['whole'])} tensor is filled in"
+            backward = back.filter(pl.col("whole") == row["whole"]).drop("whole")
+            # Autograd does not record whose backward it is if several have this shape.
+            part = 1 / row["sharing"]
+            spent = int(forward["dur"].sum()) + int(backward["dur"].sum()) * part
+            saved = _saved_share(view, row, spent)
+            yield self._finding(
+                view,
+                row,
+                message=f"a {shape(row['whole'])} tensor is filled in"
                 f" {counted(row['slices'], 'slice')} along dimension {row['along']}",
                 subject=f"slices along {row['along']}",
-                place=view.place_of_group(row),
-                count=len(row["id"]) / view.steps,
-                gpu_ns=max(0.0, spent - left),
-                host_ns=(row["host"] + cuts) * (1 - 1 / row["slices"]) / view.steps,
-                evidence=[
-                    ("forward", time(spent - backward)),
-                    ("backward", time(backward)),
-                    *kernel_lines(view, mine["id"].to_list()),
-                    *module_line(row["module"]),
+                fix=[
+                    Fix(
+                        kernels=forward["id"],
+                        kernel_share=saved,
+                        ops=[*row["id"], *row["cut"]],
+                        host_share=1 - 1 / row["slices"],
+                    ),
+                    Fix(kernels=backward["id"], kernel_share=saved * part),
                 ],
-                data={"dims": row["whole"], "slices": row["slices"]},
-                advice="collect the slices in a list and join them after the loop:"
-                f" torch.stack(slices, dim={row['along']}); or compute all of them at"
-                " once",
-                ops=row["id"],
-                kernels=mine["id"],
+                evidence=[
+                    _time(view, "forward", forward),
+                    _time(view, "backward", backward, part),
+                ],
+                advice=_join_at_once(row),
             )
 
     def _read(self, view: View) -> Iterator[Finding]:
-        groups = self._loops(slice_gradients(view.trace, view.ops))
-        nodes = groups["id"].explode()
-        made = view.kernels_under(pl.col("id").is_in(nodes.implode()))
-        for row in groups.iter_rows(named=True):
+        loops = list(self._loops(slice_gradients(view.trace, view.ops)))
+        if not loops:
+            return
+        nodes = [node for row in loops for node in row["id"]]
+        made = view.kernels_under(pl.col("id").is_in(nodes))
+        for row in loops:
             mine = made.filter(pl.col("root").is_in(row["id"]))
-            spent = int(mine["dur"].sum()) / view.steps
             tensors = len(row["id"]) / row["slices"] / view.steps
-            left = _one_copy(view, row["whole"]) * tensors
-            yield self.finding(
-                f"the gradient of a {shape(row['whole'])} tensor is made anew, as a"
-                f" whole, for each of {counted(row['slices'], 'slice')} along dimension"
-                f" {row['along']}",
+            yield self._finding(
+                view,
+                row,
+                message=f"the gradient of a {shape(row['whole'])} tensor is"
+                " materialised in full for each of"
+                f" {counted(row['slices'], 'slice')} along dimension {row['along']}",
                 subject=f"gradients along {row['along']}",
-                place=view.place_of_group(row),
-                count=len(row["id"]) / view.steps,
-                gpu_ns=max(0.0, spent - left),
-                host_ns=row["host"] * (1 - 1 / row["slices"]) / view.steps,
-                evidence=[
-                    ("backward", time(spent)),
-                    ("tensors", f"{tensors:,.3g} a step"),
-                    *kernel_lines(view, mine["id"].to_list()),
-                    *module_line(row["module"]),
+                fix=[
+                    Fix(
+                        kernels=mine["id"],
+                        kernel_share=_saved_share(view, row, int(mine["dur"].sum())),
+                        ops=row["id"],
+                        host_share=1 - 1 / row["slices"],
+                    )
                 ],
-                data={"dims": row["whole"], "slices": row["slices"]},
+                evidence=[
+                    _time(view, "backward", mine),
+                    Evidence("tensors", value=tensors, note="a step"),
+                ],
                 advice=_cut_at_once(row),
-                ops=row["id"],
-                kernels=mine["id"],
             )
 
+    def _finding(  # noqa: PLR0913 - what differs between slices written and read
+        self,
+        view: View,
+        row: Mapping[str, Any],
+        *,
+        message: str,
+        subject: str,
+        fix: Sequence[Fix],
+        evidence: Sequence[Evidence],
+        advice: str,
+    ) -> Finding:
+        kernels = [kernel for one in fix for kernel in one.kernels]
+        return self.finding(
+            message,
+            subject=subject,
+            place=view.place_of_group(row),
+            count=len(row["id"]) / view.steps,
+            fix=fix,
+            evidence=[
+                *evidence,
+                *kernel_lines(view, kernels),
+                *module_line(row["module"]),
+            ],
+            data={"dims": row["whole"], "slices": row["slices"]},
+            advice=advice,
+        )
 
-def _cut_at_once(row: dict[str, Any]) -> str:
+
+def _time(view: View, label: str, kernels: pl.DataFrame, part: float = 1.0) -> Evidence:
+    spent = int(kernels["dur"].sum()) * part / view.steps
+    return Evidence(label, value=spent, unit="ns", note="a step")
+
+
+def _saved_share(view: View, row: Mapping[str, Any], spent: float) -> float:
+    """Return the share of the time that goes if each tensor is copied only once."""
+    tensors = len(row["id"]) / row["slices"]
+    left = _one_copy(view, row["whole"]) * tensors
+    return max(0.0, 1 - left / spent) if spent else 0.0
+
+
+def _join_at_once(row: Mapping[str, Any]) -> str:
+    return (
+        "collect the slices in a list and join them after the loop:"
+        f" torch.stack(slices, dim={row['along']}); or compute all of them at once"
+    )
+
+
+def _cut_at_once(row: Mapping[str, Any]) -> str:
     along = row["along"]
     cut = f"tensor.unbind({along})"
     if any("slice" in name for name in row["cut"]):
         cut = f"tensor.split(sizes, dim={along})"
     return (
-        f"cut all slices at once, slices = {cut}: its backward joins"
-        " their gradients once; or compute all of them at once"
+        f"cut all slices at once, slices = {cut}, so that the backward joins their"
+        " gradients once; or compute all of them at once"
     )
 
 

@@ -1,4 +1,4 @@
-"""DAT001: the GPU has nothing to do while the next batch is loaded."""
+"""DAT001: the GPU idles while the next batch is loaded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import polars as pl
 
 from traceq.analysis.base.callers import called_inside, callers
 from traceq.analysis.base.gpu_idle import busy_spans
+from traceq.expressions import END, text
 from traceq.intervals import disjoint, overlap
-from traceq.lint import NOWHERE, Bad, Good, Need, Place, Rule, View, option
+from traceq.lint import (
+    NOWHERE,
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Place,
+    Rule,
+    View,
+    option,
+)
 from traceq.model.names import DATA_REGION
-from traceq.words import counted, share, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,20 +32,20 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _IN_PROCESS = "_SingleProcessDataLoaderIter"
-# What to do is the same for all loaders of torch; who loads is not.
-_SAID = {
+# Torch's iterators of a DataLoader: who loads the batch, and what to do about it.
+_LOADERS = {
     _IN_PROCESS: (
         "the GPU idles while the training process itself loads the next batch"
         " (num_workers=0)",
         "give the DataLoader num_workers=4 or more, pin_memory=True and"
-        " persistent_workers=True: batches are then made while the GPU computes",
+        " persistent_workers=True, so that batches are prepared while the GPU computes",
     ),
     "_MultiProcessingDataLoaderIter": (
-        "the GPU idles while the program waits for the workers of the DataLoader",
-        "the workers do not keep up: raise num_workers up to the cores there are,"
-        " prefetch_factor where some batches take long, persistent_workers=True where"
-        " it is the start of an epoch; or make a sample cheaper (decode and augment on"
-        " the GPU, store what is computed anew every time)",
+        "the GPU idles while the program waits for the DataLoader's workers",
+        "the workers do not keep up: raise num_workers, up to the number of cores;"
+        " raise prefetch_factor if only some batches are slow; set"
+        " persistent_workers=True if it is the start of an epoch; or do less per sample"
+        " (decode and augment on the GPU, cache what is computed every time)",
     ),
 }
 _OTHER = (
@@ -45,35 +56,37 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class InputPipelineStall(Rule):
-    """The GPU has nothing to do while the program loads the next batch.
+    """The GPU idles while the program loads the next batch.
 
     ## What it does
 
-    Adds up the time in which a DataLoader is asked for the next batch (the regions
-    ``enumerate(DataLoader)#…``, which torch names itself) and the GPU runs nothing.
-    Loading while the GPU is busy with what was launched before costs nothing.
+    Adds up the time in which the program asks a DataLoader for the next batch (torch
+    records it as ``enumerate(DataLoader)#…``) and the GPU runs nothing. Loading while
+    the GPU is still busy with earlier launches costs nothing.
 
     ## Why is this bad?
 
-    The GPU is the expensive part, and it waits for disks and for Python code that
-    could have run at the same time, in other processes.
+    The GPU, the expensive part, waits for disks and for Python code that could have run
+    at the same time in other processes.
 
     ## How to fix it
 
-    ``num_workers=0`` loads in the training process itself: give the DataLoader workers.
-    If it has some, they do not keep up: give it more, let them prefetch more, keep
-    them over epochs (``persistent_workers=True``), or make a sample cheaper.
+    With ``num_workers=0`` the training process itself loads: give the DataLoader
+    workers. If it has workers, they do not keep up: use more of them, let them prefetch
+    more, keep them across epochs (``persistent_workers=True``), or do less per sample.
 
     ## When it is wrong
 
-    If the traced steps are the first ones of an epoch, the wait is that for the start
-    of the workers, which the steps after them do not have.
+    If the traced steps are the first of an epoch, the wait may be for the workers to
+    start; later steps do not have it.
     """
 
     code = "DAT001"
     needs = frozenset({Need.GPU})
 
-    min_share: float = option(0.03, "Shares of the step below this are not reported.")
+    min_share: float = option(
+        0.03, "Stalls below this share of the step are not reported."
+    )
 
     examples = (
         Bad(
@@ -84,7 +97,7 @@ class InputPipelineStall(Rule):
             host                                                                 [cudaLaunchKernel>1]
             gpu 7                                                                      [gemm<1              ]
             """,  # noqa: E501 - the name of the region is this long
-            finds=(_SAID[_IN_PROCESS][0],),
+            finds=(_LOADERS[_IN_PROCESS][0],),
         ),
         Good(
             """
@@ -98,75 +111,83 @@ class InputPipelineStall(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group the regions by loader, and count the time without GPU work in them."""
-        regions = view.annotations.filter(
-            ~pl.col("on_gpu"), pl.col("name").cast(pl.String).str.contains(DATA_REGION)
-        ).with_columns(start="ts", end=pl.col("ts") + pl.col("dur"))
-        regions = disjoint(regions)
+        """Group the regions by loader, and add up the GPU's idle time in them."""
+        regions = disjoint(
+            view.annotations.filter(
+                ~pl.col("on_gpu"), text("name").str.contains(DATA_REGION)
+            ).with_columns(start="ts", end=END)
+        )
         busy = overlap(regions, busy_spans(view.trace.kernels))
+        loading = pl.col("end") - pl.col("start")
         stalls = (
-            regions.with_columns(idle=pl.col("end") - pl.col("start") - busy)
-            .with_columns(loader=pl.col("name").cast(pl.String).str.extract(r"#(\w+)"))
-            .group_by("name", "loader")
+            regions.with_columns(loading=loading, idle=loading - busy)
+            .group_by(text("name"), loader=text("name").str.extract(r"#(\w+)"))
             .agg(
-                pl.len(),
-                pl.col("idle").sum(),
-                loading=(pl.col("end") - pl.col("start")).sum(),
+                pl.col("idle", "loading").sum(),
+                calls=pl.len(),
                 steps=pl.col("step").filter(pl.col("idle") > 0).n_unique(),
             )
         )
         for row in stalls.iter_rows(named=True):
             if row["idle"] >= self.min_share * view.steady.time:
-                mine = regions.filter(pl.col("name") == row["name"])
-                yield self._said(view, row, mine)
+                mine = regions.filter(text("name") == row["name"])
+                yield self._finding(view, row, mine)
 
-    def _said(
+    def _finding(
         self, view: View, row: Mapping[str, Any], regions: pl.DataFrame
     ) -> Finding:
-        message, advice = _SAID.get(row["loader"], _OTHER)
-        idle = row["idle"] / view.steps
-        of_step = share(row["idle"], view.steady.time)
-        evidence = [
-            ("region", f"{row['name']} ×{row['len']}"),
-            ("idle", f"{time(idle)} a step, {of_step} of it, in {_steps(view, row)}"),
-            ("loading", f"{time(row['loading'] / view.steps)} a step"),
-        ]
+        message, advice = _LOADERS.get(row["loader"], _OTHER)
+        idle, loading = row["idle"] / view.steps, row["loading"] / view.steps
+        stalled = row["idle"] / view.steady.time
         inside = called_inside(view.trace.frames, regions).head(1)
-        evidence += [
-            ("inside", f"{file}:{line} {function} ×{calls}, {time(took / view.steps)}")
-            for file, line, function, calls, took in inside.iter_rows()
-        ]
         return self.finding(
             message,
             subject=row["loader"] or row["name"],
             place=_place(view, regions),
-            count=row["len"] / view.steps,
-            gpu_ns=idle,
-            host_ns=row["loading"] / view.steps,
-            evidence=evidence,
+            count=row["calls"] / view.steps,
+            fix=Fix(spans=regions),
+            gpu_idle_ns=idle,
+            evidence=[
+                Evidence("region", row["name"], count=row["calls"] / view.steps),
+                Evidence("idle", value=idle, unit="ns", note="a step"),
+                Evidence("share", value=stalled, unit="share", note="of the step"),
+                *_steps(view, row),
+                Evidence("loading", value=loading, unit="ns", note="a step"),
+                *(_inside(view, call) for call in inside.iter_rows(named=True)),
+            ],
             data={
                 "region": row["name"],
                 "idle_ns": round(idle),
-                "loading_ns": round(row["loading"] / view.steps),
+                "loading_ns": round(loading),
             },
             advice=advice,
             ops=view.ops.filter(pl.col("phase") == "data")["id"],
-            spans=regions,
         )
 
 
-def _steps(view: View, row: Mapping[str, Any]) -> str:
+def _steps(view: View, row: Mapping[str, Any]) -> list[Evidence]:
     if not view.trace.steps.height:
-        return "the whole trace"
-    return f"{row['steps']} of {counted(view.steps, 'step')}"
+        return []
+    return [Evidence("steps", value=row["steps"], note=f"of {view.steps}")]
+
+
+def _inside(view: View, call: Mapping[str, Any]) -> Evidence:
+    return Evidence(
+        "inside",
+        f"{call['file']}:{call['line']} {call['function']}",
+        value=call["time"] / view.steps,
+        unit="ns",
+        note="a step",
+        count=call["calls"] / view.steps,
+    )
 
 
 def _place(view: View, regions: pl.DataFrame) -> Place:
     """Return the line that asks for the next batch."""
     found = callers(view.trace.frames, regions.head(20))
     if not found.height and not view.trace.frames.height:
-        # Old traces give the callers of each op as text, and those of the ops that
-        # load in the training process begin at the line that asks.
+        # Old traces have the call stack of each op as text. That of an op that loads
+        # in the training process begins at the line that asks for the batch.
         found = (
             view.ops.filter(pl.col("phase") == "data", pl.col("file").is_not_null())
             .group_by("file", "line", "function")

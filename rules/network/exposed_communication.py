@@ -1,4 +1,4 @@
-"""NET001: the GPU computes nothing while it sends and receives."""
+"""NET001: communication is not overlapped with compute."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.assumptions import SLOW_MACHINE_LINK
 from traceq.analysis.patterns.collectives import exposed_by_collective
-from traceq.lint import Bad, Good, Need, Rule, View, option
-from traceq.words import counted, share, size, time, times
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.lint.evidence import kernel_lines
+from traceq.words import counted, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,74 +18,75 @@ if TYPE_CHECKING:
 
     from traceq.lint import Finding
 
-# Part of the collective's name, and what hides it behind the computation.
+# Part of the collective's name, and how to overlap it with compute.
 _ADVICE = (
     (
         "reduce",
-        "start it earlier and wait for it later: with DDP smaller bucket_cap_mb and"
-        " gradient_as_bucket_view=True, in code of your own async_op=True and wait()"
+        "start it earlier and wait for it later: with DDP, a smaller bucket_cap_mb and"
+        " gradient_as_bucket_view=True; in code of your own, async_op=True and wait()"
         " only where the result is used; with several micro-batches a step, no_sync()"
         " on all but the last",
     ),
     (
         "gather",
-        "fetch the next layer's part while this one computes: FSDP's"
+        "fetch the next layer's weights while this one computes: FSDP's"
         " forward_prefetch=True and backward_prefetch=BACKWARD_PRE, or"
-        " set_modules_to_forward_prefetch of fully_shard; in code of your own"
+        " fully_shard's set_modules_to_forward_prefetch; in code of your own,"
         " async_op=True and a later wait()",
     ),
     (
         "all_?to_?all|send|recv",
-        "split the batch in two and compute one half while the other is sent: async_op="
-        "True, and wait() only where the result is used",
+        "split the batch in two and compute one half while the other is sent:"
+        " async_op=True, and wait() only where the result is used",
     ),
 )
-# GB/s that GPUs of one machine send at least; what is slower may be waiting.
-_FAST = 10
 _SLOW = (
-    "between the GPUs of one machine this is slow: a part of it is likely a wait for"
-    " other ranks, which only the traces of all ranks can tell"
+    "slow for GPUs of one machine: part of it is likely a wait for other ranks, which"
+    " only the traces of all ranks can show"
 )
-_UNSIZED = "the file does not say how much is sent, nor how much of the time is a wait"
+_UNSIZED = "message sizes were not recorded, so part of the time may be a wait"
+_OF_TIME = "of the collective's time"
 _OTHER = "start it with async_op=True, and wait() only where the result is used"
 
 
 @dataclass(frozen=True)
 class ExposedCommunication(Rule):
-    """The GPU computes nothing while it exchanges data with other GPUs.
+    """Communication between GPUs is exposed: it is not overlapped with compute.
 
     ## What it does
 
-    Adds up the time in which kernels of NCCL or RCCL run and no other kernel of this
-    GPU does. Where the file says how much is sent, time that is far more than a slow
-    network needs is left to NET002: it is a wait for other ranks.
+    Adds up the time in which NCCL or RCCL kernels run and no other kernel of this GPU
+    does. Where message sizes were recorded, time far beyond what a slow network needs
+    is left to NET002: it is a wait for a straggler.
 
     ## Why is this bad?
 
     The links between GPUs and the GPU's cores are different hardware and can work at
-    the same time. Where they take turns, a step takes as long as both together.
+    the same time. If they take turns, a step takes as long as both together.
 
     ## How to fix it
 
-    Start a collective as soon as its input is there and wait for it as late as
-    possible: gradients of one layer while the backward of the next one runs (DDP's
-    buckets), weights of the next layer while this one computes (FSDP's prefetch),
-    ``async_op=True`` in code of your own. Send less: gradients in bf16, ``no_sync()``
-    between micro-batches.
+    Start a collective as soon as its input is ready and wait for it as late as
+    possible: send one layer's gradients while the backward of the next runs (DDP's
+    buckets), fetch the next layer's weights while this one computes (FSDP's prefetch),
+    or use ``async_op=True`` in code of your own. Send less: gradients in bf16,
+    ``no_sync()`` between micro-batches.
 
     ## When it is wrong
 
-    One rank's trace cannot tell sending from waiting for a slow rank: only the traces
-    of all ranks can. The last collective of a backward pass has nothing left to hide
-    behind.
+    One rank's trace cannot distinguish sending from waiting for a slow rank; only the
+    traces of all ranks can. The last collective of a backward pass has nothing left to
+    overlap with.
     """
 
     code = "NET001"
     needs = frozenset({Need.GPU})
 
-    min_share: float = option(0.02, "Shares of the step below this are not reported.")
+    min_share: float = option(
+        0.02, "Exposed time below this share of the step is not reported."
+    )
     slowest_link: float = option(
-        1.0, "GB/s; what takes longer than at this rate is a wait for other ranks."
+        1.0, "GB/s; time beyond what this rate needs is a wait for other ranks."
     )
 
     examples = (
@@ -109,52 +112,53 @@ class ExposedCommunication(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group what is exposed by collective and ranks."""
+        """Group what is exposed by collective, ranks and place."""
         found = exposed_by_collective(view.trace, view.kernels, self.slowest_link)
         for row in found.iter_rows(named=True):
             if row["exposed"] >= self.min_share * view.steady.time:
-                yield self._said(view, row)
+                yield self._finding(view, row)
 
-    def _said(self, view: View, row: Mapping[str, Any]) -> Finding:
-        count = row["kernels"] / view.steps
+    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+        count, exposed = row["kernels"] / view.steps, row["exposed"] / view.steps
         ranks = row["group_size"]
         over = f" over {counted(ranks, 'rank')}" if ranks else ""
-        exposed, all_of_it = row["exposed"] / view.steps, row["time"] / view.steps
-        evidence = [
-            ("kernel", f"{row['name']} ×{count:.3g}"),
-            ("exposed", f"{time(exposed)} of {time(all_of_it)} a step"),
-            ("op", row["op_name"] or ""),
-            ("sent", _sent(row)),
-        ]
-        note = _SLOW if row["time"] and row["bytes"] < _FAST * row["time"] else ""
-        evidence.append(("note", _UNSIZED if row["unsized"] else note))
+        exposed_share = row["exposed"] / row["time"]
         return self.finding(
             f"{row['collective']}{over} {times(count)} a step while the GPU computes"
             " nothing",
             subject=row["collective"],
             place=view.place(row),
             count=count,
-            gpu_ns=exposed,
-            host_ns=row["blocked"] / view.steps,
-            evidence=evidence,
+            fix=Fix(kernels=row["ids"], kernel_share=exposed_share),
+            evidence=[
+                *kernel_lines(view, row["ids"]),
+                Evidence("exposed", value=exposed, unit="ns", note="a step"),
+                Evidence("share", value=exposed_share, unit="share", note=_OF_TIME),
+                *([Evidence("op", row["op_name"])] if row["op_name"] else []),
+                *_sent(row),
+            ],
             data={
                 "collective": row["collective"],
                 "ranks": ranks,
                 "kernels": row["kernels"],
                 "exposed_ns": round(exposed),
                 "bytes": row["bytes"],
-                "share": share(row["exposed"], row["time"]),
+                "share": round(exposed_share, 4),
             },
             advice=_advice(row["collective"]),
-            kernels=row["ids"],
         )
 
 
-def _sent(row: Mapping[str, Any]) -> str:
-    if not row["bytes"]:
-        return ""
-    rate = row["bytes"] / row["time"]
-    return f"about {size(row['bytes'] / row['kernels'])} each, {rate:.3g} GB/s"
+def _sent(row: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Yield what the collective sends, how fast, and what is unclear about it."""
+    if row["bytes"]:
+        rate, each = row["bytes"] / row["time"], row["bytes"] / row["kernels"]
+        yield Evidence("sent", value=each, unit="bytes", note="each, estimated")
+        yield Evidence("rate", value=rate, note="GB/s")
+    if row["unsized"]:
+        yield Evidence("note", _UNSIZED)
+    elif row["bytes"] < SLOW_MACHINE_LINK * row["time"]:
+        yield Evidence("note", _SLOW)
 
 
 def _advice(collective: str) -> str:

@@ -23,7 +23,7 @@ def test_the_same_program_with_workers_has_no_finding() -> None:
 def test_workers_that_do_not_keep_up_are_found() -> None:
     (found,) = case_findings("public/t4_amp.json.gz", "DAT001")
 
-    assert "waits for the workers" in found.message
+    assert "waits for the DataLoader's workers" in found.message
     assert found.subject == "_MultiProcessingDataLoaderIter"
 
 
@@ -57,5 +57,9 @@ def test_the_function_that_loads_is_named() -> None:
     )
 
     assert (found.place.file, found.place.function) == ("train.py", "main")
-    inside = [line.name for line in found.evidence if line.label == "inside"]
-    assert inside == ["data.py:30 __getitem__ ×1, 26.0 µs"]
+    (inside,) = (line for line in found.evidence if line.label == "inside")
+    assert (inside.name, inside.value, inside.count) == (
+        "data.py:30 __getitem__",
+        26_000,
+        1,
+    )

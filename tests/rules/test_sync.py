@@ -30,7 +30,7 @@ def test_where_of_a_mask_is_found_at_its_line_in_all_layers_at_once() -> None:
     assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
 
 
-def test_items_on_the_gpu_are_told_from_those_on_the_cpu() -> None:
+def test_items_on_the_cpu_are_not_reported() -> None:
     # The optimizer reads 52 step counters, which are on the CPU.
     (found,) = case_findings("optimizer_loop_sync.trace.json.gz", "SYN")
 
@@ -44,7 +44,7 @@ def test_repaired_programs_do_not_wait(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["graph_rerecord", "graph_record"])
-def test_waits_for_the_recording_of_graphs_are_not_the_users(case: str) -> None:
+def test_waits_for_graph_capture_are_not_the_users(case: str) -> None:
     assert not case_findings(f"{case}.trace.json.gz", "SYN")
 
 
@@ -57,7 +57,7 @@ def test_waits_for_the_recording_of_graphs_are_not_the_users(case: str) -> None:
         ("<built-in method foo of Tensor>", "`.cpu()`"),
     ],
 )
-def test_a_copy_to_the_host_is_called_what_the_program_calls_it(
+def test_a_copy_to_the_host_is_named_as_the_program_writes_it(
     frame: str, written: str
 ) -> None:
     (found,) = drawn_findings(read(frame), "SYN001")
@@ -105,7 +105,7 @@ def test_the_wait_with_which_the_profiler_ends_is_not_reported_without_steps() -
     )
 
 
-def test_a_batch_from_pageable_memory_is_no_wait_beside_its_copy() -> None:
+def test_a_pageable_batch_is_reported_as_a_copy_and_not_as_a_wait() -> None:
     case = "public/v100_resnet50_workers0.json.gz"
 
     assert case_findings(case, "CPY003")

@@ -156,3 +156,20 @@ FUSED_HOST_SAVING = 0.5
 # Of the time of matmuls, convolutions and attention at least this share must have
 # shapes: a rate of less would be made up. Chosen by judgement.
 COUNTED_SHARE = 0.9
+
+# -- Copies and collectives ------------------------------------------------------------
+#
+# GB/s that copies from and to pinned memory reach, by the major compute capability of
+# the GPU from which on it holds: PCIe 5, 4 and 3, at two thirds of their nominal rate.
+PINNED_RATES = ((9, 40.0), (8, 20.0), (0, 10.0))
+# The rate of pinned copies is read off those of at least this size in the trace, where
+# there are any. Chosen by judgement: the fixed cost of a copy dominates smaller ones.
+RATED_COPY_BYTES = 1 << 20
+# The share of the program's own casts and layout copies that a fix can remove, where
+# nothing is known about a single one of them. Chosen by judgement.
+REMOVABLE_COPIES = 0.5
+# A collective takes this long to start and to meet the other ranks. Chosen by
+# judgement: far above what NCCL needs on one machine, so that a wait is certain.
+COLLECTIVE_LATENCY_NS = 100_000
+# GB/s that GPUs of one machine reach at least, over PCIe 3. Chosen by judgement.
+SLOW_MACHINE_LINK = 10.0

@@ -1,4 +1,4 @@
-"""Tensors that a program fills slice by slice."""
+"""Tensors that a program fills or reads slice by slice."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _CUTTING = ("aten::select", "aten::slice")
-# What may stand between cutting a slice out and writing to it.
+# Ops that may stand between cutting a slice out and writing to it.
 _VIEWING = ("aten::view", "aten::expand", "aten::expand_as", "aten::reshape")
 _WRITING = "aten::copy_"
 _BACKWARD = r"^torch::autograd::CopySlices$"
-# What makes the gradient of a whole tensor from that of one slice, and the node of
-# autograd around it, which also adds the gradients up.
+# Ops that expand the gradient of a slice to that of the whole tensor, and the node of
+# autograd around them, which also adds these gradients up.
 _UNCUTTING = ("aten::select_backward", "aten::slice_backward")
 _NODE = r"evaluate_function: (Select|Slice)Backward\d*$"
 _SIZES = r"-?\d+"
 
 
 def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the writes into slices that the program asks for, as ``out[:, i] = x``.
+    """Return the program's writes into slices, as in ``out[:, i] = x``.
 
-    Added are ``whole``, the shape of what the slice is cut out of, ``along`` and
-    ``at``, the dimension and the position where, and ``cut``, the op that does.
+    Added are ``whole``, the shape of the tensor that the slice is cut out of, ``along``
+    and ``at``, the dimension and the position, and ``cut``, the op that cuts.
     """
     plain = plain_names(ops)
     outermost = (
@@ -54,10 +54,10 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def backward_of_slices(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels with which the backward pass undoes writes into slices.
+    """Return the kernels of the backward of writes into slices.
 
-    Autograd does not say which write it is that they undo, but ``whole`` is the shape
-    of what was written to.
+    Autograd does not record which write they belong to, but ``whole`` is the shape of
+    the tensor that was written to.
     """
     name = trace.ops["name"].cast(pl.String)
     nodes = nearest(trace.ops["parent"], name.str.contains(_BACKWARD))
@@ -72,11 +72,11 @@ def backward_of_slices(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return where the backward pass makes a whole gradient for one slice.
+    """Return where the backward pass fills a whole gradient for a single slice.
 
     These are autograd's nodes, with the place of the forward op. ``whole`` is the shape
-    of the gradient, ``along`` and ``at`` say which slice of it is not zero, ``cut`` is
-    the op that cut it out.
+    of the gradient, ``along`` and ``at`` give the slice that is not zero, ``cut`` is
+    the name of the backward op.
     """
     node = nearest(
         trace.ops["parent"], trace.ops["name"].cast(pl.String).str.contains(_NODE)

@@ -1,6 +1,6 @@
-"""Copies that could be left out: those that are undone, and those nobody writes to.
+"""Copies that are needless: those that are undone, and clones nobody writes to.
 
-All of these look at what :func:`traceq.analysis.patterns.copies.copies` returns.
+``moved`` is always what :func:`traceq.analysis.patterns.copies.copies` returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Ops that write into their first input, as aten::add_.
 _IN_PLACE = r"^aten::[a-z]\w*[a-z0-9]_(\.\w+)?$"
 _PLACE = ("file", "line", "function")
-# What is computed in 32 bits for good reasons: sums, powers, and what is made of them.
+# What is computed in float32 for good reasons: sums, powers, and what uses them.
 _EXACT = (
     *("aten::pow", "aten::square", "aten::mean", "aten::sum", "aten::var", "aten::std"),
     *("aten::rsqrt", "aten::exp", "aten::log", "aten::cumsum", "aten::logsumexp"),
@@ -30,13 +30,13 @@ _EXACT = (
 
 
 def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
-    """Return casts by the program from 16 to 32 bits after which the next is back.
+    """Return the program's casts from 16-bit to float32 that the next cast undoes.
 
-    Both casts are at the same place of the program and of the same number of elements;
-    ``back`` and ``back_caller`` are the request and the caller of the second. Places
-    that also compute sums or powers of as many elements in 32 bits want to have them,
-    and are left out, as are casts between which a tensor of 32 bits and
-    other shape comes in.
+    Both casts are at the same place in the program and have the same number of
+    elements; ``back`` and ``back_caller`` are the request and the caller of the second.
+    Left out are places that compute sums or powers of that many elements in float32,
+    since they need the upcast, and casts between which the tensor meets a float32
+    tensor of another shape.
     """
     keys = ["step", *_PLACE, "numel"]
     casts = moved.filter(
@@ -81,7 +81,7 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 
 
 def _exact(trace: Trace) -> pl.DataFrame:
-    """Return where how many elements go into sums and powers in 32 bits."""
+    """Return where, and of how many elements, sums and powers are in float32."""
     in_float = trace.inputs.filter(nth("types", 0) == FLOAT32)
     sizes = in_float.select(inputs="id", numel=elements())
     exact = trace.ops.filter(named(trace.ops, _EXACT))
@@ -89,10 +89,10 @@ def _exact(trace: Trace) -> pl.DataFrame:
 
 
 def _combining(trace: Trace) -> pl.DataFrame:
-    """Return when and where how many elements met a tensor of 32 bits and other shape.
+    """Return when and where an op takes float32 tensors of two different shapes.
 
-    Weights and the angles of a rotary embedding are such tensors; one of the same
-    shape may well have been cast itself.
+    ``numel`` is of the first. The second may be a weight, or the angles of a rotary
+    embedding; one of the same shape may well have been cast itself.
     """
     both = trace.inputs.filter(
         nth("types", 0) == FLOAT32,
@@ -110,7 +110,7 @@ def _combining(trace: Trace) -> pl.DataFrame:
 
 
 def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
-    """Return copies by the program into another layout that the next one undoes.
+    """Return the program's copies into another layout that the next copy undoes.
 
     Nothing else runs on the stream between the two. ``back`` is the request of the
     second.
@@ -136,9 +136,9 @@ def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_memory_order(layouts: pl.DataFrame) -> pl.DataFrame:
-    """Add ``from``: the sizes of the source in the order in which memory has them.
+    """Add ``from``: the dimensions of the source in the order of its memory.
 
-    It is none where source or target has holes, or the target is not in order.
+    It is null if the source or the target is not dense, or the target not contiguous.
     """
     distinct = layouts.select("dims", "src_strides", "dst_strides").unique()
     orders = [
@@ -155,7 +155,7 @@ def _with_memory_order(layouts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _memory_order(dims: list[int], strides: list[int]) -> list[int] | None:
-    """Return the sizes of a dense tensor from the outermost in memory inwards."""
+    """Return the dimensions of a dense tensor, the outermost in memory first."""
     if len(dims) != len(strides):
         return None
     ordered = sorted(zip(strides, dims, strict=True), reverse=True)
@@ -168,9 +168,9 @@ def _memory_order(dims: list[int], strides: list[int]) -> list[int] | None:
 
 
 def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
-    """Return clones by the program in the same layout, at places that write to nothing.
+    """Return the program's clones in the same layout, in functions that write nothing.
 
-    A clone of a detached tensor is kept on purpose, and left out.
+    A clone of a detached tensor is left out: it is meant to be kept.
     """
     clones = moved.filter(
         pl.col("part") == "layout",
@@ -192,10 +192,9 @@ def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 
 
 def _written(trace: Trace, clones: pl.DataFrame, writing: pl.DataFrame) -> pl.DataFrame:
-    """Return which clones may be written to by what their function calls.
+    """Return the places and shapes of clones that a called function may write to.
 
-    That is where something of as many elements in each dimension is written to while
-    the function runs.
+    That is: a tensor of the same shape is written to while the function runs.
     """
     places = clones.select(*_PLACE, "dims").unique()
     dims = trace.inputs.select(inputs="id", dims=nth("dims", 0))

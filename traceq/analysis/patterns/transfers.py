@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import PINNED_RATES, RATED_COPY_BYTES
+from traceq.expressions import text
 from traceq.model.names import HTOD, PINNED
 
 if TYPE_CHECKING:
@@ -13,31 +15,25 @@ if TYPE_CHECKING:
 
 TO_GPU, TO_HOST = "to the GPU", "to the host"
 
-# Gigabytes per second that pinned copies reach over PCIe 5, 4 and 3, which came with
-# these major compute capabilities.
-_RATES = ((9, 40.0), (8, 20.0), (0, 10.0))
-# Shorter copies say nothing about the rate.
-_LONG_BYTES = 1 << 20
-
 
 def direction() -> pl.Expr:
     """Return which way a transfer goes."""
-    to_gpu = pl.col("name").cast(pl.String).str.contains(HTOD)
+    to_gpu = text("name").str.contains(HTOD)
     return pl.when(to_gpu).then(pl.lit(TO_GPU)).otherwise(pl.lit(TO_HOST))
 
 
 def pinned_rate(moved: pl.DataFrame, gpu: Gpu, way: str) -> float:
-    """Return how many gigabytes per second go this way from or to pinned memory.
+    """Return the rate of pinned copies this way, in GB/s.
 
-    It is what pinned copies of the trace do reach, or what is usual for the GPU.
+    It is that of the trace's own pinned copies, else what is usual for the GPU.
     """
     measured = moved.filter(
-        pl.col("name").cast(pl.String).str.contains(PINNED),
+        text("name").str.contains(PINNED),
         direction() == way,
-        pl.col("bytes") >= _LONG_BYTES,
+        pl.col("bytes") >= RATED_COPY_BYTES,
         pl.col("dur") > 0,
     ).select((pl.col("bytes") / pl.col("dur")).median())
     found = measured.item()
     if found:
         return float(found)
-    return next(rate for least, rate in _RATES if gpu.capability[0] >= least)
+    return next(rate for major, rate in PINNED_RATES if gpu.capability[0] >= major)

@@ -1,0 +1,27 @@
+"""How much of the time of copies is in the forward pass, and how much in the backward.
+
+This is evidence that several rules on copies share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.lint import Evidence
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from traceq.lint import View
+
+
+def pass_lines(
+    view: View, kernels: pl.DataFrame, backward: pl.DataFrame
+) -> list[Evidence]:
+    """Return the time per step of kernels outside of the backward pass, and in it."""
+    inside = int(backward["dur"].sum())
+    outside = int(kernels["dur"].sum()) - inside
+    return [
+        Evidence(label, value=spent / view.steps, unit="ns", note="a step")
+        for label, spent in (("forward", outside), ("backward", inside))
+    ]
