@@ -13,7 +13,7 @@ from traceq.lint.evidence import dtype, kernel_lines
 from traceq.model.dtypes import FLOAT32, SIZES
 from traceq.words import counted, times
 
-from ._passes import pass_lines
+from ._shared import pass_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

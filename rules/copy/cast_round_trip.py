@@ -14,7 +14,7 @@ from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import dtype, kernel_lines, module_line
 from traceq.words import shape, times
 
-from ._passes import pass_lines
+from ._shared import pass_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,7 +11,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
-from traceq.analysis.base.roofline import roofline_ns
+from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.analysis.patterns.copies_by_slice import (
     backward_of_slices,
     slice_gradients,
@@ -19,6 +20,7 @@ from traceq.analysis.patterns.copies_by_slice import (
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines, module_line
+from traceq.model.dtypes import FLOAT32, SIZES
 from traceq.words import counted, shape
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _PLACE = ("file", "line", "function")
-_BYTES = 4
 
 _LOOP = """
     host  [ProfilerStep#1                                                                                                                ]
@@ -217,10 +218,11 @@ def _time(view: View, label: str, kernels: pl.DataFrame, part: float = 1.0) -> E
 
 
 def _saved_share(view: View, row: Mapping[str, Any], spent: float) -> float:
-    """Return the share of the time that goes if each tensor is copied only once."""
+    """Return the share of the time that the fix removes: one copy of each remains."""
     tensors = len(row["id"]) / row["slices"]
-    left = _one_copy(view, row["whole"]) * tensors
-    return max(0.0, 1 - left / spent) if spent else 0.0
+    moved = 2 * SIZES[FLOAT32] * prod(row["whole"])
+    one = roofline_ns(used_gpu(view.trace), COPY_EFFICIENCY, moved=moved)
+    return saved_share(spent, (one or 0.0) * tensors)
 
 
 def _join_at_once(row: Mapping[str, Any]) -> str:
@@ -239,11 +241,3 @@ def _cut_at_once(row: Mapping[str, Any]) -> str:
         f"cut all slices at once, slices = {cut}, so that the backward joins their"
         " gradients once; or compute all of them at once"
     )
-
-
-def _one_copy(view: View, dims: list[int]) -> float:
-    """Return the nanoseconds in which the whole tensor is read and written once."""
-    moved = 2.0 * _BYTES
-    for extent in dims:
-        moved *= extent
-    return roofline_ns(used_gpu(view.trace), COPY_EFFICIENCY, moved=moved) or 0.0

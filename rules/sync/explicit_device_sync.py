@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.time.device_syncs import waits_outside
 from traceq.lint import Bad, Evidence, Good, Need, View, option
 
-from ._device_sync import DeviceSync
+from ._shared import DeviceSync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

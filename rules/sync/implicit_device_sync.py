@@ -11,7 +11,7 @@ from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.time.device_syncs import waits_in_ops, written_as
 from traceq.lint import Bad, Evidence, Good, Need, View, option
 
-from ._device_sync import DeviceSync
+from ._shared import DeviceSync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,7 +1,4 @@
-"""How much of the time of copies is in the forward pass, and how much in the backward.
-
-This is evidence that several rules on copies share.
-"""
+"""What the rules on copies share: evidence on the time in each pass."""
 
 from __future__ import annotations
 
