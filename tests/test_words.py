@@ -1,0 +1,67 @@
+"""The words of the trade: what CONTRIBUTING says we do not use is used nowhere."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FOLDERS = ("traceq", "rules", "collect", "docs", "benchmarks", "fixtures")
+KINDS = (".py", ".md", ".toml", ".yml")
+# The table itself, and traces of other people's words.
+_TABLE = "### Words we do not use"
+
+
+def unwanted() -> dict[str, str]:
+    """Return what we do not say, by what to say instead, from CONTRIBUTING."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = page.partition(_TABLE)[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?!not |---)(.+?) \| (.+?) \|$", table, re.MULTILINE)
+    return {phrase: say for words, say in rows for phrase in words.split(", ")}
+
+
+def texts() -> Iterator[Path]:
+    yield from ROOT.glob("*.md")
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in KINDS and "__pycache__" not in path.parts:
+                yield path
+
+
+def found_in(text: str, phrase: str) -> list[int]:
+    """Return the lines at which a phrase stands, over line ends too."""
+    words = r"[\s\"'#]+".join(map(re.escape, phrase.split()))
+    pattern = re.compile(rf"(?<![\w-]){words}(?![\w-])", re.IGNORECASE)
+    return [text.count("\n", 0, hit.start()) + 1 for hit in pattern.finditer(text)]
+
+
+def test_the_table_has_its_rows() -> None:
+    table = unwanted()
+
+    assert len(table) > 20
+    assert table["anew"] == "again"
+
+
+def test_a_phrase_is_found_over_the_end_of_a_line() -> None:
+    assert found_in("a\nMatrix\n    # products", "matrix products") == [2]
+    assert found_in("the matrix productions", "matrix products") == []
+
+
+@pytest.mark.parametrize("phrase", sorted(unwanted()))
+def test_a_word_that_we_do_not_use_stands_nowhere(phrase: str) -> None:
+    places = []
+    for path in sorted(set(texts())):
+        text = path.read_text(encoding="utf-8")
+        if path.name == "CONTRIBUTING.md":
+            text = text.partition(_TABLE)[0]
+        places += [
+            f"{path.relative_to(ROOT)}:{line}" for line in found_in(text, phrase)
+        ]
+
+    assert places == [], f"say {unwanted()[phrase]} instead"
