@@ -88,7 +88,7 @@ class Fix:
     calls: Collection[int] = ()
     """Runtime calls outside of these operators whose time on the host goes."""
     spans: pl.DataFrame | None = field(default=None, repr=False)
-    """When the host was at what goes, ``start`` and ``end``; instead of ops, calls."""
+    """Host time that is removed, ``start`` and ``end``; instead of ops and calls."""
     host_share: float = 1.0
     """The share of that time of the host that goes."""
     syncs: Collection[int] = ()

@@ -110,6 +110,7 @@ class AttentionFallback(Rule):
     """  # noqa: E501 - the summary is one sentence on one line
 
     code = "ATT002"
+    since = "0.1.0"
     needs = frozenset({Need.GPU})
 
     examples = (

@@ -71,6 +71,7 @@ class HandwrittenAttention(Rule):
     """
 
     code = "ATT003"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     examples = (

@@ -136,6 +136,7 @@ class MaskedAttentionFallback(Rule):
     """
 
     code = "ATT001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     examples = (

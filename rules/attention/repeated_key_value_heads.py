@@ -60,6 +60,7 @@ class RepeatedKeyValueHeads(Rule):
     """
 
     code = "ATT004"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     examples = (

@@ -57,6 +57,7 @@ class GraphBreak(Rule):
     """
 
     code = "JIT003"
+    since = "0.1.0"
     needs = frozenset({Need.OPS})
 
     examples = (

@@ -63,6 +63,7 @@ class GraphRecapture(Rule):
     """
 
     code = "JIT001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     examples = (

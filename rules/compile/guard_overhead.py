@@ -47,6 +47,7 @@ class GuardOverhead(Rule):
     """
 
     code = "JIT005"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     # Chosen by judgement, well above the one lookup of a model compiled as a whole: it

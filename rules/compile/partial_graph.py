@@ -50,6 +50,7 @@ class PartialGraph(Rule):
     """
 
     code = "JIT004"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_launches: int = option(2, "Passes with fewer launches are not reported.")

@@ -66,6 +66,7 @@ class Recompilation(Rule):
     """
 
     code = "JIT002"
+    since = "0.1.0"
     needs = frozenset({Need.OPS})
 
     examples = (

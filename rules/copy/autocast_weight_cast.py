@@ -66,6 +66,7 @@ class AutocastWeightCast(Rule):
     """
 
     code = "CPY006"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.SHAPES})
 
     examples = (

@@ -84,6 +84,7 @@ class CopyShare(Rule):
     """
 
     code = "CPY001"
+    since = "0.1.0"
     residual = True
     needs = frozenset({Need.GPU, Need.OPS})
 

@@ -64,6 +64,7 @@ class NeedlessCopy(Rule):
     """
 
     code = "CPY005"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.SHAPES, Need.STACKS})
 
     examples = (

@@ -77,6 +77,7 @@ class PageableHostCopy(Rule):
     """
 
     code = "CPY003"
+    since = "0.1.0"
     needs = frozenset({Need.GPU})
 
     min_kib: int = option(64, "Copies smaller than this are not counted.")

@@ -80,6 +80,7 @@ class SliceCopyLoop(Rule):
     """
 
     code = "CPY004"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.SHAPES, Need.STEPS})
 
     min_slices: int = option(4, "Fewer slices of one tensor are not reported.")

@@ -82,6 +82,7 @@ class InputPipelineStall(Rule):
     """
 
     code = "DAT001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU})
 
     min_share: float = option(

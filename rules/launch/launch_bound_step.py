@@ -69,6 +69,7 @@ class LaunchBoundStep(Rule):
     """
 
     code = "LCH002"
+    since = "0.1.0"
     residual = True
     needs = frozenset({Need.GPU, Need.OPS})
 

@@ -74,6 +74,7 @@ class OptimizerLoop(Rule):
     """
 
     code = "LCH003"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_parameters: int = option(8, "Fewer parameters are not reported.")

@@ -83,6 +83,7 @@ class TinyKernelLoop(Rule):
     """
 
     code = "LCH001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_rounds: int = option(8, "Loops with fewer rounds are not reported.")

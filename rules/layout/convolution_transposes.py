@@ -67,6 +67,7 @@ class ConvolutionTransposes(Rule):
     """
 
     code = "LAY001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(

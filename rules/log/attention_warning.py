@@ -114,6 +114,7 @@ class AttentionWarning(Rule):
     """
 
     code = "LOG002"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

@@ -93,6 +93,7 @@ class CompileWarning(Rule):
     """
 
     code = "LOG001"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

@@ -93,6 +93,7 @@ class CudaGraphWarning(Rule):
     """
 
     code = "LOG008"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

@@ -59,6 +59,7 @@ class DataLoaderWarning(Rule):
     """
 
     code = "LOG005"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

@@ -53,6 +53,7 @@ class NormDtypeWarning(Rule):
     """
 
     code = "LOG003"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

@@ -68,6 +68,7 @@ class OutOfMemory(Rule):
     """
 
     code = "LOG006"
+    since = "0.1.0"
     severity = Severity.error
     needs = frozenset({Need.LOG})
     priced = False

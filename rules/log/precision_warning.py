@@ -52,6 +52,7 @@ class PrecisionWarning(Rule):
     """
 
     code = "LOG004"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

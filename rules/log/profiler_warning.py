@@ -58,6 +58,7 @@ class ProfilerWarning(Rule):
     """
 
     code = "LOG007"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

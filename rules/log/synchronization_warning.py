@@ -52,6 +52,7 @@ class SynchronizationWarning(Rule):
     """
 
     code = "LOG009"
+    since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False
 

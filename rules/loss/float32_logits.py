@@ -80,6 +80,7 @@ class Float32Logits(Rule):
     """
 
     code = "LOS001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.SHAPES})
 
     min_vocabulary: int = option(8192, "Smaller vocabularies are not reported.")

@@ -62,6 +62,7 @@ class Float32Matmul(Rule):
     """
 
     code = "GEM001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(

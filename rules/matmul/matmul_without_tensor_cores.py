@@ -63,6 +63,7 @@ class MatmulWithoutTensorCores(Rule):
     """
 
     code = "GEM003"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     examples = (

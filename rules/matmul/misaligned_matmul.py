@@ -66,6 +66,7 @@ class MisalignedMatmul(Rule):
     """  # noqa: E501 - the summary is one sentence on one line
 
     code = "GEM002"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     examples = (

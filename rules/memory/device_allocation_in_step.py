@@ -67,6 +67,7 @@ class DeviceAllocationInStep(Rule):
     """
 
     code = "MEM001"
+    since = "0.1.0"
     needs = frozenset({Need.STEPS})
 
     examples = (

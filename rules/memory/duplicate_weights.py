@@ -58,6 +58,7 @@ class DuplicateWeights(Rule):
     """
 
     code = "MEM009"
+    since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "keep the weights in 16 bits and 32-bit copies in the optimizer only (an"

@@ -59,6 +59,7 @@ class FailedAllocation(Rule):
     """
 
     code = "MEM010"
+    since = "0.1.0"
     severity = Severity.error
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY})
     priced = False

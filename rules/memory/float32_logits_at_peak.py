@@ -60,6 +60,7 @@ class Float32LogitsAtPeak(Rule):
     """
 
     code = "MEM007"
+    since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use a loss that never has all logits at once: F.linear_cross_entropy (torch"

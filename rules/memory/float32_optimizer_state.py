@@ -60,6 +60,7 @@ class Float32OptimizerState(Rule):
     """
 
     code = "MEM008"
+    since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "keep the state in 8 bits (torchao.optim.AdamW8bit, bitsandbytes), which saves"

@@ -59,6 +59,7 @@ class GrowingMemory(Rule):
     """
 
     code = "MEM003"
+    since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
     priced = False
 

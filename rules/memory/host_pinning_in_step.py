@@ -53,6 +53,7 @@ class HostPinningInStep(Rule):
     """
 
     code = "MEM002"
+    since = "0.1.0"
     needs = frozenset({Need.STEPS})
 
     examples = (

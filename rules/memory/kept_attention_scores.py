@@ -59,6 +59,7 @@ class KeptAttentionScores(Rule):
     """
 
     code = "MEM006"
+    since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use F.scaled_dot_product_attention (is_causal=True for a causal mask), or"

@@ -53,6 +53,7 @@ class SegmentChurn(Rule):
     """
 
     code = "MEM005"
+    since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
     priced = False
 

@@ -58,6 +58,7 @@ class UnusedReservation(Rule):
     """
 
     code = "MEM004"
+    since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY})
 
     min_share: float = option(0.25, "A smaller part of what is reserved may be free.")

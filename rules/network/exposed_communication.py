@@ -80,6 +80,7 @@ class ExposedCommunication(Rule):
     """
 
     code = "NET001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU})
 
     min_share: float = option(

@@ -50,6 +50,7 @@ class StragglingRank(Rule):
     """
 
     code = "NET002"
+    since = "0.1.0"
     needs = frozenset({Need.GPU})
 
     min_share: float = option(

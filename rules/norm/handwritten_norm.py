@@ -70,6 +70,7 @@ class HandwrittenNorm(Rule):
     """
 
     code = "NRM002"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     examples = (

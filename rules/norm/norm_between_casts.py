@@ -57,6 +57,7 @@ class NormBetweenCasts(Rule):
     """
 
     code = "NRM003"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     examples = (

@@ -52,6 +52,7 @@ class UnfusedRmsNorm(Rule):
     """
 
     code = "NRM001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     examples = (

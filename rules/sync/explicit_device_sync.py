@@ -57,6 +57,7 @@ class ExplicitDeviceSync(DeviceSync):
     """
 
     code = "SYN002"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_wait_us: int = option(10, "Waits shorter than this are not counted.")

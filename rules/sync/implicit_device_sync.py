@@ -124,6 +124,7 @@ class ImplicitDeviceSync(DeviceSync):
     """
 
     code = "SYN001"
+    since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_wait_us: int = option(5, "Waits shorter than this are not counted.")

@@ -39,6 +39,7 @@ class IncompleteFile(Rule):
     """
 
     code = "TRC004"
+    since = "0.1.0"
     priced = False
 
     examples = (

@@ -43,6 +43,7 @@ class LostGpuWork(Rule):
     """
 
     code = "TRC005"
+    since = "0.1.0"
     priced = False
 
     min_share: float = option(0.05, "Fewer launches without a kernel are accepted.")

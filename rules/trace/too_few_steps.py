@@ -42,6 +42,7 @@ class TooFewSteps(Rule):
     """
 
     code = "TRC002"
+    since = "0.1.0"
     severity = Severity.info
     needs = frozenset({Need.OPS})
     priced = False

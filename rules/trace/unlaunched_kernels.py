@@ -41,6 +41,7 @@ class UnlaunchedKernels(Rule):
     """
 
     code = "TRC006"
+    since = "0.1.0"
     severity = Severity.info
     needs = frozenset({Need.GPU})
     priced = False

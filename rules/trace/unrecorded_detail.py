@@ -46,6 +46,7 @@ class UnrecordedDetail(Rule):
     """
 
     code = "TRC001"
+    since = "0.1.0"
     severity = Severity.info
     needs = frozenset({Need.OPS})
     priced = False

@@ -47,6 +47,7 @@ class WarmUpInWindow(Rule):
     """
 
     code = "TRC003"
+    since = "0.1.0"
     needs = frozenset({Need.OPS})
     priced = False
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from traceq.graph.host import HostTree
 
 _PHASE = pl.Enum(schema.PHASES)
-# Threads on which so much is autograd's are its own.
+# Threads with at least this share of autograd's ops are its own.
 _AUTOGRAD_SHARE = 0.5
 
 

@@ -119,7 +119,7 @@ KERNELS = {
     "name": Column(TEXT, "Name of the kernel, or Memcpy, Memset with its kinds."),
     "activity": Column(pl.Enum(ACTIVITIES), "What the GPU recorded it as."),
     "kind": Column(pl.Enum(KINDS), "What it computes: " + ", ".join(KINDS) + "."),
-    "dtype": Column(TEXT, "Number format read from the kernel's name, if it says."),
+    "dtype": Column(TEXT, "Dtype read from the kernel's name, if it has one."),
     "library": Column(TEXT, "Where the kernel comes from, as cublas, triton, aten."),
     "device": Column(NUMBER, "The GPU's ordinal.", arg="device"),
     "stream": Column(NUMBER, "The GPU stream.", arg="stream"),

@@ -57,7 +57,7 @@ def clean_snapshot(path: Path, paths: Paths) -> bytes:
 
 
 class _Cleaner:
-    """Builds a snapshot anew; equal texts and equal frames are one object in it.
+    """Rebuilds a snapshot; equal texts and equal frames are one object in it.
 
     Then the pickle names each of them once, and is the same whenever it is written.
     """
