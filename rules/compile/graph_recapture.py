@@ -149,8 +149,9 @@ class GraphRecapture(Rule):
 def _evidence(
     row: Mapping[str, Any], steps: int, shapes: list[list[int]]
 ) -> Iterator[Evidence]:
-    yield Evidence("set up", value=row["set_up"] / steps, note="a step")
-    yield Evidence("captured", value=row["captured"] / steps, note="a step")
+    for label, graphs in (("set up", row["set_up"]), ("captured", row["captured"])):
+        if graphs:
+            yield Evidence(label, value=graphs / steps, note="a step")
     if shapes:
         yield Evidence("shapes", listed([shape(one) for one in shapes], 6))
     yield Evidence("host", value=row["host"], unit="ns", note="a call, as recorded")

@@ -1,4 +1,4 @@
-"""LOG002: the log says why a fused attention kernel was not used."""
+"""LOG002: the log states why a fused attention kernel was not used."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _MESSAGES = (
     Message(
         "mask",
         r"Flash Attention does not support non-null attn_mask",
-        "flash attention refuses an attn_mask",
-        "drop a causal mask and pass is_causal=True; for padding use sequences of"
-        " variable length, for a bias FlexAttention",
+        "FlashAttention does not support an attn_mask",
+        "drop a causal mask and pass is_causal=True; for padding use variable-length"
+        " sequences, for a bias FlexAttention",
         ("ATT001",),
     ),
     Message(
         "dtype",
         r"Expected query, key and value to all be of dtype: \{(?P<wanted>[^}]+)\}\."
         r" Got Query dtype: (?P<got>[^,]+)",
-        "fused attention refuses queries of type {got}: it takes {wanted}",
-        "run attention in bfloat16 or float16, as under torch.autocast",
+        "fused attention does not support {got}, only {wanted}",
+        "run attention in bfloat16 or float16, for example under torch.autocast",
         ("ATT002",),
     ),
     Message(
         "head dim",
         r"requires q, ?k, ?v to have the same last dimension and to be less than or"
         r" equal to (?P<most>\d+)",
-        "flash attention refuses head dimensions that differ or exceed {most}",
+        "FlashAttention does not support head dimensions that differ or exceed {most}",
         "give queries, keys and values one head dimension of at most {most}",
         ("ATT002",),
     ),
     Message(
         "causal",
         r"does not support the is_causal flag when seqlen_q != seqlen_k",
-        "flash attention refuses is_causal where queries and keys differ in length",
+        "FlashAttention supports is_causal only for queries and keys of equal length",
         "pass attn_mask=torch.nn.attention.bias.causal_lower_right(q_len, k_len)",
         ("ATT002",),
     ),
     Message(
         "stride",
         r"require the last dimension of the input to have stride 1",
-        "fused attention refuses inputs whose last dimension is not contiguous",
+        "fused attention supports only inputs whose last dimension is contiguous",
         "transpose so that the head dimension stays last in memory",
         ("ATT002",),
     ),
@@ -58,22 +58,22 @@ _MESSAGES = (
         "hardware",
         r"[Ff]lash [Aa]ttention only supports gpu architectures in the range"
         r" (?P<range>\[[^\]]+\])",
-        "flash attention does not run on this GPU, only on {range}",
-        "nothing to change in the program: this GPU has no flash attention",
+        "FlashAttention does not run on this GPU, only on {range}",
+        "nothing to fix in the program: FlashAttention does not support this GPU",
         ("ATT002",),
         Severity.info,
     ),
     Message(
         "build",
         r"Torch was not compiled with flash attention",
-        "this build of torch has no flash attention",
+        "this build of torch has no FlashAttention",
         "install a build that has it (Linux, CUDA)",
         ("ATT002",),
     ),
     Message(
         "no kernel",
         r"No available kernel\. Aborting execution",
-        "no allowed kernel of scaled_dot_product_attention fits: the program fails",
+        "none of the allowed SDPA backends supports these inputs: the program fails",
         "allow another backend in sdpa_kernel([...]), or remove the cause that the"
         " lines before it name",
         severity=Severity.error,
@@ -90,27 +90,29 @@ _MESSAGES = (
 
 @dataclass(frozen=True)
 class AttentionWarning(Rule):
-    """The log says why a fused attention kernel was not used.
+    """The log states why a fused attention kernel was not used.
 
     ## What it does
 
     Looks in the program's log for the reasons that ``scaled_dot_product_attention``
-    prints when a backend was demanded and does not fit, and for FlexAttention that is
-    not compiled.
+    prints when none of the allowed backends supports its inputs, and for FlexAttention
+    that is not compiled.
 
     ## Why is this bad?
 
-    Attention without a fused kernel writes all its scores to memory: it takes several
-    times longer, and memory that grows with the square of the length.
+    Attention without a fused kernel materialises all its scores: it takes several times
+    longer, and its memory grows with the square of the sequence length.
 
     ## How to fix it
 
-    The reason says what the kernel does not take; remove that, or choose a backend that
-    takes it.
+    The reason names what the kernel does not support: remove that, or allow a backend
+    that supports it.
 
     ## When it is wrong
 
-    torch prints the reasons of all backends that it tried, also when a later one fits.
+    torch prints the reasons of every backend, even of those that were not meant to be
+    used. It prints nothing when it falls back by itself: ATT001 and ATT002 find that in
+    a trace.
     """
 
     code = "LOG002"
@@ -125,7 +127,7 @@ class AttentionWarning(Rule):
 train.py:9: UserWarning: Flash attention kernel not used because:
 train.py:9: UserWarning: Flash Attention does not support non-null attn_mask.
 """,
-            finds=("flash attention refuses an attn_mask",),
+            finds=("FlashAttention does not support an attn_mask",),
         ),
         Good("", log="using flash attention\n"),
     )

@@ -1,4 +1,4 @@
-"""LOG001: the log says that torch.compile gives up, recompiles or breaks graphs."""
+"""LOG001: the log shows torch.compile giving up, recompiling or breaking graphs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _DYNAMIC = (
-    "mark what changes: torch._dynamo.mark_dynamic(tensor, dim) or compile(dynamic="
-    "True) for a size, a tensor instead of a Python number for a value; or pad to a few"
-    " sizes"
+    "make what changes dynamic: torch._dynamo.mark_dynamic(tensor, dim) or compile("
+    "dynamic=True) for a size, a tensor instead of a Python number for a value; or pad"
+    " to a few sizes"
 )
 _REASON = r"last reason: (?P<reason>[^\n]+)"
 _FUNCTION = r"function: '(?P<function>[^']+)' \((?P<file>[^\s:]+):(?P<line>\d+)\)"
@@ -35,7 +35,7 @@ _MESSAGES = (
     Message(
         "recompilation",
         r"Recompiling function (?P<function>\S+) in (?P<file>[^\s:]+):(?P<line>\d+)",
-        "torch.compile compiles {function} again: {reason}",
+        "torch.compile recompiles {function}: {reason}",
         _DYNAMIC,
         ("JIT002",),
         details=(r"guard failure\(s\):[^\n]*\n[^\n]*?- (?P<reason>[^\n]+)",),
@@ -60,8 +60,8 @@ _MESSAGES = (
     Message(
         "few SMs",
         r"Not enough SMs to use max_autotune_gemm mode",
-        "this GPU has too few multiprocessors for max-autotune of matrix products",
-        "nothing to change: mode='default' compiles faster and gives the same",
+        "this GPU has too few SMs for max-autotune of matmuls",
+        "nothing to fix: mode='default' compiles faster, with the same result",
         severity=Severity.info,
     ),
 )
@@ -69,27 +69,27 @@ _MESSAGES = (
 
 @dataclass(frozen=True)
 class CompileWarning(Rule):
-    """The log says that torch.compile gives up, compiles again or breaks graphs.
+    """The log shows torch.compile giving up, recompiling or breaking graphs.
 
     ## What it does
 
-    Looks in the program's log for what torch.compile prints: that the limit of
-    recompilations is reached and for which function, and, if ``TORCH_LOGS`` asks for
-    it, each recompilation with its reason and each graph break with its line.
+    Looks in the program's log for what torch.compile prints: which function has reached
+    the recompile limit, and, if ``TORCH_LOGS`` asks for it, each recompilation with its
+    reason and each graph break with its line.
 
     ## Why is this bad?
 
-    A function past its limit runs uncompiled from then on, in silence but for this one
-    line. Every recompilation stops the program for seconds.
+    A function past the limit runs uncompiled from then on, and this line is the only
+    sign of it. Every recompilation stops the program for seconds.
 
     ## How to fix it
 
     Make what changes dynamic, or stop it from changing; the reason names the guard that
-    failed. Record with ``TORCH_LOGS=recompiles,graph_breaks`` to see all of them.
+    failed. Run with ``TORCH_LOGS=recompiles,graph_breaks`` to see all of them.
 
     ## When it is wrong
 
-    A few recompilations in the first steps, one for each kind of batch, are usual.
+    A few recompilations in the first steps, one for each kind of batch, are normal.
     """
 
     code = "LOG001"

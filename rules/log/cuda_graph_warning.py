@@ -1,4 +1,4 @@
-"""LOG008: the log says that CUDA graphs are skipped, or recorded again and again."""
+"""LOG008: the log reports skipped CUDA graphs, or captures for too many sizes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _MESSAGES = (
         "distinct sizes",
         r"CUDAGraph supports dynamic shapes by recording a new graph for each distinct"
         r" input size.*?We have observed (?P<count>\d+) distinct sizes",
-        "a CUDA graph was recorded for each of {count} distinct input sizes",
+        "a CUDA graph was captured for each of {count} distinct input sizes",
         "pad the inputs to a few fixed sizes, or skip graphs for those that vary:"
         " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True",
         ("JIT001",),
     ),
     Message(
-        "re-recording limit",
+        "recapture limit",
         r"skipping cudagraph due to (?P<what>.*?) exceeding max re-recording limit"
         r" \(=(?P<count>\d+)\)",
-        "CUDA graphs are off for {what} after {count} recordings",
-        "find what changes between calls: sizes, the addresses of inputs that should"
-        " stay, outputs that are still in use",
+        "CUDA graphs are off for {what} after {count} captures",
+        "find what changes between calls: sizes, addresses of inputs that should not"
+        " move, outputs that are still in use",
         ("JIT001", "JIT004"),
     ),
     Message(
         "skipped",
         r"skipping cudagraphs due to (?P<reason>[^\n]+)",
-        "CUDA graphs were asked for and are skipped: {reason}",
+        "CUDA graphs were requested but are skipped: {reason}",
         "remove the cause: inputs on the CPU, inputs changed in place, operations that"
-        " a graph cannot hold; or use mode='default', which does not ask for graphs",
+        " cannot be captured; or use mode='default', which requests no graphs",
         ("JIT004",),
     ),
     Message(
@@ -53,7 +53,7 @@ _MESSAGES = (
         "overwritten output",
         r"accessing tensor output of CUDAGraphs that has been overwritten by a"
         r" subsequent run",
-        "an output of a CUDA graph is read after the next run has overwritten it",
+        "an output of a CUDA graph is read after the next replay has overwritten it",
         "clone() what is kept beyond the next call, or call"
         " torch.compiler.cudagraph_mark_step_begin() before each step",
         severity=Severity.error,
@@ -61,7 +61,7 @@ _MESSAGES = (
     Message(
         "empty graph",
         r"The CUDA Graph is empty",
-        "a CUDA graph recorded nothing",
+        "a captured CUDA graph is empty",
         "capture on the stream that the work runs on: torch.cuda.graph(g) sets it",
     ),
 )
@@ -69,27 +69,28 @@ _MESSAGES = (
 
 @dataclass(frozen=True)
 class CudaGraphWarning(Rule):
-    """The log says that CUDA graphs are skipped, or recorded for too many sizes.
+    """The log reports CUDA graphs that are skipped, or captured for too many sizes.
 
     ## What it does
 
-    Looks in the program's log for what torch.compile prints about CUDA graphs: how many
-    sizes were recorded, why graphs are skipped, and outputs that were overwritten.
+    Looks in the program's log for what torch.compile prints about CUDA graphs: for how
+    many sizes one was captured, why graphs are skipped, and which outputs were
+    overwritten.
 
     ## Why is this bad?
 
-    A graph that is recorded anew for every size costs more than it saves, and one that
-    is skipped saves nothing; neither shows in the results.
+    A graph that is captured again for every size costs more than it saves, and one that
+    is skipped saves nothing. Neither shows in the results.
 
     ## How to fix it
 
-    Fixed sizes for what runs in graphs; for the rest no graphs. The reason in the line
-    says what stands in the way.
+    Use fixed sizes for what runs in graphs, and no graphs for the rest. The line names
+    what is in the way.
 
     ## When it is wrong
 
-    A graph that is skipped for one small function may not matter: JIT004 says what it
-    costs, from a trace.
+    A graph that is skipped for one small function may not matter: JIT004 estimates its
+    cost from a trace.
     """
 
     code = "LOG008"
@@ -103,7 +104,7 @@ class CudaGraphWarning(Rule):
             log="W0101 torch/_inductor/cudagraph_utils.py:343] [__cudagraphs] CUDAGraph"
             " supports dynamic shapes by recording a new graph for each distinct input"
             " size. We have observed 9 distinct sizes.\n",
-            finds=("a CUDA graph was recorded for each of 9 distinct input sizes",),
+            finds=("a CUDA graph was captured for each of 9 distinct input sizes",),
         ),
         Good("", log="CUDA graphs on\n"),
     )

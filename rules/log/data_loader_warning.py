@@ -1,4 +1,4 @@
-"""LOG005: the log says that a DataLoader is set up for another machine."""
+"""LOG005: the log warns that a DataLoader does not suit the machine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _MESSAGES = (
     Message(
         "workers",
         r"This DataLoader will create (?P<count>\d+) worker processes in total",
-        "the DataLoader has {count} workers, more than the machine's {most} cores",
-        "set num_workers={most} or less: more of them get in each other's way",
+        "the DataLoader has {count} workers for {most} cores",
+        "set num_workers={most} or less: workers without a core of their own slow each"
+        " other down",
         ("DAT001",),
         details=(r"suggested max number of worker[^.]*? is (?P<most>\d+)",),
     ),
@@ -37,21 +38,21 @@ _MESSAGES = (
 
 @dataclass(frozen=True)
 class DataLoaderWarning(Rule):
-    """The log says that a DataLoader is set up for another machine.
+    """The log warns that the settings of a DataLoader do not suit the machine.
 
     ## What it does
 
-    Looks in the program's log for the DataLoader's warnings: more workers than cores,
+    Looks in the program's log for warnings of the DataLoader: more workers than cores,
     and pinned memory without a GPU.
 
     ## Why is this bad?
 
-    Workers without a core of their own slow each other and the training process down.
-    Pinned memory without a GPU most often means that the program runs on the CPU.
+    Workers without a core of their own slow down each other and the training process.
+    Pinned memory without a GPU usually means that the program runs on the CPU.
 
     ## How to fix it
 
-    As many workers as the process may use cores, less one for itself.
+    Use as many workers as there are cores for the process, less one for itself.
 
     ## When it is wrong
 
@@ -69,7 +70,7 @@ class DataLoaderWarning(Rule):
             log="dataloader.py:604: UserWarning: This DataLoader will create 64 worker"
             " processes in total. Our suggested max number of worker in current system"
             " is 8, which is smaller than what this DataLoader is going to create.\n",
-            finds=("the DataLoader has 64 workers, more than the machine's 8 cores",),
+            finds=("the DataLoader has 64 workers for 8 cores",),
         ),
         Good("", log="DataLoader with 8 worker processes\n"),
     )

@@ -1,4 +1,4 @@
-"""LOG003: the log says that a norm left its fused kernel for a dtype."""
+"""LOG003: the log reports that RMSNorm falls back from its fused kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _MESSAGES = (
         "rms norm",
         r"Mismatch dtype between input and weight: input dtype = (?P<input>[^,]+),"
         r" weight dtype = (?P<weight>[^,]+), Cannot dispatch to fused implementation",
-        "RMSNorm leaves its fused kernel: its input is {input}, its weight {weight}",
-        "give the norm's weight the type of its input, as model.to(torch.bfloat16) or"
+        "RMSNorm falls back from its fused kernel: its input is {input}, its weight"
+        " {weight}",
+        "give the norm's weight the dtype of its input: model.to(torch.bfloat16) or"
         " nn.RMSNorm(..., dtype=torch.bfloat16)",
         ("NRM001",),
     ),
@@ -30,12 +31,12 @@ _MESSAGES = (
 
 @dataclass(frozen=True)
 class NormDtypeWarning(Rule):
-    """The log says that a norm does not use its fused kernel because of a dtype.
+    """The log reports that RMSNorm falls back from its fused kernel because of a dtype.
 
     ## What it does
 
-    Looks in the program's log for the warning of ``rms_norm`` on input and weight of
-    different types, which torch 2.9 and later print once in a process.
+    Looks in the program's log for the warning of ``rms_norm`` about input and weight of
+    different dtypes, which torch 2.9 and later print once in a process.
 
     ## Why is this bad?
 
@@ -44,11 +45,11 @@ class NormDtypeWarning(Rule):
 
     ## How to fix it
 
-    Give the norm's weight the type of its input, or compile the model.
+    Give the norm's weight the dtype of its input, or compile the model.
 
     ## When it is wrong
 
-    The warning is printed once for all norms: it does not say how many there are, nor
+    The warning is printed once for all norms: it shows neither how many there are nor
     whether they matter. NRM001 does, from a trace.
     """
 
@@ -64,8 +65,8 @@ class NormDtypeWarning(Rule):
             " c10::BFloat16, weight dtype = float, Cannot dispatch to fused"
             " implementation. (Triggered internally)\n",
             finds=(
-                "RMSNorm leaves its fused kernel: its input is c10::BFloat16, its"
-                " weight float",
+                "RMSNorm falls back from its fused kernel: its input is c10::BFloat16,"
+                " its weight float",
             ),
         ),
         Good("", log="input dtype = c10::BFloat16, weight dtype = c10::BFloat16\n"),

@@ -1,4 +1,4 @@
-"""LOG004: the log says that TF32 is there and not used."""
+"""LOG004: the log warns that float32 matmuls run without TF32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MESSAGES = (
         "tf32",
         r"TensorFloat32 tensor cores for float32 matrix multiplication available but"
         r" not enabled",
-        "float32 matrix products do not use the tensor cores, which TF32 would",
+        "float32 matmuls do not use tensor cores, since TF32 is off",
         "call torch.set_float32_matmul_precision('high') at the start, or compute in"
         " bfloat16",
         ("GEM001",),
@@ -30,25 +30,26 @@ _MESSAGES = (
 
 @dataclass(frozen=True)
 class PrecisionWarning(Rule):
-    """The log says that float32 products could use tensor cores and do not.
+    """The log warns that float32 matmuls run without tensor cores, since TF32 is off.
 
     ## What it does
 
-    Looks in the program's log for what torch.compile prints when it compiles a float32
-    matrix product for a GPU that has TF32, while TF32 is off.
+    Looks in the program's log for the warning that torch.compile prints when it
+    compiles a float32 matmul for a GPU that has TF32 while TF32 is off.
 
     ## Why is this bad?
 
-    Without TF32 such a product runs on the ordinary cores, several times slower.
+    Without TF32 a matmul runs on the ordinary cores, several times slower.
 
     ## How to fix it
 
-    ``torch.set_float32_matmul_precision("high")`` once at the start; or bfloat16.
+    Call ``torch.set_float32_matmul_precision("high")`` once at the start, or compute in
+    bfloat16.
 
     ## When it is wrong
 
-    Where ten bits of mantissa are not enough. Whether these products matter in a step
-    is what GEM001 says, from a trace.
+    If the ten bits of mantissa that TF32 has are not enough. GEM001 shows, from a
+    trace, whether these matmuls matter in a step.
     """
 
     code = "LOG004"
@@ -61,9 +62,7 @@ class PrecisionWarning(Rule):
             "",
             log="compile_fx.py:322: UserWarning: TensorFloat32 tensor cores for float32"
             " matrix multiplication available but not enabled. Consider setting\n",
-            finds=(
-                "float32 matrix products do not use the tensor cores, which TF32 would",
-            ),
+            finds=("float32 matmuls do not use tensor cores, since TF32 is off",),
         ),
         Good("", log="float32 matmul precision: high\n"),
     )

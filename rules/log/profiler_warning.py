@@ -1,4 +1,4 @@
-"""LOG007: the profiler itself says that its trace misleads."""
+"""LOG007: the profiler warns in the log that its trace is incomplete or skewed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MESSAGES = (
     Message(
         "buffers",
         r"Device profiling activity collection was stopped early",
-        "the profiler's buffers ran full: the trace lacks the end of the GPU's work",
+        "the profiler's buffers filled up: the trace lacks the last GPU work",
         "record fewer steps",
         ("TRC005",),
     ),
     Message(
         "no warm-up",
         r"Profiler won't be using warmup, this can skew profiler results",
-        "the profiler records without warm-up, which makes its first step slow",
-        "use schedule(warmup=2, …): the profiler's own start is then not recorded",
+        "the profiler records without warm-up, so its first step is slow",
+        "use schedule(warmup=2, …), so that the profiler's own start is not recorded",
         ("TRC003",),
         Severity.info,
     ),
@@ -36,25 +36,24 @@ _MESSAGES = (
 
 @dataclass(frozen=True)
 class ProfilerWarning(Rule):
-    """The profiler itself says in the log that its trace misleads.
+    """The profiler warns in the log that its trace is incomplete or skewed.
 
     ## What it does
 
-    Looks in the program's log for warnings of the profiler that change what its trace
-    can tell: buffers that ran full, a schedule without warm-up.
+    Looks in the program's log for warnings of the profiler that affect its trace:
+    buffers that filled up, a schedule without warm-up.
 
     ## Why is this bad?
 
-    Work that is missing looks like idle time, and the profiler's own start like a slow
-    step.
+    Missing work looks like idle time, and the start of the profiler like a slow step.
 
     ## How to fix it
 
-    Record two or three steps, after two of warm-up.
+    Record two or three steps, after two steps of warm-up.
 
     ## When it is wrong
 
-    The first step may be left out of averages already; TRC003 says so.
+    The slow first step may already be left out of the averages: TRC003 reports it then.
     """
 
     code = "LOG007"
@@ -67,9 +66,7 @@ class ProfilerWarning(Rule):
             "",
             log="UserWarning: Profiler won't be using warmup, this can skew profiler"
             " results\n",
-            finds=(
-                "the profiler records without warm-up, which makes its first step slow",
-            ),
+            finds=("the profiler records without warm-up, so its first step is slow",),
         ),
         Good(
             "",

@@ -1,4 +1,4 @@
-"""LOG009: the log names lines that make the host wait for the GPU."""
+"""LOG009: the log names lines that sync the host with the GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MESSAGES = (
     Message(
         "synchronizing operation",
         rf"{WARNED_AT}called a synchronizing CUDA operation",
-        "torch warns that this line makes the host wait for the GPU",
+        "torch warns that this line syncs with the GPU",
         "keep the value on the GPU, or do this less often",
         ("SYN001",),
     ),
@@ -33,8 +33,8 @@ class SynchronizationWarning(Rule):
     ## What it does
 
     Looks in the program's log for the warnings that
-    ``torch.cuda.set_sync_debug_mode(1)`` turns on: one for each operation that waits
-    for the GPU, with its line.
+    ``torch.cuda.set_sync_debug_mode(1)`` turns on: one for each operation that syncs,
+    with its line.
 
     ## Why is this bad?
 
@@ -43,12 +43,12 @@ class SynchronizationWarning(Rule):
     ## How to fix it
 
     Keep values on the GPU: ``torch.where`` instead of a boolean index, a loss that is
-    read every hundred steps. What must be copied can be copied with
+    read every hundred steps. What has to be copied can be copied with
     ``non_blocking=True`` and read later.
 
     ## When it is wrong
 
-    Waits before and after the loop cost nothing that matters.
+    Syncs before and after the loop cost next to nothing.
     """
 
     code = "LOG009"
@@ -61,7 +61,7 @@ class SynchronizationWarning(Rule):
             "",
             log="train.py:31: UserWarning: called a synchronizing CUDA operation"
             " (Triggered internally at CUDAFunctions.cpp:177.)\n",
-            finds=("torch warns that this line makes the host wait for the GPU",),
+            finds=("torch warns that this line syncs with the GPU",),
         ),
         Good("", log="train.py:31: synchronized\n"),
     )

@@ -1,11 +1,11 @@
-"""TRC004: a part of the file is missing or cannot be read."""
+"""TRC004: part of the trace is missing or unreadable."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.lint import Bad, Good, Rule, View
+from traceq.lint import Bad, Evidence, Good, Rule, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IncompleteFile(Rule):
-    """A part of the trace is missing or cannot be read.
+    """Part of the trace file is missing or unreadable.
 
     ## What it does
 
-    Says what the reader could not read: a file that ends too early, a gzip stream that
-    is damaged, events that are no JSON.
+    Reports what could not be read: a file that ends too early, a damaged gzip stream,
+    events that are not JSON.
 
     ## Why is this bad?
 
-    The profiler writes operators first and the GPU's work last. A file that ends early
-    has operators whose kernels are missing, and looks as if the GPU had been idle.
+    The profiler writes operators first and GPU work last. A file that ends early has
+    operators whose kernels are missing, and looks as if the GPU had been idle.
 
     ## How to fix it
 
-    Write the trace again and let the program end by itself: it writes ``NAME.tmp`` and
-    renames it when it is complete. Look for a full disk, a copy that was broken off, a
-    limit on time or memory that ended the program.
+    Write the trace again and let the program end by itself: the profiler writes
+    ``NAME.tmp`` and renames it when it is complete. Check for a full disk, an
+    interrupted copy, or a limit on time or memory that ended the program.
 
     ## When it is wrong
 
-    A few unreadable events of many thousands change no finding.
+    A few unreadable events among many thousands change no finding.
     """
 
     code = "TRC004"
@@ -49,7 +49,7 @@ class IncompleteFile(Rule):
             host    [aten::mm      ]
             gpu 7            [gemm
             """,
-            finds=("a part of the trace is missing",),
+            finds=("part of the trace is missing or unreadable",),
         ),
         Good(
             """
@@ -61,13 +61,13 @@ class IncompleteFile(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Pass on what the reader says."""
+        """Pass on what could not be read."""
         facts = view.trace.facts
         if facts.damage:
             yield self.finding(
-                "a part of the trace is missing",
+                "part of the trace is missing or unreadable",
                 subject="damage",
-                evidence=[("damage", sentence) for sentence in facts.damage],
+                evidence=[Evidence("damage", sentence) for sentence in facts.damage],
                 data={"damage": list(facts.damage), "events": facts.events},
                 advice="record it again, and let the program end by itself so that the"
                 " profiler can finish the file; what is missing looks like idle time",

@@ -1,4 +1,4 @@
-"""TRC005: work that the host gave to the GPU is not in the file."""
+"""TRC005: GPU work that the host launched is missing from the trace."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time.launches import launches_outside_captures
-from traceq.lint import Bad, Good, Rule, Severity, View, option
-from traceq.words import share
+from traceq.lint import Bad, Evidence, Good, Rule, Severity, View, option
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LostGpuWork(Rule):
-    """Work that the host gave to the GPU is missing in the file.
+    """GPU work that the host launched is missing from the trace.
 
     ## What it does
 
-    Looks for launches without their kernel, except while a CUDA graph is recorded, when
-    there is none, and for a machine with a GPU of which nothing was recorded.
+    Looks for launches without a kernel, other than those that are captured into a CUDA
+    graph and so run none, and for a machine with a GPU of which nothing was recorded.
 
     ## Why is this bad?
 
-    What is missing looks as if the GPU had been idle. Busy time, idle time and what
-    bounds a step are then wrong, and so is every cost that depends on them.
+    Missing work looks as if the GPU had been idle. Then busy time, idle time and the
+    bound of the step are wrong, and so is every saving that depends on them.
 
     ## How to fix it
 
     Record the GPU too (``activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]``).
-    Let no other profiler hold the GPU at the same time (Nsight, DCGM). If the buffers
-    of CUPTI ran full, record fewer steps.
+    Let no other profiler use the GPU at the same time (Nsight, DCGM). If the buffers of
+    CUPTI filled up, record fewer steps.
 
     ## When it is wrong
 
@@ -46,7 +46,10 @@ class LostGpuWork(Rule):
     since = "0.1.0"
     priced = False
 
-    min_share: float = option(0.05, "Fewer launches without a kernel are accepted.")
+    # Chosen by judgement: the window cuts off the kernels of a few launches.
+    min_share: float = option(
+        0.05, "Smaller shares of launches without a kernel are not reported."
+    )
 
     examples = (
         Bad(
@@ -56,7 +59,7 @@ class LostGpuWork(Rule):
             host     [cudaLaunchKernel>1]   [cudaLaunchKernel>2     ]
             gpu 7                [gemm<1                        ]
             """,
-            finds=("1 of 2 launches (50%) have no kernel in the file",),
+            finds=("1 of 2 launches has no kernel in the trace",),
         ),
         Good(
             """
@@ -72,28 +75,36 @@ class LostGpuWork(Rule):
         """Count the launches without a kernel."""
         launches = launches_outside_captures(view.runtime)
         lost = launches.filter(pl.col("kernels") == 0).height
-        every = (
-            "none of the launches has its kernel in the file: the GPU was not recorded"
-        )
         if lost and lost >= self.min_share * launches.height:
-            of_all = f"{lost:,} of {launches.height:,} launches"
-            part = (
-                f"{of_all} ({share(lost, launches.height)}) have no kernel in the file"
-            )
             yield self.finding(
-                every if lost == launches.height else part,
+                _message(lost, launches.height),
                 subject="launches",
+                evidence=[
+                    Evidence(
+                        "missing",
+                        value=lost / launches.height,
+                        unit="share",
+                        note="of the launches have no kernel",
+                    )
+                ],
                 data={"launches": launches.height, "without_kernel": lost},
                 advice="record with activities=[ProfilerActivity.CPU,"
                 " ProfilerActivity.CUDA] and no other profiler on the GPU; if CUPTI's"
-                " buffers ran full, record fewer steps",
+                " buffers filled up, record fewer steps",
             )
         elif not view.trace.facts.gpu and view.trace.devices.height:
             name = view.trace.devices["name"][0] or "a GPU"
             yield self.finding(
-                f"there is {name}, and nothing of what it did was recorded",
+                f"the machine has {name}, but none of its work was recorded",
                 subject="no GPU work",
                 advice="if the program uses the GPU, record with"
                 " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
                 severity=Severity.info,
             )
+
+
+def _message(lost: int, launches: int) -> str:
+    if lost == launches:
+        return "no launch has a kernel in the trace: the GPU was not recorded"
+    have = "has" if lost == 1 else "have"
+    return f"{lost:,} of {counted(launches, 'launch')} {have} no kernel in the trace"

@@ -1,4 +1,4 @@
-"""TRC002: nothing tells a usual step from an unusual one."""
+"""TRC002: the trace has no steps, or only one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=2, active=3)"
 
 @dataclass(frozen=True)
 class TooFewSteps(Rule):
-    """The trace has no steps, or a single one, to compare with others.
+    """The trace has no steps, or only one.
 
     ## What it does
 
     Counts the steps: the regions that the profiler opens when ``prof.step()`` is
-    called, or else the optimizer's.
+    called, or else those of the optimizer.
 
     ## Why is this bad?
 
-    Without steps, start and warm-up are part of every number, and nothing can be given
-    per step. A single step may be the one that loads kernels, compiles, or writes a
-    checkpoint; two that look alike are evidence.
+    Without steps, start-up and warm-up are part of every number, and nothing can be
+    given per step. A single step may be the one that loads kernels, compiles or writes
+    a checkpoint; two that look alike are evidence.
 
     ## How to fix it
 
@@ -37,7 +37,7 @@ class TooFewSteps(Rule):
 
     ## When it is wrong
 
-    A program that answers requests has no steps; open a region around each request and
+    A program that serves requests has no steps: open a region around each request and
     record several.
     """
 
@@ -53,14 +53,14 @@ class TooFewSteps(Rule):
             host   [ProfilerStep#1        ]
             host    [aten::mm            ]
             """,
-            finds=("only one step was recorded: it may not be like the others",),
+            finds=("only one step was recorded, and it may not be typical",),
         ),
         Bad(
             """
             host   [aten::mm            ]
             """,
             finds=(
-                "the trace has no steps: everything counts as one, with its warm-up",
+                "the trace has no steps: all of it counts as one, with its warm-up",
             ),
         ),
         Good(
@@ -72,17 +72,17 @@ class TooFewSteps(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Count the steps that are left without warm-up."""
+        """Count the steps without warm-up."""
         if not view.trace.steps.height:
             yield self.finding(
-                "the trace has no steps: everything counts as one, with its warm-up",
+                "the trace has no steps: all of it counts as one, with its warm-up",
                 subject="no steps",
                 advice=f"record with profile({_SCHEDULE}) and call prof.step() in the"
                 " loop",
             )
         elif view.steps == 1:
             yield self.finding(
-                "only one step was recorded: it may not be like the others",
+                "only one step was recorded, and it may not be typical",
                 subject="one step",
                 advice=f"record three: profile({_SCHEDULE})",
             )

@@ -1,4 +1,4 @@
-"""TRC006: the GPU did work whose launch is not in the file."""
+"""TRC006: kernels have no launch in the trace."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.lint import Bad, Good, Need, Rule, Severity, View, option
-from traceq.words import share, time
+from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity, View, option
+from traceq.lint.evidence import kernel_lines
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,22 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UnlaunchedKernels(Rule):
-    """The GPU did work in the steps whose launch is not in the file.
+    """Kernels ran in the steps whose launches are not in the trace.
 
     ## What it does
 
-    Adds up the GPU time of the steady steps that no call in the file started. Work that
-    was launched before the first step and ran into it does not count.
+    Adds up the GPU time of the steady-state steps that no call in the trace started.
+    Work that was launched before the first step and ran into it does not count.
 
     ## Why is this bad?
 
-    Without its launch a kernel belongs to no operator, no line and no phase: rules that
-    look for causes do not see it.
+    Without its launch a kernel belongs to no operator, no source line and no phase:
+    rules that look for causes miss it.
 
     ## How to fix it
 
-    Record the host and the GPU together, over the same window, in one file. Calls of
-    the driver by libraries of their own are recorded since torch 2.1.
+    Record host and GPU together, over the same window, in one file. Driver calls that
+    libraries make themselves are recorded since torch 2.1.
 
     ## When it is wrong
 
@@ -46,7 +47,10 @@ class UnlaunchedKernels(Rule):
     needs = frozenset({Need.GPU})
     priced = False
 
-    min_share: float = option(0.05, "Smaller shares of the GPU's time are accepted.")
+    # Chosen by judgement: the window cuts off the launches of a few kernels.
+    min_share: float = option(
+        0.05, "Smaller shares of the GPU's time are not reported."
+    )
 
     examples = (
         Bad(
@@ -56,7 +60,7 @@ class UnlaunchedKernels(Rule):
             host     [cudaLaunchKernel>1]
             gpu 7                [gemm<1               ] [gemm<2    ]
             """,
-            finds=("34% of the GPU's time has no launch in the file",),
+            finds=("1 of 2 kernels has no launch in the trace",),
         ),
         Good(
             """
@@ -73,17 +77,26 @@ class UnlaunchedKernels(Rule):
         stray = view.kernels.filter(pl.col("launch").is_null())
         lost, total = int(stray["dur"].sum()), int(view.kernels["dur"].sum())
         if stray.height and lost >= self.min_share * total:
-            names = stray.group_by("name").agg(pl.len(), pl.col("dur").sum())
-            top = names.sort("dur", "name", descending=[True, False]).row(0)
             yield self.finding(
-                f"{share(lost, total)} of the GPU's time has no launch in the file",
+                _message(stray.height, view.kernels.height),
                 subject="launches",
                 evidence=[
-                    ("time", f"{time(lost / view.steps)} a step"),
-                    ("kernel", f"{top[0]} ×{top[1]}"),
+                    Evidence("time", value=lost / view.steps, unit="ns", note="a step"),
+                    Evidence(
+                        "share",
+                        value=lost / total if total else 1.0,
+                        unit="share",
+                        note="of the GPU's time",
+                    ),
+                    *kernel_lines(view, stray["id"], most=1),
                 ],
                 data={"kernels": stray.height},
                 advice="record host and GPU together in one window:"
                 " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
                 kernels=stray["id"],
             )
+
+
+def _message(stray: int, kernels: int) -> str:
+    have = "has" if stray == 1 else "have"
+    return f"{stray:,} of {counted(kernels, 'kernel')} {have} no launch in the trace"

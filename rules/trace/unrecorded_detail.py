@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 
     from traceq.lint import Finding
 
-# What the profiler was not asked for: its option, and what stays unsaid without it.
+# The profiler's option for each detail, and what findings lack without it.
 _DETAILS = {
-    "shapes": ("record_shapes=True", "causes that lie in shapes"),
-    "stacks": ("with_stack=True", "the program's lines"),
+    "shapes": ("record_shapes=True", "shapes and dtypes"),
+    "stacks": ("with_stack=True", "source lines"),
 }
 
 
 @dataclass(frozen=True)
 class UnrecordedDetail(Rule):
-    """The trace lacks shapes or stacks, so that less can be said of what is found.
+    """The trace lacks shapes or stacks, so findings are less specific.
 
     ## What it does
 
-    Says whether the profiler recorded the shapes and types of inputs, and the Python
+    Checks whether the profiler recorded the shapes and dtypes of inputs, and the Python
     calls around operators.
 
     ## Why is this bad?
 
-    Without shapes it stays open why attention or a norm left its fast path, and which
-    size of a matrix is odd. Without stacks findings name operators and modules, and no
-    line of the program.
+    Without shapes it remains unknown why attention or a norm falls back, and which size
+    of a matmul is misaligned. Without stacks findings name operators and modules, but
+    no source lines.
 
     ## How to fix it
 
     Record with ``profile(record_shapes=True, with_stack=True)``. Two or three steps are
-    enough, and few enough for the file to stay small.
+    enough, and keep the file small.
 
     ## When it is wrong
 
-    Stacks make the host up to three times slower, and with them a step that compiles
-    fills gigabytes: to time the host, or to look at compilation, leave them out.
+    Stacks make the host up to three times slower, and a step that compiles then fills
+    gigabytes. To time the host, or to look at compilation, leave them out.
     """
 
     code = "TRC001"
@@ -59,7 +59,7 @@ class UnrecordedDetail(Rule):
             host     [cudaLaunchKernel>1]
             gpu 7              [gemm<1   ]
             """,
-            finds=("stacks were not recorded: the program's lines stay unknown",),
+            finds=("stacks were not recorded: findings lack source lines",),
             args={"aten::mm": inputs([[8, 8], [8, 8]], ["float", "float"])},
         ),
         Good(
@@ -75,16 +75,16 @@ class UnrecordedDetail(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Say what is missing in one sentence."""
+        """Name what is missing in one sentence."""
         facts = view.trace.facts
         known = {"shapes": facts.shapes, "stacks": facts.stacks}
         missing = [name for name, there in known.items() if not there]
         if not missing:
             return
-        unsaid = " and ".join(_DETAILS[name][1] for name in missing)
+        lacking = " and ".join(_DETAILS[name][1] for name in missing)
         options = ", ".join(_DETAILS[name][0] for name in missing)
         yield self.finding(
-            f"{' and '.join(missing)} were not recorded: {unsaid} stay unknown",
+            f"{' and '.join(missing)} were not recorded: findings lack {lacking}",
             subject=" and ".join(missing),
             data={"missing": list(missing)},
             advice=f"record two or three steps with profile({options})",

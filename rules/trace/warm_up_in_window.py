@@ -1,4 +1,4 @@
-"""TRC003: the recorded window holds what happens only once."""
+"""TRC003: the recorded window includes compilation or warm-up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.intervals import disjoint, spans
-from traceq.lint import Bad, Good, Need, Rule, Severity, View
-from traceq.words import counted, listed, share
+from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity, View
+from traceq.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,29 +21,28 @@ _ADVICE = "record later steps, as with schedule(wait=5, warmup=2, active=3)"
 
 @dataclass(frozen=True)
 class WarmUpInWindow(Rule):
-    """Compilation or warm-up lies inside the recorded window.
+    """The recorded window includes compilation or warm-up.
 
     ## What it does
 
     Looks for steps in which torch.compile compiles while others do not, for a
-    compilation in a trace without steps or with one, and for steps at the start that
-    take far longer than the rest. Compilation in most steps is no warm-up: that is
-    JIT002.
+    compilation in a trace with one step or none, and for steps at the start that take
+    far longer than the rest. Compilation in most steps is not warm-up: that is JIT002.
 
     ## Why is this bad?
 
-    A program compiles once and runs for days. Numbers over a window that holds the
-    compilation say what the start costs, and nothing of the days.
+    A program compiles once and runs for days. Averages over a window that includes the
+    compilation describe the start, not the rest of the run.
 
     ## How to fix it
 
-    Let the program run some steps before the profiler records: ``wait`` and ``warmup``
+    Let the program run a few steps before the profiler records: ``wait`` and ``warmup``
     of its schedule.
 
     ## When it is wrong
 
-    Where the start is what you want to look at. Steps that are marked as warm-up are
-    left out of all averages already, so that the other findings hold.
+    If the start is what you want to look at. Steps that are marked as warm-up are left
+    out of all averages already, so the other findings hold.
     """
 
     code = "TRC003"
@@ -57,7 +56,7 @@ class WarmUpInWindow(Rule):
             host   [ProfilerStep#1                     ] [ProfilerStep#2   ]
             host    [_compile.compile_inner (dynamo_timed)][aten::mm      ]
             """,
-            finds=("step 1 compiles, and is part of the averages",),
+            finds=("step 1 compiles and is part of the averages",),
         ),
         Good(
             """
@@ -68,7 +67,7 @@ class WarmUpInWindow(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Say which steps are no steady ones, and if they are left out."""
+        """Name the steps that are not steady, and whether they are left out."""
         compiling = view.trace.ops.filter("compiling")
         if not view.trace.steps.height:
             yield from self._without_steps(view, compiling)
@@ -79,10 +78,10 @@ class WarmUpInWindow(Rule):
         if spoiled.height and (2 * spoiled.height <= view.steps or view.steps == 1):
             where = _numbered(spoiled)
             yield self.finding(
-                f"{where} {_verb(spoiled, 'compile')}, and {_verb(spoiled, 'is')} part"
+                f"{where} {_verb(spoiled, 'compile')} and {_verb(spoiled, 'is')} part"
                 " of the averages",
                 subject="compilation",
-                evidence=[("steps", f"{counted(view.steps, 'step')} in the averages")],
+                evidence=[Evidence("steps", value=view.steps, note="in the averages")],
                 data={"steps": spoiled["step"].to_list()},
                 advice=_ADVICE,
             )
@@ -102,9 +101,17 @@ class WarmUpInWindow(Rule):
         took = (parts["end"] - parts["start"]).sum()
         if took:
             yield self.finding(
-                f"{share(took, view.steady.time)} of the trace is compilation, and part"
-                " of the averages",
+                "the trace has no steps, so compilation is part of the averages",
                 subject="compilation",
+                evidence=[
+                    Evidence("compiled", value=took, unit="ns", note="as recorded"),
+                    Evidence(
+                        "share",
+                        value=took / view.steady.time,
+                        unit="share",
+                        note="of the trace",
+                    ),
+                ],
                 advice=_ADVICE,
             )
 

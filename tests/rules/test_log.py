@@ -8,7 +8,7 @@ from linting import bundled_rules, case_findings, drawn_findings, log_findings, 
 from traceq.lint.need import Need
 from traceq.recording import Recording
 
-RECORDING_AGAIN = (
+CAPTURED_AGAIN = (
     "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input"
     " size. We have observed {} distinct sizes."
 )
@@ -27,7 +27,7 @@ def test_a_line_that_explains_a_finding_becomes_its_evidence() -> None:
     found = drawn_findings(SYNC, "SYN001", "LOG009", log=WARNED)
 
     assert [one.code for one in found] == ["SYN001"]
-    assert ("log", "torch warns that this line makes the host wait for the GPU") in [
+    assert ("log", "torch warns that this line syncs with the GPU") in [
         (line.label, line.name) for line in found[0].evidence
     ]
 
@@ -39,7 +39,7 @@ def test_a_line_that_explains_nothing_found_is_a_finding() -> None:
     assert (found.place.file, found.place.line) == ("train.py", 31)
 
 
-def test_the_log_of_the_graphs_explains_their_recording() -> None:
+def test_the_log_of_the_graphs_explains_their_capture() -> None:
     found = case_findings("graph_rerecord.trace.json.gz", "JIT001", "LOG", log=True)
 
     assert [one.code for one in found] == ["JIT001"]
@@ -47,12 +47,15 @@ def test_the_log_of_the_graphs_explains_their_recording() -> None:
 
 
 def test_a_warning_repeated_is_one_finding_with_its_last_number() -> None:
-    log = "\n".join(RECORDING_AGAIN.format(count) for count in (9, 10, 10, 11))
+    log = "\n".join(CAPTURED_AGAIN.format(count) for count in (9, 10, 10, 11))
 
     (found,) = log_findings(log, "LOG008")
 
     assert "11 distinct input sizes" in found.message
     assert found.count == 4
+    line, text = found.evidence
+    assert (line.label, line.name, line.count) == ("log line", "1", 4)
+    assert text.name.endswith("We have observed 11 distinct sizes.")
 
 
 def test_the_same_message_on_two_functions_is_two_findings() -> None:
@@ -70,7 +73,7 @@ def test_the_same_message_on_two_functions_is_two_findings() -> None:
     }
 
 
-def test_a_place_in_a_library_is_no_place_of_the_user() -> None:
+def test_a_place_in_a_library_is_not_a_place_of_the_user() -> None:
     (found,) = log_findings(
         f"/venv/lib/python3.12/site-packages/torch/{WARNED}",
         "LOG009",
@@ -87,7 +90,7 @@ def test_a_place_in_a_library_is_no_place_of_the_user() -> None:
         ("of which 31.00 MiB is free.", "smaller batch"),
     ],
 )
-def test_memory_that_is_full_is_told_from_memory_in_pieces(
+def test_full_memory_is_distinguished_from_fragmented_memory(
     rest: str, advice: str
 ) -> None:
     (found,) = log_findings(

@@ -1,4 +1,4 @@
-"""Sentences that torch prints, and what they mean: what rules on logs share."""
+"""What rules on logs share: messages that torch prints, made into findings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from traceq.finding import Finding, Severity
     from traceq.lint.rule import Rule
 
-# A message may run over several lines; its reason is not far from its beginning.
+# A message may run over several lines, with its reason near the beginning: that of the
+# recompile limit is in the third line. Chosen by judgement.
 _LINES = 12
+# Characters of a line that are shown.
 _LONGEST = 200
 _PLACES = ("file", "line", "function")
-# With what torch's own loggers begin a line.
+# How torch's own loggers begin a line.
 _TIME = r"^[A-Z]\d{4} [\d:.]+ \d+ "
 _LIBRARY = re.compile(r"/(site|dist)-packages/|^<")
 # Where a warning was raised, as Python writes it before the text.
@@ -29,15 +31,16 @@ WARNED_AT = r"(?:(?P<file>[^\s:]+\.py):(?P<line>\d+): \w*Warning: )?"
 
 @dataclass(frozen=True)
 class Message:
-    """One sentence of a log; ``{name}`` in a text is a group of the patterns.
+    """One message of a log; ``{name}`` in a text is a named group of the patterns.
 
-    The groups ``file``, ``line`` and ``function`` say where the message is about.
+    The groups ``file``, ``line`` and ``function`` are the place that it is about.
     """
 
     subject: str
     pattern: str
-    """What to look for in a line; in the syntax that Python and Polars share."""
-    says: str
+    """What to look for in a line, in the syntax that Python and Polars share."""
+    means: str
+    """The finding's message."""
     advice: str
     explains: tuple[str, ...] = ()
     severity: Severity | None = None
@@ -62,12 +65,12 @@ def findings(
 
 
 def _hits(message: Message, log: pl.DataFrame) -> pl.DataFrame:
-    """Return the lines that begin a message, and how often each was printed."""
+    """Return the lines that begin a message, and how often each is printed."""
     hits = log.with_row_index("row").filter(
         pl.col("text").str.contains(message.pattern)
     )
     if message.details:
-        # What follows the line may tell two of them apart.
+        # Two equal lines may differ in the lines that follow them.
         return hits.select("row", "line", "text", count=pl.lit(1))
     return (
         hits.group_by(pl.col("text").str.replace(_TIME, ""), maintain_order=True)
@@ -100,17 +103,19 @@ def _finding(
     group: list[dict[str, str]],
     count: int,
 ) -> Finding:
-    # Numbers in such messages only grow: the last one has the most to say.
+    # Numbers in such messages only grow, so the last one is the current one.
     last = _Filled(group[-1])
     text = re.sub(r"\s+", " ", last["text"]).strip()
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-    often = count if count > 1 else None
     return rule.finding(
-        message.says.format_map(last),
+        message.means.format_map(last),
         subject=message.subject,
         place=place,
         count=count,
-        evidence=[Evidence("line", text, count=often, note=f"(line {group[0]['at']})")],
+        evidence=[
+            Evidence("log line", group[0]["at"], count=count if count > 1 else None),
+            Evidence("log text", text),
+        ],
         data={
             name: value
             for name, value in last.items()
@@ -123,7 +128,7 @@ def _finding(
 
 
 class _Filled(dict[str, str]):
-    """What a message says, and ``?`` for what it does not."""
+    """The groups of a message, and ``?`` for those that it lacks."""
 
     def __missing__(self, name: str) -> str:
         return "?"

@@ -1,8 +1,19 @@
-"""Python loops that launch little in each round, found by the ops that come again.
+"""Python loops that launch little in each iteration, found by ops that repeat.
 
-A loop is found in one call of one function or module: an op that it calls there many
-times marks the rounds. What lies between two marks, in whatever it calls, is one
-round, and the backward of its ops belongs to it too.
+A loop is found inside one call of one function or module: an op that is called there
+many times marks where iterations begin. Everything from one mark to the next, in
+whatever the loop calls, is one iteration, and the backward of its ops belongs to it.
+
+Example: a mixture of 32 experts, whose ``forward`` is called once in each layer::
+
+    for number, expert in enumerate(self.experts):
+        rows, slot = torch.where(chosen == number)
+        out.index_add_(0, rows, expert(x[rows]) * weights[rows, slot, None])
+
+In one call of ``forward``, ``aten::eq``, ``aten::where``, ``aten::mul`` and
+``aten::index_add_`` are called 32 times and ``aten::index`` 64 times. Most of them are
+called 32 times, so there are 32 iterations, and the first of these ops, ``aten::eq``,
+is the mark. The layers have the same line, so their iterations are one loop.
 """
 
 from __future__ import annotations
@@ -16,6 +27,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
+from traceq.expressions import END, text
 from traceq.graph.nesting import nearest, parents
 from traceq.intervals import overlap
 from traceq.words import layer_names
@@ -28,39 +40,38 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _PLACE = ("file", "line", "function", "module")
-_LOOP = ("file", "line", "function", "path")
-_NO_LOOP = ("optimizer", "data")
-# A round that takes this many times longer than usual holds something else as well.
+_LOOP = ("file", "line", "function", "layer")
+_CALL = ("step", "call")
+_NO_LOOP = ("optimizer", "data", "backward")
+# An iteration this many times longer than the median holds something else as well,
+# such as what comes after the loop. Chosen by judgement.
 _UNUSUAL = 4
 
 
-def rounds(trace: Trace, steady: SteadySteps, fewest: int) -> pl.DataFrame:
-    """Return the rounds of loops: place, ``step``, ``call``, ``start`` and ``end``.
+def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
+    """Return the iterations of loops: place, ``step``, ``call``, ``start``, ``end``.
 
-    ``call`` is the one run of the function or module that the loop is in, ``name`` the
-    op whose coming back marks the rounds. Where no stacks were recorded, only ops that
-    wait for the GPU mark rounds: others come again in every layer.
+    ``call`` is the call of the function or module that the loop is in, ``mark`` the op
+    that begins each iteration. The last iteration of a call, which has no mark after
+    it, is taken to be as long as the median.
     """
-    marks = _marks(trace, steady, fewest)
-    first = (
-        marks.sort("ts")
-        .group_by("step", "call", maintain_order=True)
-        .agg(pl.col("name").first())
+    marks = _marks(trace, steady, min_iterations).sort("ts")
+    first = marks.group_by(_CALL, maintain_order=True).agg(pl.col("name").first())
+    begins = marks.join(first, on=[*_CALL, "name"], nulls_equal=True).sort("ts")
+    length = (pl.col("ts").shift(-1) - pl.col("ts")).over(_CALL)
+    median = pl.col("length").median().over(_CALL)
+    begins = begins.with_columns(length=length).with_columns(median=median)
+    unusual = pl.col("length").is_null() | (
+        pl.col("length") > _UNUSUAL * pl.col("median")
     )
-    chosen = marks.join(first, on=["step", "call", "name"], nulls_equal=True).sort("ts")
-    length = (pl.col("ts").shift(-1) - pl.col("ts")).over("step", "call")
-    usual = pl.col("length").median().over("step", "call")
-    lengths = chosen.with_columns(length=length).with_columns(usual=usual)
-    other = pl.col("length").is_null() | (pl.col("length") > _UNUSUAL * pl.col("usual"))
-    return lengths.select(
+    length = pl.when(unusual).then("median").otherwise("length").cast(pl.Int64)
+    return begins.select(
         *_PLACE,
-        "step",
-        "call",
+        *_CALL,
         "thread",
-        "name",
+        mark="name",
         start="ts",
-        end=pl.col("ts")
-        + pl.when(other).then("usual").otherwise("length").cast(pl.Int64),
+        end=pl.col("ts") + length,
     ).sort("start")
 
 
@@ -80,72 +91,71 @@ class Loops:
 
 
 @cached_per_trace
-def loops(trace: Trace, steady: SteadySteps, fewest: int) -> Loops:
-    """Return the loops of at least so many rounds, by the place they are at.
+def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
+    """Return the loops of at least this many iterations, by place.
 
-    Per place: ``rounds``, ``calls`` (of the function), ``kernels``, ``usual`` (the
-    median of their times), ``gpu`` (their sum), ``host`` (the time in the loop and its
-    backward), ``idle`` (that of the GPU in it), ``waits``, ``names`` (of its ops, in
-    order), ``mark``, ``modules``, ``ops``, ``gradients`` (how many weights get theirs
-    in its backward).
+    The table has, for all calls of all steps together: ``iterations``, ``calls`` (of
+    the function), ``kernels``, ``kernel_median_ns``, ``gpu_ns`` (the sum of their
+    times), ``host_ns`` (in the loop and its backward), ``idle_ns`` (of the GPU
+    meanwhile), ``syncs``, ``names`` (of its ops, in order), ``mark``, ``modules``,
+    ``ops``, ``gradients`` (the number of weights that get theirs in its backward).
     """
-    module = pl.col("module").cast(pl.String)
-    found = (
-        rounds(trace, steady, fewest)
-        .with_columns(path=layer_names(module))
-        .with_row_index("round")
+    found = iterations(trace, steady, min_iterations).with_columns(
+        layer=layer_names(pl.col("module"))
     )
-    ops = _in_rounds(trace, found)
+    ops = _ops_of(trace, found)
     backward = ops.filter(pl.col("forward").is_not_null())
     gradients = _gradients(trace, backward)
-    end = (pl.col("ts") + pl.col("dur")).alias("end")
     spans = pl.concat(
         [
             found.select(*_LOOP, "start", "end"),
-            backward.select(*_LOOP, end, start="ts"),
-            gradients.select(*_LOOP, end, start="ts"),
-        ],
-        how="diagonal",
+            backward.select(*_LOOP, start="ts", end=END),
+            gradients.select(*_LOOP, start="ts", end=END),
+        ]
     )
     spans = spans.with_columns(
-        time=pl.col("end") - pl.col("start"), idle=overlap(spans, idle_gaps(trace))
+        length=pl.col("end") - pl.col("start"), idle=overlap(spans, idle_gaps(trace))
     )
-    table = found.group_by(*_LOOP, maintain_order=True).agg(
-        rounds=pl.len(),
-        calls=pl.struct("step", "call").n_unique(),
-        mark=pl.col("name").cast(pl.String).first(),
-        modules=pl.col("module").cast(pl.String).drop_nulls().unique().sort(),
+    table = found.group_by(_LOOP, maintain_order=True).agg(
+        iterations=pl.len(),
+        calls=pl.struct(_CALL).n_unique(),
+        mark=text("mark").first(),
+        modules=text("module").drop_nulls().unique().sort(),
     )
     for more in (
-        spans.group_by(*_LOOP).agg(
-            host=pl.col("time").sum(), idle=pl.col("idle").sum()
+        spans.group_by(_LOOP).agg(
+            host_ns=pl.col("length").sum(), idle_ns=pl.col("idle").sum()
         ),
-        _work(trace, ops),
+        _gpu_work(trace, ops),
         _names(ops),
-        gradients.group_by(*_LOOP).agg(gradients=pl.len()),
+        gradients.group_by(_LOOP).agg(gradients=pl.len()),
     ):
-        table = table.join(
-            more, on=_LOOP, how="left", nulls_equal=True, maintain_order="left"
-        )
+        table = _joined(table, more)
     return Loops(table, spans)
 
 
-def _in_rounds(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost ops that lie in rounds, they or their forward."""
+def _joined(loops: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
+    return loops.join(
+        more, on=_LOOP, how="left", nulls_equal=True, maintain_order="left"
+    )
+
+
+def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost ops in the iterations, and those whose forward is there."""
     ops = trace.ops.filter(pl.col("parent").is_null())
     forward = trace.ops.select("ts", "thread").select(
         pl.all().gather(ops["forward"].fill_null(ops["id"]))
     )
     placed = (
         ops.drop("file", "line", "function")
-        .with_columns(at=forward["ts"], on=forward["thread"])
+        .with_columns(at=forward["ts"], forward_thread=forward["thread"])
         .sort("at")
     )
     return placed.join_asof(
         found.select(*_LOOP, "start", "end", "thread"),
         left_on="at",
         right_on="start",
-        by_left="on",
+        by_left="forward_thread",
         by_right="thread",
         strategy="backward",
         check_sortedness=False,
@@ -153,62 +163,70 @@ def _in_rounds(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops that add to the gradient of a weight right after a loop's ops."""
+    """Return the ops that accumulate the gradient of a weight, with their loop.
+
+    They run right after the backward op that computed the gradient, and so belong to
+    the loop of the last op before them that is not one of them.
+    """
     roots = trace.ops.filter(pl.col("parent").is_null(), pl.col("phase") == "backward")
-    adds = pl.col("name").cast(pl.String).str.ends_with("AccumulateGrad")
-    before = roots.select("id", "thread", "ts", "dur", adds=adds).sort("thread", "ts")
-    # Each takes the loop, if any, of the last op before it that is not one of these.
-    last = pl.when(~pl.col("adds")).then("id").forward_fill().over("thread")
+    accumulates = text("name").str.ends_with("AccumulateGrad")
+    last = pl.when(~pl.col("accumulates")).then("id").forward_fill().over("thread")
     return (
-        before.with_columns(last=last)
-        .filter("adds")
+        roots.select("id", "thread", "ts", "dur", accumulates=accumulates)
+        .sort("thread", "ts")
+        .with_columns(last=last)
+        .filter("accumulates")
         .join(backward.select(*_LOOP, last="id"), on="last")
     )
 
 
-def _work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return what the GPU does for each loop, and how often the host waits for it."""
+def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernels of each loop, and how often the host waits for the GPU."""
     roots = outermost_ops(trace)
     mine = ops.select(*_LOOP, root="id")
     kernels = trace.kernels.select("dur", root=roots.gather(trace.kernels["op"]))
-    waits = trace.runtime.filter(pl.col("call") == "sync")
-    waits = waits.select(root=roots.gather(waits["op"]))
-    return (
+    syncs = trace.runtime.filter(pl.col("call") == "sync")
+    syncs = syncs.select(root=roots.gather(syncs["op"]))
+    launched = (
         mine.join(kernels, on="root")
-        .group_by(*_LOOP)
-        .agg(kernels=pl.len(), usual=pl.col("dur").median(), gpu=pl.col("dur").sum())
-        .join(
-            mine.join(waits, on="root").group_by(*_LOOP).agg(waits=pl.len()),
-            on=_LOOP,
-            how="left",
-            nulls_equal=True,
+        .group_by(_LOOP)
+        .agg(
+            kernels=pl.len(),
+            kernel_median_ns=pl.col("dur").median(),
+            gpu_ns=pl.col("dur").sum(),
         )
-        .with_columns(pl.col("waits").fill_null(0))
     )
+    counts = mine.join(syncs, on="root").group_by(_LOOP).agg(syncs=pl.len())
+    return _joined(launched, counts).with_columns(pl.col("syncs").fill_null(0))
 
 
 def _names(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the names of each loop's forward ops, in order, and the ids of all."""
     forward = ops.filter(pl.col("forward").is_null()).sort("ts")
-    names = forward.group_by(*_LOOP, maintain_order=True).agg(
-        names=pl.col("name").cast(pl.String).unique(maintain_order=True)
+    names = forward.group_by(_LOOP, maintain_order=True).agg(
+        names=text("name").unique(maintain_order=True)
     )
-    ids = ops.group_by(*_LOOP).agg(ops="id")
-    return names.join(ids, on=_LOOP, how="left", nulls_equal=True)
+    return _joined(names, ops.group_by(_LOOP).agg(ops="id"))
 
 
-def _marks(trace: Trace, steady: SteadySteps, fewest: int) -> pl.DataFrame:
-    """Return the ops that one call makes again and again, and as often as most."""
+def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
+    """Return the ops that one call makes as often as there are iterations.
+
+    That is the count which most of its repeated ops have, the highest of several.
+    Without stacks, where calls are not known, only ops that sync are marks: others come
+    again in every layer.
+    """
     ops = _launching(trace, steady)
-    if not trace.frames.height:
-        ops = ops.filter("waits").with_columns(call=pl.lit(None, pl.UInt32))
-    else:
-        often = pl.len().over("step", *_PLACE, "name") >= fewest
+    if trace.frames.height:
+        often = pl.len().over("step", *_PLACE, "name") >= min_iterations
         ops = ops.filter(often)
         ops = ops.with_columns(call=_calls(trace, ops))
-    times = pl.len().over("step", "call", "name")
-    many = ops.with_columns(times=times).filter(pl.col("times") >= fewest)
-    usual = pl.col("times").mode().max().over("step", "call")
-    return many.filter(pl.col("times") == usual)
+    else:
+        ops = ops.filter("syncs").with_columns(call=pl.lit(None, pl.UInt32))
+    times = pl.len().over(*_CALL, "name")
+    repeated = ops.with_columns(times=times).filter(pl.col("times") >= min_iterations)
+    most_common = pl.col("times").mode().max().over(_CALL)
+    return repeated.filter(pl.col("times") == most_common)
 
 
 def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
@@ -218,22 +236,22 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     used = (
         calls.select(id=roots.gather(calls["op"]), kernels="kernels", call="call")
         .group_by("id")
-        .agg(pl.col("kernels").sum(), waits=(pl.col("call") == "sync").any())
+        .agg(pl.col("kernels").sum(), syncs=(pl.col("call") == "sync").any())
         .filter(pl.col("kernels") > 0)
     )
     ops = trace.ops.filter(
         pl.col("parent").is_null(),
         pl.col("forward").is_null(),
         ~pl.col("compiling"),
-        ~pl.col("phase").cast(pl.String).is_in((*_NO_LOOP, "backward")),
+        ~text("phase").is_in(_NO_LOOP),
     ).join(used, on="id", maintain_order="left")
     return in_steps(ops, trace, steady)
 
 
 def _calls(trace: Trace, ops: pl.DataFrame) -> pl.Series:
     """Return for each op the call of a user's function, or of a module, around it."""
-    module = pl.col("name").cast(pl.String).str.starts_with("nn.Module: ")
-    end = (pl.col("ts") + pl.col("dur")).alias("end")
+    module = text("name").str.starts_with("nn.Module: ")
+    end = END.alias("end")
     frames = trace.frames.filter(pl.col("user") | module)
     rows = pl.concat(
         [
