@@ -9,8 +9,8 @@ import polars as pl
 
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import dtype, kernel_lines
-from traceq.model.dtypes import FLOAT32, SIZES
+from traceq.lint.evidence import kernel_lines
+from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
 from traceq.words import counted, times
 
 from ._shared import pass_lines
@@ -107,7 +107,7 @@ class AutocastWeightCast(Rule):
             yield self._finding(view, mine, casts)
 
     def _finding(self, view: View, mine: pl.DataFrame, casts: pl.DataFrame) -> Finding:
-        weights, half = _weights(view, casts), dtype(casts["dst"][0])
+        weights, half = _weights(view, casts), dtype_name(casts["dst"][0])
         each = casts.height / view.steps / weights
         moved = SIZES[FLOAT32] * int(casts["numel"].sum()) / view.steps
         backward = mine.filter(pl.col("origin").is_not_null())

@@ -11,7 +11,8 @@ from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.copies_needless import cast_round_trips
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import dtype, kernel_lines, module_line
+from traceq.lint.evidence import kernel_lines, module_line
+from traceq.model.dtypes import dtype_name
 from traceq.words import shape, times
 
 from ._shared import pass_lines
@@ -121,7 +122,8 @@ class CastRoundTrip(Rule):
         )
         backward = mine.filter(pl.col("phase") == "backward")
         count = len(row["request"]) / view.steps
-        low, high, undone = dtype(row["src"]), dtype(row["dst"]), row["back_caller"]
+        low, high = dtype_name(row["src"]), dtype_name(row["dst"])
+        undone = row["back_caller"]
         return self.finding(
             f"{shape(row['dims'])} is cast from {low} to {high} and back again"
             f" {times(count)} a step",

@@ -14,8 +14,8 @@ from traceq.analysis.patterns.copies_needless import (
 )
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import dtype, kernel_lines, module_line
-from traceq.words import shape, times
+from traceq.lint.evidence import kernel_lines, module_line, tensor
+from traceq.words import times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -141,17 +141,13 @@ class NeedlessCopy(Rule):
 def _undone(row: Mapping[str, Any], often: str) -> str:
     op = row["asked"].removeprefix("aten::")
     return (
-        f"{op}() copies {_tensor(row)} into another layout {often} a step, and the next"
-        " kernel copies it back"
+        f"{op}() copies {tensor(row['dst'], row['dims'])} into another layout {often} a"
+        " step, and the next kernel copies it back"
     )
 
 
 def _cloned(row: Mapping[str, Any], often: str) -> str:
     return (
-        f"{_tensor(row)} is cloned {often} a step, and nothing in {row['function']}"
-        " writes to the clone"
+        f"{tensor(row['dst'], row['dims'])} is cloned {often} a step, and nothing in"
+        f" {row['function']} writes to the clone"
     )
-
-
-def _tensor(row: Mapping[str, Any]) -> str:
-    return f"a {dtype(row['dst'])} {shape(row['dims'])}"

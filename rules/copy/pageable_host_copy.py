@@ -24,8 +24,8 @@ from traceq.lint import (
     inputs,
     option,
 )
-from traceq.lint.evidence import dtype, kernel_lines
-from traceq.words import counted, shape, size, times
+from traceq.lint.evidence import kernel_lines, tensor
+from traceq.words import counted, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -169,9 +169,9 @@ def _message(row: Mapping[str, Any], steps: int) -> str:
         way = "from the GPU to pageable memory"
     calls = row["calls"] / steps
     if row["calls"] <= steps and row["dims"]:
-        what = f"a {dtype(row['dst'])} {shape(row['dims'])}"
-        what += f" of {size(row['bytes'] / row['calls'])}"
-        return f"{what} is copied {way} {times(calls)} a step"
+        what = tensor(row["dst"], row["dims"])
+        each = size(row["bytes"] / row["calls"])
+        return f"{what} of {each} is copied {way} {times(calls)} a step"
     verb = "is" if calls == 1 else "are"
     total = size(row["bytes"] / steps)
     return f"{counted(calls, 'tensor')} of {total} in all {verb} copied {way} in a step"

@@ -8,22 +8,14 @@ import polars as pl
 
 from traceq.expressions import text
 from traceq.finding import Evidence
-from traceq.model.dtypes import dtype_name as dtype
+from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import newer_than
-from traceq.words import counted
+from traceq.words import counted, shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from traceq.lint.view import View
-
-__all__ = [
-    "dtype",
-    "kernel_lines",
-    "located_advice",
-    "module_line",
-    "share_of_steps",
-]
 
 
 def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
@@ -50,6 +42,16 @@ def module_line(modules: Sequence[str | None]) -> list[Evidence]:
     if len(known) == 1:
         return [Evidence("module", known[0])]
     return [Evidence("modules", known[0], note=f"and {len(known) - 1:,} more")]
+
+
+def tensor(recorded: str | None, dims: Sequence[int]) -> str:
+    """Write what a tensor is, from its dtype as recorded and its shape.
+
+    >>> tensor("c10::Half", [8, 64]), tensor("long int", [8])
+    ('a float16 [8,64]', 'an int64 [8]')
+    """
+    name = dtype_name(recorded)
+    return f"{'an' if name.startswith('int') else 'a'} {name} {shape(dims)}"
 
 
 def share_of_steps(view: View, found: int) -> str:
