@@ -1,4 +1,4 @@
-"""LOG006: the log says that the GPU ran out of memory."""
+"""LOG006: the log reports that the GPU ran out of memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = r"[\d.]+ (?:bytes|[KMGT]iB)"
 _FRAGMENTED = (
-    "the allocator holds {unused} that is free but in pieces too small: set"
+    "the allocator holds {unused} that are free, but in blocks that are too small: set"
     " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 )
 _LIMITED = (
@@ -29,7 +29,7 @@ _LIMITED = (
 _MESSAGE = Message(
     "out of memory",
     rf"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<tried>{_SIZE})",
-    "the GPU ran out of memory: {tried} could not be allocated",
+    "OOM: {tried} could not be allocated",
     "use less: a smaller batch, activation checkpointing, bfloat16, gradients freed"
     " before the next forward; a memory snapshot names the lines that hold the memory",
     explains=("MEM010",),
@@ -44,12 +44,12 @@ _MESSAGE = Message(
 
 @dataclass(frozen=True)
 class OutOfMemory(Rule):
-    """The log says that the GPU ran out of memory.
+    """The log reports that the GPU ran out of memory (OOM).
 
     ## What it does
 
     Looks in the program's log for the allocator's error, and compares what could not be
-    allocated with what the allocator held without using it.
+    allocated with what the allocator had reserved without using it.
 
     ## Why is this bad?
 
@@ -58,13 +58,13 @@ class OutOfMemory(Rule):
 
     ## How to fix it
 
-    If more was held unused than was asked for, memory is fragmented:
-    ``expandable_segments:True``. Otherwise the program needs less: a smaller batch,
-    activation checkpointing, a narrower type.
+    If more was reserved and unused than requested, memory is fragmented:
+    ``expandable_segments:True``. Otherwise the program has to use less: a smaller
+    batch, activation checkpointing, a smaller dtype.
 
     ## When it is wrong
 
-    Programs that look for the largest batch provoke the error on purpose.
+    Programs that search for the largest batch run into this error intentionally.
     """
 
     code = "LOG006"
@@ -79,20 +79,21 @@ class OutOfMemory(Rule):
             log="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00"
             " MiB. GPU 0 has a total capacity of 79.10 GiB of which 31.00 MiB is free."
             " 2.00 GiB is reserved by PyTorch but unallocated.\n",
-            finds=("the GPU ran out of memory: 512.00 MiB could not be allocated",),
+            finds=("OOM: 512.00 MiB could not be allocated",),
         ),
         Good("", log="allocated 512.00 MiB\n"),
     )
 
     def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
-        """Look for the message, and tell fragmentation from want."""
+        """Look for the message, and tell fragmentation and limits from full memory."""
         for finding in findings(self, [_MESSAGE], log):
-            said = {key: str(value) for key, value in finding.data.items()}
+            sizes = {key: str(value) for key, value in finding.data.items()}
+            tried = _bytes(sizes["tried"])
             advice = finding.advice
-            if _bytes(said.get("unused")) >= _bytes(said["tried"]):
-                advice = _FRAGMENTED.format_map(said)
-            elif _bytes(said.get("free")) >= _bytes(said["tried"]):
-                advice = _LIMITED.format_map(said)
+            if _bytes(sizes.get("unused")) >= tried:
+                advice = _FRAGMENTED.format_map(sizes)
+            elif _bytes(sizes.get("free")) >= tried:
+                advice = _LIMITED.format_map(sizes)
             yield replace(finding, advice=advice)
 
 

@@ -1,4 +1,4 @@
-"""MEM009: weights live twice, in 32 and in 16 bits."""
+"""MEM009: weights are held twice, in fp32 and in 16-bit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.analysis.memory.weight_copies import weight_copies
-from traceq.lint import Bad, Good, Need, Rule, option
+from traceq.lint import Bad, Evidence, Good, Need, Rule, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from traceq.lint import Finding, SnapshotView
 
-_PLACE = ("file", "line", "function")
 _MOST_LINES = 4
 _DRAWN = """
     linear = {op}, at::_ops::linear::call, model.py:12 forward, train.py:9 step
@@ -32,56 +30,55 @@ _DRAWN = """
 
 @dataclass(frozen=True)
 class DuplicateWeights(Rule):
-    """Weights live twice at the peak, in 32 and in 16 bits.
+    """Weights are held twice at the peak, in fp32 and in 16-bit.
 
     ## What it does
 
-    Looks among what is allocated at the peak for what a change of the number format has
-    made, by autocast or by the program, that is half as large as a weight. No more
-    copies of a size count than there are weights to copy.
+    Looks among the allocations at the peak for casts, by autocast or by the program,
+    that are half as large as a weight. No more copies of a size count than there are
+    weights of twice that size.
 
     ## Why is this bad?
 
-    Autocast keeps a copy in 16 bits of each weight in 32 from its first use in the
-    forward pass until its gradient is done: half of the weights' bytes once more, and
-    the time to make them in each step.
+    Autocast keeps a 16-bit copy of each fp32 weight from its first use in the forward
+    pass until its gradient is done: half of the weights' bytes again, and the time to
+    make the copies in every step.
 
     ## How to fix it
 
-    Weights in bfloat16, and 32-bit copies in the optimizer only, or sharded (FSDP
+    Weights in bf16, with fp32 copies in the optimizer only, or sharded (FSDP
     ``MixedPrecisionPolicy``). With large batches it may not be worth it.
 
     ## When it is wrong
 
-    Weights are told from others by their sizes where they were there before the history
-    began. A cast activation of just such a size would count as a copy.
+    Weights that were there before the history began are distinguished from other
+    allocations by their sizes. A cast activation of exactly such a size counts as a
+    copy.
     """
 
     code = "MEM009"
     since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
-        "keep the weights in 16 bits and 32-bit copies in the optimizer only (an"
-        " optimizer with master weights, or FSDP's MixedPrecisionPolicy, which shards"
-        " them); copies that the program makes itself: make them once, drop the others"
+        "keep the weights in 16-bit and fp32 copies in the optimizer only (an optimizer"
+        " with master weights, or FSDP's MixedPrecisionPolicy, which shards them); if"
+        " the program makes the copies itself, make them once and drop the fp32 ones"
     )
 
-    min_mib: int = option(1, "Copies of less than this together are not reported.")
+    min_mib: int = option(1, "Copies of less than this in total are not reported.")
 
     examples = (
         Bad(
             "",
             history=_DRAWN.format(op="at::autocast::cached_cast"),
-            finds=("1 weight lives twice at the peak: copies of 32.0 MiB",),
+            finds=("1 weight is held twice at the peak: 32.0 MiB of 16-bit copies",),
         ),
         Good("", history=_DRAWN.format(op="at::_ops::addmm::call")),
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
-        """Take the copies at a device's peak together: they have the same cure."""
-        live = view.at_peak.select("device", "alloc").drop_nulls()
-        cast = view.casts.join(live, on=["device", "alloc"], how="semi")
-        copies = weight_copies(view.at_peak, cast)
+        """Take the copies at a device's peak together: they have the same fix."""
+        copies = view.weight_copies
         for (device,), mine in copies.group_by("device", maintain_order=True):
             if mine["size"].sum() >= self.min_mib << 20:
                 yield self._finding(view, int(str(device)), mine)
@@ -89,34 +86,27 @@ class DuplicateWeights(Rule):
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
         curve = view.curve.filter(pl.col("device") == device)
         held, weights = int(mine["size"].sum()), int(mine["copies_of"].sum())
-        lines = (
-            mine.group_by(_PLACE)
-            .agg(
-                pl.col("chain").first(),
-                pl.col("op").cast(pl.String).drop_nulls().unique().sort(),
-                held=pl.sum("size"),
-                count=pl.len(),
-                each=pl.max("size"),
-            )
-            .sort(pl.col("file").is_null(), -pl.col("held"), "file", "line")
-        )
-        first, *others = lines.head(_MOST_LINES).to_dicts()
-        lives = "1 weight lives" if mine.height == 1 else f"{mine.height} weights live"
+        first, *others = view.by_line(mine)[:_MOST_LINES]
+        held_twice = "is held twice" if mine.height == 1 else "are held twice"
         return self.finding(
-            f"{lives} twice at the peak: copies of {size(held)}",
+            f"{counted(mine.height, 'weight')} {held_twice} at the peak:"
+            f" {size(held)} of 16-bit copies",
             subject="weights",
-            place=view.place(first, first["each"]),
+            place=view.place(first, first["largest"]),
             count=mine.height,
-            # In another step the same copies are others.
+            # Every step makes its own copies.
             cost_bytes=peak_savings(curve, _in_all_steps(view, mine)),
             evidence=[
-                ("weights", f"{size(weights)}, and {size(held)} of copies"),
-                *view.lines(first, first["each"]),
+                Evidence("weights", value=weights, unit="bytes", note="in fp32"),
+                Evidence("copies", value=held, unit="bytes", note="in 16-bit"),
+                *view.lines(first, first["largest"]),
                 *(
-                    (
+                    Evidence(
                         "also",
-                        f"{one['file']}:{one['line']} {one['function']}:"
-                        f" {counted(one['count'], 'copy')}, {size(one['held'])}",
+                        f"{one['file']}:{one['line']} {one['function']}:",
+                        one["held"],
+                        "bytes",
+                        note=f"in {counted(one['count'], 'copy')}",
                     )
                     for one in others
                     if one["file"]
@@ -127,6 +117,6 @@ class DuplicateWeights(Rule):
 
 
 def _in_all_steps(view: SnapshotView, copies: pl.DataFrame) -> pl.DataFrame:
-    """Return what the same stacks allocate of the same size, whenever."""
+    """Return what the same stacks allocate of the same size, in whatever step."""
     key = ["device", "stack", "size"]
     return view.allocations.join(copies, on=key, how="semi")

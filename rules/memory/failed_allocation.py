@@ -1,12 +1,12 @@
-"""MEM010: an allocation failed for want of memory."""
+"""MEM010: out of memory, an allocation failed."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.memory.oom import Room, failures, holders, room
-from traceq.lint import Bad, Good, Need, Rule, Severity
+from traceq.analysis.memory.oom import Room, droppable, failures, room
+from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -19,27 +19,27 @@ _MOST_HOLDERS = 4
 _GOES_ON = 100
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {
-    "fragmented": f"set {_EXPANDABLE}: free pieces between tensors are of use then;"
-    " or drop first what lies between them: {first}",
-    "fragmented, expandable": "drop first what lies between the free pieces: {first};"
+    "fragmented": f"set {_EXPANDABLE}: free blocks between tensors can be used then; or"
+    " free first what lies between them: {first}",
+    "fragmented, expandable": "free first what lies between the free blocks: {first};"
     " or allocate it before what is short-lived",
-    "limited": "the device has room, but a limit forbids to take it: raise"
-    " torch.cuda.set_per_process_memory_fraction; or drop first: {first}",
-    "full": "use less: drop first {first}; or a smaller batch, activation"
-    " checkpointing, a narrower type",
+    "limited": "the device has room, but a limit forbids using it: raise"
+    " torch.cuda.set_per_process_memory_fraction; or free first: {first}",
+    "full": "use less: free first {first}; or a smaller batch, activation"
+    " checkpointing, a smaller dtype",
 }
 
 
 @dataclass(frozen=True)
 class FailedAllocation(Rule):
-    """An allocation failed for want of memory.
+    """Out of memory (OOM): an allocation failed.
 
     ## What it does
 
-    Looks for failed allocations in the history, and compares what was asked for with
-    what was free at that moment: on the device, and in the allocator's segments, piece
-    by piece. It lists the lines that held the most then, what a model cannot do
-    without (weights, gradients, state of the optimizer) last.
+    Looks for failed allocations in the history, and compares what was requested with
+    what was free at that moment: on the device, and in the allocator's segments, block
+    by block. It lists the lines that held the most memory then; what a model cannot do
+    without (weights, gradients, optimizer state) comes last.
 
     ## Why is this bad?
 
@@ -48,14 +48,14 @@ class FailedAllocation(Rule):
 
     ## How to fix it
 
-    If enough was free, but in pieces: ``expandable_segments:True``. If the device has
+    If enough was free, but fragmented: ``expandable_segments:True``. If the device has
     room, a limit was set. Otherwise something has to go, the first in the list first.
 
     ## When it is wrong
 
-    Programs that look for the largest batch provoke the failure on purpose, and cuDNN
+    Programs that search for the largest batch run into OOM intentionally, and cuDNN
     tries whether there is room for a faster algorithm: where the program goes on, it is
-    a warning only. What other processes hold on the device is not in the snapshot.
+    only a warning. What other processes hold on the device is not in the snapshot.
     """
 
     code = "MEM010"
@@ -77,8 +77,8 @@ class FailedAllocation(Rule):
             oom train.py:12 main              [16M of 1M]
             """,
             finds=(
-                "16.0 MiB could not be allocated: 22.0 MiB were reserved and free, but"
-                " in 2 pieces of at most 11.0 MiB",
+                "OOM on 16.0 MiB: 22.0 MiB are reserved and free, but fragmented into 2"
+                " blocks of at most 11.0 MiB",
             ),
         ),
         Bad(
@@ -89,8 +89,8 @@ class FailedAllocation(Rule):
             oom train.py:12 main              [16M of 1M]
             """,
             finds=(
-                "16.0 MiB could not be allocated: 2.00 MiB were reserved and free, and"
-                " 1.00 MiB on the device",
+                "OOM on 16.0 MiB: only 2.00 MiB are reserved and free, and 1.00 MiB is"
+                " free on the device",
             ),
         ),
         Good(
@@ -104,88 +104,102 @@ class FailedAllocation(Rule):
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
-        """Say of the first failure at each line why it did not fit."""
-        found = failures(view.snapshot, view.curve, view.sources)
-        groups = found.group_by("device", "file", "line", maintain_order=True)
+        """Report of the first failure at each line why it did not fit."""
+        groups = failures(view).group_by("device", "file", "line", maintain_order=True)
         for _, group in groups:
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
-        there = room(view.snapshot, view.allocations, row)
-        held = holders(
-            view.snapshot, view.allocations, row["device"], row["event"]
-        ).to_dicts()
+        found = room(view, row)
+        held = droppable(view, row["device"], row["event"]).to_dicts()
         first = _line(held[0]) if held else "nothing"
-        goes_on = there.after >= _GOES_ON
         expandable = view.snapshot.segments["expandable"].any()
-        cause = f"{there.cause}, expandable" if expandable else there.cause
-        advice = _ADVICE.get(cause, _ADVICE[there.cause])
+        cause = f"{found.cause}, expandable" if expandable else found.cause
+        advice = _ADVICE.get(cause, _ADVICE[found.cause])
+        goes_on = found.allocations_after >= _GOES_ON
         return self.finding(
-            f"{size(row['asked'])} could not be allocated: {_why(there, row)}",
-            subject=there.cause,
+            f"OOM on {size(row['asked'])}: {_why(found, row)}",
+            subject=found.cause,
             place=view.place(row),
             count=count,
             cost_bytes=row["asked"],
             evidence=[
-                (
-                    "held",
-                    f"{size(row['allocated'])} by tensors, of {size(row['reserved'])}"
-                    " reserved",
-                ),
-                ("device", f"{size(row['device_free'] or 0)} free{_limit(row)}"),
-                ("streams", _elsewhere(there)),
-                *(("held by", _held(one)) for one in held[:_MOST_HOLDERS]),
-                ("after", _after(there) if goes_on else ""),
+                *_totals(found, row),
+                *map(_holder, held[:_MOST_HOLDERS]),
+                *([_after(found)] if goes_on else ()),
                 *view.lines(row, row["asked"]),
             ],
             data={
                 "device": row["device"],
-                "asked_bytes": row["asked"],
+                "requested_bytes": row["asked"],
                 "device_free_bytes": row["device_free"] or 0,
                 "allocated_bytes": row["allocated"],
                 "reserved_bytes": row["reserved"],
-                **asdict(there),
+                "free_bytes": found.free,
+                "free_blocks": found.free_blocks,
+                "largest_free_bytes": found.largest,
+                "other_streams_bytes": found.other_streams,
+                "cause": found.cause,
+                "allocations_after": found.allocations_after,
             },
             severity=Severity.warning if goes_on else None,
             advice=advice.format(first=first),
         )
 
 
-def _why(there: Room, row: dict[str, Any]) -> str:
-    reserved = f"{size(there.free)} were reserved and free"
-    if there.cause == "fragmented":
+def _why(found: Room, row: dict[str, Any]) -> str:
+    if found.cause == "fragmented":
         return (
-            f"{reserved}, but in {counted(there.pieces, 'piece')} of at most"
-            f" {size(there.largest)}"
+            f"{size(found.free)} are reserved and free, but fragmented into"
+            f" {counted(found.free_blocks, 'block')} of at most {size(found.largest)}"
         )
-    text = f"{reserved}, and {size(row['device_free'] or 0)} on the device"
-    return f"{text}, which a limit forbids" if there.cause == "limited" else text
+    on_device = f"{size(row['device_free'] or 0)} is free on the device"
+    limit = ", which a limit forbids using" if found.cause == "limited" else ""
+    return f"only {size(found.free)} are reserved and free, and {on_device}{limit}"
 
 
-def _limit(row: dict[str, Any]) -> str:
-    if (row["device_free"] or 0) < row["asked"]:
-        return ""
-    return "; a limit forbids to take it (set_per_process_memory_fraction)"
-
-
-def _elsewhere(there: Room) -> str:
-    if not there.elsewhere:
-        return ""
-    return f"{size(there.elsewhere)} more are free, but for other streams"
-
-
-def _after(there: Room) -> str:
-    return f"the program goes on: {counted(there.after, 'allocation')} follow"
-
-
-def _held(row: dict[str, Any]) -> str:
-    """Write who holds how much."""
-    kind = "" if row["category"] == "unknown" else f"{row['category']} "
-    beside = f", {size(row['beside'])} free beside" if row["beside"] else ""
-    return (
-        f"{size(row['held'])} {kind}in {counted(row['count'], 'allocation')}{beside}:"
-        f" {_line(row)}"
+def _totals(found: Room, row: dict[str, Any]) -> Iterator[Evidence]:
+    """Yield what was held and what was free."""
+    yield Evidence(
+        "held",
+        value=row["allocated"],
+        unit="bytes",
+        note=f"by tensors, of {size(row['reserved'])} reserved",
     )
+    device_free = row["device_free"] or 0
+    limit = "; a limit forbids using it (set_per_process_memory_fraction)"
+    yield Evidence(
+        "device",
+        value=device_free,
+        unit="bytes",
+        note="free" + (limit if device_free >= row["asked"] else ""),
+    )
+    if found.other_streams:
+        yield Evidence(
+            "streams",
+            value=found.other_streams,
+            unit="bytes",
+            note="more are free, but for other streams",
+        )
+
+
+def _holder(row: dict[str, Any]) -> Evidence:
+    """Return who holds how much."""
+    kind = "" if row["category"] == "unknown" else f" of {row['category']}"
+    free = row["fragmented"]
+    beside = f", {size(free)} free in the same segments" if free else ""
+    return Evidence(
+        "held by",
+        f"{_line(row)}:",
+        row["held"],
+        "bytes",
+        note=f"in {counted(row['count'], 'allocation')}{kind}{beside}",
+    )
+
+
+def _after(found: Room) -> Evidence:
+    allocations = counted(found.allocations_after, "allocation")
+    return Evidence("after", f"the program goes on: {allocations} follow")
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""MEM007: logits in 32 bits are a part of the peak."""
+"""MEM007: logits are held in fp32 at the peak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.lint import Bad, Good, Need, Rule
+from traceq.lint import Bad, Evidence, Good, Need, Rule
 from traceq.words import counted, share, size
 
 if TYPE_CHECKING:
@@ -32,40 +32,39 @@ _DRAWN = """
 
 @dataclass(frozen=True)
 class Float32LogitsAtPeak(Rule):
-    """Logits in 32 bits are a part of the peak.
+    """Logits are held in fp32 at the memory peak.
 
     ## What it does
 
-    Looks among what is allocated at the peak for logits and for what the loss makes of
+    Looks among the allocations at the peak for logits, and for what the loss makes of
     them, of which some are twice as large as others and come from a cast: the same
-    numbers in 16 bits and in 32. The saving is what the peak falls by if none of them
-    has to be there whole.
+    elements in 16-bit and in fp32. The saving is what the peak falls by if none of
+    them is ever materialised as a whole.
 
     ## Why is this bad?
 
-    tokens × vocabulary is often the largest tensor of all. It is there as logits, as
-    log-probabilities, and as the gradient of each; in 32 bits, each is twice as large.
+    tokens × vocabulary is often the largest tensor of all. It is held as logits, as
+    log-probabilities, and as the gradient of each; in fp32, each is twice as large.
 
     ## How to fix it
 
-    A loss that never has all logits at once: ``F.linear_cross_entropy`` (torch 2.13),
+    A loss that never materialises all logits: ``F.linear_cross_entropy`` (torch 2.13),
     Liger's fused linear cross entropy, or a loop over chunks of tokens with
     ``torch.utils.checkpoint``. Without ``.float()`` on the logits, half of it goes.
 
     ## When it is wrong
 
-    The number format is concluded from sizes: logits that are all in 32 bits, as in a
-    model without any 16 bits, look like logits that are all in 16, and are not
-    reported.
+    The dtype is inferred from sizes: logits that are all in fp32, as in a model without
+    any 16-bit tensors, look like logits that are all 16-bit, and are not reported.
     """
 
     code = "MEM007"
     since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
-        "use a loss that never has all logits at once: F.linear_cross_entropy (torch"
+        "use a loss that never materialises all logits: F.linear_cross_entropy (torch"
         " 2.13), Liger's fused linear cross entropy, or chunks of tokens under"
-        " torch.utils.checkpoint; without a cast to float32 half of this goes"
+        " torch.utils.checkpoint; without the upcast to float32, half of this goes"
     )
 
     examples = (
@@ -73,57 +72,60 @@ class Float32LogitsAtPeak(Rule):
             "",
             history=_DRAWN.format(op="at::_ops::_to_copy::call"),
             finds=(
-                "logits in 32 bits hold 256 MiB at the peak of 420 MiB, and 64.0 MiB in"
-                " 16 bits",
+                "fp32 logits hold 256 MiB of the 420 MiB peak, 16-bit logits 64.0 MiB",
             ),
         ),
         Good("", history=_DRAWN.format(op="at::_ops::log_softmax_int::call")),
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
-        """Tell 32 from 16 bits by the sizes at each device's peak."""
+        """Look for two sizes at each device's peak, one twice the other."""
         logits = view.at_peak.filter(pl.col("category") == _LOGITS)
         for (device,), mine in logits.group_by("device", maintain_order=True):
             half = mine.filter((2 * pl.col("size")).is_in(mine["size"].implode()))
-            whole = mine.filter(pl.col("size").is_in((2 * half["size"]).implode()))
-            # Logits of twice the tokens, in the same format, are as large.
-            if whole.join(view.casts, on=["device", "alloc"], how="semi").height:
-                yield self._finding(view, int(str(device)), mine, whole)
+            wide = mine.filter(pl.col("size").is_in((2 * half["size"]).implode()))
+            # Logits of twice the tokens, in the same dtype, are as large.
+            if wide.join(view.casts, on=["device", "alloc"], how="semi").height:
+                yield self._finding(view, int(str(device)), mine, wide)
 
     def _finding(
-        self,
-        view: SnapshotView,
-        device: int,
-        mine: pl.DataFrame,
-        whole: pl.DataFrame,
+        self, view: SnapshotView, device: int, mine: pl.DataFrame, wide: pl.DataFrame
     ) -> Finding:
-        of_device = pl.col("device") == device
-        kind = view.allocations.filter(of_device, pl.col("category") == _LOGITS)
-        saved = peak_savings(view.curve.filter(of_device), kind)
-        wide, peak = int(whole["size"].sum()), view.peak(device)
-        rest = int(mine["size"].sum()) - wide
-        first = whole.sort(pl.col("file").is_null(), -pl.col("size"), "alloc").row(
+        here = pl.col("device") == device
+        kind = view.allocations.filter(here, pl.col("category") == _LOGITS)
+        saved = peak_savings(view.curve.filter(here), kind)
+        held, peak = int(wide["size"].sum()), view.peak_bytes(device)
+        rest = int(mine["size"].sum()) - held
+        first = wide.sort(pl.col("file").is_null(), -pl.col("size"), "alloc").row(
             0, named=True
         )
+        allocations = counted(mine.height, "allocation")
         return self.finding(
-            f"logits in 32 bits hold {size(wide)} at the peak of {size(peak)}, and"
-            f" {size(rest)} in 16 bits",
+            f"fp32 logits hold {size(held)} of the {size(peak)} peak, 16-bit logits"
+            f" {size(rest)}",
             subject="logits",
             place=view.place(first, first["size"]),
-            count=whole.height,
+            count=wide.height,
             cost_bytes=saved,
             evidence=[
-                (
+                Evidence(
                     "logits",
-                    f"{counted(mine.height, 'allocation')}, {share(wide + rest, peak)}"
-                    f" of the peak; the largest is {size(first['size'])}",
+                    f"{allocations}, {share(held + rest, peak)} of the peak; the"
+                    " largest is",
+                    first["size"],
+                    "bytes",
                 ),
-                ("saved", f"the peak falls by {size(saved)} if they are never whole"),
+                Evidence(
+                    "saves",
+                    value=saved,
+                    unit="bytes",
+                    note="of the peak if they are never materialised",
+                ),
                 *view.lines(first, first["size"]),
             ],
             data={
                 "device": device,
-                "float32_bytes": wide,
+                "float32_bytes": held,
                 "other_bytes": rest,
                 "peak_bytes": peak,
             },

@@ -1,4 +1,4 @@
-"""MEM003: each step leaves memory behind that no later step gives back."""
+"""MEM003: a memory leak, which every step makes larger."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.growth import memory_growth
-from traceq.lint import Bad, Good, Need, Rule, option
+from traceq.analysis.memory.leaks import memory_leaks
+from traceq.lint import Bad, Evidence, Good, Need, Rule, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -19,42 +19,42 @@ if TYPE_CHECKING:
 _MOST_LINES = 4
 _PLACE = ("file", "line", "function")
 _ONE = (
-    "look for what keeps a reference to it after the step: a list or dict that it is"
-    " appended to, an attribute, a hook; keep .item() or .detach().cpu() instead, or"
-    " clear the container"
+    "find what keeps a reference after the step: a list or dict that it is appended to,"
+    " an attribute, a hook; keep .item() or .detach().cpu() instead, or clear the"
+    " container"
 )
 _GRAPH = (
-    "so many lines leave something that a graph of autograd is kept: a loss or output"
+    "with this many lines leaking, an autograd graph is kept alive: a loss or output"
     " that is summed up or appended without .detach(); keep .item() or .detach()"
 )
-# A graph keeps what many lines made for the backward pass.
+# An autograd graph keeps what many lines saved for the backward.
 _LINES_OF_GRAPH = 4
 
 
 @dataclass(frozen=True)
 class GrowingMemory(Rule):
-    """Each step leaves memory behind that no later step gives back.
+    """Memory leak: every step leaves allocations that are never freed.
 
     ## What it does
 
-    Looks for allocations that the same line makes in at least half of the steps and
-    that are still there at the end, and checks that the least that is allocated grows
+    Looks for allocations that one line makes in at least half of the steps and that are
+    still live at the end, and checks that the lowest point of allocated memory rises
     with every step.
 
     ## Why is this bad?
 
-    The program runs out of memory after some time, however much there is.
+    The program runs out of memory sooner or later, however much there is.
 
     ## How to fix it
 
     Something outside of the step holds the tensors: a list of outputs or losses, a
     cache, a hook, an exception's traceback. Keep numbers (``.item()``) or
-    ``.detach().cpu()`` copies. A loss that is kept without
-    ``.detach()`` keeps all activations with it.
+    ``.detach().cpu()`` copies. A loss that is kept without ``.detach()`` keeps its
+    whole autograd graph alive, with all activations.
 
     ## When it is wrong
 
-    A cache that is still being filled, as in the first steps of a run, stops to grow:
+    A cache that is still being filled, as in the first steps of a run, stops growing:
     record later steps.
     """
 
@@ -63,7 +63,7 @@ class GrowingMemory(Rule):
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
     priced = False
 
-    min_kib: int = option(1024, "Less than this in a step is not reported.")
+    min_kib: int = option(1024, "A step that leaks less than this is not reported.")
 
     examples = (
         Bad(
@@ -76,7 +76,7 @@ class GrowingMemory(Rule):
             train.py:12 step                              [16M
             train.py:12 step                                             [16M
             """,
-            finds=("each step leaves 16.0 MiB that none gives back, made by 1 line",),
+            finds=("each step leaks 16.0 MiB from 1 line",),
         ),
         Good(
             "",
@@ -94,47 +94,50 @@ class GrowingMemory(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Make one finding of a device: what is kept may hold what others made."""
-        growth = memory_growth(view.allocations, view.curve, view.phases)
-        for (device,), group in growth.group_by("device", maintain_order=True):
+        leaks = memory_leaks(view)
+        for (device,), group in leaks.group_by("device", maintain_order=True):
             lines = (
                 group.group_by(_PLACE, maintain_order=True)
                 .agg(
                     pl.col("chain").first(),
                     pl.col("op").cast(pl.String).drop_nulls().unique().sort(),
-                    pl.col("grown", "left", "count").sum(),
+                    pl.col("per_step", "leaked", "count").sum(),
                     pl.col("steps").max(),
-                    each=pl.col("grown").first(),
+                    largest=pl.col("per_step").first(),
                 )
-                .sort("grown", descending=True, maintain_order=True)
+                .sort("per_step", descending=True, maintain_order=True)
             )
-            grown = int(lines["grown"].sum())
-            if grown >= self.min_kib << 10:
-                yield self._finding(view, lines, grown, int(str(device)))
+            leaked = int(lines["per_step"].sum())
+            if leaked >= self.min_kib << 10:
+                yield self._finding(view, lines, leaked, int(str(device)))
 
     def _finding(
-        self, view: SnapshotView, lines: pl.DataFrame, grown: int, device: int
+        self, view: SnapshotView, lines: pl.DataFrame, leaked: int, device: int
     ) -> Finding:
-        first = lines.row(0, named=True)
-        others = lines[1:_MOST_LINES].iter_rows(named=True)
-        made = f", made by {counted(lines.height, 'line')}" if first["file"] else ""
+        first, *others = lines.head(_MOST_LINES).to_dicts()
+        source = f" from {counted(lines.height, 'line')}" if first["file"] else ""
+        allocations = counted(int(lines["count"].sum()), "allocation")
+        steps = counted(int(str(lines["steps"].max())), "step")
         return self.finding(
-            f"each step leaves {size(grown)} that none gives back{made}",
-            subject="growth",
-            place=view.place(first, first["each"]),
-            cost_bytes=grown,
+            f"each step leaks {size(leaked)}{source}",
+            subject="leak",
+            place=view.place(first, first["largest"]),
+            cost_bytes=leaked,
             evidence=[
-                (
-                    "left",
-                    f"{size(int(lines['left'].sum()))} in"
-                    f" {counted(int(lines['count'].sum()), 'allocation')} of"
-                    f" {counted(int(str(lines['steps'].max())), 'step')}",
+                Evidence(
+                    "leaked",
+                    value=int(lines["leaked"].sum()),
+                    unit="bytes",
+                    note=f"in {allocations} of {steps}",
                 ),
-                *view.lines(first, first["each"]),
+                *view.lines(first, first["largest"]),
                 *(
-                    (
+                    Evidence(
                         "also",
-                        f"{row['file']}:{row['line']} {row['function']}:"
-                        f" {size(row['grown'])} a step",
+                        f"{row['file']}:{row['line']} {row['function']}:",
+                        row["per_step"],
+                        "bytes",
+                        note="a step",
                     )
                     for row in others
                     if row["file"]
@@ -142,7 +145,7 @@ class GrowingMemory(Rule):
             ],
             data={
                 "device": device,
-                "grown_bytes": grown,
+                "leaked_bytes": leaked,
                 "lines": lines.height,
                 "steps": view.steps,
             },

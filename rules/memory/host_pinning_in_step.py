@@ -1,4 +1,4 @@
-"""MEM002: host memory is pinned, or unpinned, in the steps themselves."""
+"""MEM002: host memory is pinned, or unpinned, in steady steps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.gpu_idle import busy_spans
-from traceq.analysis.patterns.driver_allocations import calls_named
-from traceq.intervals import disjoint, overlap, spans
-from traceq.lint import Bad, Good, Need, Rule, Severity, View
+from traceq.analysis.patterns.driver_allocations import driver_calls
+from traceq.lint import Bad, Good, View
+from traceq.lint.driver_calls import DriverCallRule, in_most_steps
+from traceq.lint.evidence import module_line
 from traceq.model.names import HOST_PIN, HOST_UNPIN
-from traceq.words import listed, time, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +25,8 @@ _BY_OP = {
 
 
 @dataclass(frozen=True)
-class HostPinningInStep(Rule):
-    """The program pins host memory anew in most steps.
+class HostPinningInStep(DriverCallRule):
+    """Host memory is pinned again in most steps.
 
     ## What it does
 
@@ -36,25 +35,29 @@ class HostPinningInStep(Rule):
 
     ## Why is this bad?
 
-    To pin memory, the operating system fixes every page of it: a gigabyte takes about
-    as long as copying it several times, and the driver lets no other call pass
-    meanwhile. It pays when the same memory is used often, never when it is used once.
+    To pin memory, the operating system locks every page of it: pinning a gigabyte takes
+    as long as copying it several times, and the driver blocks other calls meanwhile. It
+    pays off for memory that is used often, never for memory that is used once.
 
     ## How to fix it
 
     Pin one buffer before the loop and copy each batch into it, or let the DataLoader
-    do so (``pin_memory=True``), with batches of one size: torch keeps pinned memory and
-    uses it again for what fits. Do not call ``.pin_memory()`` on each batch by hand.
+    do it (``pin_memory=True``) with batches of one size: torch caches pinned memory and
+    reuses it for what fits. Do not call ``.pin_memory()`` on every batch.
 
     ## When it is wrong
 
-    In the first steps of a run the buffers are still being collected: record later
+    In the first steps of a run the cache of pinned memory still fills: record later
     ones. Calls on the DataLoader's own thread cost the step less than they take.
     """
 
     code = "MEM002"
     since = "0.1.0"
-    needs = frozenset({Need.STEPS})
+    advice = (
+        "pin one buffer before the loop and copy_() each batch into it, or let"
+        " DataLoader(pin_memory=True) do it with batches of one size; then copy to the"
+        " GPU with non_blocking=True"
+    )
 
     examples = (
         Bad(
@@ -76,46 +79,21 @@ class HostPinningInStep(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by op and line, without those that happen now and then."""
-        calls = calls_named(view.trace, view.runtime, HOST_PIN, HOST_UNPIN)
-        groups = calls.partition_by("op_name", "file", "line", "function")
-        for group in groups:
-            if 2 * group["step"].n_unique() > view.steps:
-                yield self._said(view, group)
-
-    def _said(self, view: View, calls: pl.DataFrame) -> Finding:
-        parts = disjoint(spans(calls))
-        took = int((parts["end"] - parts["start"]).sum())
-        busy = int(overlap(parts, busy_spans(view.trace.kernels)).sum())
-        # On a thread that launches nothing, as the DataLoader's, the step goes on.
+        calls = driver_calls(view.trace, view.runtime, HOST_PIN, HOST_UNPIN)
+        # A thread that launches nothing, as the DataLoader's, does not hold up a step.
         launching = view.ops["thread"].unique().implode()
-        waits = disjoint(spans(calls.filter(pl.col("thread").is_in(launching))))
-        first = calls.sort("ts").row(0, named=True)
-        op = first["op_name"] or ""
-        names = calls.group_by("name").len().sort("len", "name", descending=True)
-        said = [
-            f"{name} {times(count / view.steps)}" for name, count in names.iter_rows()
-        ]
-        return self.finding(
-            f"{_BY_OP.get(op, op or 'the program')} calls {' and '.join(said)} a step",
-            subject=op or "pinning",
-            place=view.place(first),
-            count=calls.height / view.steps,
-            host_ns=int((waits["end"] - waits["start"]).sum()) / view.steps,
-            gpu_ns=(took - busy) / view.steps,
-            evidence=[
-                ("calls", f"{time(took / view.steps)} a step"),
-                ("op", op),
-                ("modules", _modules(calls)),
-            ],
-            data={"op": op, "calls": dict(names.iter_rows())},
-            advice="pin one buffer before the loop and copy_() each batch into it, or"
-            " let DataLoader(pin_memory=True) do it with batches of one size; then copy"
-            " to the GPU with non_blocking=True",
-            severity=None if view.steps > 1 else Severity.info,
-            ops=calls["op"].drop_nulls(),
-            spans=waits,
-        )
-
-
-def _modules(calls: pl.DataFrame) -> str:
-    return listed(sorted(calls["module"].drop_nulls().cast(pl.String).unique()))
+        for group in calls.partition_by("op_name", "file", "line", "function"):
+            if in_most_steps(view, group):
+                first = group.sort("ts").row(0, named=True)
+                op = first["op_name"] or ""
+                modules = group["module"].drop_nulls().cast(pl.String).unique().sort()
+                yield self.driver_finding(
+                    view,
+                    group,
+                    _BY_OP.get(op, op or "the program"),
+                    subject=op or "pinning",
+                    place=view.place(first),
+                    blocking=group.filter(pl.col("thread").is_in(launching)),
+                    evidence=module_line(modules.to_list()),
+                    data={"op": op},
+                )

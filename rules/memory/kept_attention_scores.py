@@ -1,4 +1,4 @@
-"""MEM006: attention keeps scores that grow with the square of the sequence."""
+"""MEM006: attention materialises scores that grow with the sequence length squared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.lint import Bad, Good, Need, Rule
+from traceq.lint import Bad, Evidence, Good, Need, Rule
 from traceq.words import counted, share, size
 
 if TYPE_CHECKING:
@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 
     from traceq.lint import Finding, SnapshotView
 
-_PLACE = ("file", "line", "function")
 _DRAWN = """
-    product = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
+    matmul = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
     then = at::_ops::{then}::call, model.py:21 attention, train.py:9 step
     gradient = torch::autograd::Engine::evaluate_function
     region       [ProfilerStep#1                    ]
     region        [forward            ][backward   ]
     weights     <100M
-    product        [64M   ]
+    matmul         [64M   ]
     then               [64M                     ]
     gradient                            [1M  ]
 """
@@ -32,29 +31,29 @@ _DRAWN = """
 
 @dataclass(frozen=True)
 class KeptAttentionScores(Rule):
-    """Attention keeps its scores, which grow with the square of the sequence.
+    """Attention materialises its scores, which grow with the sequence length squared.
 
     ## What it does
 
-    Looks among what is allocated at the peak for the scores of attention that is
-    written out: what comes from the product of queries and keys, from masking, softmax
-    and dropout, for every pair of positions.
+    Looks among the allocations at the peak for the scores of handwritten attention: the
+    matmul of queries and keys, and what masking, softmax and dropout make of it, for
+    every pair of positions.
 
     ## Why is this bad?
 
-    Batch × heads × length² of them are kept for the backward pass, in each layer.
-    ``F.scaled_dot_product_attention`` keeps one number for each query, and computes the
-    rest again.
+    Batch × heads × length² scores are kept for the backward pass, in each layer.
+    ``F.scaled_dot_product_attention`` keeps one number per query and recomputes the
+    rest.
 
     ## How to fix it
 
     ``F.scaled_dot_product_attention`` with ``is_causal=True``, or FlexAttention for
-    other masks and biases; for weights that must be seen, compute them in evaluation
-    only.
+    other masks and biases. If the attention weights are needed, compute them in
+    evaluation only.
 
     ## When it is wrong
 
-    A softmax over a product of matrices that is no attention looks the same. The saving
+    A softmax over a batched matmul that is not attention looks the same. The saving
     assumes that all scores go and nothing else changes.
     """
 
@@ -63,14 +62,14 @@ class KeptAttentionScores(Rule):
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use F.scaled_dot_product_attention (is_causal=True for a causal mask), or"
-        " FlexAttention for other masks and biases: they keep one number a query"
+        " FlexAttention for other masks and biases: they keep one number per query"
     )
 
     examples = (
         Bad(
             "",
             history=_DRAWN.format(then="softmax_int"),
-            finds=("attention scores hold 128 MiB at the peak of 228 MiB",),
+            finds=("attention scores hold 128 MiB of the 228 MiB peak",),
         ),
         Good("", history=_DRAWN.format(then="gelu")),
     )
@@ -83,34 +82,24 @@ class KeptAttentionScores(Rule):
             yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
-        curve = view.curve.filter(pl.col("device") == device)
-        kind = view.scores.filter(pl.col("device") == device)
-        held, peak = int(mine["size"].sum()), view.peak(device)
-        lines = (
-            mine.group_by(_PLACE)
-            .agg(
-                pl.col("chain").first(),
-                pl.col("op").cast(pl.String).drop_nulls().unique().sort(),
-                held=pl.sum("size"),
-                count=pl.len(),
-                each=pl.max("size"),
-            )
-            .sort(pl.col("file").is_null(), -pl.col("held"), "file", "line")
-        )
-        first = lines.row(0, named=True)
+        here = pl.col("device") == device
+        held, peak = int(mine["size"].sum()), view.peak_bytes(device)
+        first = view.by_line(mine)[0]
+        allocations = counted(mine.height, "allocation")
         return self.finding(
-            f"attention scores hold {size(held)} at the peak of {size(peak)}",
+            f"attention scores hold {size(held)} of the {size(peak)} peak",
             subject="attention scores",
-            place=view.place(first, first["each"]),
+            place=view.place(first, first["largest"]),
             count=mine.height,
-            cost_bytes=peak_savings(curve, kind),
+            cost_bytes=peak_savings(view.curve.filter(here), view.scores.filter(here)),
             evidence=[
-                (
+                Evidence(
                     "scores",
-                    f"{counted(mine.height, 'allocation')}, the largest"
-                    f" {size(first['each'])}; {share(held, peak)} of the peak",
+                    f"{allocations}, {share(held, peak)} of the peak; the largest is",
+                    first["largest"],
+                    "bytes",
                 ),
-                *view.lines(first, first["each"]),
+                *view.lines(first, first["largest"]),
             ],
             data={"device": device, "held_bytes": held, "peak_bytes": peak},
         )

@@ -1,4 +1,4 @@
-"""MEM005: the allocator gives memory back to the driver and takes it anew each step."""
+"""MEM005: segments are freed to the driver and allocated again in steady steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.memory.fragmentation import emptied_by, segment_churn
-from traceq.lint import NOWHERE, Bad, Good, Need, Rule, option
-from traceq.words import size, times
+from traceq.lint import NOWHERE, Bad, Evidence, Good, Need, Rule, option
+from traceq.words import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,39 +17,40 @@ if TYPE_CHECKING:
     from traceq.lint import Finding, SnapshotView
 
 _ADVICE = {
-    "empty_cache": "remove torch.cuda.empty_cache() from the loop: the next step takes"
-    " the same memory again, and waits for the GPU each time",
-    "graphs": "a CUDA graph that is recorded empties the cache first: record each graph"
-    " once, before the loop, with as few shapes as possible",
-    "": "memory is so full that the allocator gives some back to find room for more:"
-    " use less (smaller batch, checkpointing), give all steps the same shapes, or set"
-    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "empty_cache": "remove torch.cuda.empty_cache() from the loop: the next step"
+    " allocates the same memory again, and each call blocks until the GPU is idle",
+    "graphs": "capturing a CUDA graph empties the cache first: capture each graph once,"
+    " before the loop, with as few shapes as possible",
+    "full": "memory is so full that the allocator frees cached blocks to find room: use"
+    " less (smaller batch, activation checkpointing), give all steps the same shapes,"
+    " or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
 }
 
 
 @dataclass(frozen=True)
 class SegmentChurn(Rule):
-    """The allocator gives memory back to the driver and takes it anew in most steps.
+    """Segments are freed to the driver and allocated again in most steps.
 
     ## What it does
 
-    Looks for steps in which segments are both freed and allocated (or unmapped and
-    mapped, with expandable segments), and reports them if they are most of the steps.
+    Looks for steps in which segments are both freed and allocated (with expandable
+    segments: unmapped and mapped), and reports them if they are most of the steps.
 
     ## Why is this bad?
 
-    The allocator keeps freed memory so that a steady step needs nothing of the driver.
-    ``cudaFree`` waits for all work of the GPU, ``cudaMalloc`` takes up to milliseconds.
+    The caching allocator keeps freed memory so that a steady step needs nothing from
+    the driver. ``cudaFree`` blocks until the GPU has finished all its work, and
+    ``cudaMalloc`` takes up to milliseconds.
 
     ## How to fix it
 
-    If the program empties the cache itself: do not. If memory is full: use less of it,
-    or let segments expand. If graphs are recorded: record them once.
+    If the program calls ``torch.cuda.empty_cache()``: remove it. If memory is full: use
+    less of it, or set ``expandable_segments:True``. If CUDA graphs are captured:
+    capture each of them once.
 
     ## When it is wrong
 
-    In the first steps of a run the allocator still finds its segments: record later
-    ones.
+    In the first steps of a run the allocator still fills its cache: record later ones.
     """
 
     code = "MEM005"
@@ -57,7 +58,7 @@ class SegmentChurn(Rule):
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
     priced = False
 
-    min_mib: int = option(2, "Less than this a step is not reported.")
+    min_mib: int = option(2, "A step that frees less than this is not reported.")
 
     examples = (
         Bad(
@@ -68,7 +69,7 @@ class SegmentChurn(Rule):
             train.py:9 step      [64M        ]     [64M        ]
             """,
             finds=(
-                "each step gives 64.0 MiB back to the driver and takes 64.0 MiB anew",
+                "each step frees 64.0 MiB to the driver and allocates 64.0 MiB again",
             ),
         ),
         Good(
@@ -82,43 +83,39 @@ class SegmentChurn(Rule):
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
-        """Average over the steps that both take and give back."""
-        churn = segment_churn(view.snapshot, view.phases)
-        least = pl.min_horizontal("taken", "given") >= self.min_mib << 20
-        for (device,), steps in churn.filter(least).group_by(
-            "device", maintain_order=True
-        ):
+        """Average over the steps that both free and allocate."""
+        churn = segment_churn(view)
+        both = pl.min_horizontal("allocated", "freed") >= self.min_mib << 20
+        groups = churn.filter(both).group_by("device", maintain_order=True)
+        for (device,), steps in groups:
             if 2 * steps.height > view.steps:
                 yield self._finding(view, steps, int(str(device)))
 
     def _finding(self, view: SnapshotView, steps: pl.DataFrame, device: int) -> Finding:
         mean: dict[str, Any]
-        mean = steps.select(pl.col("taken", "given", "takes", "gives").mean()).row(
+        mean = steps.select(pl.col("allocated", "freed", "allocs", "frees").mean()).row(
             0, named=True
         )
-        givers = steps["giver"].drop_nulls().mode().sort().to_list()
-        cause = emptied_by(view.snapshot, givers[0]) if givers else ""
-        where = view.sources.filter(pl.col("stack").is_in(givers[:1])).to_dicts()
+        freeing = steps["free_stack"].drop_nulls().mode().sort().to_list()[:1]
+        cause = (emptied_by(view.snapshot, freeing[0]) if freeing else "") or "full"
+        where = view.sources.filter(pl.col("stack").is_in(freeing)).to_dicts()
         return self.finding(
-            f"each step gives {size(mean['given'])} back to the driver and takes"
-            f" {size(mean['taken'])} anew",
-            subject=cause or "full",
+            f"each step frees {size(mean['freed'])} to the driver and allocates"
+            f" {size(mean['allocated'])} again",
+            subject=cause,
             place=view.place(where[0]) if where else NOWHERE,
-            count=mean["gives"],
+            count=mean["frees"],
             evidence=[
-                (
-                    "calls",
-                    f"memory is given back {times(round(mean['gives']))} and taken"
-                    f" {times(round(mean['takes']))} a step",
-                ),
-                *(view.lines(where[0])[:1] if where else ()),
+                Evidence("frees", value=round(mean["frees"]), note="a step"),
+                Evidence("allocs", value=round(mean["allocs"]), note="a step"),
+                *(view.callers(where[0]) if where else ()),
             ],
             data={
                 "device": device,
-                "cause": cause or "full",
+                "cause": cause,
                 "steps": steps.height,
-                "given_bytes": round(mean["given"]),
-                "taken_bytes": round(mean["taken"]),
+                "freed_bytes": round(mean["freed"]),
+                "allocated_bytes": round(mean["allocated"]),
             },
             advice=_ADVICE[cause],
         )

@@ -1,29 +1,28 @@
-"""MEM004: far more memory is reserved than tensors ever hold at once."""
+"""MEM004: far more memory is reserved than tensors ever use at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory.fragmentation import DEFAULT_POOL, free_pieces, fullest
-from traceq.analysis.memory.oom import holders
-from traceq.lint import NOWHERE, Bad, Good, Need, Rule, option
-from traceq.words import counted, share, size
+from traceq.analysis.memory.fragmentation import fullest, holders, shared_free_blocks
+from traceq.lint import NOWHERE, Bad, Evidence, Good, Need, Rule, option
+from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, SnapshotView
+    from traceq.lint import Finding, Place, SnapshotView
 
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {
-    "pieces": f"set {_EXPANDABLE}: segments then grow and shrink by pages, and free"
-    " pieces of any size are of use; or allocate what lives long before the rest",
-    "pieces of growing segments": "allocate what lives long before the rest, so that it"
-    " does not lie in between; give all steps the same shapes",
-    "segments": "whole segments are free, of sizes that nothing asks for any more: give"
+    "fragmented": f"set {_EXPANDABLE}: segments then grow and shrink by pages, and free"
+    " blocks of any size can be used; or allocate long-lived tensors before the rest",
+    "fragmented, expandable": "allocate long-lived tensors before the rest, so that"
+    " they do not split free blocks; give all steps the same shapes",
+    "segments": "whole segments are free, in sizes that nothing asks for any more: give"
     " all steps the same shapes (pad to a few fixed sizes), call"
     " torch.cuda.empty_cache() once after what needed them (warm-up, validation), or"
     f" set {_EXPANDABLE}",
@@ -32,36 +31,38 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class UnusedReservation(Rule):
-    """Far more memory is reserved than tensors ever hold at once.
+    """Far more memory is reserved than tensors ever use at once.
 
     ## What it does
 
-    Takes the moment at which the most is reserved from the device, and of such moments
-    the one at which tensors hold the most. What is free then, outside of the pools of
-    CUDA graphs, was of no use in all of the recorded history.
+    Takes the moment at which the most memory is reserved from the device, and of
+    several such moments the one at which tensors hold the most. What is free even then,
+    outside of the private pools of CUDA graphs, was never needed in the recorded
+    history.
 
     ## Why is this bad?
 
-    Nobody else can have it: not NCCL, not another process, and not this program, if it
-    lies in pieces. It runs out of memory while much of it is free.
+    Nobody else can use it: not NCCL, not another process and, if it is fragmented, not
+    this program either. It runs out of memory while much of it is free.
 
     ## How to fix it
 
-    If free pieces lie between tensors: ``expandable_segments:True``. If whole segments
-    are free, something earlier needed other sizes: the same shapes in all steps, or
-    ``torch.cuda.empty_cache()`` once after it.
+    If the free blocks lie between live tensors (fragmentation):
+    ``expandable_segments:True``. If whole segments are free, something earlier needed
+    other sizes: give all steps the same shapes, or call ``torch.cuda.empty_cache()``
+    once after it.
 
     ## When it is wrong
 
-    What needs the memory may lie outside of the history, as a validation every thousand
-    steps. Histories that allocate less than what is free are not looked at.
+    What needs the memory may be outside of the history, such as a validation every
+    thousand steps. Histories that allocate less than what is free are not checked.
     """
 
     code = "MEM004"
     since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY})
 
-    min_share: float = option(0.25, "A smaller part of what is reserved may be free.")
+    min_share: float = option(0.25, "A smaller share of what is reserved may be free.")
     min_mib: int = option(64, "Less than this may be free.")
 
     examples = (
@@ -78,8 +79,8 @@ class UnusedReservation(Rule):
             train.py:12 main                [80M
             """,
             finds=(
-                "80.0 MiB of 280 MiB reserved are free when most is needed, in 2 pieces"
-                " of at most 40.0 MiB",
+                "80.0 MiB of 280 MiB reserved are free at the fullest moment, in 2"
+                " blocks of at most 40.0 MiB",
             ),
         ),
         Good(
@@ -94,54 +95,53 @@ class UnusedReservation(Rule):
     )
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
-        """Look at each device when the most was reserved."""
+        """Look at each device at the moment when the most was reserved."""
         for row in fullest(view.curve).iter_rows(named=True):
-            device, event = row["device"], row["event"]
-            pool = pl.col("pool").cast(pl.String).fill_null(DEFAULT_POOL)
-            pieces = free_pieces(view.snapshot, view.allocations, event).filter(
-                pl.col("device") == device, pool == DEFAULT_POOL
-            )
-            free = int(pieces["size"].sum())
-            asked = view.snapshot.events.filter(
+            device = row["device"]
+            blocks = shared_free_blocks(view, device, row["event"])
+            free = int(blocks["size"].sum())
+            requested = view.snapshot.events.filter(
                 pl.col("device") == device, pl.col("action") == "alloc"
             )["size"].sum()
             if (
                 free >= self.min_share * row["reserved"]
                 and free >= self.min_mib << 20
-                and asked >= free
+                and requested >= free
             ):
-                yield self._finding(view, row, pieces, free)
+                yield self._finding(view, row, blocks, free)
 
     def _finding(
-        self,
-        view: SnapshotView,
-        row: dict[str, int],
-        pieces: pl.DataFrame,
-        free: int,
+        self, view: SnapshotView, row: dict[str, Any], blocks: pl.DataFrame, free: int
     ) -> Finding:
-        between = pieces.filter(pl.col("held") > 0)
-        whole = free - int(between["size"].sum())
+        fragmented = int(blocks.filter(pl.col("held") > 0)["size"].sum())
+        cause = "fragmented" if 2 * fragmented >= free else "segments"
         expandable = bool(view.snapshot.segments["expandable"].any())
-        cause = "segments" if 2 * whole > free else "pieces"
-        held = holders(view.snapshot, view.allocations, row["device"], row["event"])
-        beside = held.filter(pl.col("file").is_not_null()).sort(
-            "beside", "file", "line", descending=[True, False, False]
-        )
-        first = beside.row(0, named=True) if beside.height else None
-        largest = size(int(str(pieces["size"].max())))
+        key = f"{cause}, expandable" if expandable else cause
         return self.finding(
-            f"{size(free)} of {size(row['reserved'])} reserved are free when most is"
-            f" needed, in {counted(pieces.height, 'piece')} of at most {largest}",
+            f"{size(free)} of {size(row['reserved'])} reserved are free at the fullest"
+            f" moment, in {counted(blocks.height, 'block')} of at most"
+            f" {size(int(str(blocks['size'].max())))}",
             subject=cause,
-            place=view.place(first) if first and cause == "pieces" else NOWHERE,
+            place=_holder(view, row) if cause == "fragmented" else NOWHERE,
             cost_bytes=free,
             evidence=[
-                ("held", f"{size(row['allocated'])} by tensors at that moment"),
-                (
-                    "between",
-                    f"{size(free - whole)} lie between tensors"
-                    f" ({share(free - whole, free)}), {size(whole)} in segments that"
-                    " are free as a whole",
+                Evidence(
+                    "held",
+                    value=row["allocated"],
+                    unit="bytes",
+                    note="by tensors at that moment",
+                ),
+                Evidence(
+                    "free",
+                    value=fragmented,
+                    unit="bytes",
+                    note="fragmented: in segments with live tensors",
+                ),
+                Evidence(
+                    "free",
+                    value=free - fragmented,
+                    unit="bytes",
+                    note="in segments that are free as a whole",
                 ),
             ],
             data={
@@ -149,12 +149,15 @@ class UnusedReservation(Rule):
                 "reserved_bytes": row["reserved"],
                 "allocated_bytes": row["allocated"],
                 "free_bytes": free,
-                "free_between_bytes": free - whole,
-                "pieces": pieces.height,
+                "fragmented_bytes": fragmented,
+                "free_blocks": blocks.height,
             },
-            advice=_ADVICE[
-                "pieces of growing segments"
-                if expandable and cause == "pieces"
-                else cause
-            ],
+            advice=_ADVICE.get(key, _ADVICE[cause]),
         )
+
+
+def _holder(view: SnapshotView, row: dict[str, Any]) -> Place:
+    """Return the line whose tensors have the most free memory in their segments."""
+    held = holders(view, row["device"], row["event"]).drop_nulls("file")
+    most = held.sort(-pl.col("fragmented"), "file", "line").to_dicts()
+    return view.place(most[0]) if most else NOWHERE

@@ -1,4 +1,4 @@
-"""`traceq memory`: what holds the GPU's memory, from a snapshot of the allocator."""
+"""`traceq memory`: what holds the GPU's memory, from the allocator's snapshot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq.analysis.memory.history import History
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.cli import output
@@ -54,25 +55,27 @@ def command(  # noqa: PLR0913 - one parameter an option
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page with a picture to this new file, too.", metavar="FILE"
+            help="Also write an HTML page with a chart to this new file.",
+            metavar="FILE",
         ),
     ] = None,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Write over an older page in that place."),
+        typer.Option("--overwrite", help="Overwrite that file if it exists."),
     ] = False,
     scaling: Annotated[
         str | None,
         typer.Option(
-            help="Say how each category grows with this label of the runs.",
+            help="Show how each category scales with this label of the runs.",
             metavar="LABEL",
         ),
     ] = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Say what holds the GPU's memory: the peak, by category, module and your line.
+    """Show what holds the GPU's memory at its peak: by category, module and your line.
 
-    One screen for one snapshot, one row each for several. Nothing in them is run.
+    Prints one screen for one snapshot and one row each for several, with leaks,
+    fragmentation and OOMs. Nothing in a snapshot is executed.
     """
     if html is not None:
         refuse_to_lose(html, paths, overwrite=overwrite)
@@ -93,11 +96,11 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 
 def _summaries(path: Path, *, cache: bool, alone: bool) -> list[MemorySummary] | None:
-    """Summarise a path; one that cannot be read does not keep the others from it."""
+    """Summarise a path; none if it cannot be read and there are others."""
     try:
         found = list(_read(path, cache=cache))
         if not found:
-            msg = f"{path} is a memory snapshot, but nothing was reserved in it"
+            msg = f"{path} is a memory snapshot in which nothing is reserved"
             raise InputError(msg)
     except TraceqError as error:
         if alone:
@@ -109,7 +112,7 @@ def _summaries(path: Path, *, cache: bool, alone: bool) -> list[MemorySummary] |
 
 def _read(path: Path, *, cache: bool) -> Iterator[MemorySummary]:
     if not is_run(path):
-        yield from summarise_memory(read_snapshot(path), str(path))
+        yield from summarise_memory(History(read_snapshot(path)), str(path))
         return
     run = read_run(path)
     recorded = [rank for rank in run.ranks if rank.memory]
@@ -122,11 +125,11 @@ def _read(path: Path, *, cache: bool) -> Iterator[MemorySummary]:
         name = str(path) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
         snapshot = read_snapshot(rank.memory or path)
         trace = _trace(path, rank, cache=cache)
-        yield from summarise_memory(snapshot, name, trace=trace, run=run)
+        yield from summarise_memory(History(snapshot, trace), name, run=run)
 
 
 def _trace(path: Path, rank: Rank, *, cache: bool) -> Trace | None:
-    """Load the trace of a rank, which knows the modules; without it, they are not."""
+    """Load the trace of a rank, which has the modules; none if it cannot be read."""
     if rank.trace is None:
         return None
     try:
@@ -145,11 +148,11 @@ def _rendered(summaries: list[MemorySummary], form: Format) -> str:
 
 
 def _scaled(label: str, summaries: list[MemorySummary], form: Format) -> str:
-    """Return how memory grows with a label; of several devices the fullest counts."""
+    """Return how memory scales with a label; of several devices the fullest counts."""
     by_run: dict[Path, tuple[float, MemorySummary]] = {}
     for summary in summaries:
         if summary.run is None:
-            msg = f"{summary.name} is no run folder, so it has no label {label}"
+            msg = f"{summary.name} is not a run folder, so it has no label {label}"
             raise UsageError(msg)
         value = _value(summary.run, label)
         known = by_run.get(summary.run.folder)
@@ -159,8 +162,8 @@ def _scaled(label: str, summaries: list[MemorySummary], form: Format) -> str:
     values = [value for value, _ in pairs]
     if len(set(values)) < _TWO:
         msg = (
-            f"all runs have the same {label}, so nothing can be said of how memory"
-            " grows with it: give runs with other values"
+            f"all runs have the same {label}, so they do not show how memory scales"
+            " with it: give runs with other values"
         )
         raise UsageError(msg)
     fullest = [summary for _, summary in pairs]
@@ -186,5 +189,5 @@ def _value(run: Run, label: str) -> float:
     try:
         return float(text)
     except ValueError:
-        msg = f"{run.folder} has {label}={text}, which is no number to compare with"
+        msg = f"{run.folder} has {label}={text}, which is not a number"
         raise UsageError(msg) from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from traceq.analysis.memory.diff import MemoryDiff, memory_diff
+from traceq.analysis.memory.history import History
 from traceq.diff.attribution import SPECIAL
 from traceq.diff.calibration import scale_of
 from traceq.diff.calls import Calls, calls_of, compare_calls
@@ -135,7 +136,9 @@ def _memory(before: Recording, after: Recording) -> MemoryDiff | None:
     ranks = sorted(before.snapshots.keys() & after.snapshots.keys())
     if not ranks:
         return None
-    found = memory_diff(before.snapshots[ranks[0]], after.snapshots[ranks[0]])
+    found = memory_diff(
+        *(History(one.snapshots[ranks[0]], one.trace) for one in (before, after))
+    )
     return found if found.peaks.height else None
 
 

@@ -1,22 +1,17 @@
-"""What a rule on memory looks at: one snapshot, and what follows from it."""
+"""What a rule on memory looks at: the history of one snapshot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory.attention_scores import scores_in_trace
-from traceq.analysis.memory.categories import memory_allocations
-from traceq.analysis.memory.curve import memory_curve, memory_peaks
-from traceq.analysis.memory.lifetimes import live_at
-from traceq.analysis.memory.phases import event_phases
-from traceq.analysis.memory.stacks import chain_of, stack_sources
-from traceq.analysis.memory.trace_allocations import allocating_ops, ops_at
-from traceq.analysis.memory.weight_copies import casts
-from traceq.finding import Place
+from traceq.analysis.memory.history import History
+from traceq.analysis.memory.stacks import chain_of
+from traceq.analysis.memory.trace_allocations import in_trace, made_by, modules
+from traceq.expressions import text
+from traceq.finding import Evidence, Place
 from traceq.lint.evidence import module_line
 from traceq.lint.need import Need
 from traceq.words import listed
@@ -24,129 +19,79 @@ from traceq.words import listed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.model.snapshot import Snapshot
     from traceq.recording import Recording
-    from traceq.trace import Trace
 
 _TWO = 2
 _MOST_CALLERS = 3
+_PLACE = ("file", "line", "function")
+_PLACES = {
+    "file": pl.String,
+    "line": pl.Int64,
+    "function": pl.String,
+    "op": pl.String,
+    "size": pl.Int64,
+}
 
 
 @dataclass(frozen=True)
-class SnapshotView:
-    """One rank's snapshot; what is asked of it more than once is computed once."""
+class SnapshotView(History):
+    """The history of one rank's snapshot, with places and evidence for findings."""
 
-    snapshot: Snapshot
     rank: int = 0
-    trace: Trace | None = None
-    """The trace of the same program, where there is one."""
-
-    @cached_property
-    def curve(self) -> pl.DataFrame:
-        """Each device's totals after each event."""
-        return memory_curve(self.snapshot)
-
-    @cached_property
-    def peaks(self) -> pl.DataFrame:
-        """The moment of each device's peak."""
-        return memory_peaks(self.curve)
-
-    @cached_property
-    def sources(self) -> pl.DataFrame:
-        """What each stack says."""
-        return stack_sources(self.snapshot)
-
-    @cached_property
-    def phases(self) -> pl.DataFrame:
-        """The step and the phase of each event."""
-        return event_phases(self.snapshot, self.sources)
-
-    @cached_property
-    def allocations(self) -> pl.DataFrame:
-        """Every allocation, from when to when, where, and what it is for."""
-        return memory_allocations(self.snapshot)
-
-    @cached_property
-    def at_peak(self) -> pl.DataFrame:
-        """What lived when each device was fullest."""
-        live = [
-            self.live(device, event)
-            for device, event in self.peaks.select("device", "event").iter_rows()
-        ]
-        return pl.concat([self.allocations.clear(), *live])
-
-    def live(self, device: int, event: int | None) -> pl.DataFrame:
-        """Return what lived on a device right after an event."""
-        mine = self.allocations.filter(pl.col("device") == device)
-        return live_at(mine, event)
-
-    def peak(self, device: int) -> int:
-        """Return the most that was allocated on a device."""
-        mine = self.peaks.filter(pl.col("device") == device)
-        return int(mine["allocated"].sum())
-
-    @cached_property
-    def steps(self) -> int:
-        """How many steps the history shows."""
-        return self.phases["step"].drop_nulls().n_unique()
-
-    @cached_property
-    def casts(self) -> pl.DataFrame:
-        """The allocations that a change of the number format made."""
-        return casts(self.snapshot, self.allocations, self._ops)
-
-    @cached_property
-    def scores(self) -> pl.DataFrame:
-        """The allocations that hold the scores of attention."""
-        mine = pl.col("category") == "attention scores"
-        if self.trace and not self._names_ops:
-            told = scores_in_trace(self.allocations, self.trace)
-            mine |= pl.col("alloc").is_in(told.implode())
-        return self.allocations.filter(mine)
-
-    @cached_property
-    def _names_ops(self) -> bool:
-        """Whether the stacks have frames of C++, which name operators."""
-        return self.sources["op"].is_not_null().any()
-
-    @cached_property
-    def _ops(self) -> pl.DataFrame | None:
-        return allocating_ops(self.trace) if self.trace else None
-
-    @property
-    def _trace_allocates(self) -> bool:
-        return self._ops is not None and self._ops["bytes"].is_not_null().any()
 
     def place(self, row: Mapping[str, Any], size: int | None = None) -> Place:
         """Return the place of a row that has a file, a line, a function and ``op``.
 
-        ``op`` is one, or a list of all that the row is about.
-        The module is that of an op in the trace, in this function and of this size.
+        ``op`` is one, or a list of all that the row is about. The module is that of the
+        op in the trace that makes an allocation of this size there.
         """
-        modules = self._in_trace(row, size)["module"].drop_nulls().to_list()
-        first = modules[0] if modules else None
+        instances = _instances(self._made_at(row, size))
+        first = instances[0] if instances else None
         return Place(row["file"], row["line"], row["function"], first)
 
-    def lines(
-        self, row: Mapping[str, Any], size: int | None = None
-    ) -> list[tuple[str, str]]:
+    def lines(self, row: Mapping[str, Any], size: int | None = None) -> list[Evidence]:
         """Return evidence on a row with a place: callers, ops, modules."""
-        callers = chain_of(row["chain"])[1:] if row.get("chain") else []
-        known = self._in_trace(row, size)
-        ops = _ops(row) or known["op"].unique(maintain_order=True).to_list()
-        modules = known["module"].drop_nulls().unique(maintain_order=True).to_list()
+        made = self._made_at(row, size)
+        ops = [f"aten::{name}" for name in _ops(row)]
+        ops = ops or _distinct(made.filter("fits")["trace_op"])
+        instances = _instances(made)
         return [
-            ("from", listed(callers, _MOST_CALLERS)),
-            ("op", listed(ops)),
-            *(module_line(modules) if len(modules) > 1 else ()),
+            *self.callers(row),
+            *([Evidence("op", listed(ops))] if ops else ()),
+            *(module_line(instances) if len(instances) > 1 else ()),
         ]
 
-    def _in_trace(self, row: Mapping[str, Any], size: int | None) -> pl.DataFrame:
-        """Return the ops of the trace that a row is about."""
-        if self._ops is None or not row["file"]:
-            return pl.DataFrame(schema={"op": pl.String, "module": pl.String})
-        place = (row["file"], row["line"], row["function"])
-        return ops_at(self._ops, place, size, _ops(row))
+    def callers(self, row: Mapping[str, Any]) -> list[Evidence]:
+        """Return evidence on a row with a ``chain``: the calls that led there."""
+        found = chain_of(row["chain"])[1:] if row.get("chain") else []
+        return [Evidence("from", listed(found, _MOST_CALLERS))] if found else []
+
+    def by_line(self, allocations: pl.DataFrame) -> list[dict[str, Any]]:
+        """Return which lines made allocations, the most first, unknown ones last.
+
+        Rows have a place, ``chain``, ``op`` as a list, what was ``held``, the ``count``
+        and the ``largest``.
+        """
+        return (
+            allocations.group_by(_PLACE)
+            .agg(
+                pl.col("chain").first(),
+                text("op").drop_nulls().unique().sort(),
+                held=pl.sum("size"),
+                count=pl.len(),
+                largest=pl.max("size"),
+            )
+            .sort(pl.col("file").is_null(), -pl.col("held"), "file", "line")
+            .to_dicts()
+        )
+
+    def _made_at(self, row: Mapping[str, Any], size: int | None) -> pl.DataFrame:
+        """Return the ops of the trace that a row is about, by each of its own ops."""
+        place = [row[name] for name in _PLACE]
+        rows = [(*place, name, size) for name in _ops(row) or [None]]
+        places = pl.DataFrame(rows, schema=_PLACES, orient="row")
+        found = in_trace(places.with_row_index("key"), self.trace_ops)
+        return made_by(found, self.trace_ops)
 
     def lacks(self, needs: frozenset[Need]) -> list[str]:
         """Return which needs of a rule are not met, as sentences."""
@@ -156,49 +101,57 @@ class SnapshotView:
             Need.HISTORY: facts.history,
             Need.CALLERS: facts.stacks,
             Need.OPERATORS: Need.OPERATORS in needs
-            and (self._names_ops or self._trace_allocates),
+            and (self.names_ops or self.trace_ops["bytes"].is_not_null().any()),
             Need.MEMORY_STEPS: Need.MEMORY_STEPS in needs and self.steps >= _TWO,
         }
         return [need.value for need in Need if need in needs and not met.get(need)]
 
 
+def _instances(made: pl.DataFrame) -> list[str]:
+    """Return the modules that made something, in order."""
+    return _distinct(modules(made)["instances"].explode())
+
+
+def _distinct(values: pl.Series) -> list[str]:
+    return values.drop_nulls().unique(maintain_order=True).to_list()
+
+
 def _ops(row: Mapping[str, Any]) -> list[str]:
     """Return the operators that a row's stacks name."""
     found = row.get("op") or []
-    names = found if isinstance(found, list) else [found]
-    return [f"aten::{name}" for name in names]
+    return found if isinstance(found, list) else [found]
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The most that was allocated on one device of one rank."""
+    """The peak of one device of one rank."""
 
     rank: int
     device: int
     allocated: int
     reserved: int
-    """Reserved at most, at whatever time."""
+    """The most ever reserved."""
     damage: tuple[str, ...]
-    """What the snapshots have lost."""
+    """What is missing in the snapshots."""
 
 
 def snapshot_views(recording: Recording) -> tuple[SnapshotView, ...]:
     """Return a view of each snapshot of a recording."""
     return tuple(
-        SnapshotView(snapshot, rank, recording.trace)
+        SnapshotView(snapshot, recording.trace, rank)
         for rank, snapshot in recording.snapshots.items()
     )
 
 
 def highest(views: tuple[SnapshotView, ...]) -> Memory | None:
-    """Return where memory was fullest; none if nothing was ever allocated."""
+    """Return the highest peak; none if nothing was ever allocated."""
     damage = tuple(
         sentence if len(views) == 1 else f"rank {view.rank}: {sentence}"
         for view in views
         for sentence in view.snapshot.facts.damage
     )
     found = [
-        Memory(view.rank, row["device"], row["allocated"], row["most_reserved"], damage)
+        Memory(view.rank, row["device"], row["allocated"], row["max_reserved"], damage)
         for view in views
         for row in view.peaks.iter_rows(named=True)
     ]

@@ -30,14 +30,18 @@ ACTIONS = (
     "oom",
     "other",
 )
+DEFAULT_POOL = "0.0"
+"""The pool of whatever asks for no other; CUDA graphs have pools of their own."""
 STATES = ("active_allocated", "active_pending_free", "inactive", "other")
 
 _ROW = Column(ID, "Row number; other tables point here.")
 _DEVICE = Column(NUMBER, "The GPU's ordinal.")
 _TS = Column(NS, "When, since the first time in the file; none before 2.2.", "ns")
 _STREAM = Column(NUMBER, "The stream's handle; 0 is the default stream.")
-_POOL = Column(TEXT, "Memory pool as 0.0, the default one; others are of CUDA graphs.")
-_STACK = Column(ID, "Where in the program; none if not recorded.", "stacks.id")
+_POOL = Column(
+    TEXT, f"Memory pool; {DEFAULT_POOL} is the default, CUDA graphs have others."
+)
+_STACK = Column(ID, "The call stack; none if not recorded.", "stacks.id")
 
 EVENTS = {
     "id": _ROW,
@@ -93,7 +97,7 @@ STACKS = {
 
 FRAMES = {
     "id": _ROW,
-    "file": Column(TEXT, "Source file; ?? where C++ does not say."),
+    "file": Column(TEXT, "Source file; ?? where C++ has none."),
     "line": Column(NUMBER, "Line that was running; 0 in C++."),
     "function": Column(TEXT, "Function."),
 }
@@ -101,7 +105,7 @@ FRAMES = {
 ANNOTATIONS = {
     "id": _ROW,
     "device": _DEVICE,
-    "name": Column(TEXT, "Text of the region, as ProfilerStep#3; torch 2.5 on."),
+    "name": Column(TEXT, "Name of the region, as ProfilerStep#3; torch 2.5 on."),
     "stage": Column(TEXT, "START or END of it."),
     "ts": _TS,
 }
@@ -114,11 +118,9 @@ DEVICES = {
     "allocated": Column(NUMBER, "Held by tensors at the end, rounded up.", "bytes"),
     "requested": Column(NUMBER, "Held by tensors at the end, as asked for.", "bytes"),
     "pending": Column(
-        NUMBER, "Given back but still in use by a stream, as asked for.", "bytes"
+        NUMBER, "Freed but still in use by a stream, as asked for.", "bytes"
     ),
-    "lost": Column(
-        NUMBER, "Live blocks that were recorded, but whose events were overwritten."
-    ),
+    "lost": Column(NUMBER, "Live blocks whose events were overwritten."),
 }
 
 SETTINGS = {
@@ -144,12 +146,12 @@ def _fact(meaning: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SnapshotFacts:
-    """What a snapshot says of itself, and how whole it is."""
+    """How a snapshot was recorded, and whether it is complete."""
 
     path: str = field(metadata=_fact("The file, as it was given."))
     unpacked_bytes: int = field(metadata=_fact("Size of the file, unpacked."))
     start_ns: int | None = field(
-        metadata=_fact("When ts is 0, in nanoseconds of Unix time, if the file says.")
+        metadata=_fact("When ts is 0, in nanoseconds of Unix time, if the file has it.")
     )
     torch_from: str = field(metadata=_fact("Oldest torch that writes such a file."))
     history: bool = field(metadata=_fact("There are events, not only the end state."))

@@ -48,7 +48,7 @@ _SOFTMAX = (
     r"^at::_ops::(_softmax|softmax_int|_safe_softmax|_masked_softmax|_softmax_backward_data)::"
     r"|::(Softmax|SafeSoftmax)Backward\d*\b|^(masked_)?softmax$",
 )
-_BATCHED_PRODUCT = (r"", r"^at::_ops::(bmm|baddbmm)::")
+_BATCHED_MATMUL = (r"", r"^at::_ops::(bmm|baddbmm)::")
 
 _CAPTURE = (
     r"torch/cuda/graphs\.py$|cudagraph\w*\.py$|cuda_graph\w*\.py$",
@@ -66,7 +66,7 @@ _FLAGS = {
     "communication": _COMMUNICATION,
     "loss": _LOSS,
     "softmax": _SOFTMAX,
-    "batched_product": _BATCHED_PRODUCT,
+    "batched_matmul": _BATCHED_MATMUL,
     "capture": _CAPTURE,
     "workspace": _WORKSPACE,
 }

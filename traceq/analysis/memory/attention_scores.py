@@ -1,4 +1,4 @@
-"""Attention scores among the allocations of a snapshot, as its trace tells them."""
+"""Attention scores among the allocations of a snapshot, by the run's trace."""
 
 from __future__ import annotations
 
@@ -6,46 +6,36 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.trace_allocations import same_file
 from traceq.analysis.patterns.attention_handwritten import handwritten_attention
+from traceq.expressions import text
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
-# In 32 and 16 bits; a mask of dropout has a byte for each.
+# Of an element: 32-bit, 16-bit, and a mask of dropout.
 _BYTES = (4, 2, 1)
 
 
-def scores_in_trace(allocations: pl.DataFrame, trace: Trace) -> pl.Series:
-    """Return the ``alloc`` of those that are scores of attention written by hand.
+def scores_in_trace(places: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Return the places at which handwritten attention allocates its scores.
 
-    They have as many elements as what softmax is given in the trace, and come from the
-    same function. It is for stacks that name no operators.
+    Places are those of ``in_trace`` with a ``size``. Scores have as many elements as
+    what softmax is given in the trace, and are made by the same function.
     """
     elements = pl.col("scores").list.eval(pl.element().product()).list.first()
     written = (
         handwritten_attention(trace, trace.kernels)
         .drop_nulls("file")
         .select(
-            pl.col("function").cast(pl.String),
+            text("function"),
+            trace_file=text("file"),
             begins=pl.col("line").cast(pl.Int64),
-            trace_file=pl.col("file").cast(pl.String),
             elements=elements,
         )
-        .unique()
     )
-    text = pl.col("file", "function").cast(pl.String)
-    return (
-        allocations.filter(pl.col("op").is_null())
-        .select("alloc", "size", "line", text)
-        .drop_nulls()
-        .join(written, on="function")
-        .filter(
-            pl.col("line") >= pl.col("begins"),
-            same_file(pl.col("file"), pl.col("trace_file")),
-            pl.any_horizontal(
-                pl.col("size") == pl.col("elements") * width for width in _BYTES
-            ),
-        )["alloc"]
-        .unique()
+    of_scores = pl.any_horizontal(
+        pl.col("size") == pl.col("elements") * width for width in _BYTES
     )
+    function = ["trace_file", "begins", "function"]
+    found = places.join(written, on=function).filter(of_scores)
+    return places.filter(pl.col("key").is_in(found["key"].implode()))

@@ -1,25 +1,23 @@
-"""What each allocation of a memory snapshot is for, as far as it can be told.
+"""What each allocation of a memory snapshot is for, and how certain that is.
 
-Three things tell it: the stack at which it was allocated, the part of the step in which
-it was allocated and given back, and sizes, as weights, their gradients and the
-optimizer's state have the same. How sure it is, is said with it.
+Three things show it: the stack at which it was allocated, the phases of the step in
+which it was allocated and freed, and its size, as a weight, its gradient and each state
+of the optimizer have the same. ``_cases`` is the list of all cases, with an example of
+each.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import polars as pl
 
-from traceq.analysis.memory.curve import memory_curve, memory_peaks
-from traceq.analysis.memory.lifetimes import LIFETIMES, live_at, memory_lifetimes
-from traceq.analysis.memory.phases import event_phases
-from traceq.analysis.memory.stacks import SOURCE, stack_sources
+from traceq.analysis.memory.lifetimes import LIFETIMES
+from traceq.analysis.memory.stacks import SOURCE
+from traceq.expressions import known, text
 from traceq.model.schema import Column, Table
+from traceq.model.snapshot import DEFAULT_POOL
 from traceq.model.snapshot_names import FLAGS
-
-if TYPE_CHECKING:
-    from traceq.model.snapshot import Snapshot
 
 CATEGORIES = (
     "weights",
@@ -33,72 +31,75 @@ CATEGORIES = (
     "CUDA-graph pools",
     "unknown",
 )
-SURE = ("sure", "likely", "guess")
+CONFIDENCE = ("certain", "likely", "guess")
 """A stack or a lifetime shows it; its size fits nothing else; it may be another."""
 
-ALLOCATIONS = Table(
+CATEGORISED = Table(
     "Every allocation with what it is for.",
     {
         **LIFETIMES.columns,
         "category": Column(
             pl.Enum(CATEGORIES), "What it is for: " + ", ".join(CATEGORIES) + "."
         ),
-        "sure": Column(pl.Enum(SURE), "How sure that is: " + ", ".join(SURE) + "."),
+        "confidence": Column(
+            pl.Enum(CONFIDENCE), "How certain that is: " + ", ".join(CONFIDENCE) + "."
+        ),
         **SOURCE,
     },
 )
 
-_DEFAULT_POOL = "0.0"
-# The same elements in another number format.
-_FORMATS = (1.0, 2.0, 0.5)
+# How much larger the same elements are in another dtype.
+_DTYPES = (1.0, 2.0, 0.5)
 # The same, or a mask of them with a byte for each.
-_FORMATS_AND_MASKS = (*_FORMATS, 0.25)
+_DTYPES_AND_MASKS = (*_DTYPES, 0.25)
 # What cuBLAS and cuBLASLt keep for themselves on a stream: Hopper, and other GPUs.
 _WORKSPACES = (32 << 20, 4 * (2 << 20) + 8 * (16 << 10))
+# Weights that got no gradient, as of an expert without tokens, and others by chance.
 _FEW = 2
-# So many allocations before the loss are looked at for the logits.
+# How many allocations before the loss may be the logits.
 _BEFORE_LOSS = 8
-# What comes between the logits' product and the loss, if anything does.
+# What comes between the logits' matmul and the loss, if anything does.
 _LOGIT_OPS = (
     *("linear", "matmul", "mm", "addmm", "bmm", "einsum", "to", "_to_copy", "float"),
     *("contiguous", "clone", "reshape", "div", "mul", "tanh", "index", "slice"),
 )
-# Through these the gradient of attention's scores goes.
+# The gradient of attention's scores flows through these.
 _SCORE_NODES = (
     r"^(Softmax|SafeSoftmax|Bmm|Baddbmm|MaskedFill|Where|Div|Mul|Add|NativeDropout"
     r"|FusedDropout|ToCopy)Backward"
 )
 
 
-def memory_allocations(snapshot: Snapshot) -> pl.DataFrame:
-    """Return every allocation with its category; ``ALLOCATIONS`` has the columns."""
-    sources = stack_sources(snapshot)
-    lives = memory_lifetimes(snapshot, event_phases(snapshot, sources))
-    rows = lives.join(sources, on="stack", how="left", maintain_order="left")
+class Case(NamedTuple):
+    """What an allocation is for if a condition holds."""
+
+    category: str
+    confidence: str
+    when: pl.Expr
+
+
+def categorise(lifetimes: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
+    """Return every allocation with its category; ``CATEGORISED`` has the columns.
+
+    ``lifetimes`` are those of ``memory_lifetimes``, ``sources`` of ``stack_sources``.
+    """
+    rows = lifetimes.join(sources, on="stack", how="left", maintain_order="left")
     rows = rows.with_columns(
-        pl.col(FLAGS).fill_null(value=False),
-        kept=(pl.col("free_stretch") > pl.col("stretch")).fill_null(value=True),
-        recorded=pl.col("alloc").is_not_null(),
-        phase_told=_phase(),
+        known(pl.col(FLAGS)),
+        in_history=pl.col("alloc").is_not_null(),
+        outlives_phase=(pl.col("free_stretch") > pl.col("stretch")).fill_null(
+            value=True
+        ),
+        during=_during(),
     )
     rows = _with_scores(_with_logits(_with_graph_pools(rows)))
-    rows = _with_persistent(rows.with_columns(_gradient()))
-    return ALLOCATIONS.shaped(rows.with_columns(_judged()).unnest("judged"))
+    rows = _with_sizes(rows.with_columns(_gradient()))
+    return CATEGORISED.shaped(rows.with_columns(_decided(_cases())).unnest("decided"))
 
 
-def live_at_peak(snapshot: Snapshot, allocations: pl.DataFrame) -> pl.DataFrame:
-    """Return what lived at each device's peak, of ``memory_allocations``."""
-    peaks = memory_peaks(memory_curve(snapshot))
-    live = [
-        live_at(allocations.filter(pl.col("device") == device), event)
-        for device, event in peaks.select("device", "event").iter_rows()
-    ]
-    return pl.concat([allocations.clear(), *live])
-
-
-def _phase() -> pl.Expr:
-    """Return what the stack says, or else the events around."""
-    told = (
+def _during() -> pl.Expr:
+    """Return the phase: as the stack shows it, else as the events around it do."""
+    by_stack = (
         pl.when("optimizer")
         .then(pl.lit("optimizer"))
         .when("backward")
@@ -106,115 +107,123 @@ def _phase() -> pl.Expr:
         .when("forward")
         .then(pl.lit("forward"))
     )
-    return pl.coalesce(told, pl.col("phase").cast(pl.String))
+    return pl.coalesce(by_stack, text("phase"))
 
 
-def _is_of(size: pl.Expr, other: pl.Expr, ratios: tuple[float, ...]) -> pl.Expr:
-    return (size / other).is_in(ratios).fill_null(value=False)
+def _is_times(size: pl.Expr, other: pl.Expr, ratios: tuple[float, ...]) -> pl.Expr:
+    return known((size / other).is_in(ratios))
 
 
 def _with_graph_pools(rows: pl.DataFrame) -> pl.DataFrame:
     """Mark what is in a pool that CUDA graphs allocate from; programs make pools, too.
 
-    Of a pool without any stack there is no telling: most are of graphs.
+    Of a pool without any stack nothing shows it: most are of graphs.
     """
-    own = pl.col("pool").cast(pl.String) != _DEFAULT_POOL
     pool = ["device", "pool"]
-    seen = pl.col("stack").is_not_null().any().over(pool)
+    has_stacks = pl.col("stack").is_not_null().any().over(pool)
     captured = pl.col("capture").any().over(pool)
-    return rows.with_columns(graph=own & (captured | ~seen), captured=captured)
+    private = text("pool") != DEFAULT_POOL
+    return rows.with_columns(
+        in_graph_pool=private & (captured | ~has_stacks), pool_captured=captured
+    )
 
 
 def _with_logits(rows: pl.DataFrame) -> pl.DataFrame:
-    """Mark what the loss is computed from: of the same elements, right before it."""
+    """Mark what the loss is computed from: the same elements, right before it."""
     group = ["device", "stretch"]
-    loss = rows.filter("loss", "recorded", pl.col("phase_told") != "backward")
-    loss = loss.group_by(group).agg(of_loss=pl.max("size"), loss_begins=pl.min("alloc"))
+    loss = rows.filter("loss", "in_history", pl.col("during") != "backward")
+    loss = loss.group_by(group).agg(
+        loss_size=pl.max("size"), loss_begins=pl.min("alloc")
+    )
     rows = rows.join(loss, on=group, how="left", maintain_order="left")
-    before = (pl.col("alloc") < pl.col("loss_begins")).fill_null(value=False)
-    nth = before.cast(pl.Int64).reverse().cum_sum().reverse().over(group)
+    before = known(pl.col("alloc") < pl.col("loss_begins"))
+    nth_before = before.cast(pl.Int64).reverse().cum_sum().reverse().over(group)
     return rows.with_columns(
         logits=before
-        & (nth <= _BEFORE_LOSS)
-        & pl.col("op").cast(pl.String).is_in(_LOGIT_OPS)
-        & _is_of(pl.col("size"), pl.col("of_loss"), _FORMATS)
-    ).drop("of_loss", "loss_begins")
+        & (nth_before <= _BEFORE_LOSS)
+        & text("op").is_in(_LOGIT_OPS)
+        & _is_times(pl.col("size"), pl.col("loss_size"), _DTYPES)
+    ).drop("loss_size", "loss_begins")
 
 
 def _with_scores(rows: pl.DataFrame) -> pl.DataFrame:
-    """Mark the scores of attention: from a batched product over a softmax to the next.
+    """Mark attention scores: from a batched matmul over a softmax to the next matmul.
 
-    A softmax that is not computed from a batched product of its size is no attention.
+    A softmax that is not computed from a batched matmul of its size is not attention.
     """
-    forward = pl.col("recorded") & (pl.col("phase_told") != "backward")
-    product = (forward & pl.col("batched_product")).fill_null(value=False)
-    rows = rows.with_columns(turn=product.cast(pl.Int64).cum_sum().over("device"))
-    group = ["device", "turn"]
+    forward = pl.col("in_history") & (pl.col("during") != "backward")
+    matmul = known(forward & pl.col("batched_matmul"))
+    rows = rows.with_columns(matmul=matmul.cast(pl.Int64).cum_sum().over("device"))
+    group = ["device", "matmul"]
     softmax = rows.filter(forward, "softmax").group_by(group)
-    begins = rows.filter(product).select(*group, of_product="size")
-    turns = (
-        softmax.agg(of_softmax=pl.max("size"))
-        .join(begins, on=group)
-        .filter(_is_of(pl.col("of_product"), pl.col("of_softmax"), _FORMATS))
-        .drop("of_product")
+    matmuls = rows.filter(matmul).select(*group, matmul_size="size")
+    attention = (
+        softmax.agg(softmax_size=pl.max("size"))
+        .join(matmuls, on=group)
+        .filter(_is_times(pl.col("matmul_size"), pl.col("softmax_size"), _DTYPES))
+        .drop("matmul_size")
     )
-    rows = rows.join(turns, on=group, how="left", maintain_order="left")
-    sizes = turns["of_softmax"].unique()
-    sizes = pl.concat([sizes.cast(pl.Float64) * ratio for ratio in _FORMATS])
-    node = pl.col("node").cast(pl.String).str.contains(_SCORE_NODES)
+    rows = rows.join(attention, on=group, how="left", maintain_order="left")
+    sizes = attention["softmax_size"].unique()
+    sizes = pl.concat([sizes.cast(pl.Float64) * ratio for ratio in _DTYPES])
+    node = known(text("node").str.contains(_SCORE_NODES))
     return rows.with_columns(
         scores=forward
-        & _is_of(pl.col("size"), pl.col("of_softmax"), _FORMATS_AND_MASKS),
-        score_gradient=(pl.col("phase_told") == "backward")
-        & (pl.col("softmax") | node.fill_null(value=False))
+        & _is_times(pl.col("size"), pl.col("softmax_size"), _DTYPES_AND_MASKS),
+        score_gradient=(pl.col("during") == "backward")
+        & (pl.col("softmax") | node)
         & pl.col("size").cast(pl.Float64).is_in(sizes.implode()),
-    ).drop("of_softmax", "turn")
+    ).drop("softmax_size", "matmul")
 
 
 def _gradient() -> pl.Expr:
     """Mark what is allocated in a backward and outlives it."""
-    backward = (pl.col("phase_told") == "backward") & ~pl.col("optimizer")
-    return (
-        (backward & pl.col("kept") & ~pl.col("loss") & ~pl.col("score_gradient"))
-        .fill_null(value=False)
-        .alias("gradient")
-    )
+    backward = (pl.col("during") == "backward") & ~pl.col("optimizer")
+    other = pl.col("loss") | pl.col("score_gradient")
+    return known(backward & pl.col("outlives_phase") & ~other).alias("gradient")
 
 
-def _with_persistent(rows: pl.DataFrame) -> pl.DataFrame:
-    """Tell weights from the optimizer's state where the history has no stack of either.
+def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Count sizes, to tell weights from states where the history has no stack of them.
 
     A weight and each of its states have the same size. What is left of a size when
-    there are as many as there are weights are states; those in 32 bits of weights in
-    16 are twice as large.
+    there are as many as there are weights are states; 32-bit ones of 16-bit weights
+    are twice as large.
     """
     key = ["device", "size"]
-    unseen = ~pl.col("recorded") & pl.col("stack").is_null()
+    from_before = ~pl.col("in_history") & pl.col("stack").is_null()
     rows = rows.with_columns(
-        unseen=unseen,
-        persistent=unseen & pl.col("free").is_null(),
-        trained=(pl.col("phase_told") == "backward").any().over("device"),
-        any_seen=(pl.col("stack").is_not_null() | pl.col("recorded")).any(),
-    ).with_columns(nth=pl.col("persistent").cast(pl.Int64).cum_sum().over(key))
+        from_before=from_before,
+        permanent=from_before & pl.col("free").is_null(),
+        has_backward=(pl.col("during") == "backward").any().over("device"),
+        has_history=(pl.col("stack").is_not_null() | pl.col("in_history")).any(),
+    ).with_columns(nth_of_size=pl.col("permanent").cast(pl.Int64).cum_sum().over(key))
     # What the history shows being kept for good may have been kept before it, too.
     kept = (
-        rows.filter("recorded", "kept", pl.col("free").is_null(), ~pl.col("gradient"))
+        rows.filter(
+            "in_history",
+            "outlives_phase",
+            pl.col("free").is_null(),
+            ~pl.col("gradient"),
+        )
         .group_by(key)
-        .agg(kept_too=pl.lit(value=True))
+        .agg(kept_in_history=pl.lit(value=True))
     )
-    persistent = rows.filter("persistent").group_by(key).agg(alike=pl.len())
+    permanent = rows.filter("permanent").group_by(key).agg(of_this_size=pl.len())
     weights = (
         _weights_by_size(rows)
-        .join(persistent, on=key, how="left")
+        .join(permanent, on=key, how="left")
         .with_columns(
-            # As many of a size as there are for each weight, itself among them.
-            each=(pl.sum("alike") // pl.sum("weights")).over("device").fill_null(0)
+            # How many blocks of its size there are for a weight, itself among them.
+            per_weight=(pl.sum("of_this_size") // pl.sum("weights"))
+            .over("device")
+            .fill_null(0)
         )
     )
-    halves = weights.filter(pl.col("each") <= 1).select(
-        "device", pl.col("size") * 2, of_half=pl.lit(value=True)
+    twice = weights.filter(pl.col("per_weight") <= 1).select(
+        "device", pl.col("size") * 2, twice_a_weight=pl.lit(value=True)
     )
-    for part in (persistent, weights.drop("alike"), halves, kept):
+    for part in (permanent, weights.drop("of_this_size"), twice, kept):
         rows = rows.join(part, on=key, how="left", maintain_order="left")
     return rows
 
@@ -227,8 +236,8 @@ def _weights_by_size(rows: pl.DataFrame) -> pl.DataFrame:
     for each.
     """
     key = ["device", "size"]
-    gradients = rows.filter("gradient", "recorded")
-    of_optimizer = rows.filter("optimizer", "recorded", ~pl.col("kept"))
+    gradients = rows.filter("gradient", "in_history")
+    of_optimizer = rows.filter("optimizer", "in_history", ~pl.col("outlives_phase"))
     seen, instead = (
         found.group_by(*key, *inside).len().group_by(key).agg(weights=pl.max("len"))
         for found, inside in (
@@ -239,62 +248,116 @@ def _weights_by_size(rows: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([seen, instead.join(seen, on=key, how="anti")])
 
 
-def _judged() -> pl.Expr:
-    """Return category and sureness; the first case that fits decides."""
-    col, backward = pl.col, pl.col("phase_told") == "backward"
-    forward = pl.col("phase_told") == "forward"
-    in_passes = col("recorded") & (
-        (col("stretch") > 0) | col("free_stretch").gt(col("stretch"))
+def _decided(cases: list[Case]) -> pl.Expr:
+    """Return category and confidence: the first case that holds decides."""
+    decided: pl.Expr = pl.struct(category=pl.lit("unknown"), confidence=pl.lit("guess"))
+    for case in reversed(cases):
+        found = pl.struct(
+            category=pl.lit(case.category), confidence=pl.lit(case.confidence)
+        )
+        decided = pl.when(known(case.when)).then(found).otherwise(decided)
+    return decided.alias("decided")
+
+
+def _cases() -> list[Case]:
+    """Return all cases in order; what fits none of them is unknown.
+
+    An example of each:
+
+    1.  In pool 0.1; a stack of that pool has torch/cuda/graphs.py on it.
+    2.  In pool 0.1, which has no stack at all.
+    3.  ``c10d::Reducer`` allocates a bucket.
+    4.  ``AdamW.step`` allocates a square root and frees it before the next forward.
+    5.  ``AdamW.step`` allocates ``exp_avg`` and keeps it.
+    6.  ``getCUDABlasLtWorkspace`` is on the stack.
+    7.  ``log_softmax`` allocates 500 MiB inside of ``cross_entropy``.
+    8.  ``linear`` allocates 500 MiB right before that; or 250 MiB, in 16-bit.
+    9.  ``bmm`` allocates 192 MiB, then ``softmax`` 192 MiB: the softmax.
+    10. The ``bmm``; a dropout mask of 96 MiB; 192 MiB in ``SoftmaxBackward0``.
+
+    11 to 20 are those of ``_cases_from_before``.
+
+    21. ``MmBackward0`` allocates 8 MiB, which are freed after the backward.
+    22. ``MmBackward0`` allocates 3 MiB, which are freed before the backward ends.
+    23. ``Module.to`` allocates 8 MiB.
+    24. ``linear`` allocates 3 MiB, which are freed before the forward ends.
+    25. ``linear`` allocates 8 MiB, which are freed in the backward.
+    26. ``linear`` allocates 5 MiB, which are not freed by the end.
+    27. A batch is copied to the GPU outside of modules, and freed a phase later.
+    28. The same, freed in the same phase.
+    """
+    col = pl.col
+    forward, backward = (col("during") == name for name in ("forward", "backward"))
+    outlives, freed = col("outlives_phase"), col("free").is_not_null()
+    in_a_phase = col("in_history") & (
+        (col("stretch") > 0) | (col("free_stretch") > col("stretch"))
     )
-    chain = [
-        (col("graph") & col("captured"), "CUDA-graph pools", "sure"),
-        (col("graph"), "CUDA-graph pools", "guess"),
-        (col("communication"), "communication buffers", "sure"),
-        (col("optimizer") & ~col("kept"), "temporaries", "sure"),
-        (col("optimizer"), "optimizer state", "sure"),
-        (col("workspace"), "temporaries", "sure"),
-        (col("loss"), "logits and loss", "sure"),
-        (col("logits"), "logits and loss", "likely"),
-        (col("scores") & col("softmax"), "attention scores", "sure"),
-        (col("scores") | col("score_gradient"), "attention scores", "likely"),
-        *_unseen(),
-        (col("gradient"), "gradients", "sure"),
-        (backward, "temporaries", "sure"),
-        (~col("forward") & (col("parameters") | col("moved")), "weights", "sure"),
-        (forward & ~col("kept"), "temporaries", "sure"),
-        (forward & col("free").is_not_null(), "activations", "sure"),
-        (forward, "activations", "likely"),
-        # Outside of modules and passes, as a batch that is copied to the GPU.
-        (in_passes & col("kept"), "activations", "guess"),
-        (in_passes, "temporaries", "guess"),
-    ]
-    judged: pl.Expr = pl.struct(category=pl.lit("unknown"), sure=pl.lit("guess"))
-    for case, category, sure in reversed(chain):
-        mark = pl.struct(category=pl.lit(category), sure=pl.lit(sure))
-        judged = pl.when(case.fill_null(value=False)).then(mark).otherwise(judged)
-    return judged.alias("judged")
-
-
-def _unseen() -> list[tuple[pl.Expr, str, str]]:
-    """Return the cases of what was there before the history, without a stack."""
-    persistent, unseen = pl.col("persistent"), pl.col("unseen")
-    weights, alike = pl.col("weights").fill_null(0), pl.col("alike")
-    weight = persistent & (pl.col("nth") <= weights)
-    state = persistent & (pl.col("nth") <= weights * pl.col("each"))
-    # Weights that got no gradient, as of an expert without tokens, make for others.
-    others = alike - weights * pl.col("each")
-    fits = others.is_between(0, _FEW)
-    workspace = pl.col("size").is_in(_WORKSPACES) & (others.fill_null(alike) <= _FEW)
-    left = pl.col("free_phase").cast(pl.String) == "optimizer"
+    makes_weights = ~col("forward") & (col("parameters") | col("moved"))
+    captured = col("in_graph_pool") & col("pool_captured")
     return [
-        (weight & fits, "weights", "likely"),
-        (weight, "weights", "guess"),
-        (state & fits, "optimizer state", "likely"),
-        (state, "optimizer state", "guess"),
-        (persistent & pl.col("of_half"), "optimizer state", "likely"),
-        (persistent & pl.col("kept_too"), "activations", "likely"),
-        (persistent & workspace, "temporaries", "guess"),
-        (persistent & ~pl.col("trained") & pl.col("any_seen"), "weights", "guess"),
-        (unseen & ~persistent & left & (weights > 0), "gradients", "likely"),
-        (unseen, "unknown", "guess"),
+        Case("CUDA-graph pools", "certain", captured),
+        Case("CUDA-graph pools", "guess", col("in_graph_pool")),
+        Case("communication buffers", "certain", col("communication")),
+        Case("temporaries", "certain", col("optimizer") & ~outlives),
+        Case("optimizer state", "certain", col("optimizer")),
+        Case("temporaries", "certain", col("workspace")),
+        Case("logits and loss", "certain", col("loss")),
+        Case("logits and loss", "likely", col("logits")),
+        Case("attention scores", "certain", col("scores") & col("softmax")),
+        Case("attention scores", "likely", col("scores") | col("score_gradient")),
+        *_cases_from_before(),
+        Case("gradients", "certain", col("gradient")),
+        Case("temporaries", "certain", backward),
+        Case("weights", "certain", makes_weights),
+        Case("temporaries", "certain", forward & ~outlives),
+        Case("activations", "certain", forward & freed),
+        Case("activations", "likely", forward),
+        Case("activations", "guess", in_a_phase & outlives),
+        Case("temporaries", "guess", in_a_phase),
+    ]
+
+
+def _cases_from_before() -> list[Case]:
+    """Return the cases of what was there before the history, without a stack.
+
+    All that is known of it is its size and when it is freed. In the examples, the
+    backward leaves 4 gradients of 8 MiB: there are 4 weights of this size.
+
+    11. 12 blocks of 8 MiB that stay, 3 for each weight: the first 4.
+    12. 11 blocks of 8 MiB that stay, 2 for each weight and 3 left over: the first 4.
+    13. Blocks 5 to 12 of the 12.
+    14. Blocks 5 to 8 of the 11.
+    15. 8 blocks of 16 MiB that stay, and 4 of 8 MiB: 32-bit states, 16-bit weights.
+    16. A block of 5 MiB that stays, and the forward allocates and keeps 5 MiB, too.
+    17. A block of 32 MiB that stays: cuBLAS's workspace.
+    18. A block that stays, and no backward: a model that is only evaluated.
+    19. A block of 8 MiB that is freed in the optimizer's phase, as by ``zero_grad``.
+    20. Any other.
+    """
+    permanent, from_before = pl.col("permanent"), pl.col("from_before")
+    weights, of_this_size = pl.col("weights").fill_null(0), pl.col("of_this_size")
+    of_weights = weights * pl.col("per_weight")
+    weight = permanent & (pl.col("nth_of_size") <= weights)
+    state = permanent & (pl.col("nth_of_size") <= of_weights)
+    left_over = of_this_size - of_weights
+    adds_up = left_over.is_between(0, _FEW)
+    few = left_over.fill_null(of_this_size) <= _FEW
+    workspace = pl.col("size").is_in(_WORKSPACES) & few
+    evaluated = ~pl.col("has_backward") & pl.col("has_history")
+    by_optimizer = text("free_phase") == "optimizer"
+    return [
+        Case("weights", "likely", weight & adds_up),
+        Case("weights", "guess", weight),
+        Case("optimizer state", "likely", state & adds_up),
+        Case("optimizer state", "guess", state),
+        Case("optimizer state", "likely", permanent & pl.col("twice_a_weight")),
+        Case("activations", "likely", permanent & pl.col("kept_in_history")),
+        Case("temporaries", "guess", permanent & workspace),
+        Case("weights", "guess", permanent & evaluated),
+        Case(
+            "gradients",
+            "likely",
+            from_before & ~permanent & by_optimizer & (weights > 0),
+        ),
+        Case("unknown", "guess", from_before),
     ]

@@ -40,7 +40,7 @@ PEAKS = Table(
     "The moment at which a device had the most allocated.",
     {
         **CURVE.columns,
-        "most_reserved": Column(NUMBER, "Reserved at most, whenever.", "bytes"),
+        "max_reserved": Column(NUMBER, "The most ever reserved.", "bytes"),
     },
 )
 
@@ -51,7 +51,7 @@ _RELEASING = ("segment_free", "segment_unmap")
 def memory_curve(snapshot: Snapshot) -> pl.DataFrame:
     """Return each device's totals after each event; ``CURVE`` has the columns.
 
-    The last row of a device is what the allocator itself says of the end.
+    The last row of a device is the allocator's own total at the end.
     """
     changes = snapshot.events.select("device", "ts", event="id", **_changes())
     whole = changes.group_by("device").agg(pl.col(_TOTALS).sum().name.suffix("_change"))
@@ -78,7 +78,7 @@ def memory_peaks(curve: pl.DataFrame) -> pl.DataFrame:
     """Return the first moment of each device's peak; ``PEAKS`` has the columns."""
     highest = pl.col("allocated") == pl.col("allocated").max().over("device")
     peaks = curve.with_columns(
-        most_reserved=pl.col("reserved").max().over("device")
+        max_reserved=pl.col("reserved").max().over("device")
     ).filter(highest)
     return PEAKS.shaped(peaks.unique("device", keep="first", maintain_order=True))
 

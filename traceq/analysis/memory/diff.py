@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.categories import live_at_peak, memory_allocations
-from traceq.analysis.memory.curve import memory_curve, memory_peaks
-from traceq.analysis.memory.weight_copies import casts, weight_copies
+from traceq.expressions import text
 from traceq.model.schema import NUMBER, Column, Table
 
 if TYPE_CHECKING:
-    from traceq.model.snapshot import Snapshot
+    from traceq.analysis.memory.history import History
 
 _TEXT = pl.String()
 _DEVICE = Column(NUMBER, "The GPU's ordinal.")
 _BEFORE = Column(NUMBER, "Of the peak before.", "bytes")
 _AFTER = Column(NUMBER, "Of the peak after.", "bytes")
-_CHANGE = Column(NUMBER, "How much more it is; less if negative.", "bytes")
-_WHAT = Column(_TEXT, "What it is for: a category, or copies of weights in 16 bits.")
+_CHANGE = Column(NUMBER, "After minus before.", "bytes")
+_WHAT = Column(_TEXT, "What it is for: a category, or 16-bit copies of weights.")
 
 PEAK_CHANGES = Table(
     "The peak of each device, before and after.",
@@ -29,13 +27,13 @@ PEAK_CHANGES = Table(
         "before": Column(NUMBER, "Allocated at the peak before.", "bytes"),
         "after": Column(NUMBER, "Allocated at the peak after.", "bytes"),
         "change": _CHANGE,
-        "reserved_before": Column(NUMBER, "Reserved at most before.", "bytes"),
-        "reserved_after": Column(NUMBER, "Reserved at most after.", "bytes"),
+        "reserved_before": Column(NUMBER, "The most ever reserved before.", "bytes"),
+        "reserved_after": Column(NUMBER, "The most ever reserved after.", "bytes"),
     },
 )
 
 CATEGORY_CHANGES = Table(
-    "What each category adds to the change of the peak; all of them are the change.",
+    "What each category adds to the change of the peak; they add up to it.",
     {
         "device": _DEVICE,
         "what": _WHAT,
@@ -44,18 +42,18 @@ CATEGORY_CHANGES = Table(
         "change": _CHANGE,
         "largest_before": Column(NUMBER, "The largest allocation before.", "bytes"),
         "largest_after": Column(NUMBER, "The largest allocation after.", "bytes"),
-        "file": Column(_TEXT, "Where the largest one after comes from, or before."),
+        "file": Column(_TEXT, "Where the largest one is from: after, or else before."),
         "line": Column(NUMBER, "Its line."),
         "function": Column(_TEXT, "Its function."),
     },
 )
 
 SITE_CHANGES = Table(
-    "The same by line; lines are known again by function and operator, as they move.",
+    "The same by line; a line that moved is matched by function and operator.",
     {
         "device": _DEVICE,
         "what": _WHAT,
-        "file": Column(_TEXT, "The user's file; none if not known."),
+        "file": Column(_TEXT, "The user's file, if recorded."),
         "function": Column(_TEXT, "The user's function."),
         "op": Column(_TEXT, "The operator, or the node of autograd."),
         "line_before": Column(NUMBER, "The line before; none if it is new."),
@@ -68,7 +66,7 @@ SITE_CHANGES = Table(
     },
 )
 
-COPIES = "copies of weights in 16 bits"
+COPIES = "16-bit copies of weights"
 _KIND = ["device", "what"]
 _SITE = [*_KIND, "file", "function", "op"]
 _PLACE = ("file", "line", "function")
@@ -86,40 +84,33 @@ class MemoryDiff:
     """``SITE_CHANGES`` has the columns."""
 
 
-def memory_diff(before: Snapshot, after: Snapshot) -> MemoryDiff:
+def memory_diff(before: History, after: History) -> MemoryDiff:
     """Return how the peak changed from one snapshot to another, and why.
 
     What lived at the peak of one is compared with what lived at the peak of the other,
     so that the changes of all categories, and of all lines, add up to the peak's.
     """
-    sides = [_at_peak(snapshot) for snapshot in (before, after)]
-    peaks = [_peaks(snapshot) for snapshot in (before, after)]
+    sides = [_at_peak(history) for history in (before, after)]
+    peaks = [
+        history.peaks.select("device", held="allocated", reserved="max_reserved")
+        for history in (before, after)
+    ]
     return MemoryDiff(
-        peaks=PEAK_CHANGES.shaped(
-            _changed(peaks, ["device"]).sort("device"),
-        ),
+        peaks=PEAK_CHANGES.shaped(_changed(peaks, ["device"]).sort("device")),
         categories=_by_category(sides),
         sites=_by_site(sides),
     )
 
 
-def _peaks(snapshot: Snapshot) -> pl.DataFrame:
-    return memory_peaks(memory_curve(snapshot)).select(
-        "device", held="allocated", reserved="most_reserved"
-    )
-
-
-def _at_peak(snapshot: Snapshot) -> pl.DataFrame:
+def _at_peak(history: History) -> pl.DataFrame:
     """Return what lived at the peak, with what it is for."""
-    live = live_at_peak(snapshot, memory_allocations(snapshot))
-    copies = weight_copies(live, casts(snapshot, live)).select("device", "alloc")
-    marked = live.join(
-        copies.with_columns(what=pl.lit(COPIES)), on=["device", "alloc"], how="left"
-    )
+    copies = history.weight_copies.select("device", "alloc", what=pl.lit(COPIES))
+    marked = history.at_peak.join(copies, on=["device", "alloc"], how="left")
     return marked.select(
         "device",
-        pl.coalesce("what", pl.col("category").cast(_TEXT)),
-        pl.col("file", "function").cast(_TEXT),
+        pl.coalesce("what", text("category")),
+        text("file"),
+        text("function"),
         "line",
         pl.coalesce("op", "node").cast(_TEXT).alias("op"),
         "size",

@@ -1,15 +1,22 @@
-"""Memory that is reserved but free: in which pieces, beside whose tensors."""
+"""Fragmentation: which reserved memory was free, and who held its segments."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from traceq.analysis.memory.lifetimes import live_at
+from traceq.analysis.memory.stacks import SOURCE
+from traceq.expressions import asof, known, text
 from traceq.model.schema import ID, NUMBER, TEXT, Column, Table
+from traceq.model.snapshot import DEFAULT_POOL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceq.analysis.memory.history import History
     from traceq.model.snapshot import Snapshot
 
 RESERVED = Table(
@@ -19,56 +26,95 @@ RESERVED = Table(
         "address": Column(NUMBER, "Where the segment begins."),
         "size": Column(NUMBER, "Its size.", "bytes"),
         "stream": Column(NUMBER, "The stream whose tensors it is for."),
-        "pool": Column(TEXT, "Memory pool; none if that is not known any more."),
+        "pool": Column(TEXT, "Memory pool; none if it is not recorded any more."),
     },
 )
 
-PIECES = Table(
-    "Free pieces of segments at one moment.",
+FREE_BLOCKS = Table(
+    "Free blocks of segments at one moment.",
     {
         "device": Column(NUMBER, "The GPU's ordinal."),
         "segment": Column(NUMBER, "Where its segment begins."),
         "address": Column(NUMBER, "Where it begins."),
         "size": Column(NUMBER, "Its size.", "bytes"),
         "held": Column(
-            NUMBER, "What tensors hold of the same segment; 0 if it can go.", "bytes"
+            NUMBER,
+            "What tensors hold of its segment; 0 if the segment can be released.",
+            "bytes",
         ),
         "stream": Column(NUMBER, "The stream whose tensors it is for."),
         "pool": Column(TEXT, "Memory pool."),
     },
 )
 
-CHURN = Table(
-    "What a step took from the driver, and gave back to it.",
+HOLDERS = Table(
+    "Who held memory at one moment, by line.",
     {
-        "device": Column(NUMBER, "The GPU's ordinal."),
-        "step": Column(NUMBER, "The step."),
-        "taken": Column(NUMBER, "Taken, in segments.", "bytes"),
-        "given": Column(NUMBER, "Given back.", "bytes"),
-        "takes": Column(NUMBER, "How often it took some."),
-        "gives": Column(NUMBER, "How often it gave some back."),
-        "taker": Column(ID, "Where it took most often, if known.", "stacks.id"),
-        "giver": Column(ID, "Where it gave back most often, if known.", "stacks.id"),
+        "file": SOURCE["file"],
+        "line": SOURCE["line"],
+        "function": SOURCE["function"],
+        "category": Column(TEXT, "What it is for."),
+        "held": Column(NUMBER, "What it held.", "bytes"),
+        "count": Column(NUMBER, "In how many allocations."),
+        "fragmented": Column(
+            NUMBER, "Free in segments that it holds a part of.", "bytes"
+        ),
     },
 )
 
-DEFAULT_POOL = "0.0"
-_TAKEN = ("segment_alloc", "segment_map")
-_GIVEN = ("segment_free", "segment_unmap")
+CHURN = Table(
+    "What a step allocated from the driver, and what it freed there.",
+    {
+        "device": Column(NUMBER, "The GPU's ordinal."),
+        "step": Column(NUMBER, "The step."),
+        "allocated": Column(NUMBER, "Allocated, in segments.", "bytes"),
+        "freed": Column(NUMBER, "Freed, in segments.", "bytes"),
+        "allocs": Column(NUMBER, "How often it allocated."),
+        "frees": Column(NUMBER, "How often it freed."),
+        "alloc_stack": Column(ID, "Where most often, if recorded.", "stacks.id"),
+        "free_stack": Column(ID, "Where most often, if recorded.", "stacks.id"),
+    },
+)
+
+_ALLOCATED = ("segment_alloc", "segment_map")
+_FREED = ("segment_free", "segment_unmap")
+_PLACE = ["file", "line", "function"]
 _GRAPHS = r"(^|/)torch/cuda/graphs\.py$|/cudagraph_trees\.py$"
 _EMPTIES = r"^empty_cache$|::emptyCache\(|^THCPModule_emptyCache"
 # The allocator cuts blocks at multiples of this.
 _ROUND = 512
 
 
+@dataclass(frozen=True)
+class Fragmentation:
+    """What was reserved at the peak and of no use, in bytes."""
+
+    rounding: int
+    """Inside of blocks: they are larger than what was asked for."""
+    fragmented: int
+    """Free, but in segments with live tensors."""
+    releasable: int
+    """Free in segments without any: torch.cuda.empty_cache() releases them."""
+    largest: int
+    """The largest free block: no larger allocation fits without a new segment."""
+    free_blocks: int
+    pending: int
+    """Freed by the program, but a stream may still use it."""
+    private: int
+    """Free in private pools, as of CUDA graphs, which others cannot use."""
+    holders: pl.DataFrame
+    """Who holds the fragmented segments, those with the most free in them first;
+    ``HOLDERS`` has the columns."""
+
+
 def reserved_at(snapshot: Snapshot, event: int | None) -> pl.DataFrame:
     """Return the segments right after an event; ``RESERVED`` has the columns.
 
-    What was reserved at the end, without what was taken since, and with what was
-    given back since. Segments that grow in place are cut where they did.
+    What was reserved at the end, without what was allocated from the driver since, and
+    with what was freed since. Segments that grow in place are cut where they did.
     """
     since = snapshot.events.filter(
-        pl.col("action").is_in(_TAKEN + _GIVEN),
+        pl.col("action").is_in(_ALLOCATED + _FREED),
         pl.col("id") > (-1 if event is None else event),
     )
     parts = pl.concat(
@@ -76,7 +122,7 @@ def reserved_at(snapshot: Snapshot, event: int | None) -> pl.DataFrame:
             snapshot.segments.select(*RESERVED.columns, there=pl.lit(1)),
             since.select(
                 *RESERVED.columns,
-                there=pl.when(pl.col("action").is_in(_TAKEN)).then(-1).otherwise(1),
+                there=pl.when(pl.col("action").is_in(_ALLOCATED)).then(-1).otherwise(1),
             ),
         ]
     )
@@ -102,7 +148,7 @@ def reserved_at(snapshot: Snapshot, event: int | None) -> pl.DataFrame:
         .sort("device", "address")
         .with_columns(
             pl.col("there").cum_sum().over("device"),
-            # What goes on behind the end of another is of the same segment.
+            # What continues behind the end of another is of the same segment.
             pl.when("begins")
             .then(pl.col("stream", "pool"))
             .otherwise(pl.col("stream", "pool").forward_fill().over("device")),
@@ -121,29 +167,23 @@ def blocks_at(
     ``memory_lifetimes``.
     """
     rounded = (pl.col("size") + _ROUND - 1) // _ROUND * _ROUND
-    known = snapshot.blocks.select("device", "address", "size").rename({"size": "kept"})
-    live = live_at(lives, event).join(known, on=["device", "address"], how="left")
-    # How large a block was is known only of those that are there at the end.
-    block = pl.when(pl.col("free").is_null()).then("kept")
-    segments = reserved_at(snapshot, event).select("device", segment="address")
-    return (
-        live.with_columns(block=pl.coalesce(block, rounded))
-        .drop("kept")
-        .sort("address")
-        .join_asof(
-            segments.sort("segment"),
-            left_on="address",
-            right_on="segment",
-            by="device",
-            check_sortedness=False,
-        )
+    at_end = snapshot.blocks.select("device", "address", block_at_end="size")
+    live = live_at(lives, event).join(at_end, on=["device", "address"], how="left")
+    # How large a block was is recorded only of those that are there at the end.
+    block = pl.when(pl.col("free").is_null()).then("block_at_end")
+    return asof(
+        live.with_columns(block=pl.coalesce(block, rounded)).drop("block_at_end"),
+        reserved_at(snapshot, event).select("device", segment="address"),
+        "address",
+        "segment",
+        by="device",
     )
 
 
-def free_pieces(
+def free_blocks(
     snapshot: Snapshot, lives: pl.DataFrame, event: int | None
 ) -> pl.DataFrame:
-    """Return what was free right after an event; ``PIECES`` has the columns."""
+    """Return what was free right after an event; ``FREE_BLOCKS`` has the columns."""
     segment = ["device", "segment"]
     held = blocks_at(snapshot, lives, event).select(*segment, "address", "block")
     segments = (
@@ -153,18 +193,84 @@ def free_pieces(
         .with_columns(pl.col("held").fill_null(0))
     )
     begins = segments.select(*segment, address="segment", block=pl.lit(0, NUMBER))
-    # CUDA graphs take blocks of their pools again without saying so: these may overlap.
+    # CUDA graphs use blocks of their pools again without an event: these may overlap.
     ends = (pl.col("address") + pl.col("block")).cum_max().over(segment)
     next_begins = pl.coalesce(
         pl.col("address").shift(-1).over(segment), pl.col("segment") + pl.col("size")
     )
-    return PIECES.shaped(
+    return FREE_BLOCKS.shaped(
         pl.concat([held, begins])
         .sort(*segment, "address", "block")
         .join(segments, on=segment, maintain_order="left")
         .with_columns(address=ends, size=next_begins - ends)
         .filter(pl.col("size") > 0)
     )
+
+
+def shared_free_blocks(
+    history: History, device: int, event: int | None
+) -> pl.DataFrame:
+    """Return what any allocation of a device could use right after an event.
+
+    Private pools, as of CUDA graphs, are left out.
+    """
+    found = free_blocks(history.snapshot, history.lifetimes, event)
+    return found.filter(pl.col("device") == device, ~_private())
+
+
+def _private() -> pl.Expr:
+    return known(text("pool") != DEFAULT_POOL)
+
+
+def holders(history: History, device: int, event: int | None) -> pl.DataFrame:
+    """Return who held memory right after an event; ``HOLDERS`` has the columns.
+
+    The most held comes first. What is free in a segment counts for everyone who holds
+    a part of it.
+    """
+    here, key = pl.col("device") == device, [*_PLACE, "category"]
+    free = free_blocks(history.snapshot, history.lifetimes, event).filter(
+        here, ~_private()
+    )
+    live = blocks_at(history.snapshot, history.allocations, event).filter(here)
+    fragmented = (
+        live.select(*key, "segment")
+        .unique()
+        .join(free.group_by("segment").agg(fragmented=pl.sum("size")), on="segment")
+        .group_by(key)
+        .agg(pl.sum("fragmented"))
+    )
+    return HOLDERS.shaped(
+        live.group_by(key)
+        .agg(held=pl.sum("size"), count=pl.len())
+        .join(fragmented, on=key, how="left", nulls_equal=True)
+        .with_columns(pl.col("fragmented").fill_null(0))
+        .sort(-pl.col("held"), *key)
+    )
+
+
+def fragmentation(history: History, peak: Mapping[str, Any]) -> Fragmentation:
+    """Return what was reserved and of no use at a peak, a row of ``PEAKS``."""
+    device, event = peak["device"], peak["event"]
+    here, size = pl.col("device") == device, pl.col("size")
+    blocks = blocks_at(history.snapshot, history.lifetimes, event).filter(here)
+    every = free_blocks(history.snapshot, history.lifetimes, event).filter(here)
+    free = every.filter(~_private())
+    held = holders(history, device, event).filter(pl.col("fragmented") > 0)
+    return Fragmentation(
+        rounding=_total(blocks, pl.col("block") - size),
+        fragmented=_total(free.filter(pl.col("held") > 0), size),
+        releasable=_total(free.filter(pl.col("held") == 0), size),
+        largest=_total(free, size.max().fill_null(0)),
+        free_blocks=free.height,
+        pending=peak["active"] - peak["allocated"],
+        private=_total(every.filter(_private()), size),
+        holders=held.sort("fragmented", "held", descending=True, maintain_order=True),
+    )
+
+
+def _total(rows: pl.DataFrame, what: pl.Expr) -> int:
+    return int(rows.select(what.sum()).item())
 
 
 def fullest(curve: pl.DataFrame) -> pl.DataFrame:
@@ -178,31 +284,31 @@ def fullest(curve: pl.DataFrame) -> pl.DataFrame:
     ).unique("device", keep="first", maintain_order=True)
 
 
-def segment_churn(snapshot: Snapshot, phases: pl.DataFrame) -> pl.DataFrame:
-    """Return what each step took from the driver and gave back to it; ``CHURN``."""
-    action = pl.col("action").cast(pl.String)
-    taken, given = action.is_in(_TAKEN), action.is_in(_GIVEN)
+def segment_churn(history: History) -> pl.DataFrame:
+    """Return what each step allocated from the driver and freed there; ``CHURN``."""
+    allocated, freed = text("action").is_in(_ALLOCATED), text("action").is_in(_FREED)
     events = (
-        snapshot.events.filter(taken | given)
-        .join(phases.select("event", "step"), left_on="id", right_on="event")
+        history.snapshot.events.filter(allocated | freed)
+        .join(history.phases.select("event", "step"), left_on="id", right_on="event")
         .filter(pl.col("step").is_not_null())
     )
+    size, stack = pl.col("size"), pl.col("stack")
     return CHURN.shaped(
         events.group_by("device", "step")
         .agg(
-            taken=pl.col("size").filter(taken).sum(),
-            given=pl.col("size").filter(given).sum(),
-            takes=taken.sum(),
-            gives=given.sum(),
-            taker=pl.col("stack").filter(taken).drop_nulls().mode().min(),
-            giver=pl.col("stack").filter(given).drop_nulls().mode().min(),
+            allocated=size.filter(allocated).sum(),
+            freed=size.filter(freed).sum(),
+            allocs=allocated.sum(),
+            frees=freed.sum(),
+            alloc_stack=stack.filter(allocated).drop_nulls().mode().min(),
+            free_stack=stack.filter(freed).drop_nulls().mode().min(),
         )
         .sort("device", "step")
     )
 
 
 def emptied_by(snapshot: Snapshot, stack: int) -> str:
-    """Say whether ``graphs`` that are recorded, or ``empty_cache``, gave memory back.
+    """Return whether capturing ``graphs``, or ``empty_cache``, freed segments.
 
     Empty if neither is on the stack: then the allocator itself looked for room.
     """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import asof
 from traceq.model.schema import ID, NS, NUMBER, PHASES, TEXT, Column, Table
 
 if TYPE_CHECKING:
@@ -23,18 +24,18 @@ LIFETIMES = Table(
         ),
         "alloc": Column(ID, "Its event; none from before the history.", "events.id"),
         "free": Column(
-            ID, "The event that gave it back; none if live at the end.", "events.id"
+            ID, "The event that freed it; none if live at the end.", "events.id"
         ),
         "alloc_ts": Column(NS, "When, as in events.", "ns"),
         "free_ts": Column(NS, "When, as in events.", "ns"),
         "stack": Column(ID, "Where it was allocated, if recorded.", "stacks.id"),
-        "free_stack": Column(ID, "Where it was given back.", "stacks.id"),
+        "free_stack": Column(ID, "Where it was freed.", "stacks.id"),
         "step": Column(NUMBER, "Step of its allocation."),
-        "free_step": Column(NUMBER, "Step in which it was given back."),
+        "free_step": Column(NUMBER, "Step in which it was freed."),
         "phase": Column(pl.Enum(PHASES), "Part of the step of its allocation."),
-        "free_phase": Column(pl.Enum(PHASES), "The same of when it was given back."),
+        "free_phase": Column(pl.Enum(PHASES), "The same of its free."),
         "stretch": Column(NUMBER, "Unbroken stretch of one phase of its allocation."),
-        "free_stretch": Column(NUMBER, "The same of when it was given back."),
+        "free_stretch": Column(NUMBER, "The same of its free."),
         "compile_context": Column(TEXT, "Compiled region around its allocation."),
     },
 )
@@ -47,8 +48,8 @@ _STATED = ("stack", "step", "phase", "stretch")
 def memory_lifetimes(snapshot: Snapshot, phases: pl.DataFrame) -> pl.DataFrame:
     """Return all allocations; ``LIFETIMES`` has the columns.
 
-    At every moment the sizes of those that live add up to what the curve says is
-    allocated. ``phases`` is what ``event_phases`` says.
+    At every moment the sizes of those that live add up to what is allocated in the
+    curve. ``phases`` are those of ``event_phases``.
     """
     events = pl.concat([snapshot.events, phases.drop("event")], how="horizontal")
     events = _numbered(events)
@@ -93,9 +94,9 @@ def live_at(lifetimes: pl.DataFrame, event: int | None) -> pl.DataFrame:
 
 
 def _numbered(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the events on blocks with which life at its address each is of.
+    """Return the events on blocks, with the ``number`` of the life at its address.
 
-    A life begins with its alloc; if that is not in the history, its free is all.
+    A life begins with its alloc; if that is not in the history, with its free.
     """
     action = pl.col("action").cast(pl.String)
     before = action.shift(1).over(_KEY)
@@ -126,18 +127,8 @@ def _pools(snapshot: Snapshot, lives: pl.DataFrame) -> pl.Series:
     """Return the pool of the segment around each address, as of the end."""
     segments = snapshot.segments.select(
         "device", "pool", begin="address", end=pl.col("address") + pl.col("size")
-    ).sort("begin")
-    found = (
-        lives.select(*_KEY)
-        .with_row_index("row")
-        .sort("address")
-        .join_asof(
-            segments,
-            left_on="address",
-            right_on="begin",
-            by="device",
-            check_sortedness=False,
-        )
     )
+    rows = lives.select(*_KEY).with_row_index("row")
+    found = asof(rows, segments, "address", "begin", by="device")
     inside = pl.when(pl.col("address") < pl.col("end")).then("pool")
     return found.sort("row").select(inside).to_series()

@@ -1,4 +1,4 @@
-"""Allocations that failed: what was asked for, what was free, who holds the rest."""
+"""OOM: allocations that failed, what was free for them, and who held the rest."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory.fragmentation import DEFAULT_POOL, blocks_at, free_pieces
+from traceq.analysis.memory.fragmentation import holders, shared_free_blocks
 from traceq.analysis.memory.stacks import SOURCE
-from traceq.model.schema import ID, NS, NUMBER, TEXT, Column, Table
+from traceq.expressions import text
+from traceq.model.schema import ID, NS, NUMBER, Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.model.snapshot import Snapshot
+    from traceq.analysis.memory.history import History
 
 FAILURES = Table(
     "Allocations that failed.",
@@ -22,120 +23,80 @@ FAILURES = Table(
         "event": Column(ID, "The event.", "events.id"),
         "device": Column(NUMBER, "The GPU's ordinal."),
         "ts": Column(NS, "When, as in events.", "ns"),
-        "stream": Column(NUMBER, "The stream that it was for, if that is known."),
+        "stream": Column(NUMBER, "The stream that it was for, if recorded."),
         "asked": Column(NUMBER, "What was asked for.", "bytes"),
-        "device_free": Column(NUMBER, "Free on the device, for anybody.", "bytes"),
+        "device_free": Column(NUMBER, "Free on the device, for any process.", "bytes"),
         "allocated": Column(NUMBER, "Held by tensors.", "bytes"),
         "reserved": Column(NUMBER, "Reserved from the device.", "bytes"),
         **SOURCE,
     },
 )
 
-HOLDERS = Table(
-    "Who held memory at one moment, by line.",
-    {
-        "file": SOURCE["file"],
-        "line": SOURCE["line"],
-        "function": SOURCE["function"],
-        "category": Column(TEXT, "What most of it is for."),
-        "held": Column(NUMBER, "What it held.", "bytes"),
-        "count": Column(NUMBER, "In how many allocations."),
-        "beside": Column(NUMBER, "Free in segments that it holds a part of.", "bytes"),
-    },
-)
-
 _NEEDED = ("weights", "gradients", "optimizer state")
 
 
-def failures(
-    snapshot: Snapshot, curve: pl.DataFrame, sources: pl.DataFrame
-) -> pl.DataFrame:
+def failures(history: History) -> pl.DataFrame:
     """Return the allocations that failed; ``FAILURES`` has the columns."""
-    found = snapshot.events.filter(pl.col("action") == "oom")
-    totals = curve.select("event", "allocated", "reserved")
+    found = history.snapshot.events.filter(pl.col("action") == "oom")
+    totals = history.curve.select("event", "allocated", "reserved")
     return FAILURES.shaped(
         found.rename({"id": "event", "size": "asked"})
         .join(totals, on="event", how="left", maintain_order="left")
-        .join(sources, on="stack", how="left", maintain_order="left")
+        .join(history.sources, on="stack", how="left", maintain_order="left")
     )
 
 
 @dataclass(frozen=True)
 class Room:
-    """What room there was for an allocation that failed."""
+    """What was free for an allocation that failed."""
 
     free: int
-    """Reserved and free for its stream, outside of pools of CUDA graphs."""
-    pieces: int
-    """In how many pieces that was."""
+    """Reserved and free for its stream, outside of private pools."""
+    free_blocks: int
+    """In how many blocks that was."""
     largest: int
-    elsewhere: int
-    """Reserved and free for other streams, of no use to it."""
+    """The largest of them."""
+    other_streams: int
+    """Reserved and free for other streams, which it cannot use."""
     cause: str
     """``fragmented``, ``limited`` or ``full``."""
-    after: int
+    allocations_after: int
     """How many allocations follow: whether the program goes on."""
 
 
-def room(
-    snapshot: Snapshot, allocations: pl.DataFrame, failure: Mapping[str, Any]
-) -> Room:
-    """Return what room there was for one of the ``failures``, and why it failed."""
+def room(history: History, failure: Mapping[str, Any]) -> Room:
+    """Return what was free for one of the ``failures``, and why it failed."""
     asked, stream = failure["asked"], failure["stream"]
-    here = pl.col("device") == failure["device"]
-    pool = pl.col("pool").cast(pl.String).fill_null(DEFAULT_POOL)
-    every = free_pieces(snapshot, allocations, failure["event"]).filter(
-        here, pool == DEFAULT_POOL
-    )
+    every = shared_free_blocks(history, failure["device"], failure["event"])
     mine = every if stream is None else every.filter(pl.col("stream") == stream)
-    sizes = mine["size"].to_list()
-    later = snapshot.events.filter(
-        here, pl.col("action") == "alloc", pl.col("id") > failure["event"]
+    free = int(mine["size"].sum())
+    later = history.snapshot.events.filter(
+        pl.col("device") == failure["device"],
+        pl.col("action") == "alloc",
+        pl.col("id") > failure["event"],
     )
     cause = "full"
-    if sum(sizes) >= asked:
+    if free >= asked:
         cause = "fragmented"
     elif (failure["device_free"] or 0) >= asked:
         cause = "limited"
     return Room(
-        free=sum(sizes),
-        pieces=len(sizes),
-        largest=max(sizes, default=0),
-        elsewhere=sum(every["size"].to_list()) - sum(sizes),
+        free=free,
+        free_blocks=mine.height,
+        largest=max(mine["size"], default=0),
+        other_streams=int(every["size"].sum()) - free,
         cause=cause,
-        after=later.height,
+        allocations_after=later.height,
     )
 
 
-def holders(
-    snapshot: Snapshot, allocations: pl.DataFrame, device: int, event: int | None
-) -> pl.DataFrame:
-    """Return who held memory right after an event; ``HOLDERS`` has the columns.
+def droppable(history: History, device: int, event: int | None) -> pl.DataFrame:
+    """Return the ``holders`` of a device, those that would free the most first.
 
-    Those that would free the most come first: what they hold, and what lies free
-    beside it and can go with it. What a model cannot do without comes last.
+    That is what they hold, and what is free in their segments and can go with it. What
+    a model cannot do without comes last.
     """
-    here, place = pl.col("device") == device, ["file", "line", "function"]
-    pieces = free_pieces(snapshot, allocations, event).filter(here)
-    free = pieces.group_by("segment").agg(beside=pl.sum("size"))
-    live = blocks_at(snapshot, allocations, event).filter(here)
-    beside = (
-        live.select(*place, "segment")
-        .unique()
-        .join(free, on="segment")
-        .group_by(place)
-        .agg(pl.sum("beside"))
-    )
-    by_category = live.group_by(*place, "category").agg(
-        held=pl.sum("size"), count=pl.len()
-    )
-    found = (
-        by_category.sort("held", descending=True)
-        .group_by(place)
-        .agg(pl.col("category").first(), pl.sum("held"), pl.sum("count"))
-        .join(beside, on=place, how="left", nulls_equal=True)
-        .with_columns(pl.col("beside").fill_null(0))
-    )
-    needed = pl.col("category").cast(pl.String).is_in(_NEEDED)
-    order = [needed, -(pl.col("held") + pl.col("beside")), *map(pl.col, place)]
-    return HOLDERS.shaped(found.sort(order))
+    needed = text("category").is_in(_NEEDED)
+    frees = pl.col("held") + pl.col("fragmented")
+    place = ("file", "line", "function")
+    return holders(history, device, event).sort(needed, -frees, *place)

@@ -8,8 +8,8 @@ import polars as pl
 def peak_savings(curve: pl.DataFrame, removed: pl.DataFrame) -> int:
     """Return by how much one device's peak falls without these allocations.
 
-    They have ``size``, of which only that part goes, ``alloc`` and ``free``. Without
-    them, another moment may be the peak; less than their size is saved then.
+    They have ``size``, ``alloc`` and ``free``. Without them, another moment may be the
+    peak; less than their size is saved then.
     """
     from_start = int(removed.filter(pl.col("alloc").is_null())["size"].sum())
     changes = (

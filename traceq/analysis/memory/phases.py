@@ -16,14 +16,14 @@ EVENT_PHASES = Table(
     "The step and the phase of each event.",
     {
         "event": Column(ID, "The event.", "events.id"),
-        "phase": Column(pl.Enum(PHASES), "Part of the step; none if nothing tells it."),
+        "phase": Column(pl.Enum(PHASES), "Part of the step; none if nothing shows it."),
         "stretch": Column(
             NUMBER, "Number of the unbroken stretch of one phase, from 0."
         ),
         "step": Column(
             NUMBER,
             "As in ProfilerStep#N; else counted from 0, a step ends with its optimizer,"
-            " or its backward if there is none. None if nothing tells it.",
+            " or its backward if there is none. None if nothing shows it.",
         ),
     },
 )
@@ -37,9 +37,9 @@ _PASSES = ("forward", "backward", "optimizer")
 def event_phases(snapshot: Snapshot, sources: pl.DataFrame) -> pl.DataFrame:
     """Return the step and phase of each event; ``EVENT_PHASES`` has the columns.
 
-    What the stack says counts first, then the regions around. An event that neither
-    says anything of belongs to the phase before it. Where stacks have Python's frames
-    alone, an allocation without a stack is one of autograd's threads, which run none.
+    The stack decides first, then the regions around it. An event with neither belongs
+    to the phase before it. Where stacks have Python frames only, an allocation without
+    a stack was made on a thread of autograd, which runs no Python.
     """
     marks = _marks(snapshot)
     rows = (
@@ -48,15 +48,15 @@ def event_phases(snapshot: Snapshot, sources: pl.DataFrame) -> pl.DataFrame:
         .with_columns(by_stack=_by_stack_or_none(snapshot))
         .with_columns(region=_region(snapshot.events["ts"], marks))
         .with_columns(
-            told=pl.coalesce("by_stack", "region", _also_forward()).cast(_PHASE)
+            shown=pl.coalesce("by_stack", "region", _also_forward()).cast(_PHASE)
         )
     )
-    passes = pl.when(pl.col("told").is_in(_PASSES)).then("told")
+    passes = pl.when(pl.col("shown").is_in(_PASSES)).then("shown")
     rows = rows.with_columns(running=passes.forward_fill().over("device"))
     before = pl.col("running").shift(1).over("device")
     changed = pl.col("running").ne_missing(before)
     rows = rows.with_columns(
-        phase=pl.coalesce("told", "running"),
+        phase=pl.coalesce("shown", "running"),
         stretch=changed.cast(NUMBER).cum_sum().over("device"),
     )
     return EVENT_PHASES.shaped(rows.with_columns(step=_steps(rows, marks)))
@@ -85,7 +85,7 @@ def _also_forward() -> pl.Expr:
 
 
 def _marks(snapshot: Snapshot) -> pl.DataFrame:
-    """Return the beginnings and ends of regions that say a phase or a step, by time."""
+    """Return when regions that are a phase or a step begin and end, by time."""
     names = snapshot.annotations["name"].cast(pl.String)
     described = describe_regions(names.unique())
     return (
@@ -103,7 +103,7 @@ def _marks(snapshot: Snapshot) -> pl.DataFrame:
 
 
 def _region(times: pl.Series, marks: pl.DataFrame) -> pl.Series:
-    """Return the phase that the regions around each time stand for."""
+    """Return the phase of the regions around each time."""
     change = pl.when("begins").then(1).otherwise(-1)
     open_ = marks.select(
         "ts",

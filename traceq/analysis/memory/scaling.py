@@ -1,4 +1,4 @@
-"""How memory grows with something that runs were given: constant, linear, quadratic."""
+"""How memory scales with a label of the runs: constant, linear, quadratic."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from traceq.analysis.memory.summary import MemorySummary
 
 TOTAL = "all at the peak"
-# A law holds if it is nowhere further off than this part of the largest size.
+# A law holds if its error is nowhere above this share of the largest size.
 _EXACT = 0.03
-# Two points fit any line; only what is nearly a pure power is named for them.
+# Two points fit any line: with fewer than this, only a pure power is named.
 _ENOUGH = 3
 _POWERS = ((1, "linear"), (2, "quadratic"), (3, "cubic"))
 _NEARLY = 0.1
@@ -28,7 +28,7 @@ class Growth:
 
     category: str
     law: str
-    """``constant``, ``linear``, ``quadratic``, ``cubic``, or what is known instead."""
+    """``constant``, ``linear``, ``quadratic``, ``cubic``, or what is known of it."""
     sizes: tuple[int, ...]
     """The most of it that was live at once, for each value."""
 
@@ -56,8 +56,8 @@ def _peaks(summary: MemorySummary) -> list[tuple[str, int]]:
 
 def _law(values: Sequence[float], sizes: Sequence[int]) -> str:
     """Name the simplest law that fits: a + b·x^p, with nothing negative in it."""
-    most = max(sizes)
-    if most - min(sizes) <= _EXACT * most:
+    largest = max(sizes)
+    if largest - min(sizes) <= _EXACT * largest:
         return "constant"
     if len(set(values)) < _ENOUGH:
         return _between_two(values, sizes)
@@ -65,13 +65,13 @@ def _law(values: Sequence[float], sizes: Sequence[int]) -> str:
         return "shrinks"
     for power, name in _POWERS:
         base, slope = _fit([value**power for value in values], sizes)
-        off = max(
+        error = max(
             abs(base + slope * value**power - size)
             for value, size in zip(values, sizes, strict=True)
         )
-        if off <= _EXACT * most and slope > 0 and base >= -_EXACT * most:
+        if error <= _EXACT * largest and slope > 0 and base >= -_EXACT * largest:
             return name
-    return _power(values, sizes) or "by no simple law"
+    return _power(values, sizes) or "no simple law"
 
 
 def _power(values: Sequence[float], sizes: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""What the call stacks of a memory snapshot say: where it was, and doing what."""
+"""What the call stacks of a memory snapshot show: the user's line, and the op."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ SOURCE = {
 }
 
 STACK_SOURCES = Table(
-    "What each stack says.",
+    "What each stack shows.",
     {
         "stack": Column(ID, "The stack.", "stacks.id"),
         **SOURCE,
-        **{flag: Column(pl.Boolean(), f"A frame on it says {flag}.") for flag in FLAGS},
+        **{
+            flag: Column(pl.Boolean(), f"One of its frames is of {flag}.")
+            for flag in FLAGS
+        },
     },
 )
 

@@ -1,4 +1,4 @@
-"""All that is said of a memory snapshot at first sight, for one device."""
+"""What `traceq memory` shows of one device of a snapshot."""
 
 from __future__ import annotations
 
@@ -7,48 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory.categories import SURE, memory_allocations
-from traceq.analysis.memory.curve import memory_curve, memory_peaks
-from traceq.analysis.memory.fragmentation import blocks_at, free_pieces
-from traceq.analysis.memory.growth import memory_growth
-from traceq.analysis.memory.lifetimes import live_at
-from traceq.analysis.memory.modules import modules
+from traceq.analysis.memory.categories import CONFIDENCE
+from traceq.analysis.memory.fragmentation import Fragmentation, fragmentation
+from traceq.analysis.memory.leaks import memory_leaks
 from traceq.analysis.memory.oom import failures
-from traceq.analysis.memory.phases import event_phases
-from traceq.analysis.memory.stacks import stack_sources
 from traceq.analysis.memory.timeline import category_curves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.memory.history import History
     from traceq.model.run import Run
-    from traceq.model.snapshot import Snapshot, SnapshotFacts
-    from traceq.trace import Trace
+    from traceq.model.snapshot import SnapshotFacts
 
 _PLACE = ["file", "line", "function"]
-_DEFAULT_POOL = "0.0"
-
-
-@dataclass(frozen=True)
-class Fragmentation:
-    """What was reserved at the peak and not of use, in bytes."""
-
-    rounding: int
-    """Inside of blocks: they are larger than what was asked for."""
-    beside: int
-    """Free, but in segments that tensors hold a part of."""
-    releasable: int
-    """Free in segments that nobody holds a part of: empty_cache gives them back."""
-    largest: int
-    """The largest free piece: no larger allocation fits without a new segment."""
-    pieces: int
-    pending: int
-    """Given back by the program, but a stream may still use it."""
-    private: int
-    """Free in pools of their own, as of CUDA graphs, which others cannot use."""
-    holders: pl.DataFrame
-    """Who holds a part of the segments with free pieces: ``category``, place, ``held``,
-    ``beside``; the most free beside it first."""
 
 
 @dataclass(frozen=True)
@@ -62,74 +34,57 @@ class MemorySummary:
     peak: dict[str, Any]
     """A row of ``PEAKS``, with the ``step`` and ``phase`` in which it was reached."""
     categories: pl.DataFrame
-    """Live at the peak: ``category``, ``size``, ``count``, ``largest``, and ``sure``,
-    ``likely`` and ``guess``: how much of it is so sure."""
+    """Live at the peak: ``category``, ``size``, ``count``, ``largest``, and how much of
+    it is ``certain``, ``likely`` and a ``guess``."""
     modules: pl.DataFrame | None
     """Live at the peak by ``module`` and ``category``; none without a trace."""
     places: pl.DataFrame
     """Live at the peak by the user's line: place, ``category``, ``size``, ``count``."""
     largest: pl.DataFrame
-    """The largest single allocations at the peak; alike ones are one row with a
-    ``count``."""
+    """The largest allocations at the peak; equal ones are one row with a ``count``."""
     steps: pl.DataFrame
     """For each ``step`` the ``highest`` and ``lowest`` of what was allocated."""
-    growth: pl.DataFrame
-    """What each step leaves behind, as ``memory_growth`` says."""
+    leaks: pl.DataFrame
+    """What each step leaks; ``LEAKS`` has the columns."""
     failures: pl.DataFrame
-    """Allocations that failed, as ``failures`` says."""
+    """Allocations that failed; ``FAILURES`` has the columns."""
     fragmentation: Fragmentation
     settings: dict[str, str]
     phases: pl.DataFrame
-    """Step and phase of each event, as ``event_phases`` says."""
+    """Step and phase of each event; ``EVENT_PHASES`` has the columns."""
     curve: pl.DataFrame
     curves: pl.DataFrame
-    """What was live of each category, as ``category_curves`` says."""
+    """What was live of each category; ``CATEGORY_CURVES`` has the columns."""
     run: Run | None = None
 
 
 def summarise_memory(
-    snapshot: Snapshot,
-    name: str,
-    *,
-    trace: Trace | None = None,
-    run: Run | None = None,
+    history: History, name: str, *, run: Run | None = None
 ) -> Iterator[MemorySummary]:
-    """Yield a summary for each device that has memory.
-
-    ``trace`` is the trace of the same run, which knows the modules.
-    """
-    allocations = memory_allocations(snapshot)
-    if trace is not None:
-        found = modules(allocations, trace)
-        allocations = allocations.with_columns(module=found)
-    sources = stack_sources(snapshot)
-    phases = event_phases(snapshot, sources)
-    curve = memory_curve(snapshot)
-    failed = failures(snapshot, curve, sources)
-    growth = memory_growth(allocations, curve, phases)
-    peaks = memory_peaks(curve).filter(pl.col("most_reserved") > 0)
+    """Yield a summary for each device that has memory."""
+    snapshot = history.snapshot
+    leaks, failed = memory_leaks(history), failures(history)
+    peaks = history.peaks.filter(pl.col("max_reserved") > 0)
     for peak in peaks.iter_rows(named=True):
         here = pl.col("device") == peak["device"]
-        own = allocations.filter(here)
-        live = live_at(own, peak["event"])
-        own_curve = curve.filter(here)
+        live, curve = history.at_peak.filter(here), history.curve.filter(here)
         yield MemorySummary(
             facts=snapshot.facts,
             device=peak["device"],
             name=f"{name}, device {peak['device']}" if peaks.height > 1 else name,
-            peak=peak | _moment(phases, peak["event"]),
+            peak=peak | _moment(history.phases, peak["event"]),
             categories=_categories(live),
-            modules=_modules(live) if trace is not None else None,
-            places=_places(live),
+            modules=_by(live, ["module"]) if history.trace else None,
+            places=_by(live, _PLACE),
             largest=_largest(live),
-            steps=_steps(own_curve, phases),
-            growth=growth.filter(here),
+            steps=_steps(curve, history.phases),
+            leaks=leaks.filter(here),
             failures=failed.filter(here),
-            fragmentation=_fragmentation(snapshot, own, peak),
+            fragmentation=fragmentation(history, peak),
             settings=dict(snapshot.settings.iter_rows()),
-            phases=phases,
-            curve=own_curve,
-            curves=category_curves(own),
+            phases=history.phases,
+            curve=curve,
+            curves=category_curves(history.allocations.filter(here)),
             run=run,
         )
 
@@ -152,27 +107,22 @@ def _categories(live: pl.DataFrame) -> pl.DataFrame:
             size.sum(),
             count=pl.len(),
             largest=size.max(),
-            **{name: size.filter(pl.col("sure") == name).sum() for name in SURE},
+            **{
+                name: size.filter(pl.col("confidence") == name).sum()
+                for name in CONFIDENCE
+            },
         )
         .sort("size", "category", descending=[True, False])
     )
 
 
-def _modules(live: pl.DataFrame) -> pl.DataFrame:
+def _by(live: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """Return what is live by module, or by place, the most first."""
     return (
-        live.filter(pl.col("module").is_not_null())
-        .group_by("module")
+        live.drop_nulls(key[0])
+        .group_by(key)
         .agg(pl.sum("size"), count=pl.len(), category=_main_category())
-        .sort("size", "module", descending=[True, False])
-    )
-
-
-def _places(live: pl.DataFrame) -> pl.DataFrame:
-    return (
-        live.filter(pl.col("file").is_not_null())
-        .group_by(_PLACE)
-        .agg(pl.sum("size"), count=pl.len(), category=_main_category())
-        .sort("size", *_PLACE, descending=[True, False, False, False])
+        .sort(-pl.col("size"), *key)
     )
 
 
@@ -183,18 +133,17 @@ def _main_category() -> pl.Expr:
 
 
 def _largest(live: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations by size, alike ones in one row."""
-    alike = ["size", "category", "sure", "stack", "phase", "free_phase", "to_the_end"]
-    kept = (pl.col("free_step") - pl.col("step")).max()
+    """Return the allocations by size, equal ones in one row."""
+    equal = ["size", "category", "confidence", "stack", "phase", "free_phase"]
     return (
-        live.with_columns(to_the_end=pl.col("free").is_null())
-        .group_by(alike, maintain_order=True)
+        live.with_columns(never_freed=pl.col("free").is_null())
+        .group_by(*equal, "never_freed", maintain_order=True)
         .agg(
             pl.col(*_PLACE, "chain", "op", "node").first(),
             count=pl.len(),
             from_before=pl.col("alloc").is_null().any(),
-            steps=kept,
-            lived=(pl.col("free_ts") - pl.col("alloc_ts")).max(),
+            steps=(pl.col("free_step") - pl.col("step")).max(),
+            lifetime=(pl.col("free_ts") - pl.col("alloc_ts")).max(),
         )
         .sort("size", "count", descending=True, maintain_order=True)
     )
@@ -212,51 +161,3 @@ def _steps(curve: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("step")
     )
-
-
-def _fragmentation(
-    snapshot: Snapshot, own: pl.DataFrame, peak: dict[str, Any]
-) -> Fragmentation:
-    event = peak["event"]
-    here = pl.col("device") == peak["device"]
-    blocks = blocks_at(snapshot, own, event)
-    pieces = free_pieces(snapshot, own, event).filter(here)
-    private = (pl.col("pool").cast(pl.String) != _DEFAULT_POOL).fill_null(value=False)
-    shared, size = pieces.filter(~private), pl.col("size")
-    beside = shared.filter(pl.col("held") > 0)
-    free = beside.group_by("segment").agg(beside=size.sum())
-    return Fragmentation(
-        rounding=_total(blocks, pl.col("block") - size),
-        beside=_total(beside, size),
-        releasable=_total(shared.filter(pl.col("held") == 0), size),
-        largest=_total(shared, size.max().fill_null(0)),
-        pieces=shared.height,
-        pending=peak["active"] - peak["allocated"],
-        private=_total(pieces.filter(private), size),
-        holders=_holders(blocks, free),
-    )
-
-
-def _holders(blocks: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
-    """Return who holds a part of segments with free pieces, the most free first.
-
-    What is free in a segment counts for all that hold a part of it.
-    """
-    key = ["category", *_PLACE]
-    held = blocks.join(free, on="segment")
-    beside = (
-        held.select(*key, "segment", "beside")
-        .unique()
-        .group_by(key)
-        .agg(pl.sum("beside"))
-    )
-    return (
-        held.group_by(key)
-        .agg(held=pl.sum("block"), count=pl.len())
-        .join(beside, on=key, nulls_equal=True)
-        .sort("beside", "held", descending=True)
-    )
-
-
-def _total(rows: pl.DataFrame, what: pl.Expr) -> int:
-    return int(rows.select(what.sum()).item())

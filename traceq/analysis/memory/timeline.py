@@ -52,9 +52,9 @@ def category_peaks(curves: pl.DataFrame) -> pl.DataFrame:
 
 
 def highest_moments(curve: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Cut the curve of a device into so many parts and return the highest row of each.
+    """Cut the curve of a device into ``count`` parts and return each one's highest row.
 
-    The parts are of the same length of time, or of as many events if there is no time.
+    The parts take the same time, or have as many events if there are no times.
     ``from`` and ``to`` are where in the whole each begins and ends, from 0 to 1.
     """
     rows = curve.with_row_index("row")

@@ -1,4 +1,9 @@
-"""Which ops and modules of a trace allocate memory, by line: what snapshots lack."""
+"""Which op of the trace made an allocation of the snapshot of the same run.
+
+A snapshot knows the line that was running and how much it asked for; it knows no
+modules, and no operators where C++ frames were not recorded. A trace knows both, but of
+a function only the line at which it begins.
+"""
 
 from __future__ import annotations
 
@@ -6,91 +11,188 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.base.ownership import named
+from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
+from traceq.model.schema import ID, NUMBER, Column, Table
+from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from traceq.trace import Trace
 
-_PLACE = ("file", "line", "function")
+_TEXT = pl.String()
+_FUNCTION = {
+    "file": Column(_TEXT, "The user's file."),
+    "line": Column(NUMBER, "The line at which the function begins."),
+    "function": Column(_TEXT, "The user's function."),
+}
+
+TRACE_OPS = Table(
+    "Operators that the user's functions themselves call in the forward, in order.",
+    {
+        **_FUNCTION,
+        "trace_op": Column(_TEXT, "The operator, as aten::linear."),
+        "module": Column(_TEXT, "The module around it, as LM_0/Block_1; may be none."),
+        "bytes": Column(
+            NUMBER,
+            "A block that it allocates on the GPU, if any.",
+            "bytes",
+        ),
+        "cast": Column(pl.Boolean(), "Whether the block is for another dtype."),
+    },
+)
+
+MADE_BY = Table(
+    "Operators of the trace that may have made an allocation.",
+    {
+        "key": Column(ID, "The allocation."),
+        "trace_op": TRACE_OPS.columns["trace_op"],
+        "module": TRACE_OPS.columns["module"],
+        "cast": TRACE_OPS.columns["cast"],
+        "fits": Column(pl.Boolean(), "Whether it allocates a block for this size."),
+    },
+)
+
+MODULES = Table(
+    "The module of each allocation of which the trace knows it.",
+    {
+        "key": Column(ID, "The allocation."),
+        "module": Column(_TEXT, "Without the numbers of layers, as LM/Block."),
+        "instances": Column(
+            pl.List(_TEXT), "Every module that it is, as LM_0/Block_1, in order."
+        ),
+    },
+)
+
 _CPU = 0
 _CASTS = ("aten::_to_copy",)
-# The profiler tells the size of a block. Small ones are rounded up a little, and from
-# large ones what is left is not always cut off.
+_SEPARATOR = "/"
+# The profiler records the size of a block. Small ones are rounded up a little, and of
+# large ones the rest is not always split off.
 _SMALL = 1 << 20
 _ROUND = 512
 
 
-def allocating_ops(trace: Trace) -> pl.DataFrame:
-    """Return the forward ops that allocate on a GPU: place, ``op``, ``module``, sizes.
-
-    The op is the outermost one, which the line calls; ``cast`` is whether it was to
-    change a number format. Where the trace has no memory events, all ops of a line
-    count, and ``bytes`` is none.
-    """
-    ops = trace.ops.filter(pl.col("forward").is_null(), pl.col("file").is_not_null())
+def trace_ops(trace: Trace) -> pl.DataFrame:
+    """Return the operators of a trace by function; ``TRACE_OPS`` has the columns."""
     taken = trace.memory.filter(
         pl.col("bytes") > 0, pl.col("device_type") != _CPU, pl.col("op").is_not_null()
     )
-    if taken.is_empty():
-        found = ops.filter(pl.col("parent").is_null()).with_columns(
-            bytes=pl.lit(None, pl.Int64), cast=pl.lit(value=False)
-        )
-    else:
-        outermost = outermost_ops(trace)
-        roots = outermost.gather(taken["op"])
-        cast = (
-            nearest(trace.ops["parent"], named(trace.ops, _CASTS))
-            .gather(taken["op"])
-            .is_not_null()
-        )
-        found = taken.select("bytes", id=roots, cast=cast).join(ops, on="id")
-    return (
-        found.group_by(*_PLACE, "module", "bytes", "cast", op="name")
-        .agg(first=pl.col("id").min())
-        .sort("first")
-        .with_columns(pl.col(*_PLACE, "module", "op").cast(pl.String))
-        .with_columns(pl.col("line").cast(pl.Int64))
-        .drop("first")
+    cast = nearest(trace.ops["parent"], named(trace.ops, _CASTS)).gather(taken["op"])
+    called = _called_by_function(trace)
+    blocks = taken.select(
+        "bytes",
+        id=nearest(trace.ops["parent"], called).gather(taken["op"]),
+        cast=cast.is_not_null(),
+    )
+    ops = trace.ops.filter(
+        called, pl.col("forward").is_null(), pl.col("file").is_not_null()
+    )
+    kinds = [*_FUNCTION, "name", "module", "bytes", "cast"]
+    return TRACE_OPS.shaped(
+        ops.join(blocks, on="id", how="left")
+        .group_by(kinds)
+        .agg(pl.col("id").min())
+        .sort("id")
+        .rename({"name": "trace_op"})
+        .with_columns(known(pl.col("cast")))
     )
 
 
-def ops_at(
-    ops: pl.DataFrame,
-    place: tuple[str, int, str],
-    size: int | None = None,
-    names: Sequence[str] = (),
-) -> pl.DataFrame:
-    """Return the ``op`` and ``module`` of what a place of a snapshot allocates.
+def _called_by_function(trace: Trace) -> pl.Series:
+    """Return for each op whether its function calls it itself: no op of it does.
 
-    A snapshot's place is file, line and function. A trace knows the line at which a
-    function begins, and may name its file from another folder on. Of the function's
-    ops those count that are called so and allocate such a size, as far as any does.
+    What a compiled region runs is called by the function that was compiled, not by the
+    one that the region is in.
     """
-    file, line, function = place
-    found = ops.filter(
-        pl.col("line") <= line,
-        pl.col("function") == function,
-        same_file(pl.lit(file), pl.col("file")),
+    parent = trace.ops["parent"]
+    inside = pl.Series([True]).new_from_index(0, len(parent))
+    for name in _FUNCTION:
+        inside &= trace.ops[name].gather(parent).eq_missing(trace.ops[name])
+    return parent.is_null() | ~inside
+
+
+def in_trace(places: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return places of a snapshot with the function of the trace that each is in.
+
+    Places have a ``key``, ``file``, ``line`` and ``function``, and keep their columns;
+    ``trace_file`` and ``begins`` are the function's. A method may have the same name
+    in several classes of a file: the last that begins before the line is around it.
+    """
+    functions = ops.select("function", trace_file="file", begins="line").unique()
+    pairs = places.with_columns(text("file"), text("function")).join(
+        functions, on="function", maintain_order="left"
     )
-    # A method may be called the same in several classes; the last one is around it.
-    found = found.filter(pl.col("line") == pl.col("line").max())
-    wanted = [fits(pl.lit(size), pl.col("bytes"))] if size else []
-    wanted += [pl.col("op").is_in(names)] if names else []
-    for condition in wanted:
-        closer = found.filter(condition)
-        found = closer if closer.height else found
-    return found.select("op", "module").unique(maintain_order=True)
+    around = pairs.filter(
+        pl.col("begins") <= pl.col("line"),
+        _same_file(pl.col("file"), pl.col("trace_file")),
+    )
+    return around.filter(pl.col("begins") == pl.col("begins").max().over("key"))
 
 
-def fits(size: pl.Expr, block: pl.Expr) -> pl.Expr:
-    """Return whether a block may be what was cut out for such a size."""
+def made_by(places: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return which ops of the trace may have made allocations; ``MADE_BY``.
+
+    Places are those of ``in_trace`` with ``op`` and ``size``, which may be unknown. Of
+    the ops of the function those count that have this name, of these the ones that
+    allocate a block for this size, or else any block: as far as there are such.
+    """
+    found = places.join(
+        ops,
+        left_on=["trace_file", "begins", "function"],
+        right_on=["file", "line", "function"],
+        maintain_order="left_right",
+    ).with_columns(fits=known(_fits(pl.col("size"), pl.col("bytes"))))
+    same_name = pl.col("trace_op") == pl.lit("aten::") + text("op")
+    for condition in (same_name, pl.col("fits"), pl.col("bytes").is_not_null()):
+        holds = known(condition)
+        found = found.filter(holds | ~holds.any().over("key"))
+    return MADE_BY.shaped(found.unique(list(MADE_BY.columns), maintain_order=True))
+
+
+def modules(made: pl.DataFrame) -> pl.DataFrame:
+    """Return the module of each allocation of ``made_by``; ``MODULES``.
+
+    Where several may have made it, it is the innermost module around them all.
+    """
+    layers = (
+        made.select("key", layer=layer_names(pl.col("module")))
+        .unique()
+        .with_columns(pl.col("layer").str.split(_SEPARATOR), among=pl.len().over("key"))
+    )
+    prefixes = layers.with_columns(
+        depth=pl.int_ranges(1, pl.col("layer").list.len() + 1)
+    ).explode("depth")
+    common = (
+        prefixes.with_columns(
+            module=pl.col("layer").list.head("depth").list.join(_SEPARATOR)
+        )
+        .group_by("key", "depth", "module", "among")
+        .len()
+        .filter(pl.col("len") == pl.col("among"))
+        .sort("depth")
+        .unique("key", keep="last", maintain_order=True)
+    )
+    instance = (
+        pl.col("module").str.split(_SEPARATOR).list.head("depth").list.join(_SEPARATOR)
+    )
+    instances = (
+        made.join(common.select("key", "depth"), on="key", maintain_order="left")
+        .group_by("key")
+        .agg(instances=instance.unique(maintain_order=True))
+    )
+    return MODULES.shaped(common.join(instances, on="key").sort("key"))
+
+
+def _fits(size: pl.Expr, block: pl.Expr) -> pl.Expr:
+    """Return whether a block may have been split off for such a size."""
     rounded = pl.when(size > _SMALL).then(_SMALL).otherwise(_ROUND)
     return (block >= size) & (block < size + rounded)
 
 
-def same_file(file: pl.Expr, other: pl.Expr) -> pl.Expr:
-    """Return whether two files are the same, named from different folders on."""
-    return file.str.ends_with(other) | other.str.ends_with(file)
+def _same_file(file: pl.Expr, other: pl.Expr) -> pl.Expr:
+    """Return whether two paths are one file, named from different folders on."""
+    slash = pl.lit(_SEPARATOR)
+    return (slash + file).str.ends_with(slash + other) | (slash + other).str.ends_with(
+        slash + file
+    )

@@ -1,4 +1,4 @@
-"""How much memory the GPU held at most, and what was going on then."""
+"""The peak of the GPU's memory, from the memory events of a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MemoryPeak:
     device: int
     allocated: int
     reserved: int | None
-    """The most that the allocator held, at whatever moment."""
+    """The most ever reserved, at whatever moment."""
     step: int | None
     phase: str | None
     op: str | None
@@ -29,7 +29,7 @@ class MemoryPeak:
 
 
 def peak_memory(trace: Trace) -> MemoryPeak | None:
-    """Return the peak of the GPU with the highest one; none if it was not recorded."""
+    """Return the highest peak of all GPUs; none if memory was not recorded."""
     events = trace.memory.filter(
         pl.col("device_type") != _CPU, pl.col("allocated").is_not_null()
     ).sort("allocated", "ts", descending=[True, False])

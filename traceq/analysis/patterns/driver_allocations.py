@@ -1,4 +1,4 @@
-"""Calls that take memory from the driver or give it back, and how memory grows."""
+"""Calls that allocate memory from the driver or free it, and how memory grows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.names import GRAPH_CAPTURE
 
@@ -15,33 +16,32 @@ if TYPE_CHECKING:
 _CPU = 0
 
 
-def calls_named(
-    trace: Trace, runtime: pl.DataFrame, takes: str, gives: str
+def driver_calls(
+    trace: Trace, runtime: pl.DataFrame, allocs: str, frees: str
 ) -> pl.DataFrame:
-    """Return the calls that take or give memory back (``gives``), with their ``op``.
+    """Return the calls that allocate, or free (``frees``), with their ``op_name``.
 
-    Those made while compiling or while recording a CUDA graph are left out: a graph
-    gets its memory once.
+    ``allocs`` and ``frees`` are patterns of their names. Calls made while compiling or
+    capturing a CUDA graph are left out: a graph allocates its memory once.
     """
-    name = pl.col("name").cast(pl.String)
     calls = runtime.filter(pl.col("call") == "allocation").with_columns(
-        gives=name.str.contains(gives), takes=name.str.contains(takes)
+        text("name"), frees=text("name").str.contains(frees)
     )
-    calls = calls.filter(pl.col("gives") | pl.col("takes"))
+    calls = calls.filter(pl.col("frees") | pl.col("name").str.contains(allocs))
     calls = calls.with_columns(
-        name=name, op_name=trace.ops["name"].gather(calls["op"]).cast(pl.String)
+        op_name=trace.ops["name"].gather(calls["op"]).cast(pl.String)
     )
     if not calls.height:
         return calls
     names = trace.ops["name"].unique()
-    recording = names.filter(names.cast(pl.String).str.contains(GRAPH_CAPTURE))
-    once = trace.ops["compiling"] | trace.ops["name"].is_in(recording.implode())
-    around = nearest(trace.ops["parent"], once.fill_null(value=False))
+    captures = names.filter(names.cast(pl.String).str.contains(GRAPH_CAPTURE))
+    once = trace.ops["compiling"] | trace.ops["name"].is_in(captures.implode())
+    around = nearest(trace.ops["parent"], known(once))
     return calls.filter(around.gather(calls["op"]).is_null())
 
 
 def growth(trace: Trace) -> pl.DataFrame:
-    """Return what each step leaves allocated more than the one before: ``grown``."""
+    """Return how much more each step leaves allocated than the one before."""
     left = (
         trace.memory.filter(
             pl.col("device_type") != _CPU, pl.col("allocated").is_not_null()
@@ -52,5 +52,5 @@ def growth(trace: Trace) -> pl.DataFrame:
         .sort("device", "step")
     )
     return left.select(
-        "device", "step", grown=pl.col("allocated").diff().over("device")
-    ).drop_nulls("grown")
+        "device", "step", growth=pl.col("allocated").diff().over("device")
+    ).drop_nulls("growth")

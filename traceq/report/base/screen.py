@@ -33,9 +33,10 @@ def line_width(width: int | None) -> int:
 def screen(words: Content, width: int) -> Iterator[RenderableType]:
     """Yield the parts of a screen of this width."""
     yield Text(words.title, style="bold", overflow="fold")
+    label_width = max([_LABEL, *(len(label) for label, _ in words.facts)])
     facts = Table.grid(padding=(0, 1))
-    facts.add_column(width=_LABEL, style="bold")
-    facts.add_column(width=max(1, width - _LABEL - 1), overflow="fold")
+    facts.add_column(width=label_width, style="bold")
+    facts.add_column(width=max(1, width - label_width - 1), overflow="fold")
     for warning in words.warnings:
         facts.add_row(Text("INCOMPLETE", style="red"), Text(warning, style="red"))
     for label, text in words.facts:

@@ -9,19 +9,19 @@ import polars as pl
 
 from traceq.report.base.columns import Column, fitted
 from traceq.report.base.markdown import escaped
+from traceq.report.base.screen import PIPE, WIDEST
 from traceq.report.base.text import bold, place, printable
 from traceq.units import share, size
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.memory.diff import MemoryDiff
 
-_PIPE = 100
-_WIDEST = 120
 _AMOUNT = 11
 _MOST_SITES = 10
-# Changes of less than this part of the peak are no change worth a word.
+# A change below this share of the peak is no change.
 _NOTHING = 0.005
 _TITLES = ("at the peak", "before", "after", "change", "largest allocation")
 
@@ -30,7 +30,7 @@ def headline(diff: MemoryDiff) -> str:
     """Return the change in one sentence, with its largest cause."""
     peak = _worst(diff)
     if peak is None:
-        return "neither snapshot holds any memory"
+        return "memory: nothing is allocated in either snapshot"
     if _is_nothing(peak["change"], peak):
         return f"memory: no change, the peak is {size(peak['after'])}"
     up = peak["change"] > 0
@@ -46,12 +46,12 @@ def headline(diff: MemoryDiff) -> str:
     if sites.is_empty():
         return text
     first = sites.row(0, named=True)
-    return f"{text}; most of all {signed(first['change'])} {_site(first)}"
+    return f"{text}; mainly {signed(first['change'])} {_site(first)}"
 
 
 def text(diff: MemoryDiff, *, width: int | None, color: bool) -> str:
     """Return the comparison for a terminal, wrapped to a width."""
-    width = min(width or _PIPE, _WIDEST)
+    width = min(width or PIPE, WIDEST)
     lines = [bold(line, color=color) for line in textwrap.wrap(headline(diff), width)]
     for peak in diff.peaks.iter_rows(named=True):
         lines += ["", *_device(diff, peak, width, color=color)]
@@ -117,7 +117,7 @@ def _device(
     yield from lines[1:]
     sites = list(_sites(diff, peak))
     if sites:
-        moved = "Different, but no change in sum:"
+        moved = "Changes that cancel out:"
         yield ""
         yield bold(
             moved if _is_nothing(peak["change"], peak) else "Why, largest first:",
@@ -157,7 +157,7 @@ def _rows(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             f"{largest} at {where}" if where else largest,
         )
     amounts = (size(peak["before"]), size(peak["after"]), signed(peak["change"]))
-    yield ("together", *amounts, "")
+    yield ("total", *amounts, "")
 
 
 def _sites(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -174,7 +174,7 @@ def _sites(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rest = mine.height - len(worth)
     if worth and rest:
         others = peak["change"] - sum(row["change"] for row in worth)
-        yield signed(others), f"{rest} other {'line' if rest == 1 else 'lines'}"
+        yield signed(others), counted(rest, "other line")
 
 
 def _site(row: dict[str, Any]) -> str:
@@ -186,13 +186,13 @@ def _site(row: dict[str, Any]) -> str:
 
 
 def _counts(row: dict[str, Any]) -> str:
-    """Return in how many allocations, and whether each is in another number format."""
+    """Return in how many allocations, and whether each may have another dtype."""
     before, after = row["count_before"], row["count_after"]
     if before != after:
         return f"{before} -> {after} allocations"
     text = "in 1 allocation" if after == 1 else f"in {after} allocations"
     if row["after"] == 2 * row["before"]:
-        return f"{text} of twice the size, as in 32 bits instead of 16"
+        return f"{text} of twice the size, as fp32 instead of 16-bit"
     if 2 * row["after"] == row["before"]:
-        return f"{text} of half the size, as in 16 bits instead of 32"
+        return f"{text} of half the size, as 16-bit instead of fp32"
     return text

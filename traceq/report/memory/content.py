@@ -1,4 +1,4 @@
-"""The words about a memory snapshot: what every format that people read has in it."""
+"""The words of a memory report: what every format that people read has in it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq import units
-from traceq.analysis.memory.categories import SURE
+from traceq.analysis.memory.categories import CONFIDENCE
 from traceq.analysis.memory.stacks import chain_of
 from traceq.report.base.columns import Column, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import place, printable
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,15 +25,16 @@ _MOST_PLACES = 8
 _MOST_MODULES = 6
 _MOST_LARGEST = 8
 _MOST_CALLS = 4
-_MOST_GROWTH = 3
+_MOST_LEAKS = 3
 _MOST_HOLDERS = 3
 _MOST_VALUES = 8
-# Free memory that is less than this part of what is reserved is no trouble.
+# Free memory below this share of what is reserved is not worth a line.
 _LITTLE = 0.02
 _PART = 0.05
-# A part that is smaller is not worth a word.
+# A smaller share is left out.
 _NOTHING = 0.005
-# What says most of how the allocator was set up comes as this text.
+_SHOWN_BY = {"certain": " (stack or lifetime)", "likely": " (size)"}
+# Most of how the allocator was configured is in this text.
 _CONF = "PYTORCH_CUDA_ALLOC_CONF"
 _DEFAULTS = {
     "max_split_size": "-1",
@@ -60,12 +62,12 @@ def content(summary: MemorySummary) -> Content:
 
 def overview(summaries: Sequence[MemorySummary]) -> TextTable:
     """Return a table with one row a device."""
-    numbers = ["allocated", "reserved", "free in it", "grows by"]
+    numbers = ["allocated", "reserved", "free", "leaks"]
     columns = (
         Column("snapshot", weight=3, cut=cut_middle),
         *(Column(name, number=True) for name in numbers),
         Column("reached in"),
-        Column("most of it is", weight=2),
+        Column("mainly", weight=2),
     )
     names = telling_names([summary.name for summary in summaries])
     return TextTable(columns, tuple(map(_overview_row, names, summaries)))
@@ -94,18 +96,18 @@ def _overview_row(name: str, summary: MemorySummary) -> tuple[str, ...]:
     peak = summary.peak
     free = peak["reserved"] - peak["active"]
     first = summary.categories.row(0, named=True) if summary.categories.height else None
-    most = ""
+    mainly = ""
     if first:
-        most = f"{first['category']} {units.share(first['size'], peak['allocated'])}"
-    grown = int(summary.growth["grown"].sum())
+        mainly = f"{first['category']} {units.share(first['size'], peak['allocated'])}"
+    leaked = int(summary.leaks["per_step"].sum())
     return (
         printable(name) + (" (incomplete)" if summary.facts.incomplete else ""),
         units.size(peak["allocated"]),
-        units.size(peak["most_reserved"]),
+        units.size(peak["max_reserved"]),
         units.share(free, peak["reserved"]),
-        f"{units.size(grown)}/step" if grown else "-",
+        f"{units.size(leaked)}/step" if leaked else "-",
         _moment(summary) or "-",
-        most or "-",
+        mainly or "-",
     )
 
 
@@ -117,17 +119,17 @@ def _facts(summary: MemorySummary) -> Iterator[tuple[str, str]]:
     yield "Recorded", _recorded(summary)
     yield "Peak", _peak(summary)
     if summary.failures.height:
-        yield "Refused", _refused(summary)
-    yield "Sure", _sure(summary)
+        yield "OOM", _oom(summary)
+    yield "Confidence", _confidence(summary)
     yield "Steps", _steps(summary)
     yield "Reserved", _reserved(summary)
-    if waiting := _waiting(summary):
-        yield "Waiting", waiting
+    if free := _free_blocks(summary):
+        yield "Free blocks", free
     yield "Settings", _settings(summary)
     if summary.modules is None:
         yield (
             "Modules",
-            "unknown: a snapshot has none; give a run folder, whose trace knows them",
+            "not in a snapshot: give a run folder, whose trace has them",
         )
 
 
@@ -136,7 +138,7 @@ def _recorded(summary: MemorySummary) -> str:
     size = f"{units.size(facts.unpacked_bytes)} unpacked"
     since = f"torch {facts.torch_from} or later" if facts.torch_from else "torch 1"
     if not facts.history:
-        return f"the state at the end alone, without events; {since}, {size}"
+        return f"only the state at the end, without events; {since}, {size}"
     events = summary.curve.height - 1
     last = summary.curve["ts"].max()
     over = f" over {units.time(last)}" if isinstance(last, int) and last else ""
@@ -150,8 +152,8 @@ def _peak(summary: MemorySummary) -> str:
         f"{units.size(peak['allocated'])} allocated,"
         f" {units.size(peak['reserved'])} reserved"
     )
-    if peak["most_reserved"] != peak["reserved"]:
-        text += f" (at other times up to {units.size(peak['most_reserved'])})"
+    if peak["max_reserved"] != peak["reserved"]:
+        text += f" (up to {units.size(peak['max_reserved'])} at other times)"
     if peak["event"] is None:
         return f"{text}; {_without_event(summary)}"
     if moment := _moment(summary):
@@ -164,7 +166,7 @@ def _peak(summary: MemorySummary) -> str:
 def _without_event(summary: MemorySummary) -> str:
     if summary.curve.height > 1:
         return "from the start of the recording on"
-    return "as of the end: nothing is known of before"
+    return "at the end: nothing before it is recorded"
 
 
 def _moment(summary: MemorySummary) -> str:
@@ -174,10 +176,10 @@ def _moment(summary: MemorySummary) -> str:
     return " of ".join(parts)
 
 
-def _refused(summary: MemorySummary) -> str:
-    """Say what of the memory that was asked for could not be had."""
+def _oom(summary: MemorySummary) -> str:
+    """Return which allocations failed, and what was free then."""
     parts = []
-    for row in summary.failures.tail(_MOST_GROWTH).iter_rows(named=True):
+    for row in summary.failures.tail(_MOST_LEAKS).iter_rows(named=True):
         where = place(row["file"], row["line"], row["function"])
         free = row["reserved"] - row["allocated"]
         text = units.size(row["asked"]) + (f" at {where}" if where else "")
@@ -187,96 +189,83 @@ def _refused(summary: MemorySummary) -> str:
         parts.append(text)
     count = summary.failures.height
     more = f" (the last of {count:,})" if count > len(parts) else ""
-    return "; ".join(parts) + f"{more}; traceq lint says why it did not fit"
+    return "; ".join(parts) + f"{more}; traceq lint reports why it did not fit"
 
 
-def _sure(summary: MemorySummary) -> str:
-    """Say how what the memory is for is known."""
+def _confidence(summary: MemorySummary) -> str:
+    """Return how certain the categories are, and what shows them."""
     whole = int(summary.categories["size"].sum())
-    unknown = pl.col("category") == "unknown"
-    known = summary.categories.filter(~unknown)
-    by_stack, by_size, guessed = (int(known[name].sum()) for name in SURE)
-    rest = whole - by_stack - by_size - guessed
-    return (
-        f"what it is for is shown by stacks and lifetimes for"
-        f" {units.share(by_stack, whole)}, by sizes that fit nothing else for"
-        f" {units.share(by_size, whole)}, guessed for {units.share(guessed, whole)},"
-        f" unknown for {units.share(rest, whole)}"
+    categorised = summary.categories.filter(pl.col("category") != "unknown")
+    sizes = {name: int(categorised[name].sum()) for name in CONFIDENCE}
+    sizes["unknown"] = whole - sum(sizes.values())
+    return ", ".join(
+        f"{units.share(size, whole)} {name}{_SHOWN_BY.get(name, '')}"
+        for name, size in sizes.items()
+        if size
     )
 
 
 def _steps(summary: MemorySummary) -> str:
-    # A few events before the first step or after the last are none of their own.
+    # A few events before the first step or after the last are not a step.
     whole = summary.steps.filter(pl.col("events") >= _PART * pl.col("events").max())
     if not whole.height:
-        return "none found: no region, backward or optimizer tells them apart"
+        return "none found: no region, backward or optimizer marks them"
     shown = [
         f"#{row['step']} up to {units.size(row['highest'])}"
         for row in whole.head(_MOST_VALUES).iter_rows(named=True)
     ]
     text = ", ".join(shown) + (" …" if whole.height > len(shown) else "")
-    if not summary.growth.height:
-        return f"{text}; nothing that stays grows from step to step"
-    by_line = summary.growth.group_by(
+    if not summary.leaks.height:
+        return f"{text}; no leak"
+    by_line = summary.leaks.group_by(
         "file", "line", "function", maintain_order=True
-    ).agg(pl.sum("grown"), pl.col("op").first())
+    ).agg(pl.sum("per_step"), pl.col("op").first())
     lines = [
-        f"{units.size(row['grown'])} at "
+        f"{units.size(row['per_step'])} at "
         + (place(row["file"], row["line"], row["function"]) or row["op"] or "?")
-        for row in by_line.head(_MOST_GROWTH).iter_rows(named=True)
+        for row in by_line.head(_MOST_LEAKS).iter_rows(named=True)
     ]
-    grown = units.size(int(summary.growth["grown"].sum()))
-    return f"{text}; each leaves {grown} behind: " + ", ".join(lines)
+    leaked = units.size(int(summary.leaks["per_step"].sum()))
+    return f"{text}; each leaks {leaked}: " + ", ".join(lines)
 
 
 def _reserved(summary: MemorySummary) -> str:
     peak, found = summary.peak, summary.fragmentation
-    free = found.beside + found.releasable + found.private
+    free = found.fragmented + found.releasable + found.private
     if peak["reserved"] == 0:
         return "nothing"
     text = (
         f"{units.size(free)} of the {units.size(peak['reserved'])} at the peak are free"
-        f" ({units.share(free, peak['reserved'])}), in {found.pieces:,} pieces of up to"
-        f" {units.size(found.largest)}; {units.size(found.rounding)} more are lost to"
-        " rounding"
+        f" ({units.share(free, peak['reserved'])}), in {found.free_blocks:,} blocks of"
+        f" up to {units.size(found.largest)}; {units.size(found.rounding)} more are"
+        " lost to rounding"
     )
     if found.private:
-        text += f"; {units.size(found.private)} of the free is in pools of their own"
+        text += f"; {units.size(found.private)} of the free is in private pools"
     return text
 
 
-def _waiting(summary: MemorySummary) -> str:
-    """Say what the free bytes are waiting for."""
+def _free_blocks(summary: MemorySummary) -> str:
+    """Return why free memory is not in use; empty if there is little of it."""
     found = summary.fragmentation
-    if found.beside + found.releasable + found.pending + found.private < (
-        _LITTLE * summary.peak["reserved"]
-    ):
+    sizes = (found.fragmented, found.releasable, found.pending, found.private)
+    if sum(sizes) < _LITTLE * summary.peak["reserved"]:
         return ""
-    parts = []
-    if found.releasable:
-        parts.append(
-            f"{units.size(found.releasable)} in whole segments, for an allocation that"
-            " fits or torch.cuda.empty_cache()"
-        )
-    if found.beside:
-        holders = [
-            (row["category"] if row["category"] != "unknown" else "others")
-            + (f" of {where}" if (where := _where(row)) else "")
-            + f" ({units.size(row['held'])})"
-            for row in found.holders.head(_MOST_HOLDERS).iter_rows(named=True)
-        ]
-        parts.append(
-            f"{units.size(found.beside)} beside tensors, for an allocation that fits"
-            f" into a gap or for them to go: {', '.join(holders)}"
-        )
-    if found.pending:
-        parts.append(f"{units.size(found.pending)} for another stream to be done")
-    if found.private:
-        parts.append(
-            f"{units.size(found.private)} for the next replay of their CUDA graph, or"
-            " the program that made the pool"
-        )
-    return "; ".join(parts)
+    holders = [
+        (row["category"] if row["category"] != "unknown" else "others")
+        + (f" of {where}" if (where := _where(row)) else "")
+        + f" ({units.size(row['held'])})"
+        for row in found.holders.head(_MOST_HOLDERS).iter_rows(named=True)
+    ]
+    texts = (
+        f"fragmented: free, but in segments with live tensors: {', '.join(holders)}",
+        "releasable: in segments without tensors, which torch.cuda.empty_cache() frees",
+        "pending: freed, but another stream may still use it",
+        "private: kept for the next replay of a CUDA graph, or by the program that made"
+        " the pool",
+    )
+    pairs = zip(sizes, texts, strict=True)
+    return "; ".join(f"{units.size(size)} {text}" for size, text in pairs if size)
 
 
 def _where(row: dict[str, Any]) -> str:
@@ -285,14 +274,14 @@ def _where(row: dict[str, Any]) -> str:
 
 def _settings(summary: MemorySummary) -> str:
     if not summary.settings:
-        return "not in the file, which is older than torch 2.3"
+        return "not recorded before torch 2.3"
     text = summary.settings.get(_CONF, "")
     changed = [
         f"{name}={summary.settings[name]}"
         for name, usual in _DEFAULTS.items()
         if summary.settings.get(name, usual) != usual
     ]
-    return ", ".join([*([text] if text else []), *changed]) or "all as torch has them"
+    return ", ".join([*([text] if text else []), *changed]) or "all defaults"
 
 
 def _numbers() -> tuple[Column, ...]:
@@ -312,7 +301,7 @@ def _categories(summary: MemorySummary) -> TextTable:
         Column("live at the peak"),
         *_numbers(),
         Column("largest", number=True),
-        Column("how sure", weight=2),
+        Column("confidence", weight=2),
     )
     rows = summary.categories.iter_rows(named=True)
     return TextTable(
@@ -322,19 +311,19 @@ def _categories(summary: MemorySummary) -> TextTable:
                 row["category"],
                 *_counted(summary, row),
                 units.size(row["largest"]),
-                _how_sure(row),
+                _row_confidence(row),
             )
             for row in rows
         ),
     )
 
 
-def _how_sure(row: dict[str, Any]) -> str:
+def _row_confidence(row: dict[str, Any]) -> str:
     if row["category"] == "unknown":
         return "-"
     parts = [
         (name, units.share(row[name], row["size"]))
-        for name in SURE
+        for name in CONFIDENCE
         if row[name] > _NOTHING * row["size"]
     ]
     if len(parts) == 1:
@@ -343,7 +332,11 @@ def _how_sure(row: dict[str, Any]) -> str:
 
 
 def _modules(summary: MemorySummary) -> TextTable:
-    columns = (Column("module", weight=3, cut=cut_middle), *_numbers(), Column("most"))
+    columns = (
+        Column("module", weight=3, cut=cut_middle),
+        *_numbers(),
+        Column("mainly"),
+    )
     rows = []
     if summary.modules is not None:
         rows = summary.modules.head(_MOST_MODULES).to_dicts()
@@ -360,7 +353,7 @@ def _places(summary: MemorySummary) -> TextTable:
     columns = (
         Column("your line", weight=3, cut=cut_place),
         *_numbers(),
-        Column("most of it"),
+        Column("mainly"),
     )
     rows = summary.places.head(_MOST_PLACES).iter_rows(named=True)
     return TextTable(
@@ -382,9 +375,8 @@ def _largest(summary: MemorySummary) -> TextTable:
         Column("size", number=True),
         Column("count", number=True),
         Column("category"),
-        Column("sure"),
-        Column("lives", weight=2),
-        Column("by", weight=2, cut=cut_middle),
+        Column("lifetime", weight=2),
+        Column("op", weight=2, cut=cut_middle),
     )
     rows = summary.largest.head(_MOST_LARGEST).iter_rows(named=True)
     return TextTable(
@@ -394,14 +386,19 @@ def _largest(summary: MemorySummary) -> TextTable:
                 f"#{number}",
                 units.size(row["size"]),
                 f"{row['count']:,}",
-                row["category"],
-                row["sure"] if row["category"] != "unknown" else "-",
+                _category(row),
                 lifetime(row),
                 printable(row["node"] or row["op"] or "-"),
             )
             for number, row in enumerate(rows, start=1)
         ),
     )
+
+
+def _category(row: dict[str, Any]) -> str:
+    """Return what an allocation is for, with the confidence where it is not certain."""
+    certain = row["category"] == "unknown" or row["confidence"] == CONFIDENCE[0]
+    return row["category"] + ("" if certain else f" ({row['confidence']})")
 
 
 def _calls(summary: MemorySummary) -> TextTable:
@@ -427,18 +424,16 @@ def calls(chain: str | None) -> str:
 
 
 def lifetime(row: dict[str, Any]) -> str:
-    """Say from when to when an allocation lived."""
-    if row["from_before"] and row["to_the_end"]:
-        return "all the time"
-    begin = "before" if row["from_before"] else row["phase"]
-    if row["to_the_end"]:
-        return f"{begin} to the end" if begin else "to the end"
+    """Return from when to when an allocation lived."""
+    begin = "start" if row["from_before"] else row["phase"]
+    if row["never_freed"]:
+        return f"{begin} to end" if begin else "to end"
     parts = []
     end = row["free_phase"]
     if begin and end:
         parts.append(f"in {begin}" if begin == end else f"{begin} to {end}")
     if row["steps"]:
-        parts.append(f"{row['steps']} step{'s' if row['steps'] > 1 else ''} on")
-    if row["lived"] is not None:
-        parts.append(units.time(row["lived"]))
+        parts.append(f"{counted(row['steps'], 'step')} later")
+    if row["lifetime"] is not None:
+        parts.append(units.time(row["lifetime"]))
     return ", ".join(parts) or "-"

@@ -1,8 +1,8 @@
-"""Memory snapshots as a page: a picture one can hover, and the tables.
+"""Memory snapshots as a page: a chart with a tooltip, and the tables.
 
-The page is one file that asks for no other. The picture is there without scripts, too;
-the script in it shows what is under the mouse. All names go through ``html.escape``, or
-as JSON in which no tag can end.
+The page is one file that loads no other. The chart needs no script; the script adds
+what was live under the mouse. All names go through ``html.escape``, or into JSON in
+which no tag can end.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _section(summary: MemorySummary) -> str:
 
 
 def _figure(summary: MemorySummary) -> str:
-    """Return the picture: categories stacked over time, and what was reserved."""
+    """Return the chart: categories stacked over time, and what was reserved."""
     if not summary.peak["allocated"]:
         return ""
     moments = highest_moments(summary.curve, _MOMENTS)
@@ -185,7 +185,7 @@ def _tips(
     sizes: dict[tuple[int | None, str], int],
     shown: list[str],
 ) -> list[str]:
-    """Return what is said of each moment, in lines."""
+    """Return the tooltip of each moment, in lines."""
     rows = moments.join(
         summary.phases.select("event", "step", "phase"),
         on="event",

@@ -64,7 +64,7 @@ def _device(summary: MemorySummary) -> dict[str, Any]:
             "allocated": summary.peak["allocated"],
             "active": summary.peak["active"],
             "reserved": summary.peak["reserved"],
-            "most_reserved": summary.peak["most_reserved"],
+            "max_reserved": summary.peak["max_reserved"],
             "ts_ns": summary.peak["ts"],
             "step": summary.peak["step"],
             "phase": summary.peak["phase"],
@@ -79,33 +79,39 @@ def _device(summary: MemorySummary) -> dict[str, Any]:
                 "size": row["size"],
                 "count": row["count"],
                 "category": row["category"],
-                "sure": row["sure"],
+                "confidence": row["confidence"],
                 "op": row["op"],
                 "node": row["node"],
                 "calls": chain_of(row["chain"]) if row["chain"] else [],
                 "phase": row["phase"],
                 "free_phase": row["free_phase"],
                 "from_before": row["from_before"],
-                "to_the_end": row["to_the_end"],
+                "never_freed": row["never_freed"],
                 "steps": row["steps"],
-                "lived_ns": row["lived"],
+                "lifetime_ns": row["lifetime"],
             }
             for row in summary.largest.head(_MOST_ROWS).iter_rows(named=True)
         ],
         "steps": summary.steps.to_dicts(),
-        "growth": [
-            row | {"chain": chain_of(row["chain"]) if row["chain"] else []}
-            for row in summary.growth.drop("device", "stack").to_dicts()
+        "leaks": [
+            row | {"calls": chain_of(calls) if calls else []}
+            for row, calls in zip(
+                summary.leaks.drop("device", "stack", "chain").to_dicts(),
+                summary.leaks["chain"],
+                strict=True,
+            )
         ],
-        "failures": summary.failures.drop("device", "chain").to_dicts(),
+        "ooms": summary.failures.drop("device", "chain")
+        .rename({"asked": "requested"})
+        .to_dicts(),
         "fragmentation": {
             "rounding": found.rounding,
-            "beside_tensors": found.beside,
+            "fragmented": found.fragmented,
             "releasable": found.releasable,
             "private": found.private,
             "pending": found.pending,
-            "largest_piece": found.largest,
-            "pieces": found.pieces,
+            "largest_free_block": found.largest,
+            "free_blocks": found.free_blocks,
             "holders": found.holders.head(_MOST_ROWS).to_dicts(),
         },
         "settings": summary.settings,

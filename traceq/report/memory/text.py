@@ -47,7 +47,7 @@ STACK = {
 def render(
     summaries: Sequence[MemorySummary], *, width: int | None, color: bool
 ) -> str:
-    """Return the text of a screen so wide; without a width, one row stays one line."""
+    """Return a screen of this width; without one, a row of several stays one line."""
     if len(summaries) == 1:
         width = min(width or PIPE, WIDEST)
         return rendered(list(_screen(summaries[0], width)), width=width, color=color)

@@ -1,0 +1,187 @@
+"""The one way from a memory snapshot to its allocations, their categories and peaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.memory.attention_scores import scores_in_trace
+from traceq.analysis.memory.categories import CATEGORISED, categorise
+from traceq.analysis.memory.curve import memory_curve, memory_peaks
+from traceq.analysis.memory.lifetimes import live_at, memory_lifetimes
+from traceq.analysis.memory.phases import event_phases
+from traceq.analysis.memory.stacks import stack_sources
+from traceq.analysis.memory.trace_allocations import (
+    TRACE_OPS,
+    in_trace,
+    made_by,
+    modules,
+    trace_ops,
+)
+from traceq.analysis.memory.weight_copies import casting_stacks, weight_copies
+from traceq.expressions import known
+from traceq.model.schema import Column, Table
+from traceq.model.snapshot_names import FLAGS
+
+if TYPE_CHECKING:
+    from traceq.model.snapshot import Snapshot
+    from traceq.trace import Trace
+
+ALLOCATIONS = Table(
+    "Every allocation: from when to when, where, and what it is for.",
+    {
+        **CATEGORISED.columns,
+        "module": Column(
+            pl.String(),
+            "Module that made it, without the numbers of layers; the trace knows it.",
+        ),
+    },
+)
+
+_KEY = ["stack", "size"]
+
+
+@dataclass(frozen=True)
+class History:
+    """What one snapshot shows; each part is computed once, when it is asked for."""
+
+    snapshot: Snapshot
+    trace: Trace | None = None
+    """The trace of the same run, where there is one: it knows ops and modules."""
+
+    @cached_property
+    def sources(self) -> pl.DataFrame:
+        """What each stack says; ``STACK_SOURCES`` has the columns."""
+        return stack_sources(self.snapshot)
+
+    @cached_property
+    def phases(self) -> pl.DataFrame:
+        """The step and the phase of each event; ``EVENT_PHASES`` has the columns."""
+        return event_phases(self.snapshot, self.sources)
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.phases["step"].drop_nulls().n_unique()
+
+    @cached_property
+    def curve(self) -> pl.DataFrame:
+        """Each device's totals after each event; ``CURVE`` has the columns."""
+        return memory_curve(self.snapshot)
+
+    @cached_property
+    def peaks(self) -> pl.DataFrame:
+        """The moment of each device's peak; ``PEAKS`` has the columns."""
+        return memory_peaks(self.curve)
+
+    @cached_property
+    def lifetimes(self) -> pl.DataFrame:
+        """From when to when each allocation lived; ``LIFETIMES`` has the columns."""
+        return memory_lifetimes(self.snapshot, self.phases)
+
+    @cached_property
+    def allocations(self) -> pl.DataFrame:
+        """Every allocation with all that is known of it; ``ALLOCATIONS``."""
+        found = categorise(self.lifetimes, self.sources)
+        return ALLOCATIONS.shaped(
+            found.join(self._modules, on=_KEY, how="left", maintain_order="left")
+        )
+
+    @cached_property
+    def at_peak(self) -> pl.DataFrame:
+        """The allocations that lived at each device's peak."""
+        live = [
+            self.live(device, event)
+            for device, event in self.peaks.select("device", "event").iter_rows()
+        ]
+        return pl.concat([self.allocations.clear(), *live])
+
+    def live(self, device: int, event: int | None) -> pl.DataFrame:
+        """Return the allocations that lived on a device right after an event."""
+        mine = self.allocations.filter(pl.col("device") == device)
+        return live_at(mine, event)
+
+    def peak_bytes(self, device: int) -> int:
+        """Return the most that was allocated on a device."""
+        mine = self.peaks.filter(pl.col("device") == device)
+        return int(mine["allocated"].sum())
+
+    @cached_property
+    def casts(self) -> pl.DataFrame:
+        """The allocations that changed a dtype.
+
+        Their C++ frames show it; of stacks without such frames the trace does.
+        """
+        made = self.allocations.filter(pl.col("alloc").is_not_null())
+        by_stack = pl.col("stack").is_in(casting_stacks(self.snapshot).implode())
+        casts = self._made_by.filter("cast", "fits")
+        unnamed = self._places.filter(pl.col("op").is_null())
+        in_trace = unnamed.join(casts, on="key", how="semi")
+        return _marked(made, in_trace).filter(by_stack | pl.col("marked"))
+
+    @cached_property
+    def weight_copies(self) -> pl.DataFrame:
+        """The 16-bit copies of 32-bit weights that lived at each device's peak."""
+        live = self.at_peak.select("device", "alloc").drop_nulls()
+        casts = self.casts.join(live, on=["device", "alloc"], how="semi")
+        return weight_copies(self.at_peak, casts)
+
+    @cached_property
+    def scores(self) -> pl.DataFrame:
+        """The allocations that hold attention scores.
+
+        Their C++ frames show it; where stacks have no such frames the trace does.
+        """
+        is_scores = pl.col("category") == "attention scores"
+        if self.trace is None or self.names_ops:
+            return self.allocations.filter(is_scores)
+        in_trace = scores_in_trace(self._places, self.trace)
+        found = _marked(self.allocations, in_trace)
+        return found.filter(is_scores | pl.col("marked"))
+
+    @cached_property
+    def names_ops(self) -> bool:
+        """Whether the stacks have C++ frames, which name operators."""
+        return self.sources["op"].is_not_null().any()
+
+    @cached_property
+    def trace_ops(self) -> pl.DataFrame:
+        """The operators of the trace by function; ``TRACE_OPS`` has the columns."""
+        if self.trace is None:
+            return pl.DataFrame(schema=TRACE_OPS.dtypes)
+        return trace_ops(self.trace)
+
+    @cached_property
+    def _places(self) -> pl.DataFrame:
+        """What was allocated where, each once, with the trace's function around it."""
+        found = self.lifetimes if self.trace else self.lifetimes.clear()
+        places = (
+            found.select(_KEY)
+            .drop_nulls()
+            .unique(maintain_order=True)
+            .join(self.sources.drop(FLAGS), on="stack", maintain_order="left")
+            .drop_nulls("file")
+            .with_row_index("key")
+        )
+        return in_trace(places, self.trace_ops)
+
+    @cached_property
+    def _made_by(self) -> pl.DataFrame:
+        """Which ops of the trace may have made what was allocated where."""
+        return made_by(self._places, self.trace_ops)
+
+    @cached_property
+    def _modules(self) -> pl.DataFrame:
+        """The module of what was allocated where, as far as the trace knows it."""
+        places = self._places.select("key", *_KEY).unique("key")
+        return places.join(modules(self._made_by), on="key").select(*_KEY, "module")
+
+
+def _marked(allocations: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """Return allocations with whether they are at one of the places, as ``marked``."""
+    keys = places.select(_KEY).unique().with_columns(marked=pl.lit(value=True))
+    found = allocations.join(keys, on=_KEY, how="left", maintain_order="left")
+    return found.with_columns(known(pl.col("marked")))

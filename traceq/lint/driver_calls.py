@@ -1,0 +1,95 @@
+"""What rules on calls of the driver share: which steps make them, and their time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.analysis.base.gpu_idle import busy_spans
+from traceq.finding import Evidence, Fix, Severity
+from traceq.intervals import disjoint, overlap, spans
+from traceq.lint.rule import Need, Rule
+from traceq.words import times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import polars as pl
+
+    from traceq.finding import Finding, Json, Place
+    from traceq.lint.view import View
+
+_MOST_OPS = 3
+
+
+@dataclass(frozen=True)
+class DriverCallRule(Rule):
+    """A rule on calls that a steady step should not make."""
+
+    needs = frozenset({Need.STEPS})
+
+    def driver_finding(  # noqa: PLR0913 - what the rules differ in
+        self,
+        view: View,
+        calls: pl.DataFrame,
+        caller: str,
+        *,
+        subject: str,
+        place: Place,
+        advice: str | None = None,
+        blocking: pl.DataFrame | None = None,
+        result: str = "",
+        evidence: Iterable[Evidence] = (),
+        data: Mapping[str, Json] | None = None,
+    ) -> Finding:
+        """Return the finding that a caller makes these calls.
+
+        ``blocking`` are those that the step waits for; all of them if none are given.
+        ``result`` is what comes of it, at the end of the message.
+        """
+        parts = disjoint(spans(calls))
+        took = int((parts["end"] - parts["start"]).sum())
+        busy = int(overlap(parts, busy_spans(view.trace.kernels)).sum())
+        names = calls.group_by("name").len().sort("len", "name", descending=True)
+        often = [
+            f"{name} {times(count / view.steps)}" for name, count in names.iter_rows()
+        ]
+        host = parts if blocking is None else disjoint(spans(blocking))
+        return self.finding(
+            f"{caller} calls {' and '.join(often)} a step{result}",
+            subject=subject,
+            place=place,
+            count=calls.height / view.steps,
+            fix=Fix(spans=host),
+            gpu_idle_ns=(took - busy) / view.steps,
+            evidence=[
+                Evidence(
+                    "calls",
+                    value=took / view.steps,
+                    unit="ns",
+                    note="a step on the host",
+                ),
+                *_op_lines(view, calls),
+                *evidence,
+            ],
+            data={"calls": dict(names.iter_rows()), **(data or {})},
+            advice=advice,
+            # One step may be an epoch's first, or the one that writes a checkpoint.
+            severity=None if view.steps > 1 else Severity.info,
+            ops=calls["op"].drop_nulls(),
+        )
+
+
+def in_most_steps(view: View, calls: pl.DataFrame) -> bool:
+    """Return whether more than half of the steps make such calls."""
+    return 2 * calls["step"].n_unique() > view.steps
+
+
+def _op_lines(view: View, calls: pl.DataFrame) -> list[Evidence]:
+    """Return the operators inside of which the calls are made, the most first."""
+    found = calls.drop_nulls("op_name").group_by("op_name").len()
+    found = found.sort("len", "op_name", descending=[True, False]).head(_MOST_OPS)
+    return [
+        Evidence("op", name, count=count / view.steps)
+        for name, count in found.iter_rows()
+    ]
