@@ -134,7 +134,7 @@ def test_ranks_with_the_same_finding_are_one_with_the_most(tmp_path: Path) -> No
     answer = traceq("lint", "--select", "MEM003", run)
 
     assert answer.out.count("MEM003 growing-memory") == 1
-    assert "each step leaves 32.0 MiB" in answer.out
+    assert "each step leaks 32.0 MiB" in answer.out
     assert "0, 2; highest on 2" in answer.out
 
 
@@ -150,12 +150,12 @@ def test_findings_on_memory_are_ordered_by_severity_and_bytes() -> None:
 
 
 SCORES = """
-product = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
+matmul = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
 softmax = at::_ops::softmax_int::call, model.py:21 attention, train.py:9 step
 region       [ProfilerStep#1                    ]
 region        [forward            ][backward   ]
 weights     <{weights}
-product        [1M    ]
+matmul         [1M    ]
 softmax            [1M                      ]
 """
 
@@ -204,8 +204,8 @@ def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:
     [
         (
             "concise",
-            "train.py:12: warning MEM003 each step leaves 16.0 MiB that none gives"
-            " back, made by 1 line; 16.0 MiB (3%)",
+            "train.py:12: warning MEM003 each step leaks 16.0 MiB from 1 line;"
+            " 16.0 MiB (3%)",
         ),
         ("markdown", "| train.py:12 step | 16.0 MiB (3%) |"),
         ("github", "::warning file=train.py,line=12,title=MEM003 growing-memory::"),

@@ -10,14 +10,7 @@ import polars as pl
 import pytest
 from recordings import OWN_SNAPSHOTS, SNAPSHOTS, loaded, path_of, read
 
-from traceq.analysis.memory.categories import (
-    ALLOCATIONS,
-    live_at_peak,
-    memory_allocations,
-)
-from traceq.analysis.memory.curve import memory_curve
-from traceq.analysis.memory.lifetimes import live_at
-from traceq.analysis.memory.modules import modules
+from traceq.analysis.memory.history import ALLOCATIONS, History
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.analysis.memory.summary import summarise_memory
 from traceq.analysis.memory.timeline import category_curves, highest_moments, timeline
@@ -38,20 +31,19 @@ OPTIMIZER = "torch/optim/adamw.py:90 step"
 
 
 @cache
-def allocations(path: Path) -> pl.DataFrame:
-    return memory_allocations(read(path))
+def history(path: Path) -> History:
+    return History(read(path))
 
 
 def at_peak(found: Snapshot) -> dict[str, int]:
     """Return how many MiB of each category are live at the peak."""
-    live = live_at_peak(found, memory_allocations(found))
-    sums = live.group_by("category").agg(pl.sum("size"))
+    sums = History(found).at_peak.group_by("category").agg(pl.sum("size"))
     return {category: round(size / MIB) for category, size in sums.iter_rows()}
 
 
 def categories(drawing: str) -> dict[int, str]:
     """Return the category of each allocation in a drawing, by its MiB."""
-    rows = memory_allocations(load_history(drawing)).select("size", "category")
+    rows = History(load_history(drawing)).allocations.select("size", "category")
     return {round(size / MIB): category for size, category in rows.iter_rows()}
 
 
@@ -60,7 +52,7 @@ def categories(drawing: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("path", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_allocations_are_as_the_schema_says(path: Path) -> None:
-    assert dict(allocations(path).schema) == ALLOCATIONS.dtypes
+    assert dict(history(path).allocations.schema) == ALLOCATIONS.dtypes
 
 
 @pytest.mark.parametrize("path", SNAPSHOTS.values(), ids=SNAPSHOTS)
@@ -68,32 +60,30 @@ def test_what_lives_adds_up_to_the_curve_at_all_times(path: Path) -> None:
     found = read(path)
     if found.facts.incomplete:
         pytest.skip("the beginning of its history was overwritten")
-    lives = allocations(path)
-    curve = memory_curve(found)
+    curve = history(path).curve
 
     for event, device, allocated in (
         curve.gather_every(max(1, curve.height // 50))
         .select("event", "device", "allocated")
         .iter_rows()
     ):
-        live = live_at(lives.filter(pl.col("device") == device), event)
+        live = history(path).live(device, event)
         assert live["size"].sum() == allocated
 
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_nine_tenths_of_the_peak_have_a_category(name: str) -> None:
-    path = OWN_SNAPSHOTS[name]
-    live = live_at_peak(read(path), allocations(path))
+    live = history(OWN_SNAPSHOTS[name]).at_peak
     unknown = live.filter(pl.col("category") == "unknown")
 
     assert 10 * unknown["size"].sum() < live["size"].sum()
 
 
-def test_the_scores_of_attention_written_by_hand_are_found_at_their_line() -> None:
-    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
+def test_the_scores_of_handwritten_attention_are_found_at_their_line() -> None:
+    live = history(FIXTURE).at_peak
     scores = live.filter(pl.col("category") == "attention scores")
 
-    # Batch 8, 12 heads, 1024 by 1024 in 16 bits, in each of 4 layers.
+    # Batch 8, 12 heads, 1024 by 1024 in 16-bit, in each of 4 layers.
     assert scores["size"].to_list() == [8 * 12 * 1024 * 1024 * 2] * 4
     assert scores.select("file", "line", "function").unique().rows() == [
         ("dev_cases.py", 54, "manual")
@@ -101,7 +91,7 @@ def test_the_scores_of_attention_written_by_hand_are_found_at_their_line() -> No
 
 
 def test_logits_and_what_the_loss_makes_of_them_are_of_one_size() -> None:
-    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
+    live = history(FIXTURE).at_peak
     logits = live.filter(pl.col("category") == "logits and loss", pl.col("size") > MIB)
 
     # Batch 8, 1024 tokens, 32000 words: the logits, their log-softmax and gradients.
@@ -109,18 +99,16 @@ def test_logits_and_what_the_loss_makes_of_them_are_of_one_size() -> None:
     assert logits["op"].to_list()[:2] == ["linear", "cross_entropy_loss"]
 
 
-def test_weights_and_states_without_a_stack_are_told_by_gradients_of_their_size() -> (
-    None
-):
+def test_without_stacks_weights_and_states_are_inferred_from_gradients() -> None:
     found = at_peak(read(FIXTURE))
 
-    # AdamW has two states for each weight, in the same format.
+    # AdamW has two states for each weight, in the same dtype.
     assert found["weights"] == 148
     assert found["optimizer state"] == 296
 
 
 def test_a_chain_goes_from_the_line_out_to_the_program() -> None:
-    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
+    live = history(FIXTURE).at_peak
     chain = live.filter(pl.col("category") == "attention scores")["chain"][0]
 
     assert chain.split("\n") == [
@@ -134,7 +122,9 @@ def test_a_chain_goes_from_the_line_out_to_the_program() -> None:
 
 
 def test_the_steps_of_a_history_end_with_the_optimizers() -> None:
-    assert allocations(FIXTURE)["step"].drop_nulls().unique().sort().to_list() == [0, 1]
+    steps = history(FIXTURE).allocations["step"].drop_nulls().unique().sort()
+
+    assert steps.to_list() == [0, 1]
 
 
 # Drawn histories: one kind of memory each.
@@ -179,13 +169,13 @@ def test_what_an_optimizer_keeps_is_its_state() -> None:
     assert found == {8: "optimizer state", 3: "temporaries"}
 
 
-def test_a_softmax_that_no_product_of_its_size_comes_before_is_no_attention() -> None:
+def test_a_softmax_without_a_batched_matmul_of_its_size_is_not_attention() -> None:
     """Such as that of a router, which chooses experts."""
     drawing = """
-        product = at::_ops::{0}::call, model.py:5 route, {1}, train.py:9 main
+        matmul = at::_ops::{0}::call, model.py:5 route, {1}, train.py:9 main
         softmax = at::_ops::_softmax::call, model.py:6 route, {1}, train.py:9 main
         region   [forward            ][backward ]
-        product   [8M                    ]
+        matmul    [8M                    ]
         softmax      [8M                    ]
         """
 
@@ -193,14 +183,14 @@ def test_a_softmax_that_no_product_of_its_size_comes_before_is_no_attention() ->
     assert categories(drawing.format("bmm", MODULE)) == {8: "attention scores"}
 
 
-def test_a_product_of_the_scores_with_the_values_is_not_one_of_them() -> None:
+def test_the_matmul_of_scores_and_values_is_not_one_of_them() -> None:
     found = categories(
         f"""
-        product = at::_ops::bmm::call, model.py:5 attend, {MODULE}, train.py:9 main
+        matmul = at::_ops::bmm::call, model.py:5 attend, {MODULE}, train.py:9 main
         softmax = at::_ops::_softmax::call, model.py:6 attend, {MODULE}, train.py:9 main
         values = at::_ops::bmm::call, model.py:7 attend, {MODULE}, train.py:9 main
         region   [forward            ][backward ]
-        product   [8M                    ]
+        matmul    [8M                    ]
         softmax      [8M                    ]
         values          [2M                    ]
         """
@@ -232,7 +222,7 @@ def test_modules_that_are_moved_to_the_gpu_are_weights() -> None:
     assert found == {8: "weights"}
 
 
-def test_states_in_32_bits_are_twice_their_weights() -> None:
+def test_fp32_states_are_twice_their_16_bit_weights() -> None:
     found = load_history(
         f"""
         back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}
@@ -247,8 +237,8 @@ def test_states_in_32_bits_are_twice_their_weights() -> None:
     assert at_peak(found) == {"weights": 8, "optimizer state": 32, "gradients": 8}
 
 
-def sureness(before: int, gradients: int) -> set[str]:
-    """Return how sure it is what blocks of one size are, with so many gradients."""
+def confidence(before: int, gradients: int) -> set[str]:
+    """Return how certain it is what blocks of one size are, with these gradients."""
     lines = [
         f"back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}",
         "region       [forward  ][backward ][optimizer]",
@@ -256,16 +246,16 @@ def sureness(before: int, gradients: int) -> set[str]:
         *["back                      [8M           ]"] * gradients,
     ]
     found = load_history("\n".join(lines))
-    rows = memory_allocations(found).filter(
+    rows = History(found).allocations.filter(
         pl.col("alloc").is_null(), pl.col("category") != "unknown"
     )
-    return set(rows["sure"])
+    return set(rows["confidence"])
 
 
 def test_sizes_that_do_not_add_up_are_guesses() -> None:
     """An expert without tokens gets no gradient: then there are weights without one."""
-    assert sureness(before=12, gradients=4) == {"likely"}
-    assert sureness(before=11, gradients=4) == {"guess"}
+    assert confidence(before=12, gradients=4) == {"likely"}
+    assert confidence(before=11, gradients=4) == {"guess"}
 
 
 def test_without_a_history_or_stacks_nothing_is_known() -> None:
@@ -275,20 +265,19 @@ def test_without_a_history_or_stacks_nothing_is_known() -> None:
 
 
 def test_without_a_backward_what_was_there_before_is_guessed_to_be_weights() -> None:
-    rows = memory_allocations(
-        load_history(
-            f"""
-            layer = at::_ops::linear::call, model.py:5 forward, {MODULE}
-            region   [forward  ]
-            weights <8M
-            layer     [3M ]
-            """
-        )
+    found = load_history(
+        f"""
+        layer = at::_ops::linear::call, model.py:5 forward, {MODULE}
+        region   [forward  ]
+        weights <8M
+        layer     [3M ]
+        """
     )
+    rows = History(found).allocations
 
-    assert rows.select("category", "sure").rows() == [
+    assert rows.select("category", "confidence").rows() == [
         ("weights", "guess"),
-        ("temporaries", "sure"),
+        ("temporaries", "certain"),
     ]
 
 
@@ -311,7 +300,7 @@ def test_with_stacks_of_python_alone_what_has_none_is_of_autograds_threads(
     path = tmp_path / "python.pickle"
     path.write_bytes(pickle.dumps(content))
 
-    rows = memory_allocations(read_snapshot(path)).select("size", "category")
+    rows = History(read_snapshot(path)).allocations.select("size", "category")
 
     assert {round(size / MIB): name for size, name in rows.iter_rows()} == {
         8: "activations",
@@ -322,7 +311,7 @@ def test_with_stacks_of_python_alone_what_has_none_is_of_autograds_threads(
 
 
 def test_addresses_that_are_used_again_are_other_lives() -> None:
-    rows = memory_allocations(load_history("train.py:3 main [8M  ][8M  ][8M"))
+    rows = History(load_history("train.py:3 main [8M  ][8M  ][8M")).allocations
 
     assert rows["address"].n_unique() == 1
     assert rows["alloc"].n_unique() == 3
@@ -333,10 +322,10 @@ def test_addresses_that_are_used_again_are_other_lives() -> None:
 
 
 def test_the_categories_add_up_to_the_curve_at_all_times() -> None:
-    curve = memory_curve(read(FIXTURE))
+    curve = history(FIXTURE).curve
     moments = highest_moments(curve, 200)
 
-    found = timeline(category_curves(allocations(FIXTURE)), moments["event"])
+    found = timeline(category_curves(history(FIXTURE).allocations), moments["event"])
 
     sums = dict(found.group_by("event").agg(pl.sum("size")).iter_rows())
     for event, allocated in moments.select("event", "allocated").iter_rows():
@@ -344,7 +333,7 @@ def test_the_categories_add_up_to_the_curve_at_all_times() -> None:
 
 
 def test_no_peak_is_lost_between_the_moments_of_a_timeline() -> None:
-    curve = memory_curve(read(FIXTURE))
+    curve = history(FIXTURE).curve
 
     for count in (1, 7, 100, 5000):
         moments = highest_moments(curve, count)
@@ -357,9 +346,8 @@ def test_no_peak_is_lost_between_the_moments_of_a_timeline() -> None:
 
 def test_the_trace_of_the_run_knows_the_modules() -> None:
     trace = loaded(path_of("attn_manual.trace.json.gz"))
-    live = live_at_peak(read(FIXTURE), allocations(FIXTURE))
 
-    found = live.with_columns(module=modules(live, trace))
+    found = History(read(FIXTURE), trace).at_peak
 
     by_op = dict(
         found.filter(pl.col("module").is_not_null())
@@ -376,8 +364,10 @@ def test_the_trace_of_the_run_knows_the_modules() -> None:
 
 
 def laws(*sizes: dict[str, int], values: tuple[float, ...]) -> dict[str, str]:
-    """Return the law of each kind of memory, drawn with so many MiB at each value."""
-    summaries = [next(summarise_memory(_model(**size), "drawn")) for size in sizes]
+    """Return the law of each kind of memory, drawn with these MiB at each value."""
+    summaries = [
+        next(summarise_memory(History(_model(**size)), "drawn")) for size in sizes
+    ]
     return {one.category: one.law for one in memory_scaling(summaries, values)}
 
 
@@ -386,12 +376,12 @@ def _model(weights: int, layer: int, scores: int) -> Snapshot:
         f"""
         back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}
         layer = at::_ops::linear::call, model.py:4 forward, {MODULE}
-        product = at::_ops::bmm::call, model.py:5 attend, {MODULE}
+        matmul = at::_ops::bmm::call, model.py:5 attend, {MODULE}
         softmax = at::_ops::_softmax::call, model.py:6 attend, {MODULE}
         region       [forward                ][backward     ][optimizer]
         w           <{weights}M
         layer         [{layer}M                      ]
-        product          [{scores}M  ]
+        matmul           [{scores}M  ]
         softmax             [{scores}M               ]
         back                                    [{weights}M                ]
         """

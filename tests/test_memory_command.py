@@ -111,15 +111,15 @@ def test_several_snapshots_are_a_row_each(tmp_path: Path) -> None:
     assert "32.0 MiB" not in answer.lines[1]
 
 
-def test_a_step_that_leaves_something_behind_is_said_with_its_line(
+def test_a_leak_is_reported_with_its_line(
     tmp_path: Path,
 ) -> None:
     text = " ".join(traceq("memory", drawn(tmp_path, LEAK)).out.split())
 
-    assert "each leaves 16.0 MiB behind: 16.0 MiB at train.py:7 main" in text
+    assert "each leaks 16.0 MiB: 16.0 MiB at train.py:7 main" in text
 
 
-def test_an_allocation_that_was_refused_is_said_with_its_line(tmp_path: Path) -> None:
+def test_an_oom_is_reported_with_its_line(tmp_path: Path) -> None:
     drawing = """
         train.py:7 main     [16M
         oom train.py:9 main        [512M of 1G]
@@ -127,11 +127,11 @@ def test_an_allocation_that_was_refused_is_said_with_its_line(tmp_path: Path) ->
 
     text = " ".join(traceq("memory", drawn(tmp_path, drawing)).out.split())
 
-    assert "Refused 512 MiB at train.py:9 main, with " in text
+    assert "OOM 512 MiB at train.py:9 main, with " in text
     assert "1.00 GiB free on the device" in text
 
 
-def test_of_alike_allocations_those_that_stay_are_told_from_those_that_go(
+def test_of_equal_allocations_those_that_stay_have_their_own_row(
     tmp_path: Path,
 ) -> None:
     drawing = "train.py:7 main [16M     ]\ntrain.py:7 main [16M"
@@ -140,7 +140,7 @@ def test_of_alike_allocations_those_that_stay_are_told_from_those_that_go(
         traceq("memory", drawn(tmp_path, drawing), "--format", "json").out
     )["devices"][0]["largest"]
 
-    assert sorted((row["count"], row["to_the_end"]) for row in rows) == [
+    assert sorted((row["count"], row["never_freed"]) for row in rows) == [
         (1, False),
         (1, True),
     ]
@@ -199,7 +199,7 @@ def test_json_has_integers_for_programs() -> None:
     assert sum(row["size"] for row in device["categories"]) == 4272016388
     free = device["fragmentation"]
     assert device["peak"]["reserved"] == device["peak"]["active"] + sum(
-        free[key] for key in ("rounding", "beside_tensors", "releasable", "private")
+        free[key] for key in ("rounding", "fragmented", "releasable", "private")
     )
     assert device["largest"][0]["calls"][0] == "dev_cases.py:41 forward"
 
@@ -292,7 +292,7 @@ def test_a_run_without_a_snapshot_says_why(tmp_path: Path) -> None:
 
 
 def runs(folder: Path, *values: tuple[str, int, int]) -> list[Path]:
-    """Make runs of a label's value with so many MiB of a layer and of scores."""
+    """Make runs of a label's value with these MiB of a layer and of scores."""
     return [
         run_folder(
             folder,
@@ -301,11 +301,11 @@ def runs(folder: Path, *values: tuple[str, int, int]) -> list[Path]:
                 folder,
                 f"""
                 layer = at::_ops::linear::call, model.py:4 forward, {MODULE}
-                product = at::_ops::bmm::call, model.py:5 attend, {MODULE}
+                matmul = at::_ops::bmm::call, model.py:5 attend, {MODULE}
                 softmax = at::_ops::_softmax::call, model.py:6 attend, {MODULE}
                 region       [forward                ][backward     ]
                 layer         [{layer}M                      ]
-                product          [{scores}M  ]
+                matmul           [{scores}M  ]
                 softmax             [{scores}M               ]
                 """,
             ),
@@ -360,8 +360,12 @@ def test_scaling_that_cannot_be_says_why(
 def test_scaling_needs_numbers_and_run_folders(tmp_path: Path) -> None:
     found = runs(tmp_path, ("long", 10, 4))
 
-    assert "which is no number" in traceq("memory", *found, "--scaling", "seq_len").err
-    assert "is no run folder" in traceq("memory", FIXTURE, "--scaling", "seq_len").err
+    assert (
+        "which is not a number" in traceq("memory", *found, "--scaling", "seq_len").err
+    )
+    assert (
+        "is not a run folder" in traceq("memory", FIXTURE, "--scaling", "seq_len").err
+    )
 
 
 # The page.

@@ -1,4 +1,4 @@
-"""Reserved memory at any moment: which segments, which pieces of them were free."""
+"""Reserved memory at any moment: which segments, which of their blocks were free."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import polars as pl
 import pytest
 from linting import case_snapshot
 
-from traceq.analysis.memory.categories import memory_allocations
 from traceq.analysis.memory.curve import memory_curve
 from traceq.analysis.memory.fragmentation import (
     blocks_at,
     emptied_by,
-    free_pieces,
+    free_blocks,
     fullest,
     reserved_at,
 )
+from traceq.analysis.memory.history import History
 from traceq.analysis.memory.peak_without import peak_savings
 from traceq.formats.snapshot import read_snapshot
 from traceq.testing import draw_history, load_history
@@ -64,26 +64,26 @@ def test_segments_at_any_moment_are_what_was_reserved(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_blocks_and_free_pieces_fill_the_segments(name: str) -> None:
+def test_blocks_and_free_blocks_fill_the_segments(name: str) -> None:
     snapshot = case_snapshot(f"{name}.pickle.gz")
-    lives = memory_allocations(snapshot)
+    lives = History(snapshot).lifetimes
 
     for moment in moments(snapshot):
         event = moment["event"]
         blocks = blocks_at(snapshot, lives, event)["block"].to_list()
-        pieces = free_pieces(snapshot, lives, event)["size"].to_list()
-        assert sum(blocks) + sum(pieces) == moment["reserved"]
+        free = free_blocks(snapshot, lives, event)["size"].to_list()
+        assert sum(blocks) + sum(free) == moment["reserved"]
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_no_free_piece_lies_where_a_tensor_is(name: str) -> None:
+def test_no_free_block_lies_where_a_tensor_is(name: str) -> None:
     snapshot = case_snapshot(f"{name}.pickle.gz")
-    lives = memory_allocations(snapshot)
+    lives = History(snapshot).lifetimes
 
     for moment in moments(snapshot):
         blocks = blocks_at(snapshot, lives, moment["event"])
-        pieces = free_pieces(snapshot, lives, moment["event"])
-        inside = pieces.select("device", "address", "size").join_where(
+        free = free_blocks(snapshot, lives, moment["event"])
+        inside = free.select("device", "address", "size").join_where(
             blocks.select("block", on="device", at="address"),
             pl.col("device") == pl.col("on"),
             pl.col("address") < pl.col("at") + pl.col("block"),
@@ -133,7 +133,7 @@ def test_the_pool_of_a_segment_that_is_gone_is_not_its_neighbours(
     ]
 
 
-def test_pieces_know_what_is_held_beside_them() -> None:
+def test_a_free_block_knows_what_is_held_of_its_segment() -> None:
     snapshot = load_history(
         """
         segment      <20M
@@ -141,11 +141,11 @@ def test_pieces_know_what_is_held_beside_them() -> None:
         a.py:1 f      [9M
         """
     )
-    lives = memory_allocations(snapshot)
+    lives = History(snapshot).lifetimes
 
-    pieces = free_pieces(snapshot, lives, 0)
+    free = free_blocks(snapshot, lives, 0)
 
-    sizes = {row["size"]: row["held"] for row in pieces.to_dicts()}
+    sizes = {row["size"]: row["held"] for row in free.to_dicts()}
     assert sizes == {11 * MIB: 9 * MIB, 30 * MIB: 0}
 
 
@@ -175,7 +175,7 @@ def test_the_fullest_moment_is_the_one_with_the_most_in_use() -> None:
         ("train.py:12 step", ""),
     ],
 )
-def test_who_gives_memory_back_is_on_the_stack(frames: str, by: str) -> None:
+def test_who_frees_segments_is_on_the_stack(frames: str, by: str) -> None:
     snapshot = load_history(f"who = {frames}\nsegment who [2M ]")
     (stack,) = snapshot.events["stack"].unique().to_list()
 
@@ -184,7 +184,7 @@ def test_who_gives_memory_back_is_on_the_stack(frames: str, by: str) -> None:
 
 def test_where_another_moment_becomes_the_peak_less_is_saved() -> None:
     snapshot = load_history("a.py:1 f [50M ]\na.py:2 g          [40M ]")
-    allocations = memory_allocations(snapshot)
+    allocations = History(snapshot).allocations
     first = allocations.filter(pl.col("line") == 1)
 
     assert peak_savings(memory_curve(snapshot), first) == 10 * MIB
@@ -192,7 +192,7 @@ def test_where_another_moment_becomes_the_peak_less_is_saved() -> None:
 
 def test_what_was_there_before_the_history_is_saved_throughout() -> None:
     snapshot = load_history("weights <30M\na.py:1 f [50M ]")
-    allocations = memory_allocations(snapshot)
+    allocations = History(snapshot).allocations
     weights = allocations.filter(pl.col("alloc").is_null())
 
     assert peak_savings(memory_curve(snapshot), weights) == 30 * MIB

@@ -9,6 +9,7 @@ import pytest
 from linting import case_snapshot
 
 from traceq.analysis.memory.diff import COPIES, memory_diff
+from traceq.analysis.memory.history import History
 from traceq.report.diff import memory as words
 from traceq.testing import load_history
 
@@ -32,12 +33,15 @@ PAIRS = [
 
 def cases(before: str, after: str) -> MemoryDiff:
     return memory_diff(
-        *(case_snapshot(f"{name}.snapshot.pickle.gz") for name in (before, after))
+        *(
+            History(case_snapshot(f"{name}.snapshot.pickle.gz"))
+            for name in (before, after)
+        )
     )
 
 
 def drawn(before: str, after: str) -> MemoryDiff:
-    return memory_diff(load_history(before), load_history(after))
+    return memory_diff(*(History(load_history(text)) for text in (before, after)))
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
@@ -53,8 +57,8 @@ def test_the_repaired_line_comes_first() -> None:
     diff = cases("attn_manual", "attn_flash")
 
     assert words.headline(diff) == (
-        "memory: the peak falls by 770 MiB (19%), from 3.98 GiB to 3.23 GiB; most of"
-        " all -768 MiB attention scores (softmax) at dev_cases.py:54 manual"
+        "memory: the peak falls by 770 MiB (19%), from 3.98 GiB to 3.23 GiB; mainly"
+        " -768 MiB attention scores (softmax) at dev_cases.py:54 manual"
     )
 
 
@@ -67,7 +71,7 @@ def test_autocast_shows_as_copies_of_weights_at_their_line() -> None:
     assert row["change"] == pytest.approx(101 * MIB, rel=0.01)
 
 
-def test_weights_in_another_number_format_are_told() -> None:
+def test_weights_in_another_dtype_are_reported() -> None:
     text = words.text(
         cases("attn_flash", "layernorm_autocast"), width=None, color=False
     )
@@ -111,20 +115,20 @@ def test_what_is_new_and_what_is_gone_have_one_side_only() -> None:
 
 
 def test_a_device_that_only_one_has_changes_from_nothing() -> None:
-    nothing = load_history("region [ProfilerStep#1 ]")
+    nothing = History(load_history("region [ProfilerStep#1 ]"))
 
-    diff = memory_diff(nothing, load_history(BEFORE))
+    diff = memory_diff(nothing, History(load_history(BEFORE)))
 
     assert diff.peaks.select("before", "after").rows() == [(0, 164 * MIB)]
     assert words.headline(diff).startswith("memory: the peak rises by 164 MiB")
 
 
 def test_two_empty_snapshots_can_be_compared() -> None:
-    nothing = load_history("region [ProfilerStep#1 ]")
+    nothing = History(load_history("region [ProfilerStep#1 ]"))
 
     diff = memory_diff(nothing, nothing)
 
-    assert words.headline(diff) == "neither snapshot holds any memory"
+    assert words.headline(diff) == "memory: nothing is allocated in either snapshot"
     assert words.text(diff, width=None, color=False)
 
 

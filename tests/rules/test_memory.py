@@ -1,4 +1,4 @@
-"""MEM: memory taken from the driver in steady steps, on real traces."""
+"""MEM: memory allocated from the driver in steady steps, on real traces."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ host   [ProfilerStep#1                     ] [ProfilerStep#2                    
 """
 
 
-def test_a_leak_is_found_with_what_each_step_leaves() -> None:
+def test_a_leak_is_found_with_what_each_step_leaks() -> None:
     (found,) = case_findings("memory_leak.trace.json.gz", "MEM001", step_ms=5.107)
 
     assert found.message == (
-        "the allocator calls cudaMalloc once a step, and each step leaves 32.0 MiB more"
-        " allocated"
+        "the allocator calls cudaMalloc once a step, and each step leaks 32.0 MiB"
     )
-    assert found.subject == "growing"
+    assert found.subject == "leak"
 
 
 @pytest.mark.parametrize("name", ["attn_flash", "moe_loop", "copies", "recompile"])
@@ -25,7 +24,7 @@ def test_programs_whose_memory_is_steady_have_no_finding(name: str) -> None:
     assert not case_findings(f"{name}.trace.json.gz", "MEM")
 
 
-def test_memory_of_a_graph_that_is_being_recorded_does_not_count() -> None:
+def test_memory_of_a_graph_that_is_being_captured_does_not_count() -> None:
     (found,) = case_findings("graph_record.trace.json.gz", "MEM001")
 
     # Seven more calls, all of cudaFree, lie inside of CUDAGraphNode.record.

@@ -15,10 +15,11 @@ from linting import (
 )
 from recordings import OWN_SNAPSHOTS, PUBLIC_SNAPSHOTS, loaded, path_of
 
-from traceq.analysis.memory.curve import memory_curve, memory_peaks
+from traceq.analysis.memory.history import History
 from traceq.formats.snapshot import read_snapshot
 from traceq.lint.need import Need
 from traceq.recording import Recording
+from traceq.report.lint.content import evidence
 from traceq.testing import draw_history, load_history
 
 if TYPE_CHECKING:
@@ -48,12 +49,12 @@ def one(snapshot: Snapshot | str, *codes: str) -> Finding:
 
 
 def said(finding: Finding, what: str) -> list[str]:
-    return [entry.name for entry in finding.evidence if entry.label == what]
+    return [evidence(entry) for entry in finding.evidence if entry.label == what]
 
 
 def peak(name: str) -> int:
     snapshot = case_snapshot(f"{name}{ENDING}")
-    return int(memory_peaks(memory_curve(snapshot))["allocated"].sum())
+    return History(snapshot).peak_bytes(0)
 
 
 # Real snapshots.
@@ -81,22 +82,21 @@ def test_the_leak_is_at_the_line_that_makes_what_is_kept() -> None:
 
     assert (found.place.file, found.place.line) == ("dev_cases.py", 168)
     assert found.cost_bytes == 32 * MIB
-    assert found.message == (
-        "each step leaves 32.0 MiB that none gives back, made by 1 line"
-    )
+    assert found.message == "each step leaks 32.0 MiB from 1 line"
 
 
-def test_memory_in_pieces_is_why_an_allocation_failed() -> None:
+def test_fragmentation_is_why_an_allocation_failed() -> None:
     found = one(case_snapshot(f"oom_fragmented{ENDING}"), "MEM010")
 
     assert (found.place.file, found.place.line) == ("dev_cases.py", 198)
     assert found.severity == "error"
     assert found.message == (
-        "512 MiB could not be allocated: 2.09 GiB were reserved and free, but in 195"
-        " pieces of at most 11.0 MiB"
+        "OOM on 512 MiB: 2.09 GiB are reserved and free, but fragmented into 195 blocks"
+        " of at most 11.0 MiB"
     )
     assert said(found, "held by") == [
-        "1.71 GiB in 195 allocations, 2.09 GiB free beside: dev_cases.py:195 oom"
+        "dev_cases.py:195 oom: 1.71 GiB in 195 allocations, 2.09 GiB free in the same"
+        " segments"
     ]
     assert "expandable_segments:True" in found.advice
 
@@ -110,7 +110,7 @@ def test_attention_scores_cost_what_the_repaired_twin_does_not_need() -> None:
     )
 
 
-def test_logits_and_their_gradients_in_32_bits_are_counted_together() -> None:
+def test_fp32_logits_and_their_gradients_are_counted_together() -> None:
     found = one(case_snapshot(f"norm_mismatch{ENDING}"), "MEM007")
 
     assert (found.place.file, found.place.line) == ("dev_cases.py", 71)
@@ -122,8 +122,11 @@ def test_logits_and_their_gradients_in_32_bits_are_counted_together() -> None:
 def test_autocast_copies_of_weights_are_half_of_them() -> None:
     found = one(case_snapshot(f"layernorm_autocast{ENDING}"), "MEM009")
 
-    assert found.message == ("17 weights live twice at the peak: copies of 101 MiB")
-    assert said(found, "weights") == ["202 MiB, and 101 MiB of copies"]
+    assert found.message == (
+        "17 weights are held twice at the peak: 101 MiB of 16-bit copies"
+    )
+    assert said(found, "weights") == ["202 MiB in fp32"]
+    assert said(found, "copies") == ["101 MiB in 16-bit"]
 
 
 def test_there_are_no_more_copies_of_a_size_than_weights() -> None:
@@ -164,7 +167,7 @@ def read(content: dict[str, Any], folder: Path) -> Snapshot:
     return read_snapshot(path)
 
 
-def test_what_python_stacks_do_not_say_is_no_clean_bill(tmp_path: Path) -> None:
+def test_what_python_stacks_do_not_show_is_skipped(tmp_path: Path) -> None:
     snapshot = python_only("attn_manual", tmp_path)
 
     result = outcome(Recording("run", snapshots={0: snapshot}), "MEM")
@@ -176,7 +179,7 @@ def test_what_python_stacks_do_not_say_is_no_clean_bill(tmp_path: Path) -> None:
     assert unable == {"MEM006", "MEM007", "MEM008", "MEM009"}
 
 
-def test_with_python_stacks_the_trace_says_what_was_cast(tmp_path: Path) -> None:
+def test_with_python_stacks_the_trace_shows_what_was_cast(tmp_path: Path) -> None:
     snapshot = python_only("layernorm_autocast", tmp_path)
     trace = loaded(path_of("layernorm_autocast.trace.json.gz"))
 
@@ -184,10 +187,14 @@ def test_with_python_stacks_the_trace_says_what_was_cast(tmp_path: Path) -> None
         Recording("run", trace, snapshots={0: snapshot}), "MEM009"
     ).findings
 
-    assert found.message == ("17 weights live twice at the peak: copies of 101 MiB")
+    assert found.message == (
+        "17 weights are held twice at the peak: 101 MiB of 16-bit copies"
+    )
 
 
-def test_with_python_stacks_the_trace_says_what_attention_keeps(tmp_path: Path) -> None:
+def test_with_python_stacks_the_trace_shows_what_attention_keeps(
+    tmp_path: Path,
+) -> None:
     snapshot = python_only("attn_manual", tmp_path)
     trace = loaded(path_of("attn_manual.trace.json.gz"))
 
@@ -219,10 +226,10 @@ def test_a_finding_has_the_module_and_the_op_of_the_trace(
     assert said(found, "op") == [op]
 
 
-# Growth.
+# Leaks.
 
 
-def test_what_the_next_step_but_one_gives_back_is_no_growth() -> None:
+def test_what_the_next_step_but_one_frees_is_not_a_leak() -> None:
     assert not memory_findings(
         """
         region             [ProfilerStep#1][ProfilerStep#2][ProfilerStep#3]
@@ -237,7 +244,7 @@ def test_what_the_next_step_but_one_gives_back_is_no_growth() -> None:
     )
 
 
-def test_what_only_the_first_step_makes_is_no_growth() -> None:
+def test_what_only_the_first_step_makes_is_not_a_leak() -> None:
     assert not memory_findings(
         """
         region             [ProfilerStep#1][ProfilerStep#2]
@@ -248,7 +255,7 @@ def test_what_only_the_first_step_makes_is_no_growth() -> None:
     )
 
 
-def test_less_than_the_least_growth_is_not_reported() -> None:
+def test_a_leak_below_the_threshold_is_not_reported() -> None:
     assert not memory_findings(
         """
         region             [ProfilerStep#1][ProfilerStep#2]
@@ -259,7 +266,7 @@ def test_less_than_the_least_growth_is_not_reported() -> None:
     )
 
 
-def test_a_kept_graph_is_told_by_its_many_lines() -> None:
+def test_a_kept_graph_is_inferred_from_its_many_lines() -> None:
     lines = "\n".join(
         f"model.py:{line} forward{' ' * (5 * late + line)}[{line}M"
         for late in (1, 5)
@@ -269,14 +276,12 @@ def test_a_kept_graph_is_told_by_its_many_lines() -> None:
 
     found = one(f"{regions}\n{lines}", "MEM003")
 
-    assert found.message == (
-        "each step leaves 14.0 MiB that none gives back, made by 4 lines"
-    )
+    assert found.message == ("each step leaks 14.0 MiB from 4 lines")
     assert found.place.line == 5
-    assert "graph of autograd" in found.advice
+    assert "autograd graph" in found.advice
 
 
-def test_without_two_steps_growth_is_not_looked_for() -> None:
+def test_without_two_steps_leaks_are_not_looked_for() -> None:
     history = "region [ProfilerStep#1 ]\ntrain.py:3 step [16M"
 
     result = outcome(Recording("x", snapshots={0: load_history(history)}), "MEM003")
@@ -287,7 +292,7 @@ def test_without_two_steps_growth_is_not_looked_for() -> None:
 # Reserved memory.
 
 
-def test_a_history_that_allocates_little_does_not_say_what_is_of_no_use() -> None:
+def test_a_history_that_allocates_little_does_not_show_what_is_unused() -> None:
     assert not memory_findings(
         """
         segment           <1G
@@ -297,7 +302,7 @@ def test_a_history_that_allocates_little_does_not_say_what_is_of_no_use() -> Non
     )
 
 
-def test_whole_free_segments_are_told_from_free_pieces() -> None:
+def test_whole_free_segments_are_told_from_fragmentation() -> None:
     found = one(
         """
         train.py:3 step    [90M  ]
@@ -328,7 +333,7 @@ def test_the_line_that_empties_the_cache_is_named() -> None:
     assert "remove torch.cuda.empty_cache()" in found.advice
 
 
-def test_segments_that_come_and_go_once_are_no_churn() -> None:
+def test_segments_that_come_and_go_once_are_not_churn() -> None:
     assert not memory_findings(
         """
         region          [ProfilerStep#1  ][ProfilerStep#2  ][ProfilerStep#3  ]
@@ -354,7 +359,7 @@ def test_a_limit_is_told_from_a_full_device() -> None:
     assert limited.subject == "limited"
     assert "set_per_process_memory_fraction" in limited.advice
     assert full.subject == "full"
-    assert "drop first train.py:9 main" in full.advice
+    assert "free first train.py:9 main" in full.advice
 
 
 def test_what_a_model_needs_is_dropped_last() -> None:
@@ -371,8 +376,8 @@ def test_what_a_model_needs_is_dropped_last() -> None:
     )
 
     holders = said(found, "held by")
-    assert holders[0].endswith("train.py:8 main")
-    assert holders[1].startswith("60.0 MiB weights")
+    assert holders[0].startswith("train.py:8 main: 10.0 MiB")
+    assert holders[1].startswith("train.py:3 main: 60.0 MiB in 1 allocation of weights")
 
 
 def test_memory_of_another_stream_is_of_no_use(tmp_path: Path) -> None:

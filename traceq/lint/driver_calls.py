@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.finding import Evidence, Fix, Severity
 from traceq.intervals import disjoint, overlap, spans
-from traceq.lint.rule import Need, Rule
+from traceq.lint.need import Need
+from traceq.lint.rule import Rule
 from traceq.words import times
 
 if TYPE_CHECKING:

@@ -88,7 +88,8 @@ class SnapshotView(History):
     def _made_at(self, row: Mapping[str, Any], size: int | None) -> pl.DataFrame:
         """Return the ops of the trace that a row is about, by each of its own ops."""
         place = [row[name] for name in _PLACE]
-        rows = [(*place, name, size) for name in _ops(row) or [None]]
+        names: list[str | None] = [*_ops(row)]
+        rows = [(*place, name, size) for name in names or [None]]
         places = pl.DataFrame(rows, schema=_PLACES, orient="row")
         found = in_trace(places.with_row_index("key"), self.trace_ops)
         return made_by(found, self.trace_ops)

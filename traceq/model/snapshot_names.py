@@ -1,4 +1,4 @@
-"""What the frames of a memory snapshot's stacks say: whose code they are, what it does.
+"""What the frames of a memory snapshot's stacks mean: whose code, and what it does.
 
 A stack mixes Python and C++: Python's frames have a line, those of C++ have none. The
 patterns are in the syntax of Rust's regex crate and are matched against the distinct
@@ -11,8 +11,8 @@ import polars as pl
 
 from traceq.model.names import is_users
 
-# What is certain about an allocation if a frame like this is on its stack, as patterns
-# of the file and of the function.
+# What an allocation is certainly for if such a frame is on its stack: patterns of the
+# file and of the function.
 _BACKWARD = (
     r"torch/autograd/(__init__|graph)\.py$",
     r"^torch::autograd::(Engine|python::PythonEngine)::|^_engine_run_backward$",
@@ -54,7 +54,7 @@ _CAPTURE = (
     r"torch/cuda/graphs\.py$|cudagraph\w*\.py$|cuda_graph\w*\.py$",
     r"^at::cuda::CUDAGraph::",
 )
-# Scratch space that cuBLAS keeps for good.
+# Scratch space that cuBLAS never frees.
 _WORKSPACE = (r"", r"^at::cuda::(blas::)?\(?.*[wW]orkspace|getCUDABlas\w*Workspace")
 
 _FLAGS = {
@@ -70,7 +70,7 @@ _FLAGS = {
     "capture": _CAPTURE,
     "workspace": _WORKSPACE,
 }
-# Both the file and the function must fit for these; for the others one is enough.
+# Both the file and the function must match for these; for the others one is enough.
 _BOTH = ("forward", "moved")
 FLAGS = tuple(_FLAGS)
 
@@ -84,10 +84,10 @@ _NODE = r"(\w+Backward\d*)(?:_apply_functional|::apply)"
 
 
 def describe_frames(frames: pl.DataFrame) -> pl.DataFrame:
-    """Say of each frame whether it is ``python``, the ``user``'s, and what it does.
+    """Return for each frame whether it is ``python``, the ``user``'s, and its meaning.
 
-    ``op`` is the ATen operator and ``node`` the node of autograd that it is, if any;
-    the other columns are ``FLAGS``.
+    ``op`` is its ATen operator and ``node`` its autograd node, if any; the other
+    columns are ``FLAGS``.
     """
     file = pl.col("file").cast(pl.String)
     function = pl.col("function").cast(pl.String)

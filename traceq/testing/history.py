@@ -1,4 +1,4 @@
-"""Memory snapshots drawn as text: who holds how much, from when until when.
+"""Memory snapshots drawn as text: which place holds how much, and when.
 
 One line is one place in the program, one character is one microsecond, and an
 allocation runs from its ``[`` to its ``]``::
@@ -11,12 +11,12 @@ allocation runs from its ``[`` to its ``]``::
     segment train.py:9 main              [64M      ]
     oom train.py:9 main                           [512M of 1G]
 
-What is not closed is there at the end; what begins with ``<`` was there before the
-recording began, and nobody knows where it comes from. A place is its frames, the
-innermost first, or a name for them. A ``region`` is one of record_function. A
-``segment`` is what the allocator takes from the driver, and who makes it; for what
-fits into none, it had one from the start. An ``oom`` is what was asked for, of so much
-that was free.
+What is not closed is still live at the end; what begins with ``<`` was there before the
+recording began, without a stack. A place is its frames, the innermost first, or a name
+for them. A ``region`` is one of record_function. A ``segment`` is what the allocator
+reserves from the driver, and the place that does; for what fits into none, there was
+one from the start. An ``oom`` is what was requested, and how much was free on the
+device.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Span:
     text: str
     begin: int
     end: int | None
-    """None if it is there at the end."""
+    """None if it is live at the end."""
     before: bool
     """Whether it was there before the recording began."""
 
@@ -78,7 +78,7 @@ class _Segment:
     size: int
     drawn: _Span | None = None
     taken: dict[int, tuple[_Span, Frames | None]] = field(default_factory=dict)
-    """Who is at which address."""
+    """What is at which address."""
 
     def gaps(self) -> Iterator[tuple[int, int]]:
         """Yield the sizes and addresses of what is free."""
@@ -136,7 +136,7 @@ def _spans(line: str) -> Iterator[_Span]:
 
 
 class _Allocator:
-    """Does what a drawing shows, and remembers it as torch does."""
+    """Does what a drawing shows, and records it as torch does."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self._names = names

@@ -275,16 +275,16 @@ def _cases() -> list[Case]:
     9.  ``bmm`` allocates 192 MiB, then ``softmax`` 192 MiB: the softmax.
     10. The ``bmm``; a dropout mask of 96 MiB; 192 MiB in ``SoftmaxBackward0``.
 
-    11 to 20 are those of ``_cases_from_before``.
+    11 to 19 are those of ``_cases_from_before``.
 
-    21. ``MmBackward0`` allocates 8 MiB, which are freed after the backward.
-    22. ``MmBackward0`` allocates 3 MiB, which are freed before the backward ends.
-    23. ``Module.to`` allocates 8 MiB.
-    24. ``linear`` allocates 3 MiB, which are freed before the forward ends.
-    25. ``linear`` allocates 8 MiB, which are freed in the backward.
-    26. ``linear`` allocates 5 MiB, which are not freed by the end.
-    27. A batch is copied to the GPU outside of modules, and freed a phase later.
-    28. The same, freed in the same phase.
+    20. ``MmBackward0`` allocates 8 MiB, which are freed after the backward.
+    21. ``MmBackward0`` allocates 3 MiB, which are freed before the backward ends.
+    22. ``Module.to`` allocates 8 MiB.
+    23. ``linear`` allocates 3 MiB, which are freed before the forward ends.
+    24. ``linear`` allocates 8 MiB, which are freed in the backward.
+    25. ``linear`` allocates 5 MiB, which are not freed by the end.
+    26. A batch is copied to the GPU outside of modules, and freed a phase later.
+    27. The same, freed in the same phase.
     """
     col = pl.col
     forward, backward = (col("during") == name for name in ("forward", "backward"))
@@ -332,7 +332,6 @@ def _cases_from_before() -> list[Case]:
     17. A block of 32 MiB that stays: cuBLAS's workspace.
     18. A block that stays, and no backward: a model that is only evaluated.
     19. A block of 8 MiB that is freed in the optimizer's phase, as by ``zero_grad``.
-    20. Any other.
     """
     permanent, from_before = pl.col("permanent"), pl.col("from_before")
     weights, of_this_size = pl.col("weights").fill_null(0), pl.col("of_this_size")
@@ -359,5 +358,4 @@ def _cases_from_before() -> list[Case]:
             "likely",
             from_before & ~permanent & by_optimizer & (weights > 0),
         ),
-        Case("unknown", "guess", from_before),
     ]

@@ -159,6 +159,7 @@ def modules(made: pl.DataFrame) -> pl.DataFrame:
         made.select("key", layer=layer_names(pl.col("module")))
         .unique()
         .with_columns(pl.col("layer").str.split(_SEPARATOR), among=pl.len().over("key"))
+        .drop_nulls("layer")
     )
     prefixes = layers.with_columns(
         depth=pl.int_ranges(1, pl.col("layer").list.len() + 1)
