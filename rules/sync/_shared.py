@@ -24,16 +24,18 @@ _LIBRARY = ("library", "library_line", "library_function")
 
 @dataclass(frozen=True)
 class DeviceSync(Rule):
-    """The host waits for the GPU; a subclass says in what."""
+    """The host waits for the GPU; subclasses differ in what it waits in."""
 
     def _by_place(
         self, view: View, waits: pl.DataFrame, *causes: str
     ) -> Iterator[Mapping[str, Any]]:
         """Yield a row for each cause and place: one line of the program, or a library.
 
-        The waits have ``calls``, the ids of the runtime calls that wait, besides the
-        columns of traceq.analysis.time.device_syncs.
+        The waits are those of traceq.analysis.time.device_syncs, with ``calls``, the
+        ids of the runtime calls that wait.
         """
+        if not waits.height:
+            return
         yield from (
             waits.with_columns(
                 library_calls(view.trace.frames, waits),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from linting import case_findings, drawn_findings
 
-from traceq.lint.rule import inputs
+from traceq.lint import View, inputs
+from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from traceq.lint import Finding
@@ -331,3 +332,47 @@ def test_a_clone_that_a_called_function_writes_to_is_needed(
     )
 
     assert len(found) == findings
+
+
+UPCAST, SAME = (FLOAT, HALF), (FLOAT, FLOAT)
+OWN, OPTIMIZER = "model.py(3): forward", "Optimizer.step#Adam.step"
+PAGEABLE, PINNED = "Pageable -> Device", "Pinned -> Device"
+
+
+@pytest.mark.parametrize(
+    ("around", "asked", "kernel", "types", "part"),
+    [
+        (OPTIMIZER, "aten::to", "copy_kernel", UPCAST, "optimizer"),
+        (OPTIMIZER, "aten::to", f"Memcpy HtoD ({PAGEABLE})", SAME, "optimizer"),
+        (OWN, "aten::to", f"Memcpy HtoD ({PAGEABLE})", SAME, "pageable"),
+        (OWN, "aten::to", f"Memcpy HtoD ({PINNED})", SAME, "transfer"),
+        (OWN, "aten::to", "CopyHostToDevice", SAME, "transfer"),
+        ("aten::conv2d", "aten::to", "nchwToNhwcKernel", UPCAST, "conv layout"),
+        ("aten::linear", "aten::to", "copy_kernel", (HALF, FLOAT), "weights"),
+        ("aten::linear", "aten::to", "copy_kernel", UPCAST, "autocast"),
+        ("aten::cross_entropy_loss", "aten::to", "copy_kernel", UPCAST, "loss"),
+        (OWN, "aten::to", "copy_kernel", UPCAST, "cast"),
+        (OWN, "aten::cat", "copy_kernel", SAME, "join"),
+        (OWN, "aten::contiguous", "copy_kernel", SAME, "layout"),
+        ("aten::matmul", "aten::contiguous", "copy_kernel", SAME, "inside"),
+    ],
+)
+def test_a_copy_belongs_to_the_first_part_that_holds(
+    around: str, asked: str, kernel: str, types: tuple[str, str], part: str
+) -> None:
+    trace = load_drawn(
+        f"""
+        host  [ProfilerStep#1                                                   ]
+        host   [{around:<40}]
+        host    [{asked:<30}]
+        host     [aten::copy_                  ]
+        host      [cudaLaunchKernel>1]
+        gpu 7              [{kernel + "<1":<40}]
+        """,
+        {
+            "aten::copy_": inputs([[8, 64], [8, 64]], types),
+            "aten::linear": inputs([[32, 64], [8, 64]], [HALF, FLOAT]),
+        },
+    )
+
+    assert View(trace).copies["part"].to_list() == [part]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.expressions import END, asof
+from traceq.expressions import END, text
+from traceq.graph.nesting import nearest, parents
 from traceq.model.names import third_party
 
 PLACE = ("file", "line", "function")
@@ -77,39 +78,25 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     count as libraries: their callers do.
     """
     files = frames.select(pl.col("file").unique().drop_nulls())
-    files = files.with_columns(library=third_party(pl.col("file").cast(pl.String)))
-    rows = moments.select("thread", "ts").with_row_index("moment")
-    calls = frames.join(files, on="file").select(
-        "thread",
-        "library",
-        "user",
-        start="ts",
-        end=END,
-        library_line="line",
-        library_function=pl.col("function").cast(pl.String),
+    files = files.with_columns(library=third_party(text("file")))
+    known = frames.join(files, on="file").filter(
+        pl.col("library").is_not_null() | pl.col("user")
     )
-    # Most calls run in no such moment; those that do are few.
-    calls = asof(
-        calls.filter(pl.col("library").is_not_null() | pl.col("user")),
-        rows.select("thread", next="ts"),
-        "start",
-        "next",
-        by="thread",
-        strategy="forward",
-    ).filter(pl.col("next") < pl.col("end"))
+    calls = known.select("thread", start="ts", end=END).with_row_index("call")
+    rows = moments.select("thread", start="ts", end=pl.col("ts") + 1)
+    tree = pl.concat([calls, rows.with_row_index("moment")], how="diagonal").sort(
+        pl.col("thread"), pl.col("start"), -pl.col("end"), maintain_order=True
+    )
+    around = nearest(parents(tree["thread"], tree["end"]), tree["call"].is_not_null())
     innermost = (
-        rows.join_where(
-            calls.rename({"thread": "of_thread"}),
-            pl.col("thread") == pl.col("of_thread"),
-            pl.col("start") <= pl.col("ts"),
-            pl.col("end") > pl.col("ts"),
-        )
-        .sort("start", "end", descending=[True, False])
-        .unique("moment", keep="first", maintain_order=True)
+        tree.with_columns(call=tree["call"].gather(around))
+        .drop_nulls("moment")
+        .sort("moment")["call"]
     )
-    return rows.join(innermost, on="moment", how="left", maintain_order="left").select(
-        "library",
-        pl.when(pl.col("library").is_not_null()).then(
-            pl.col("library_line", "library_function")
-        ),
-    )
+    return known.select(
+        pl.col("library").gather(innermost),
+        pl.when(pl.col("library").is_not_null())
+        .then(pl.struct(library_line="line", library_function=text("function")))
+        .gather(innermost)
+        .alias("place"),
+    ).unnest("place")

@@ -238,7 +238,7 @@ def _feeds_loss(trace: Trace) -> pl.Expr:
 
 
 def _loss_widths(trace: Trace) -> pl.Series:
-    """Return the last dimensions of what goes into losses, as of a vocabulary."""
+    """Return the last dimensions of the inputs of losses: sizes of vocabularies."""
     losses = trace.ops.filter(
         named(trace.ops, ["aten::cross_entropy_loss", "aten::nll_loss_nd"])
     )

@@ -17,7 +17,7 @@ TO_GPU, TO_HOST = "to the GPU", "to the host"
 
 
 def direction() -> pl.Expr:
-    """Return which way a transfer goes."""
+    """Return the direction of a transfer: TO_GPU or TO_HOST."""
     to_gpu = text("name").str.contains(HTOD)
     return pl.when(to_gpu).then(pl.lit(TO_GPU)).otherwise(pl.lit(TO_HOST))
 
