@@ -52,7 +52,7 @@ def test_a_program_that_ends_in_its_warm_up_is_told_what_it_lacked(
     run = collect_program(tmp_path, LOOP + "for i in range(4): step()", ())
     assert run.status == 2
     assert run.rank["state"] == "ended early"
-    assert "ended after 4 steps, before its warm-up of 10" in run.err
+    assert "ended after 4 steps, within the warm-up of 10 (--warmup)" in run.err
 
 
 def test_a_program_that_ends_within_the_warm_up_by_time_is_told_so(

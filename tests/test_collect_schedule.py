@@ -96,6 +96,20 @@ def test_nothing_begins_while_another_profiler_is_on() -> None:
     assert one.boundary(3.0, 0) == ["begin timing"]
 
 
+def test_it_knows_what_the_warm_up_waits_for() -> None:
+    one = schedule.Schedule(schedule.Plan(warmup=2))
+    waited_for = []
+    for compiles, hold in ((0, False), (0, True), (1, False), (1, True)):
+        one.boundary(0.0, compiles, hold=hold)
+        waited_for.append(one.waits_for)
+    assert waited_for == [
+        schedule.FIRST_STEPS,
+        schedule.OTHER_PROFILER,
+        schedule.COMPILATION,
+        schedule.OTHER_PROFILER,
+    ]
+
+
 def test_traced_steps_can_be_had_again() -> None:
     one = schedule.Schedule(schedule.Plan(warmup=1, timed=0, active=1, memory=0))
     assert drive(one, 2) == [(1, "begin trace"), (2, "trace step")]

@@ -123,6 +123,14 @@ def test_a_program_that_begins_to_profile_itself_meanwhile_goes_first(
     assert run.rank["step_time"] is not None
 
 
+def test_a_program_that_profiles_itself_to_its_end_is_told_so(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, own_profiler(0, "None", 0), ("--warmup", "4"))
+    assert run.rank["state"] == "ended early"
+    assert run.why_missing("trace") == (
+        "the program ended after 12 steps, while its own profiler was running"
+    )
+
+
 def test_under_nsight_only_the_step_time_is_measured(tmp_path: Path) -> None:
     env = {"NSYS_PROFILING_SESSION_ID": "7"}
     program = LOOP + "for i in range(20): step()"

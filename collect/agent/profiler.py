@@ -52,7 +52,13 @@ class Trace:
         """Set the profiler up; it records once the lead-in is over."""
         if "CUDA" in self.activities:
             self._detaching = _detach_afterwards()
+        # torch 2.10 to 2.12 warn whenever a profiler is set up that does not accumulate
+        # events; one that does turns each event into a Python object when it stops.
+        self.profiler.acc_events = True
         self.profiler.start()
+        self.profiler.acc_events = False
+        if self.profiler.profiler is not None:
+            self.profiler.profiler.acc_events = False
 
     def step(self) -> None:
         """Note that a step has ended."""

@@ -16,6 +16,9 @@ WAITING, TIMING, TRACING, MEMORY, DONE = (
     "done",
 )
 
+# What the waiting phase waits for.
+FIRST_STEPS, COMPILATION, OTHER_PROFILER = "first steps", "compilation", "profiler"
+
 LEAD_IN = 1  # the profiler's own warm-up steps: set up, but not recording
 
 
@@ -44,6 +47,7 @@ class Schedule:
         self.seen = 0  # boundaries so far
         self.in_phase = 0  # steps done of this phase
         self.still_compiling = False
+        self.waits_for = FIRST_STEPS
         self._quiet_since = 0
         self._compiles = 0
         self._warm_at: float | None = None
@@ -91,13 +95,18 @@ class Schedule:
         }.get(self.phase, 0)
 
     def _waiting(self, now: float, *, hold: bool) -> list[str]:
+        self.waits_for = FIRST_STEPS
         if self.seen < self.plan.warmup:
             return []
         if self._warm_at is None:
             self._warm_at = now
         # The first boundary ends no step: quiet steps lie between boundaries.
         busy = self.seen - self._quiet_since < self.plan.quiet and self._compiles != 0
-        if hold or (busy and not self._impatient(now)):
+        if hold:
+            self.waits_for = OTHER_PROFILER
+            return []
+        if busy and not self._impatient(now):
+            self.waits_for = COMPILATION
             return []
         self.still_compiling = busy
         return self._enter(TIMING, now)
@@ -112,6 +121,7 @@ class Schedule:
     def _timing(self, now: float, *, compiled: bool, hold: bool) -> list[str]:
         if hold or (compiled and not self._impatient(now)):
             self.phase = WAITING
+            self.waits_for = OTHER_PROFILER if hold else COMPILATION
             return ["drop timing"]
         enough = self.in_phase >= self.plan.timed or (
             self.in_phase >= self.plan.timed_at_least

@@ -21,7 +21,17 @@ from . import steps, torch_state
 from .actions import Actions
 from .other_profilers import OtherProfilers
 from .rank_file import RankFile
-from .schedule import DONE, TIMING, TRACING, WAITING, Plan, Schedule
+from .schedule import (
+    COMPILATION,
+    DONE,
+    FIRST_STEPS,
+    OTHER_PROFILER,
+    TIMING,
+    TRACING,
+    WAITING,
+    Plan,
+    Schedule,
+)
 
 EXIT_S = 60.0  # how long --then-exit waits for the slowest rank
 
@@ -180,18 +190,28 @@ class Session:
         phase = self.schedule.phase
         self._disarm()
         self.actions.end_early()
-        why = f"the program ended after {self.schedule.seen} steps, "
-        if phase == WAITING:
-            why += f"before its warm-up of {self.schedule.plan.warmup} (--warmup)"
-        else:
-            why += {TIMING: "while timing them", TRACING: "while tracing them"}.get(
-                phase, "while recording memory history"
-            )
+        why = (
+            f"the program ended after {self.schedule.seen} steps, {self._unfinished()}"
+        )
         for what in ("step_time", "trace", "memory"):
             if self.rank.facts.get(what) is None:
                 self.rank.missing(what, why)
         self.rank.happened("ended early", self.schedule.seen)
         self._save(state="ended early", ended_in=phase)
+
+    def _unfinished(self) -> str:
+        """Return what the schedule was doing when the program ended."""
+        phase = self.schedule.phase
+        if phase == WAITING:
+            warmup = self.schedule.plan.warmup
+            return {
+                FIRST_STEPS: f"within the warm-up of {warmup} (--warmup)",
+                COMPILATION: "while it was still compiling",
+                OTHER_PROFILER: "while its own profiler was running",
+            }[self.schedule.waits_for]
+        return {TIMING: "while timing them", TRACING: "while tracing them"}.get(
+            phase, "while recording memory history"
+        )
 
     def _fail(self, error: Exception) -> None:
         """Remove everything after an error of ours, and report it."""

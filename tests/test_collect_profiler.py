@@ -1,0 +1,52 @@
+"""Our own use of torch's profiler, in this process, with real torch."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from collecting import module
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.collect
+
+profiler = module("agent.profiler")
+
+
+def make_trace(active: int = 2) -> Any:  # noqa: ANN401 - of collect/, by path
+    return profiler.Trace(cuda=False, active=active, stacks=False, memory=False)
+
+
+def record(trace: Any) -> None:  # noqa: ANN401 - of collect/, by path
+    trace.start()
+    for _ in range(3):
+        torch.ones(2).sum()
+        trace.step()
+    trace.stop()
+
+
+def test_no_warning_of_torch_is_caused_by_our_profiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # torch 2.10 to 2.12 warn whenever a profiler that does not accumulate is set up.
+    prepare = torch.profiler.profile.prepare_trace
+
+    def prepare_and_warn(this: Any) -> None:  # noqa: ANN401 - torch's
+        prepare(this)
+        if not this.acc_events:
+            warnings.warn(
+                "Profiler clears events at the end of each cycle", stacklevel=2
+            )
+
+    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", prepare_and_warn)
+    trace = make_trace()
+    record(trace)
+    assert trace.steps == [1, 2]
+
+
+def test_no_python_object_is_made_of_each_event() -> None:
+    trace = make_trace()
+    record(trace)
+    assert trace.profiler.profiler._function_events is None  # noqa: SLF001
