@@ -79,7 +79,8 @@ class Run:
 
     def step_names(self) -> list[str]:
         """Return what the manifest says the steps are called in the trace."""
-        return [f"ProfilerStep#{number}" for number in self.rank["trace"]["steps"]]
+        trace = self.rank["trace"]
+        return [f"{trace['step_name']}#{number}" for number in trace["steps"]]
 
     def why_missing(self, what: str) -> str:
         (why,) = [one["why"] for one in self.rank["missing"] if one["what"] == what]

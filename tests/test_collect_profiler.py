@@ -46,6 +46,23 @@ def test_no_warning_of_torch_is_caused_by_our_profiler(
     assert trace.steps == [1, 2]
 
 
+def test_a_profiler_of_the_program_marks_steps_until_it_stops() -> None:
+    other_profilers = module("agent.other_profilers")
+    never = torch.profiler.schedule(wait=99, warmup=1, active=1)
+    with torch.profiler.profile(schedule=never):
+        assert other_profilers.marks_steps()
+        assert make_trace().step_name == "traceq: step"
+    assert not other_profilers.marks_steps()
+    assert make_trace().step_name == "ProfilerStep"
+
+
+def test_our_own_profiler_is_not_taken_for_one_of_the_program() -> None:
+    trace = make_trace()
+    trace.start()
+    assert not module("agent.other_profilers").marks_steps()
+    trace.stop()
+
+
 def test_no_python_object_is_made_of_each_event() -> None:
     trace = make_trace()
     record(trace)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from collecting import LOOP, QUICK, collect_program
 
+from traceq import load
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -129,6 +131,19 @@ def test_a_program_that_profiles_itself_to_its_end_is_told_so(tmp_path: Path) ->
     assert run.why_missing("trace") == (
         "the program ended after 12 steps, while its own profiler was running"
     )
+
+
+def test_steps_that_the_program_marks_itself_are_not_counted_beside_ours(
+    tmp_path: Path,
+) -> None:
+    idle = own_profiler(0, "schedule(wait=50, warmup=1, active=1)", 0)
+    run = collect_program(tmp_path, idle.replace("print(", "#"))
+    names = [one["name"] for one in run.annotations() if "step#" in one["name"].lower()]
+    assert run.step_names() == ["traceq: step#1", "traceq: step#2"]
+    assert [name for name in names if name.startswith("traceq")] == run.step_names()
+    assert any(name.startswith("ProfilerStep#") for name in names)
+    trace = load(run.folder / "rank-0.trace.json.gz", cache=False)
+    assert trace.steps["step"].to_list() == [1, 2]
 
 
 def test_under_nsight_only_the_step_time_is_measured(tmp_path: Path) -> None:

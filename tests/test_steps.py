@@ -31,6 +31,55 @@ def test_a_step_is_a_region_of_the_profiler_with_its_number() -> None:
     ]
 
 
+def test_of_two_series_of_steps_one_is_counted() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1        ][ProfilerStep#2        ][ProfilerStep#3        ]
+        host      [ProfilerStep#31       ][ProfilerStep#32       ][ProfilerStep#33    ]
+        host          [aten::mm]              [aten::mm]             [aten::mm]
+        """
+    )
+
+    assert trace.steps["step"].to_list() == [1, 2, 3]
+    assert trace.steps["ts"].to_list() == [0, 24_000, 48_000]
+    assert trace.ops["step"].to_list() == [1, 2, 3]
+
+
+def test_a_series_is_followed_by_its_numbers() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1             ][ProfilerStep#2              ]
+        host     [ProfilerStep#31     ]       [ProfilerStep#32     ]
+        """
+    )
+
+    assert trace.steps["step"].to_list() == [1, 2]
+
+
+def test_steps_that_overlap_by_the_clock_alone_are_one_series(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    step = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1}
+    events = [
+        step | {"name": f"ProfilerStep#{number}", "ts": 100 * number, "dur": 100.5}
+        for number in (4, 5, 6)
+    ]
+    file.write_text(json.dumps({"traceEvents": events}))
+
+    assert load(file, cache=False).steps["step"].to_list() == [4, 5, 6]
+
+
+def test_the_steps_of_collect_go_before_those_of_the_program() -> None:
+    trace = load_drawn(
+        """
+        host      [@traceq: step#1     ][@traceq: step#2      ]
+        host   [ProfilerStep#31     ][ProfilerStep#32         ][ProfilerStep#33     ]
+        """
+    )
+
+    assert trace.facts.steps_from == "ProfilerStep"
+    assert trace.steps.select("step", "ts").rows() == [(1, 3_000), (2, 25_000)]
+
+
 def test_gpu_work_belongs_to_the_step_that_launched_it_whenever_it_ran() -> None:
     trace = load_drawn(BEHIND)
 

@@ -216,6 +216,7 @@ class Actions:
                 "file": file.name,
                 "bytes": size,
                 "steps": trace.steps,
+                "step_name": trace.step_name,
                 "activities": trace.activities,
                 "shapes": True,
                 "stacks": trace.stacks,

@@ -8,6 +8,7 @@ we are armed.
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import Any, Callable, Iterator
 
 import torch
@@ -72,6 +73,15 @@ class OtherProfilers:
         self._running += 1
         with contextlib.suppress(Exception), self.ours():
             self.stop()
+
+
+def marks_steps() -> bool:
+    """Return whether a profiler of the program marks its steps, recording or not."""
+    return any(
+        issubclass(type(one), torch.profiler.profile)
+        and getattr(one, "step_rec_fn", None) is not None
+        for one in gc.get_objects()
+    )
 
 
 def attached(environment: dict[str, str]) -> str | None:

@@ -14,11 +14,14 @@ import torch
 from torch.profiler import ProfilerAction, ProfilerActivity
 
 from .files import MEGABYTE, TooLargeError, check_room, compressed
+from .other_profilers import marks_steps
 from .schedule import LEAD_IN
 
 cuda_api: Any = torch.cuda  # parts of it have no types
 
 _DETACH = "TEARDOWN_CUPTI"  # read by Kineto when the profiler stops
+PROFILER_STEP = "ProfilerStep"
+COLLECTED_STEP = "traceq: step"
 EVENT_BYTES = 450  # of JSON per event, on average, with shapes and stacks
 
 
@@ -30,6 +33,8 @@ class Trace:
     """
 
     def __init__(self, *, cuda: bool, active: int, stacks: bool, memory: bool) -> None:
+        # Where the program marks its steps too, ours must be told apart from them.
+        self.step_name = COLLECTED_STEP if marks_steps() else PROFILER_STEP
         self.stacks = stacks
         self.memory = memory and cuda
         self.activities = ["CPU", "CUDA"] if cuda else ["CPU"]
@@ -47,6 +52,8 @@ class Trace:
             with_stack=stacks,
             profile_memory=self.memory,
         )
+        self.profiler.record_steps = False  # the name of a step is ours to choose
+        self._mark: Any = None
 
     def start(self) -> None:
         """Set the profiler up; it records once the lead-in is over."""
@@ -59,20 +66,31 @@ class Trace:
         self.profiler.acc_events = False
         if self.profiler.profiler is not None:
             self.profiler.profiler.acc_events = False
+        self._begin_step()
 
     def step(self) -> None:
         """Note that a step has ended."""
         step = self.profiler.step_num
-        # Its number in the file is not that of the profiler in every torch.
-        _, _, number = str(getattr(self.profiler.step_rec_fn, "name", "")).partition(
-            "#"
-        )
+        self._end_step()
         self.profiler.step()
+        self._begin_step()
         if LEAD_IN <= step < LEAD_IN + self._active:
-            self.steps.append(int(number) if number.isdigit() else step)
+            self.steps.append(step)
+
+    def _begin_step(self) -> None:
+        if self._active:
+            name = f"{self.step_name}#{self.profiler.step_num}"
+            self._mark = torch.profiler.record_function(name)
+            self._mark.__enter__()
+
+    def _end_step(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
 
     def stop(self) -> None:
         """Stop recording, whatever the phase."""
+        self._end_step()
         self.profiler.stop()
         if self._detaching:
             os.environ.pop(_DETACH, None)

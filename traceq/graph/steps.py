@@ -7,7 +7,7 @@ import polars as pl
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
 from traceq.model import schema
-from traceq.model.names import OPTIMIZER_STEP
+from traceq.model.names import COLLECTED_STEP, OPTIMIZER_STEP
 
 PROFILER = "ProfilerStep"
 OPTIMIZER = "Optimizer.step"
@@ -15,6 +15,8 @@ OPTIMIZER = "Optimizer.step"
 # A first step this much longer than the others is warm-up.
 _WARMUP = 1.5
 _FEWEST_WITHOUT_WARMUP = 2
+# The end of a step and the start of the next may differ by this much.
+_CLOCK_NS = 1_000
 # A GPU that is behind the host is busy for more than this share of the time.
 _DENSE = 0.5
 
@@ -23,14 +25,56 @@ def find(annotations: pl.DataFrame, regions: pl.DataFrame) -> tuple[pl.DataFrame
     """Return the steps' host windows, and what they were taken from."""
     host = pl.concat([annotations, regions], how="horizontal").filter(~pl.col("on_gpu"))
     steps = (
-        host.filter(pl.col("step").is_not_null())
+        _marks(host)
         .group_by("step")
         .agg(pl.col("ts").min(), (pl.col("ts") + pl.col("dur")).max().alias("end"))
         .sort("ts")
     )
     if steps.height:
-        return steps, PROFILER
+        return _one_series(steps), PROFILER
     return _between_optimizer_steps(host)
+
+
+def _marks(host: pl.DataFrame) -> pl.DataFrame:
+    """Return the annotations that mark steps: those of traceq collect if it named any.
+
+    It does where the program has a profiler that marks steps too, recording or not.
+    """
+    marks = host.filter(pl.col("step").is_not_null())
+    collected = marks.filter(
+        pl.col("name").cast(pl.String).str.starts_with(COLLECTED_STEP)
+    )
+    return collected if collected.height else marks
+
+
+def _one_series(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the longest series of steps where two profilers marked theirs.
+
+    Steps of one series follow each other; those of two overlap.
+    """
+    overlap = steps["end"].cum_max().shift(1) - steps["ts"] > _CLOCK_NS
+    if not overlap.any():
+        return steps
+    series: list[list[tuple[int, int, int]]] = []
+    for step in steps.select("step", "ts", "end").iter_rows():
+        _series_of(step, series).append(step)
+    longest = max(series, key=lambda one: sum(end - ts for _, ts, end in one))
+    numbers = [number for number, _, _ in longest]
+    return steps.filter(pl.col("step").is_in(numbers))
+
+
+def _series_of(
+    step: tuple[int, int, int], series: list[list[tuple[int, int, int]]]
+) -> list[tuple[int, int, int]]:
+    """Return the series that a step continues, by its number if several end before."""
+    number, start, _ = step
+    ended = [one for one in series if one[-1][2] <= start + _CLOCK_NS]
+    for one in ended:
+        if one[-1][0] + 1 == number:
+            return one
+    if not ended:
+        series.append([])
+    return ended[0] if ended else series[-1]
 
 
 def _between_optimizer_steps(host: pl.DataFrame) -> tuple[pl.DataFrame, str]:

@@ -15,10 +15,15 @@ import polars as pl
 from traceq.model import schema
 
 # Regions that torch names itself.
-STEP = r"^ProfilerStep#(\d+)"
+STEP = r"^(?:ProfilerStep|traceq: step)#(\d+)"
+# How traceq collect calls steps where the program marks its own as ProfilerStep#N.
+COLLECTED_STEP = "traceq: step#"
 OPTIMIZER_STEP = r"^Optimizer\.step#"
 DATA_REGION = r"^enumerate\(DataLoader\)#"
-REGION = r"^(ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#)"
+REGION = (
+    r"^((ProfilerStep|traceq: step)#|Optimizer\.(step|zero_grad)#"
+    r"|enumerate\(DataLoader\)#)"
+)
 MODULE = r"^nn\.Module: (.+)$"
 
 # Which part of a step a region or an op stands for.
