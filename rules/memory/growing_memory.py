@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.leaks import memory_leaks
 from traceq.lint import Bad, Evidence, Good, Need, Rule, option
 from traceq.words import counted, size
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from traceq.lint import Finding, SnapshotView
 
 _MOST_LINES = 4
-_PLACE = ("file", "line", "function")
 _ONE = (
     "find what keeps a reference after the step: a list or dict that it is appended to,"
     " an attribute, a hook; keep .item() or .detach().cpu() instead, or clear the"
@@ -97,7 +97,7 @@ class GrowingMemory(Rule):
         leaks = memory_leaks(view)
         for (device,), group in leaks.group_by("device", maintain_order=True):
             lines = (
-                group.group_by(_PLACE, maintain_order=True)
+                group.group_by(PLACE, maintain_order=True)
                 .agg(
                     pl.col("chain").first(),
                     pl.col("op").cast(pl.String).drop_nulls().unique().sort(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.history import History
 from traceq.analysis.memory.stacks import chain_of
 from traceq.analysis.memory.trace_allocations import in_trace, made_by, modules
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _TWO = 2
 _MOST_CALLERS = 3
-_PLACE = ("file", "line", "function")
 _PLACES = {
     "file": pl.String,
     "line": pl.Int64,
@@ -73,7 +73,7 @@ class SnapshotView(History):
         and the ``largest``.
         """
         return (
-            allocations.group_by(_PLACE)
+            allocations.group_by(PLACE)
             .agg(
                 pl.col("chain").first(),
                 text("op").drop_nulls().unique().sort(),
@@ -87,7 +87,7 @@ class SnapshotView(History):
 
     def _made_at(self, row: Mapping[str, Any], size: int | None) -> pl.DataFrame:
         """Return the ops of the trace that a row is about, by each of its own ops."""
-        place = [row[name] for name in _PLACE]
+        place = [row[name] for name in PLACE]
         names: list[str | None] = [*_ops(row)]
         rows = [(*place, name, size) for name in names or [None]]
         places = pl.DataFrame(rows, schema=_PLACES, orient="row")

@@ -184,7 +184,7 @@ def _gradient() -> pl.Expr:
 
 
 def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Count sizes, to tell weights from states where the history has no stack of them.
+    """Count sizes, which distinguish weights from states that have no stack.
 
     A weight and each of its states have the same size. What is left of a size when
     there are as many as there are weights are states; 32-bit ones of 16-bit weights

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.callers import PLACE
 from traceq.expressions import text
 from traceq.model.schema import NUMBER, Column, Table
 
@@ -69,7 +70,6 @@ SITE_CHANGES = Table(
 COPIES = "16-bit copies of weights"
 _KIND = ["device", "what"]
 _SITE = [*_KIND, "file", "function", "op"]
-_PLACE = ("file", "line", "function")
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,11 @@ def _by_category(sides: list[pl.DataFrame]) -> pl.DataFrame:
     found = [
         side.sort("size", descending=True, maintain_order=True)
         .group_by(_KIND, maintain_order=True)
-        .agg(
-            pl.col(_PLACE).first(), held=pl.sum("size"), largest=pl.col("size").first()
-        )
+        .agg(pl.col(PLACE).first(), held=pl.sum("size"), largest=pl.col("size").first())
         for side in sides
     ]
     rows = _changed(found, _KIND).with_columns(
-        pl.coalesce(f"{name}_after", f"{name}_before").alias(name) for name in _PLACE
+        pl.coalesce(f"{name}_after", f"{name}_before").alias(name) for name in PLACE
     )
     return CATEGORY_CHANGES.shaped(_ordered(rows, _KIND))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.lifetimes import live_at
 from traceq.analysis.memory.stacks import SOURCE
 from traceq.expressions import asof, known, text
@@ -78,7 +79,6 @@ CHURN = Table(
 
 _ALLOCATED = ("segment_alloc", "segment_map")
 _FREED = ("segment_free", "segment_unmap")
-_PLACE = ["file", "line", "function"]
 _GRAPHS = r"(^|/)torch/cuda/graphs\.py$|/cudagraph_trees\.py$"
 _EMPTIES = r"^empty_cache$|::emptyCache\(|^THCPModule_emptyCache"
 # The allocator cuts blocks at multiples of this.
@@ -228,7 +228,7 @@ def holders(history: History, device: int, event: int | None) -> pl.DataFrame:
     The most held comes first. What is free in a segment counts for everyone who holds
     a part of it.
     """
-    here, key = pl.col("device") == device, [*_PLACE, "category"]
+    here, key = pl.col("device") == device, [*PLACE, "category"]
     free = free_blocks(history.snapshot, history.lifetimes, event).filter(
         here, ~_private()
     )

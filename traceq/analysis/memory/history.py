@@ -54,7 +54,7 @@ class History:
 
     @cached_property
     def sources(self) -> pl.DataFrame:
-        """What each stack says; ``STACK_SOURCES`` has the columns."""
+        """What each stack shows; ``STACK_SOURCES`` has the columns."""
         return stack_sources(self.snapshot)
 
     @cached_property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.fragmentation import holders, shared_free_blocks
 from traceq.analysis.memory.stacks import SOURCE
 from traceq.expressions import text
@@ -98,5 +99,4 @@ def droppable(history: History, device: int, event: int | None) -> pl.DataFrame:
     """
     needed = text("category").is_in(_NEEDED)
     frees = pl.col("held") + pl.col("fragmented")
-    place = ("file", "line", "function")
-    return holders(history, device, event).sort(needed, -frees, *place)
+    return holders(history, device, event).sort(needed, -frees, *PLACE)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.categories import CONFIDENCE
 from traceq.analysis.memory.fragmentation import Fragmentation, fragmentation
 from traceq.analysis.memory.leaks import memory_leaks
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from traceq.analysis.memory.history import History
     from traceq.model.run import Run
     from traceq.model.snapshot import SnapshotFacts
-
-_PLACE = ["file", "line", "function"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def summarise_memory(
             peak=peak | _moment(history.phases, peak["event"]),
             categories=_categories(live),
             modules=_by(live, ["module"]) if history.trace else None,
-            places=_by(live, _PLACE),
+            places=_by(live, list(PLACE)),
             largest=_largest(live),
             steps=_steps(curve, history.phases),
             leaks=leaks.filter(here),
@@ -139,7 +138,7 @@ def _largest(live: pl.DataFrame) -> pl.DataFrame:
         live.with_columns(never_freed=pl.col("free").is_null())
         .group_by(*equal, "never_freed", maintain_order=True)
         .agg(
-            pl.col(*_PLACE, "chain", "op", "node").first(),
+            pl.col(*PLACE, "chain", "op", "node").first(),
             count=pl.len(),
             from_before=pl.col("alloc").is_null().any(),
             steps=(pl.col("free_step") - pl.col("step")).max(),

@@ -31,7 +31,7 @@ class Column:
     weight: int = 1
     """How much of the room that the numbers leave it may claim."""
     cut: Callable[[str, int], str] | None = None
-    """How its texts are cut; at their end if it does not say."""
+    """How its texts are cut; at their end unless given."""
     spare: bool = False
     """Whether the others come first where room is scarce."""
 
@@ -168,7 +168,7 @@ def _line(columns: list[Column], row: list[str], widths: list[int]) -> str:
 
 
 def _shortened(text: str, width: int, cut: Callable[[str, int], str]) -> str:
-    """Cut a text to so many cells of a terminal."""
+    """Cut a text to this many cells of a terminal."""
     if cells(text) <= width:
         return text
     for room in range(width, 0, -1):

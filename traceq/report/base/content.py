@@ -35,7 +35,7 @@ class Content:
 def telling_names(paths: Sequence[str]) -> list[str]:
     """Return paths without the folders in front that all are in, and the common end.
 
-    Neither tells them apart: runs/a/trace.json and runs/b/trace.json are a and b.
+    Neither distinguishes them: runs/a/trace.json and runs/b/trace.json are a and b.
     """
     parts = [Path(path).parts for path in paths]
     folders = _alike([path[:-1] for path in parts])

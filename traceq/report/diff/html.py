@@ -6,6 +6,7 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from traceq.report.base import html
 from traceq.report.base.text import printable
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
@@ -39,7 +40,6 @@ td:first-child { white-space: nowrap; }
 small { opacity: .75; display: block; }
 """
 _WIDE = 110
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
@@ -52,25 +52,14 @@ def page(
     title: str, names: tuple[str, str], broken: Sequence[Broken], body: Iterable[str]
 ) -> str:
     """Return a page on two recordings."""
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="viewport" content="width=device-width">',
-            f"<title>{_text(title)}</title>",
-            f"<style>{_STYLE}</style></head><body>",
-            *(
-                f'<p class="failed">{_text(failure)}</p>'
-                for failure in words.failures(broken)
-            ),
-            f"<h1>{_text(title)}</h1>",
-            f"<p>before {_name(names[0])}<br>after {_name(names[1])}</p>",
-            *body,
-            "</body></html>",
-            "",
-        ]
+    failed = (
+        f'<p class="failed">{_text(failure)}</p>' for failure in words.failures(broken)
     )
+    head = [
+        f"<h1>{_text(title)}</h1>",
+        f"<p>before {_name(names[0])}<br>after {_name(names[1])}</p>",
+    ]
+    return html.page(title, _STYLE, [*failed, *head, *body])
 
 
 def memory_part(memory: MemoryDiff) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq import __version__, units
 from traceq.analysis.memory.timeline import highest_moments, timeline
+from traceq.report.base.html import page
 from traceq.report.base.text import as_unicode, printable
 from traceq.report.memory.content import content
 
@@ -89,21 +90,16 @@ for (const figure of document.querySelectorAll("figure")) {
 }
 """
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-
 
 def render(summaries: Sequence[MemorySummary]) -> str:
     """Return the page: a section for each device."""
-    sections = "\n".join(map(_section, summaries))
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>GPU memory: {_text(summaries[0].name)}</title>\n"
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>GPU memory</h1>\n"
-        f"{sections}\n<p>traceq {_text(__version__)}</p>\n"
-        f"<script>{_SCRIPT}</script>\n</body>\n</html>\n"
-    )
+    title = f"GPU memory: {as_unicode(printable(summaries[0].name))}"
+    body = [
+        "<h1>GPU memory</h1>",
+        *map(_section, summaries),
+        f"<p>traceq {_text(__version__)}</p>",
+    ]
+    return page(title, _STYLE, body, _SCRIPT)
 
 
 def _section(summary: MemorySummary) -> str:
