@@ -52,7 +52,7 @@ def test_writing_a_baseline_fails_on_nothing_and_says_where(tmp_path: Path) -> N
     answer = traceq("lint", SICK, "--write-baseline", tmp_path / "known.json")
 
     assert answer.status == 0
-    assert f"traceq: 6 findings are known now: {tmp_path}" in answer.err
+    assert f"traceq: 6 findings written to {tmp_path}" in answer.err
 
 
 def test_what_is_new_is_shown(baseline: Path) -> None:

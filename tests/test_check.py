@@ -530,7 +530,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, sick: Path) -> None:
 
 def test_a_folder_without_fixtures_is_an_error(tmp_path: Path) -> None:
     assert "has no fixture in it" in traceq("check", tmp_path).err
-    assert "is no folder of fixtures" in traceq("check", tmp_path / "x").err
+    assert "is not a folder of fixtures" in traceq("check", tmp_path / "x").err
 
 
 @pytest.mark.golden

@@ -214,7 +214,7 @@ def test_a_fault_of_traceq_is_one_sentence_and_exit_2(
     assert answer.status == 2
     assert answer.out == ""
     assert answer.err.count("\n") == 1
-    assert "a fault in traceq itself, ZeroDivisionError: wheels" in answer.err
+    assert "internal error, ZeroDivisionError: wheels" in answer.err
     assert "TRACEQ_TRACEBACK=1" in answer.err
 
 

@@ -230,7 +230,7 @@ def test_a_missing_file_a_directory_and_an_unreadable_file_are_refused(
     with pytest.raises(InputError, match="does not exist: check the name"):
         traceq.load(tmp_path / "nowhere.json")
     with pytest.raises(
-        InputError, match="is a directory, but no run folder of traceq collect"
+        InputError, match="is a directory, but not a run folder of traceq collect"
     ):
         traceq.load(tmp_path)
 

@@ -171,7 +171,7 @@ def found_in(recording: Recording, **config: Any) -> Outcome:  # noqa: ANN401 - 
         ("select = 'SYN'", "select must be a list of texts, not 'SYN'"),
         ("ignore = [1]", "ignore must be a list of texts, not [1]"),
         ("packs = 'ci'", "packs must be a list of texts, not 'ci'"),
-        ("fail-on = 'fatal'", "fail-on cannot be 'fatal': say info, warning, error"),
+        ("fail-on = 'fatal'", "fail-on cannot be 'fatal': give info, warning, error"),
         ("fail-on = true", "fail-on cannot be 'True'"),
         ("min-cost-us = -1", "min-cost-us must be a number of 0 or more, not -1"),
         ("min-cost-us = '1'", "min-cost-us must be a number of 0 or more, not '1'"),

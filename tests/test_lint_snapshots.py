@@ -105,7 +105,7 @@ def test_what_is_no_snapshot_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert answer.status == 2
     assert answer.out == ""
     assert answer.err.count("\n") == 1
-    assert "no memory snapshot" in answer.err
+    assert "not a memory snapshot" in answer.err
 
 
 def test_a_run_is_linted_with_its_trace_and_its_snapshot(tmp_path: Path) -> None:

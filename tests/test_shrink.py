@@ -196,7 +196,7 @@ def test_what_cannot_go_is_said_with_what_would_be_otherwise(tmp_path: Path) -> 
 def test_a_trace_that_stays_too_large_says_why(tmp_path: Path) -> None:
     answer = traceq("shrink", TWINS / "moe_loop", "-o", tmp_path / "x", "--max-kb", "1")
 
-    assert "that is more than 1 kB, and what is left is needed:" in answer.out
+    assert "larger than 1 kB, since the rest is needed:" in answer.out
     assert "without operators that start nothing on the GPU: LCH001 at" in answer.out
 
 

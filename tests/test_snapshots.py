@@ -410,7 +410,7 @@ def test_nothing_in_a_pickle_runs(program: str, protocol: int, tmp_path: Path) -
 
     message = refusal(tmp_path, content)
 
-    assert "is no memory snapshot" in message
+    assert "is not a memory snapshot" in message
     assert not mark.exists()
 
 
@@ -472,7 +472,7 @@ def test_every_command_that_no_snapshot_needs_is_refused(
 
 def test_persistent_ids_are_refused(tmp_path: Path) -> None:
     for content in (b"\x80\x02K\x01Q.", b"\x80\x02Pstorage\n."):
-        assert "is no memory snapshot" in refusal(tmp_path, content)
+        assert "is not a memory snapshot" in refusal(tmp_path, content)
 
 
 def test_an_archive_of_torch_save_is_called_by_its_name(tmp_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_lists_that_name_each_other_do_not_multiply(tmp_path: Path) -> None:
         {"segments": laugh, "device_traces": []},
         {"segments": [], "device_traces": flat},
     ):
-        assert "no memory snapshot" in refusal(tmp_path, pickle.dumps(content))
+        assert "not a memory snapshot" in refusal(tmp_path, pickle.dumps(content))
 
 
 def test_tuples_of_tuples_are_never_hashed(tmp_path: Path) -> None:
@@ -599,7 +599,7 @@ def test_a_text_or_a_number_of_absurd_length_is_refused(tmp_path: Path) -> None:
 def test_numbers_too_large_for_a_column_are_refused(tmp_path: Path) -> None:
     content = {"segments": [], "device_traces": [[event("alloc", 0, 1 << 70)]]}
 
-    assert "no memory snapshot" in refusal(tmp_path, pickle.dumps(content))
+    assert "not a memory snapshot" in refusal(tmp_path, pickle.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -629,7 +629,7 @@ def test_pickles_of_something_else_are_refused(content: object, tmp_path: Path) 
     if content == []:
         assert read_snapshot(written(tmp_path, content)).blocks.is_empty()
         return
-    assert "no memory snapshot" in refusal(tmp_path, pickle.dumps(content))
+    assert "not a memory snapshot" in refusal(tmp_path, pickle.dumps(content))
 
 
 def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:

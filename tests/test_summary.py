@@ -243,8 +243,7 @@ def test_an_existing_csv_file_is_not_overwritten(tmp_path: Path) -> None:
 
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
-        f"traceq: {file} exists already and will not be overwritten: give another"
-        " name\n"
+        f"traceq: {file} exists already: give another name, or --overwrite\n"
     )
     assert file.read_text() == "mine"
 

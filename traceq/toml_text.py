@@ -1,13 +1,33 @@
-"""A little TOML, written by hand: values, and tables in one line."""
+"""TOML: files are read, and a little of it is written by hand."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    from traceq.errors import TraceqError
+
+
+def read(file: Path, refused: type[TraceqError]) -> dict[str, Any]:
+    """Return what a file holds; raise ``refused`` if it cannot be read."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{file} cannot be read: {error.strerror or error}"
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{file} is not TOML: {error}"
+    raise refused(msg)
 
 
 def value(found: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NS_PER_MS = 1_000_000
+
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

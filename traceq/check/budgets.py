@@ -1,15 +1,14 @@
-"""Budgets: the numbers that a fixture, or a new run, is held to."""
+"""Budgets: limits of the numbers of a fixture, or of a new run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
 from traceq.check.numbers import EXACT, NOISY, Layer, Numbers
 from traceq.errors import ConfigError
-from traceq.lint.config import read_config
+from traceq.lint.config import number, read_config, refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Budgets:
-    """What ``[budgets]`` says."""
+    """What ``[budgets]`` holds."""
 
     limits: Mapping[str, Limit] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)
@@ -41,13 +40,13 @@ class Budgets:
 
 @dataclass(frozen=True)
 class Breach:
-    """A number that is not what its budget says."""
+    """A number that differs from its budget."""
 
     what: str
     """The number's name, or the layer's."""
     text: str
     worse: bool
-    """It takes more than it may."""
+    """It is higher than allowed."""
 
 
 def read_budgets(file: Path) -> Budgets:
@@ -55,7 +54,7 @@ def read_budgets(file: Path) -> Budgets:
     found = read_config(file).budgets
     layers = found.get(_LAYERS, {})
     limits = {key: entry for key, entry in found.items() if key != _LAYERS}
-    _refuse_unknown(limits, (*EXACT, *NOISY, _LAYERS), f"{file}: budgets")
+    refuse_unknown(limits, (*EXACT, *NOISY, _LAYERS), f"{file}: budgets")
     if not isinstance(layers, dict):
         msg = f"{file}: budgets.layers must be a table"
         raise ConfigError(msg)
@@ -103,7 +102,7 @@ def write_budgets(budgets: Budgets) -> str:
 def breaches(
     budgets: Budgets, numbers: Numbers, ignored: Iterable[str] = ()
 ) -> Iterator[Breach]:
-    """Yield the numbers that are not what their budgets say, more or less."""
+    """Yield the numbers that differ from their budgets, higher or lower."""
     for name, limit in budgets.limits.items():
         if name in ignored:
             continue
@@ -136,13 +135,13 @@ def _by(limit: Limit) -> str:
 
 def _limit(file: Path, name: str, entry: Any) -> Limit:  # noqa: ANN401 - it is checked
     if isinstance(entry, dict):
-        _refuse_unknown(entry, ("value", "tolerance"), f"{file}: budgets.{name}")
+        refuse_unknown(entry, ("value", "tolerance"), f"{file}: budgets.{name}")
         value, tolerance = entry.get("value"), entry.get("tolerance", 0.0)
     else:
         value, tolerance = entry, 0.0
     return Limit(
-        _number(file, f"budgets.{name}", value),
-        _number(file, f"budgets.{name}: tolerance", tolerance),
+        number(value, f"{file}: budgets.{name}"),
+        number(tolerance, f"{file}: budgets.{name}: tolerance"),
     )
 
 
@@ -151,27 +150,10 @@ def _layer(file: Path, name: str, entry: Any) -> Layer:  # noqa: ANN401 - it is 
     if not isinstance(entry, dict):
         msg = f"{where} must be a table with kernels and backends, not {entry!r}"
         raise ConfigError(msg)
-    _refuse_unknown(entry, ("kernels", "backends"), where)
+    refuse_unknown(entry, ("kernels", "backends"), where)
     backends = entry.get("backends", [])
     if not isinstance(backends, list) or not all(isinstance(x, str) for x in backends):
         msg = f"{where}: backends must be a list of names, not {backends!r}"
         raise ConfigError(msg)
-    kernels = _number(file, f"budgets.layers.{name}: kernels", entry.get("kernels"))
+    kernels = number(entry.get("kernels"), f"{where}: kernels")
     return Layer(kernels, tuple(backends))
-
-
-def _number(file: Path, where: str, value: object) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < float("inf"):  # type: ignore[operator]  # it is a number
-        msg = f"{file}: {where} must be a number of 0 or more, not {value!r}"
-        raise ConfigError(msg)
-    return value  # type: ignore[return-value]  # it is a number
-
-
-def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    for key in found:
-        if key not in known:
-            near = get_close_matches(key, list(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(known)}"
-            msg = f"{where}: unknown key {key!r}: {hint}"
-            raise ConfigError(msg)

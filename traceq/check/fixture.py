@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from traceq import toml_text
 from traceq.errors import InputError, UsageError
 from traceq.formats.log import read_log
 from traceq.formats.snapshot import read_snapshot
 from traceq.loading import load
 from traceq.recording import Recording
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from traceq.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +24,6 @@ ORIGIN = "origin.toml"
 FINDINGS = "findings.json"
 BUDGETS = "traceq.toml"
 _PARTS = (*TRACES, *SNAPSHOTS, ORIGIN, FINDINGS)
-_MILLISECOND = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Fixture:
         """What a step took without the profiler, if that is known."""
         said = self.origin.get("true_step_ms")
         known = isinstance(said, (int, float)) and not isinstance(said, bool)
-        return round(said * _MILLISECOND) if said and known else None
+        return round(said * NS_PER_MS) if said and known else None
 
     def recording(self, *, cache: bool = True) -> Recording:
         """Return what lint looks at; raise ``InputError`` if it cannot be read."""
@@ -73,7 +68,7 @@ def find_fixtures(places: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for place in places:
         if not place.is_dir():
-            msg = f"{place} is no folder of fixtures: check the name"
+            msg = f"{place} is not a folder of fixtures: check the name"
             raise UsageError(msg)
         below = sorted(one for one in place.rglob("*") if one.is_dir())
         visible = [one for one in below if not _is_hidden(one.relative_to(place))]
@@ -95,18 +90,6 @@ def read_fixture(folder: Path) -> Fixture:
     def first(names: Iterable[str]) -> Path | None:
         return next((folder / one for one in names if (folder / one).is_file()), None)
 
-    return Fixture(
-        folder, first(TRACES), first(SNAPSHOTS), first([LOG]), _origin(folder / ORIGIN)
-    )
-
-
-def _origin(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        msg = f"{file} cannot be read: {error.strerror or error}"
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"{file} is not TOML: {error}"
-    raise InputError(msg)
+    file = first([ORIGIN])
+    origin = toml_text.read(file, InputError) if file else {}
+    return Fixture(folder, first(TRACES), first(SNAPSHOTS), first([LOG]), origin)

@@ -13,6 +13,7 @@ from traceq.analysis.time.launches import launches_outside_captures
 from traceq.lint.snapshot_view import highest, snapshot_views
 from traceq.lint.view import View
 from traceq.model.names import BEGIN_CAPTURE
+from traceq.units import NS_PER_MS
 from traceq.words import layer_names
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ EXACT = ("launches", "syncs", "copies", "captures", "recompiles", "peak-bytes")
 """Numbers that are the same whenever the same program runs."""
 NOISY = ("step-ms", "gpu-ms")
 """Numbers that differ a little from run to run."""
-_MILLISECOND = 1e6
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def numbers(recording: Recording) -> Numbers:
     }
     if peak := fullest or peak_memory(view.trace):
         values["peak-bytes"] = peak.allocated
-    values["step-ms"] = view.bound.step_ns / _MILLISECOND
+    values["step-ms"] = view.bound.step_ns / NS_PER_MS
     if view.trace.facts.gpu:
-        values["gpu-ms"] = view.steady.gpu_busy / steps / _MILLISECOND
+        values["gpu-ms"] = view.steady.gpu_busy / steps / NS_PER_MS
     rounded = {name: _tidy(value) for name, value in values.items()}
     return Numbers(rounded, _layers(view))
 

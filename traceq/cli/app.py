@@ -36,10 +36,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Say what is wrong in a GPU trace, where in your code, what it costs and what"
-        " to write instead.\n\n"
-        "Works on saved traces of PyTorch's profiler, without a GPU and without torch:"
-        " plain or gzipped, of every torch, from kilobytes to gigabytes."
+        "The linter for GPU traces: what is wrong, where in your code, what it costs"
+        " per step and how to fix it.\n\n"
+        "Reads saved traces of the PyTorch profiler, without a GPU and without torch:"
+        " plain or gzipped, of every torch version, from kilobytes to gigabytes."
     ),
     epilog="Example:  [bold]traceq lint trace.json.gz[/bold]",
 )
@@ -64,7 +64,7 @@ def _traceq(
         ),
     ] = False,
 ) -> None:
-    """Say what is wrong in a GPU trace."""
+    """Lint GPU traces."""
 
 
 app.command(
@@ -116,11 +116,11 @@ app.add_typer(cache.app, name="cache")
 
 
 def main() -> None:
-    """Run the command line; exit 0 if all went well, 2 if traceq could not work."""
+    """Run the command line; exit 2 if traceq could not do its work."""
     try:
         _run()
     except TraceqError as error:
-        output.say(f"traceq: {error}")
+        output.say(str(error))
         sys.exit(CANNOT_WORK)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
@@ -128,8 +128,8 @@ def main() -> None:
         if os.environ.get("TRACEQ_TRACEBACK"):
             raise
         output.say(
-            f"traceq: a fault in traceq itself, {type(error).__name__}: {error}; set"
-            " TRACEQ_TRACEBACK=1 to see where, and report it with the file if you can"
+            f"internal error, {type(error).__name__}: {error}; set TRACEQ_TRACEBACK=1"
+            " for the traceback, and report it with the file if you can"
         )
         sys.exit(CANNOT_WORK)
 

@@ -1,4 +1,4 @@
-"""`traceq cache`: the tables that were kept."""
+"""`traceq cache`: the tables kept of traces."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import typer
 
 from traceq import cache, units
 from traceq.cli import output
+from traceq.words import counted
 
 app = typer.Typer(
-    help="Look at, or clear, the tables kept of traces that were read before.",
+    help="Show or clear the cache of tables of traces that were read before.",
     no_args_is_help=True,
     epilog="Example:  [bold]traceq cache clear[/bold]",
 )
@@ -16,18 +17,18 @@ app = typer.Typer(
 
 @app.command("info", epilog="Example:  [bold]traceq cache info[/bold]")
 def info() -> None:
-    """Say where the tables are kept and how much room they take."""
+    """Show where the cache is and how large it is."""
     sizes = [size for _, size, _ in cache.entries()]
-    traces = "trace" if len(sizes) == 1 else "traces"
     output.write(
-        f"{cache.directory()}: {len(sizes)} {traces}, {units.size(sum(sizes))}"
+        f"{cache.directory()}: {counted(len(sizes), 'trace')}, {units.size(sum(sizes))}"
         f" of at most {units.size(cache.size_limit())}\n"
     )
 
 
 @app.command("clear", epilog="Example:  [bold]traceq cache clear[/bold]")
 def clear() -> None:
-    """Remove all kept tables; they are made again when a trace is read again."""
+    """Clear the cache; tables are made again when a trace is read again."""
     count, size = cache.clear()
-    traces = "trace" if count == 1 else "traces"
-    output.write(f"removed the tables of {count} {traces}, {units.size(size)}\n")
+    output.write(
+        f"removed the tables of {counted(count, 'trace')}, {units.size(size)}\n"
+    )

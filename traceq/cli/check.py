@@ -1,4 +1,4 @@
-"""`traceq check`: fixtures, and what is found in them, are as expected."""
+"""`traceq check`: lint the fixtures and compare with what is expected."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ import typer
 from traceq.check.check import Result, check, check_against
 from traceq.check.fixture import find_fixtures
 from traceq.cli import output
-from traceq.cli.lint import Packs  # noqa: TC001 - typer reads it
-from traceq.cli.recordings import NoCache, load_recording
+from traceq.cli.options import (
+    FORMAT,
+    ConfigFile,
+    NoCache,
+    Packs,
+    configuration,
+)
+from traceq.cli.recordings import load_recording
 from traceq.errors import UsageError
-from traceq.lint.config import find_config, read_config
 from traceq.lint.pack import load_rules
 from traceq.report.check import json as check_json
 from traceq.report.check import markdown as check_markdown
@@ -27,7 +32,7 @@ _FIXTURES = Path("fixtures")
 
 
 class Format(str, Enum):
-    """How to write the differences."""
+    """Formats of the differences."""
 
     text = "text"
     json = "json"
@@ -47,41 +52,34 @@ def command(  # noqa: PLR0913 - one parameter an option
     update: Annotated[
         bool,
         typer.Option(
-            "--update", help="Write what is found as what is expected from now on."
+            "--update", help="Write current findings and numbers as the expectation."
         ),
     ] = False,
     against: Annotated[
         Path | None,
         typer.Option(
-            help="Hold this new run or trace to the one fixture given.", metavar="RUN"
+            help="Compare this new run or trace with the fixture.", metavar="RUN"
         ),
     ] = None,
-    form: Annotated[
-        Format, typer.Option("--format", help="How to write the differences.")
-    ] = Format.text,
+    form: Annotated[Format, FORMAT] = Format.text,
     packs: Packs = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Configuration instead of the nearest traceq.toml.", metavar="FILE"
-        ),
-    ] = None,
+    config: ConfigFile = None,
     no_cache: NoCache = False,
 ) -> None:
     """Lint the fixtures and compare: findings with findings.json, numbers with budgets.
 
-    Exits 0 if all is as expected, 1 if not, 2 if traceq could not work.
+    Exits 0 if all is as expected, 1 if not, 2 if traceq could not do its work.
     """
     if update and os.environ.get("CI"):
         msg = (
-            "--update is refused where CI is set: what is expected is for people to"
-            " change and to read"
+            "--update is refused where CI is set: people change expectations, and read"
+            " them"
         )
         raise UsageError(msg)
     if update and against:
-        msg = "--update takes what is found in the fixture itself: leave out --against"
+        msg = "--update writes what is found in the fixture itself: leave out --against"
         raise UsageError(msg)
-    wanted = read_config(config) if config else find_config(Path.cwd())
+    wanted = configuration(config)
     rules = load_rules((*wanted.packs, *(packs or ())))
     found = find_fixtures(folders or [_FIXTURES])
     cache = not no_cache

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.recordings import NoCache, load_recording
-from traceq.cli.writing import refuse_to_lose, write_report
+from traceq.cli.options import (
+    FORMAT,
+    ConfigFile,
+    NoCache,
+    OutputFile,
+    Overwrite,
+    configuration,
+)
+from traceq.cli.recordings import load_recording
+from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.diff.compare import (
     Half,
     MemoryChange,
@@ -23,7 +31,6 @@ from traceq.diff.compare import (
 )
 from traceq.diff.limits import broken, read_limits
 from traceq.errors import InputError, UsageError
-from traceq.lint.config import find_config, read_config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
 from traceq.report.diff import concise as diff_concise
@@ -34,6 +41,7 @@ from traceq.report.diff import html as diff_html
 from traceq.report.diff import json as diff_json
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.diff import snapshots as diff_snapshots
+from traceq.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +54,6 @@ if TYPE_CHECKING:
     from traceq.recording import Recording
 
 _BROKEN = 1
-_NANOSECONDS = 1_000_000
 
 
 class Format(str, Enum):
@@ -71,17 +78,9 @@ def command(  # noqa: PLR0913 - one parameter an option
         Path, typer.Argument(help="Another one of the same program.", metavar="AFTER")
     ],
     *,
-    form: Annotated[
-        Format, typer.Option("--format", help="How to write the comparison.")
-    ] = Format.full,
-    file: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write to this new file.", metavar="FILE"),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Write over an older report in that place."),
-    ] = False,
+    form: Annotated[Format, FORMAT] = Format.full,
+    file: OutputFile = None,
+    overwrite: Overwrite = False,
     step_ms: Annotated[
         str | None,
         typer.Option(
@@ -100,12 +99,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             metavar="LIMITS",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Configuration instead of the nearest traceq.toml.", metavar="FILE"
-        ),
-    ] = None,
+    config: ConfigFile = None,
     no_cache: NoCache = False,
 ) -> None:
     """Say what changed in a step from one recording to another, and why.
@@ -115,19 +109,16 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     limits = read_limits(fail_on or "")
     steps = _steps(step_ms)
-    if file is not None:
-        refuse_to_lose(file, [before, after], overwrite=overwrite)
-    wanted = read_config(config) if config else find_config(Path.cwd())
+    refuse_to_lose(file, [before, after], overwrite=overwrite)
+    wanted = configuration(config)
     rules = load_rules(wanted.packs)
     found = compared((before, after), steps, rules, wanted, cache=not no_cache)
     failed = broken(found, limits)
     text = _rendered(found, failed, form, to_file=file is not None)
-    if file is None:
-        output.write(text)
-    else:
-        write_report(file, text)
+    deliver(text, file)
+    if file is not None:
         for reason in diff_content.failures(failed):
-            output.say(f"traceq: {reason}")
+            output.say(reason)
     if failed:
         sys.exit(_BROKEN)
 
@@ -167,11 +158,11 @@ _OF_SNAPSHOTS = {
 
 
 def _warn_of_crashes(outcomes: Sequence[Outcome]) -> None:
-    """Say which rules failed: what they look for may have come or gone."""
+    """Warn of rules that crashed: what they look for may have come or gone."""
     for outcome in outcomes:
         for rule in outcome.crashed:
             output.say(
-                f"traceq: {rule.code} failed on {outcome.name}: {rule.error}; its"
+                f"{rule.code} crashed on {outcome.name}: {rule.error}; its"
                 " findings are not compared"
             )
 
@@ -181,7 +172,7 @@ def _steps(text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
     try:
-        first, second = (round(float(part) * _NANOSECONDS) for part in text.split(","))
+        first, second = (round(float(part) * NS_PER_MS) for part in text.split(","))
     except (ValueError, OverflowError):
         first = second = 0
     if first <= 0 or second <= 0:

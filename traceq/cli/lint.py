@@ -1,4 +1,4 @@
-"""`traceq lint`: what is wrong, where, what it costs, and what to write instead."""
+"""`traceq lint`: what is wrong, where, what it costs and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.recordings import NoCache, load_recording
-from traceq.cli.writing import refuse_to_lose, write_report
+from traceq.cli.options import (
+    FORMAT,
+    ConfigFile,
+    Log,
+    NoCache,
+    OutputFile,
+    Overwrite,
+    Packs,
+    StepMs,
+    configuration,
+    nanoseconds,
+)
+from traceq.cli.recordings import load_recording
+from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
 from traceq.lint.baseline import (
     baseline_of,
@@ -21,7 +33,7 @@ from traceq.lint.baseline import (
     without_known,
     write_baseline,
 )
-from traceq.lint.config import find_config, read_config, severity
+from traceq.lint.config import severity
 from traceq.lint.engine import Report, lint
 from traceq.lint.pack import load_rules
 from traceq.report.lint import concise as lint_concise
@@ -38,11 +50,10 @@ if TYPE_CHECKING:
     from traceq.recording import Recording
 
 _FOUND = 1
-_NANOSECONDS = 1_000_000
 
 
 class Format(str, Enum):
-    """How to write the findings."""
+    """Formats of the findings."""
 
     full = "full"
     concise = "concise"
@@ -50,12 +61,6 @@ class Format(str, Enum):
     sarif = "sarif"
     github = "github"
     markdown = "markdown"
-
-
-Packs = Annotated[
-    list[Path] | None,
-    typer.Option("--rules", help="A folder of rules of your own.", metavar="FOLDER"),
-]
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -66,73 +71,60 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ],
     *,
-    form: Annotated[
-        Format, typer.Option("--format", help="How to write the findings.")
-    ] = Format.full,
-    file: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write to this new file.", metavar="FILE"),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Write over an older report in that place."),
-    ] = False,
+    form: Annotated[Format, FORMAT] = Format.full,
+    file: OutputFile = None,
+    overwrite: Overwrite = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(help="Run only these: codes, prefixes or names.", metavar="RULE"),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="Do not run these.", metavar="RULE")
-    ] = None,
-    packs: Packs = None,
-    log: Annotated[
-        Path | None,
-        typer.Option(help="What the traced program printed.", metavar="FILE"),
-    ] = None,
-    step_ms: Annotated[
-        float | None,
         typer.Option(
-            help="What a step takes without the profiler.", metavar="MS", min=0.000001
+            help="Run only these rules: codes, prefixes of codes or names.",
+            metavar="RULE",
         ),
     ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Do not run these rules.", metavar="RULE")
+    ] = None,
+    packs: Packs = None,
+    log: Log = None,
+    step_ms: StepMs = None,
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="Exit 1 from this on: info, warning, error.", metavar="LEVEL"
+            help="Lowest severity that exits 1: info, warning or error.",
+            metavar="LEVEL",
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
-            help="Be silent on what this file knows, unless it grew by a tenth.",
+            help=(
+                "Hide findings listed in this baseline unless they grew by more than"
+                " 10%."
+            ),
             metavar="FILE",
         ),
     ] = None,
     new_baseline: Annotated[
         Path | None,
         typer.Option(
-            "--write-baseline", help="Write what is found as known.", metavar="FILE"
+            "--write-baseline",
+            help="Write current findings as the baseline.",
+            metavar="FILE",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Configuration instead of the nearest traceq.toml.", metavar="FILE"
-        ),
-    ] = None,
+    config: ConfigFile = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Say what is wrong in a trace or a memory snapshot, worst first, and what to do.
+    """Report what is wrong in a trace or a memory snapshot, worst first, with a fix.
 
-    Exits 0 if there is nothing to fail on, 1 if there is, 2 if traceq could not work.
+    Exits 0 if no finding reaches --fail-on, 1 if one does, 2 if traceq could not do
+    its work.
     """
-    if file is not None:
-        refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
+    refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     known = read_baseline(baseline) if baseline else []
     if new_baseline:
         refuse_other_files(new_baseline)
-    wanted = read_config(config) if config else find_config(Path.cwd())
-    wanted = _overridden(wanted, select, ignore, packs, fail_on)
+    wanted = _overridden(configuration(config), select, ignore, packs, fail_on)
     rules = load_rules(wanted.packs)
     found = [
         _recording(path, log, step_ms, cache=not no_cache, alone=len(paths) == 1)
@@ -142,15 +134,10 @@ def command(  # noqa: PLR0913 - one parameter an option
     report = lint(recordings, rules, wanted)
     if new_baseline and not report.crashed and len(recordings) == len(paths):
         known = baseline_of(report)
-        write_report(new_baseline, write_baseline(known).decode())
-        count = "1 finding is" if len(known) == 1 else f"{len(known)} findings are"
-        output.say(f"traceq: {count} known now: {new_baseline}")
+        write_file(new_baseline, write_baseline(known).decode())
+        output.say(f"{counted(len(known), 'finding')} written to {new_baseline}")
     report = without_known(report, known)
-    text = _rendered(report, rules, form, to_file=file is not None)
-    if file is None:
-        output.write(text)
-    else:
-        write_report(file, text)
+    deliver(_rendered(report, rules, form, to_file=file is not None), file)
     _exit(report, unread=len(paths) - len(recordings))
 
 
@@ -161,7 +148,7 @@ def _overridden(
     packs: list[Path] | None,
     fail_on: str | None,
 ) -> Config:
-    """Return the configuration with what the command line says instead."""
+    """Return the configuration as the command line overrides it."""
     if select:
         config = replace(config, select=_split(select))
     if ignore:
@@ -180,15 +167,14 @@ def _split(texts: list[str]) -> tuple[str, ...]:
 def _recording(
     path: Path, log: Path | None, step_ms: float | None, *, cache: bool, alone: bool
 ) -> Recording | None:
-    step_ns = round(step_ms * _NANOSECONDS) if step_ms else None
     try:
         recording = load_recording(path, log=log, cache=cache)
     except TraceqError as error:
         if alone:
             raise
-        output.say(f"traceq: {error}")
+        output.say(str(error))
         return None
-    return replace(recording, step_ns=step_ns or recording.step_ns)
+    return replace(recording, step_ns=nanoseconds(step_ms) or recording.step_ns)
 
 
 def _rendered(report: Report, rules: Rules, form: Format, *, to_file: bool) -> str:

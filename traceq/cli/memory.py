@@ -12,8 +12,9 @@ from traceq.analysis.memory.history import History
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.cli import output
-from traceq.cli.recordings import NoCache, load_shown
-from traceq.cli.writing import refuse_to_lose, write_report
+from traceq.cli.options import FORMAT, NoCache, Overwrite
+from traceq.cli.recordings import load_shown
+from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
@@ -49,9 +50,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ],
     *,
-    form: Annotated[
-        Format, typer.Option("--format", help="How to write it.")
-    ] = Format.text,
+    form: Annotated[Format, FORMAT] = Format.text,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -59,10 +58,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             metavar="FILE",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Overwrite that file if it exists."),
-    ] = False,
+    overwrite: Overwrite = False,
     scaling: Annotated[
         str | None,
         typer.Option(
@@ -77,14 +73,13 @@ def command(  # noqa: PLR0913 - one parameter an option
     Prints one screen for one snapshot and one row each for several, with leaks,
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
-    if html is not None:
-        refuse_to_lose(html, paths, overwrite=overwrite)
+    refuse_to_lose(html, paths, overwrite=overwrite)
     found = [
         _summaries(path, cache=not no_cache, alone=len(paths) == 1) for path in paths
     ]
     summaries = [summary for several in found if several for summary in several]
     if html is not None and summaries:
-        write_report(html, memory_html.render(summaries))
+        write_file(html, memory_html.render(summaries))
     if scaling is not None and summaries:
         output.write(_scaled(scaling, summaries, form))
     elif summaries:
@@ -105,7 +100,7 @@ def _summaries(path: Path, *, cache: bool, alone: bool) -> list[MemorySummary] |
     except TraceqError as error:
         if alone:
             raise
-        output.say(f"traceq: {error}")
+        output.say(str(error))
         return None
     return found
 
@@ -135,7 +130,7 @@ def _trace(path: Path, rank: Rank, *, cache: bool) -> Trace | None:
     try:
         return load_shown(path, rank=rank.rank, cache=cache)
     except TraceqError as error:
-        output.say(f"traceq: {error}")
+        output.say(str(error))
         return None
 
 

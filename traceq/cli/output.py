@@ -1,4 +1,4 @@
-"""Standard output, standard error and progress, as a terminal or a pipe wants them."""
+"""Standard output, standard error and progress, for a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def color() -> bool:
 
 
 def write(text: str) -> None:
-    """Print a result; that the reader has had enough, as head, is no error."""
+    """Print a result; a reader that stops early, as head does, is not an error."""
     try:
         sys.stdout.write(_encodable(text))
         sys.stdout.flush()
@@ -46,14 +46,14 @@ def _encodable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal, in one line, something beside the result."""
+    """Print one line to standard error, away from the result."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.write(printable(f"traceq: {text}") + "\n")
 
 
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how far the reading of a file is, if somebody watches."""
+    """Show the progress of reading a file on a terminal; elsewhere nothing."""
     if not sys.stderr.isatty():
         yield None
         return

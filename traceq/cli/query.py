@@ -12,7 +12,8 @@ import polars.selectors as cs
 import typer
 
 from traceq.cli import output
-from traceq.cli.recordings import NoCache, load_shown
+from traceq.cli.options import FORMAT, NoCache
+from traceq.cli.recordings import load_shown
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 from traceq.report import query as frames
@@ -32,7 +33,7 @@ _FILE_FUNCTION = re.compile(
 
 
 class Format(str, Enum):
-    """How to write the result of a query."""
+    """Formats of the result."""
 
     table = "table"
     csv = "csv"
@@ -43,12 +44,10 @@ def command(
     path: Annotated[Path, typer.Argument(help="A trace.", metavar="TRACE")],
     sql: Annotated[str, typer.Argument(help="The query.", metavar="SQL")],
     *,
-    form: Annotated[
-        Format, typer.Option("--format", help="How to write the result.")
-    ] = Format.table,
+    form: Annotated[Format, FORMAT] = Format.table,
     no_cache: NoCache = False,
 ) -> None:
-    """Ask the tables of a trace in SQL; `traceq schema` says what is in them."""
+    """Query the tables of a trace in SQL; `traceq schema` describes them."""
     _refuse_all_but_questions(sql)
     trace = load_shown(path, cache=not no_cache)
     try:
@@ -69,7 +68,7 @@ def command(
 
 
 def _asked(trace: Trace) -> dict[str, pl.LazyFrame]:
-    """Return the tables with plain texts, which LIKE and || want."""
+    """Return the tables with plain strings, which LIKE and || need."""
     coded = cs.categorical() | cs.enum()
     return {
         name: table.lazy().with_columns(coded.cast(pl.String))
@@ -78,16 +77,16 @@ def _asked(trace: Trace) -> dict[str, pl.LazyFrame]:
 
 
 def _refuse_all_but_questions(sql: str) -> None:
-    """Let a query ask the trace, and neither make a table nor open a file."""
+    """Let a query read the trace; it may not create tables or open files."""
     if not _QUESTION.match(sql):
-        msg = "the query asks for nothing: begin it with SELECT or WITH"
+        msg = "the query is not a question: begin it with SELECT or WITH"
         raise UsageError(msg)
     if found := _FILE_FUNCTION.search(sql):
-        msg = f"a query reads the trace and no other file: leave out {found[1]}"
+        msg = f"a query reads only the trace: leave out {found[1]}"
         raise UsageError(msg)
 
 
 def _hint(reason: str) -> str:
     if reason.startswith("relation"):
         return f"the tables are {', '.join(TABLES)}"
-    return "traceq schema says what is in the tables"
+    return "traceq schema describes the tables"

@@ -1,12 +1,10 @@
-"""Traces for the commands, with progress, and errors that do not stop the others."""
+"""Recordings for the commands: traces, snapshots, logs and run folders."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import polars as pl
-import typer
 
 from traceq.cli import output
 from traceq.formats.log import read_log
@@ -16,17 +14,12 @@ from traceq.loading import load
 from traceq.recording import Recording
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.trace import Trace
 
 _LOGS = (".log", ".txt", ".out", ".err")
 _SNAPSHOTS = (".pickle", ".pickle.gz", ".pkl", ".pkl.gz")
-
-NoCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache", help="Neither read nor keep tables in the user's cache."
-    ),
-]
 
 
 def ranks_of(path: Path) -> list[int | None]:
@@ -38,16 +31,16 @@ def ranks_of(path: Path) -> list[int | None]:
 
 
 def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
-    """Load a trace, show progress, and say what of it could not be read."""
+    """Load a trace with progress, and warn of what of it could not be read."""
     with output.reading(path.name) as progress:
         trace = load(path, rank=rank, cache=cache, progress=progress)
     for sentence in trace.facts.damage:
-        output.say(f"traceq: {path} is incomplete: {sentence}")
+        output.say(f"{path} is incomplete: {sentence}")
     return trace
 
 
 def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
-    """Load what was recorded of a program: a trace, a snapshot, a log, or a run."""
+    """Load what was recorded of a program: a trace, a snapshot, a log or a run."""
     if path.suffix in _LOGS or path.name.endswith(".log.gz"):
         return Recording(str(path), log=read_log(path))
     if is_snapshot(path):
@@ -56,7 +49,7 @@ def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
     run = read_run(path) if is_run(path) else None
     ranks = run.ranks if run else ()
     snapshots = {rank.rank: read_snapshot(rank.memory) for rank in ranks if rank.memory}
-    # Of a run that died before it was traced, memory may say why.
+    # Of a run that died before it was traced, memory may show why.
     untraced = snapshots and not any(rank.trace for rank in ranks)
     trace = None if untraced else load_shown(path, cache=cache)
     logs = [log] if log else list(run.logs) if run else []

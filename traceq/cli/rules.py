@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.cli.options import Packs, configuration
 from traceq.errors import UsageError
-from traceq.lint.config import find_config
 from traceq.lint.pack import load_rules
 from traceq.lint.scaffold import file_of, new_rule
 from traceq.lint.select import find_rule
@@ -17,11 +17,6 @@ from traceq.report import rule_pages
 
 if TYPE_CHECKING:
     from traceq.lint.pack import Rules
-
-Packs = Annotated[
-    list[Path] | None,
-    typer.Option("--rules", help="A folder of rules of your own.", metavar="FOLDER"),
-]
 
 
 def list_command(
@@ -82,4 +77,4 @@ def _write_new(name: str, code: str, folder: Path, rules: Rules) -> None:
 
 
 def _rules(packs: list[Path] | None) -> Rules:
-    return load_rules((*find_config(Path.cwd()).packs, *(packs or ())))
+    return load_rules((*configuration(None).packs, *(packs or ())))

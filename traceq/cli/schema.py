@@ -20,7 +20,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Say what each column of each table holds: type, unit and meaning."""
+    """Describe the columns of each table: type, unit and meaning."""
     known = (*TABLES, "facts")
     for name in tables or []:
         if name not in known:

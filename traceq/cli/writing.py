@@ -1,9 +1,10 @@
-"""Reports that go to a file: nothing that is there is lost unasked."""
+"""Reports on standard output or in a file, where nothing is lost unasked."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.cli import output
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -11,22 +12,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def refuse_to_lose(file: Path, read: Sequence[Path], *, overwrite: bool) -> None:
-    """Raise if writing to a file would lose what is in it, or what is read."""
-    if not file.exists():
+def refuse_to_lose(file: Path | None, read: Sequence[Path], *, overwrite: bool) -> None:
+    """Raise if writing to a file would lose its content, or what is read."""
+    if file is None or not file.exists():
         return
     if any(other.exists() and file.samefile(other) for other in read):
-        msg = f"{file} is what is read and will not be overwritten: give another name"
+        msg = f"{file} is an input and will not be overwritten: give another name"
         raise UsageError(msg)
     if not overwrite:
         msg = f"{file} exists already: give another name, or --overwrite"
         raise UsageError(msg)
 
 
-def write_report(file: Path, text: str) -> None:
-    """Write a report, or say in a sentence why that cannot be."""
+def deliver(text: str, file: Path | None) -> None:
+    """Print a report, or write it to a file if one is given."""
+    if file is None:
+        output.write(text)
+    else:
+        write_file(file, text)
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write a file; raise ``UsageError`` with the reason if that cannot be done."""
     try:
-        file.write_text(text, encoding="utf-8")
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
     except OSError as error:
         msg = f"{file} cannot be written: {error.strerror or error}"
         raise UsageError(msg) from None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,12 +13,13 @@ import polars as pl
 from traceq.errors import InputError
 from traceq.formats import tables, texts
 from traceq.formats.chunks import Cut, chunks
+from traceq.formats.collector import collecting_paused
 from traceq.formats.events import Tally, decode
 from traceq.formats.inputs import decode_inputs
 from traceq.formats.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 Frames: TypeAlias = dict[str, pl.DataFrame]
@@ -60,7 +59,7 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
     ``progress`` is told, now and then, how many bytes of how many were read.
     """
     source, cut = Source(path, progress), Cut()
-    with _no_collector(), ThreadPoolExecutor(_WORKERS) as pool:
+    with collecting_paused(), ThreadPoolExecutor(_WORKERS) as pool:
         work = _Work(pool)
         chunk: list[bytes | memoryview] = []
         for following in chunks(path, source.blocks(), cut, _CHUNK):
@@ -90,18 +89,6 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
         unpacked_bytes=source.unpacked_bytes,
         damage=_damage(tally, source, cut),
     )
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Keep Python's garbage collector away while there is no garbage to collect."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @dataclass

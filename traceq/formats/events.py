@@ -66,8 +66,8 @@ def _between(start: pl.Expr, end: pl.Expr) -> pl.Expr:
     return pl.col("text").cast(pl.Binary).bin.slice(start, end - start).cast(pl.String)
 
 
-def _nanoseconds(text: pl.Expr) -> pl.Expr:
-    """Microseconds in decimal digits are nanoseconds once the point is gone."""
+def nanoseconds(text: pl.Expr) -> pl.Expr:
+    """Return nanoseconds of microseconds in decimal digits: the point is left out."""
     exact = text.cast(pl.Decimal(38, 3), strict=False).to_physical()
     return exact.cast(pl.Int64, strict=False)
 
@@ -94,8 +94,8 @@ def _columns(layout: Layout) -> dict[str, pl.Expr]:
     args_needed = ~text.str.contains(_WITHOUT_ARGS, literal=True)
     return {
         "head": _between(pl.lit(0), ts).cast(pl.Categorical),
-        "ts": _nanoseconds(ts_text.str.strip_chars(layout.blanks)),
-        "dur": _nanoseconds(dur_text.str.strip_chars(layout.blanks)),
+        "ts": nanoseconds(ts_text.str.strip_chars(layout.blanks)),
+        "dur": nanoseconds(dur_text.str.strip_chars(layout.blanks)),
         "args": _between(pl.when(args_needed).then(args + len('"args":')), end),
         "good": text.str.contains(_HEAD)
         & (pl.col("args").is_null() | _ends_in_brace()),
@@ -180,8 +180,8 @@ def _framed(rows: list[Row], tally: Tally) -> pl.DataFrame:
     frame = pl.DataFrame(rows, dict.fromkeys(EVENTS, pl.String), orient="row")
     events = frame.select(
         pl.col("head").cast(pl.Categorical),
-        _nanoseconds(pl.col("ts")),
-        _nanoseconds(pl.col("dur")),
+        nanoseconds(pl.col("ts")),
+        nanoseconds(pl.col("dur")),
         "args",
     )
     timed = events.filter(

@@ -40,8 +40,8 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str) -> Facts:
         memory=bool(raw.tables["memory"].height),
         gpu=bool(raw.tables["kernels"].height),
         steps_from=steps_from,
-        rank=_integer(job.get("rank")),
-        world_size=_integer(job.get("world_size")),
+        rank=integer(job.get("rank")),
+        world_size=integer(job.get("world_size")),
         backend=str(job.get("backend") or ""),
         runtime_version=_runtime_version(said),
         damage=raw.damage,
@@ -56,13 +56,13 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
     used = raw.tables["kernels"]["device"].drop_nulls().unique().to_list()
     rows = [
         {
-            "device": _integer(entry.get("id")),
+            "device": integer(entry.get("id")),
             "name": str(entry.get("name") or ""),
-            "memory": _integer(entry.get("totalGlobalMem")),
-            "sms": _integer(entry.get("numSms")),
-            "compute_major": _integer(entry.get("computeMajor")),
-            "compute_minor": _integer(entry.get("computeMinor")),
-            "used": _integer(entry.get("id")) in used,
+            "memory": integer(entry.get("totalGlobalMem")),
+            "sms": integer(entry.get("numSms")),
+            "compute_major": integer(entry.get("computeMajor")),
+            "compute_minor": integer(entry.get("computeMinor")),
+            "used": integer(entry.get("id")) in used,
         }
         for entry in listed
     ]
@@ -109,24 +109,24 @@ def _text(version: tuple[int, int]) -> str:
 
 
 def _start(raw: RawTrace, said: dict[str, Any]) -> int | None:
-    base = _integer(said.get("baseTimeNanoseconds"))
+    base = integer(said.get("baseTimeNanoseconds"))
     if base is not None:
         return base + raw.start
     return raw.start if raw.start >= _UNIX_TIME else None
 
 
 def _runtime_version(said: dict[str, Any]) -> str:
-    cuda = _integer(said.get("cuda_runtime_version"))
+    cuda = integer(said.get("cuda_runtime_version"))
     if cuda:
         return f"CUDA {cuda // 1000}.{cuda % 1000 // 10}"
-    hip = _integer(said.get("hip_runtime_version"))
+    hip = integer(said.get("hip_runtime_version"))
     if hip:
         return f"HIP {hip // 10_000_000}.{hip // 100_000 % 100}"
     return ""
 
 
-def _integer(value: object) -> int | None:
-    # A number that fits the tables' 64 bits; a stranger's file may hold anything.
+def integer(value: object) -> int | None:
+    """Return a number that fits the tables' 64 bits, None of anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
         return value
     return None

@@ -15,15 +15,14 @@ its result goes down by calling itself.
 
 from __future__ import annotations
 
-import gc
 import pickle
 import pickletools
 import re
-import zlib
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from traceq.errors import InputError
+from traceq.formats.collector import collecting_paused
+from traceq.formats.gunzip import DamagedGzipError, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,13 +40,11 @@ _MOST_PACKED = 150
 _ALWAYS_UNPACKED = 8 << 20
 
 _BLOCK = 1 << 20
-_PACKED_BLOCK = 1 << 16
-_GZIP = b"\x1f\x8b"
 _PROTO, _STOP, _FRAME = 0x80, 0x2E, 0x95
 _TEXT, _SHORT_TEXT = 0x58, 0x8C
 _PROTOCOLS = range(2, 6)
 
-# What the unpickler raises on nonsense, besides its own error.
+# What the unpickler raises on nonsense, its own error included.
 _NONSENSE = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -86,32 +83,22 @@ def _load(checked: _Checked) -> Any:  # noqa: ANN401 - a pickle can be anything
         try:
             return _Plain(checked).load()
         except _NONSENSE:
-            why = "is no memory snapshot: its pickle is damaged, dump it again"
+            why = "is not a memory snapshot: its pickle is damaged, dump it again"
             raise _RefusedError(why) from None
-
-
-@contextmanager
-def collecting_paused() -> Iterator[None]:
-    """Keep the garbage collector from walking millions of new objects in vain."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Plain(pickle.Unpickler):
     """Python's unpickler, without its ways out."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        why = f"is no memory snapshot: it asks for {module}.{name}, which was not run"
+        why = (
+            f"is not a memory snapshot: it asks for {module}.{name}, which was not run"
+        )
         raise _RefusedError(why)
 
     def persistent_load(self, pid: object) -> NoReturn:
         del pid
-        why = "is no memory snapshot: it points to objects outside itself"
+        why = "is not a memory snapshot: it points to objects outside itself"
         raise _RefusedError(why)
 
 
@@ -160,7 +147,7 @@ class _Checked:
                 why = f"is larger than {LARGEST >> 30} GiB, which is not read"
                 raise _RefusedError(why)
             if _containers(block) > _MOST_CONTAINERS * len(block) + _BLOCK / 256:
-                why = "is no memory snapshot: it is made of empty lists and dicts"
+                why = "is not a memory snapshot: it is made of empty lists and dicts"
                 raise _RefusedError(why)
             self._bytes = self._bytes[self._at :] + block
             self._at = 0
@@ -169,9 +156,9 @@ class _Checked:
 
     def _refuse_the_end(self) -> NoReturn:
         if not self.size:
-            why = "is empty: there is no memory snapshot in it"
+            why = "is empty: there is not a memory snapshot in it"
         elif not self._begun:
-            why = "is no memory snapshot: it is no pickle"
+            why = "is not a memory snapshot: it is not a pickle"
         else:
             why = "is cut off: its end is missing, dump the snapshot again"
         raise _RefusedError(why)
@@ -220,7 +207,7 @@ class _Checked:
                 return at + 5
             length = int.from_bytes(data[at + 1 : at + 5], "little")
             if length > _LONGEST_TEXT:
-                why = "is no memory snapshot: it has a text of absurd length"
+                why = "is not a memory snapshot: it has a text of absurd length"
                 raise _RefusedError(why)
             return at + 5 + length
         if left < _LONGEST_COMMAND and command in _KNOWN:
@@ -229,32 +216,18 @@ class _Checked:
 
 
 def _blocks(file: BufferedReader) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file in blocks of at most _BLOCK bytes."""
-    if not file.peek(2).startswith(_GZIP):
-        while block := file.read(_BLOCK):
-            yield block
-        return
-    packed = file.read(_PACKED_BLOCK)
+    """Yield the unpacked bytes of a file; raise if they are far too many."""
     unpacked = 0
-    # What follows the end of a member is another member, or padding that every gzip
-    # tool ignores.
-    while packed.startswith(_GZIP):
-        unpacker = zlib.decompressobj(wbits=31)
-        while packed and not unpacker.eof:
-            try:
-                block = unpacker.decompress(packed, _BLOCK)
-            except zlib.error:
-                why = "is damaged: its gzip stream cannot be unpacked"
-                raise _RefusedError(why) from None
+    try:
+        for block in blocks(file, _BLOCK):
             unpacked += len(block)
             if unpacked > max(_ALWAYS_UNPACKED, _MOST_PACKED * file.tell()):
-                why = "is no memory snapshot: it unpacks to far more than one would"
+                why = "is not a memory snapshot: it unpacks to far more than one would"
                 raise _RefusedError(why)
-            if block:
-                yield block
-            if not unpacker.eof:
-                packed = unpacker.unconsumed_tail or file.read(_PACKED_BLOCK)
-        packed = unpacker.unused_data or file.read(_PACKED_BLOCK)
+            yield block
+    except DamagedGzipError as error:
+        why = f"is damaged: {error}"
+        raise _RefusedError(why) from None
 
 
 def _containers(block: bytes) -> int:
@@ -327,7 +300,7 @@ def _unwanted(command: int) -> str:
     names = {ord(known.code): known.name for known in pickletools.opcodes}
     name = names.get(command, f"the unknown command {command}")
     return (
-        f"is no memory snapshot: its pickle uses {name} in a way that none does,"
+        f"is not a memory snapshot: its pickle uses {name} in a way that none does,"
         " so nothing of it was read"
     )
 
@@ -338,4 +311,4 @@ def _stranger(data: bytes) -> str:
         return "is a zip archive, as torch.save writes: give the snapshot's own pickle"
     if data.lstrip()[:1] in (b"{", b"["):
         return "is JSON, such as a trace, not a memory snapshot: give the .pickle"
-    return "is no memory snapshot: it does not begin as a pickle of torch does"
+    return "is not a memory snapshot: it does not begin as a pickle of torch does"

@@ -9,9 +9,9 @@ import orjson
 
 from traceq.errors import InputError
 from traceq.model.run import Rank, Run, StepTime
+from traceq.units import NS_PER_MS
 
 _FORMAT = 1
-_MILLISECOND = 1_000_000
 _LARGEST = 64 << 20
 
 
@@ -92,7 +92,7 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
         for value in times
     ):
         return None
-    mean, median, least, most = (round(float(ms or 0) * _MILLISECOND) for ms in times)
+    mean, median, least, most = (round(float(ms or 0) * NS_PER_MS) for ms in times)
     return StepTime(mean, median, least, most, steps)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.errors import InputError
-from traceq.formats.pickles import collecting_paused, read_pickle
+from traceq.formats.collector import collecting_paused
+from traceq.formats.pickles import read_pickle
 from traceq.model.schema import ID, NUMBER, TEXT
 from traceq.model.snapshot import (
     ACTIONS,
@@ -62,7 +63,7 @@ def read_snapshot(path: Path) -> Snapshot:
             return _snapshot(content, path, size)
         except _MISFITS:
             msg = (
-                f"{path} is a pickle, but no memory snapshot: give what"
+                f"{path} is a pickle, but not a memory snapshot: give what"
                 " torch.cuda.memory._dump_snapshot wrote"
             )
             raise InputError(msg) from None

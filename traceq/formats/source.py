@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
 from traceq.errors import InputError
+from traceq.formats.gunzip import DamagedGzipError, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BLOCK = 4 << 20
-_PACKED_BLOCK = 1 << 16
 
 # What other files begin with, and what to say of them.
 _STRANGERS = (
@@ -25,19 +24,7 @@ _STRANGERS = (
     (b"\xff\xfe", "is UTF-16 text: save it as UTF-8"),
     (b"\xfe\xff", "is UTF-16 text: save it as UTF-8"),
 )
-_GZIP = b"\x1f\x8b"
 _PICKLE_PROTOCOLS = range(2, 6)
-
-
-def _bytes_before_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
-    """Unpack byte by byte what comes before the place at which unpacking fails."""
-    for at in range(len(packed)):
-        try:
-            block = unpacker.decompress(packed[at : at + 1])
-        except zlib.error:
-            return
-        if block:
-            yield block
 
 
 class Source:
@@ -59,11 +46,8 @@ class Source:
         """Yield the unpacked bytes in order, in blocks of about BLOCK bytes."""
         with self._open() as file:
             size = self.path.stat().st_size
-            # A pipe cannot be read twice, only looked into.
-            packed = file.peek(len(_GZIP)).startswith(_GZIP)
-            unpack = self._gunzip if packed else self._plain
             first = True
-            for block in unpack(file):
+            for block in self._unpacked(file):
                 if first:
                     self._refuse_strangers(block)
                     first = False
@@ -80,8 +64,8 @@ class Source:
     def _open(self) -> BufferedReader:
         if self.path.is_dir():
             msg = (
-                f"{self.path} is a directory, but no run folder of traceq collect: give"
-                " the trace inside it"
+                f"{self.path} is a directory, but not a run folder of traceq collect:"
+                " give the trace inside it"
             )
             raise InputError(msg)
         try:
@@ -93,36 +77,11 @@ class Source:
             msg = f"{self.path} cannot be read: {error.strerror or error}"
             raise InputError(msg) from None
 
-    def _plain(self, file: BufferedReader) -> Iterator[bytes]:
-        while block := self._read(file, BLOCK):
-            yield block
-
-    def _gunzip(self, file: BufferedReader) -> Iterator[bytes]:
-        """Unpack with a bound on each block, so that a gzip bomb stays small."""
-        unpacker = zlib.decompressobj(wbits=31)
-        packed = b""
-        while True:
-            if unpacker.eof:
-                packed = unpacker.unused_data or self._read(file, _PACKED_BLOCK)
-                # What follows the end of a member is another member, or padding
-                # that every gzip tool ignores.
-                if not packed.startswith(_GZIP):
-                    return
-                unpacker = zlib.decompressobj(wbits=31)
-            else:
-                packed = unpacker.unconsumed_tail or self._read(file, _PACKED_BLOCK)
-                if not packed:
-                    self.damage = "the gzip stream is cut off"
-                    return
-            before = unpacker.copy()
-            try:
-                block = unpacker.decompress(packed, BLOCK)
-            except zlib.error:
-                self.damage = "the gzip stream is damaged"
-                yield from _bytes_before_damage(before, packed)
-                return
-            if block:
-                yield block
+    def _unpacked(self, file: BufferedReader) -> Iterator[bytes]:
+        try:
+            yield from blocks(file, BLOCK, lambda count: self._read(file, count))
+        except DamagedGzipError as error:
+            self.damage = str(error)
 
     def _read(self, file: BufferedReader, count: int) -> bytes:
         try:

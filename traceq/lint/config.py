@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from traceq import toml_text
 from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.lint.select import ALL, find_rule
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +26,7 @@ _BUDGETS = "budgets"
 
 @dataclass(frozen=True)
 class Allow:
-    """A finding that is there on purpose."""
+    """A finding that is intentional."""
 
     rule: str
     reason: str
@@ -43,7 +38,7 @@ class Allow:
 
 @dataclass(frozen=True)
 class Config:
-    """What the user wants looked for, and what of it matters."""
+    """Which rules run, with which options, and which findings matter."""
 
     packs: tuple[Path, ...] = ()
     select: tuple[str, ...] = (ALL,)
@@ -54,7 +49,7 @@ class Config:
     """Options, by the rules' codes or names."""
     allow: tuple[Allow, ...] = ()
     budgets: Mapping[str, Any] = field(default_factory=dict)
-    """What a fixture is held to; ``traceq check`` reads them."""
+    """Limits of a fixture's numbers; ``traceq check`` reads them."""
     file: Path | None = None
 
 
@@ -62,22 +57,24 @@ def find_config(start: Path) -> Config:
     """Return the nearest configuration at or above a folder, or the default."""
     for folder in (start, *start.parents):
         own = folder / _OWN_FILE
-        # That of a fixture holds budgets alone, and what is above it goes for it too.
-        if own.is_file() and set(_parse(own)) != {_BUDGETS}:
+        # A fixture's own file has only budgets, and the one above applies to it too.
+        if own.is_file() and set(toml_text.read(own, ConfigError)) != {_BUDGETS}:
             return read_config(own)
         shared = folder / _SHARED_FILE
-        if shared.is_file() and "traceq" in _table(shared, _parse(shared), "tool"):
+        if shared.is_file() and "traceq" in _table(
+            shared, toml_text.read(shared, ConfigError), "tool"
+        ):
             return read_config(shared)
     return Config()
 
 
 def read_config(file: Path) -> Config:
     """Return the configuration that a file holds."""
-    content = _parse(file)
+    content = toml_text.read(file, ConfigError)
     if file.name == _SHARED_FILE:
         content = _table(file, _table(file, content, "tool"), "traceq")
     known = {item.name.replace("_", "-") for item in fields(Config)} - {"file"}
-    _refuse_unknown(content, known, f"{file}")
+    refuse_unknown(content, known, f"{file}")
     readers: dict[str, Callable[[Any], Any]] = {
         "packs": lambda value: tuple(
             file.parent / entry for entry in _texts(file, "packs", value)
@@ -85,7 +82,7 @@ def read_config(file: Path) -> Config:
         "select": lambda value: tuple(_texts(file, "select", value)),
         "ignore": lambda value: tuple(_texts(file, "ignore", value)),
         "fail-on": lambda value: severity(str(value), f"{file}: fail-on"),
-        "min-cost-us": lambda value: _number(file, "min-cost-us", value),
+        "min-cost-us": lambda value: number(value, f"{file}: min-cost-us"),
         "rules": lambda value: _tables(file, value),
         "allow": lambda value: _allows(file, value),
         _BUDGETS: lambda _: _table(file, content, _BUDGETS),
@@ -99,9 +96,34 @@ def read_config(file: Path) -> Config:
 def severity(text: str, where: str) -> Severity:
     """Return the severity that a user named."""
     if text not in list(Severity):
-        msg = f"{where} cannot be {text!r}: say " + ", ".join(Severity)
+        msg = f"{where} cannot be {text!r}: give " + ", ".join(Severity)
         raise ConfigError(msg)
     return Severity(text)
+
+
+def refuse_unknown(
+    content: Mapping[str, Any], known: Iterable[str], where: str
+) -> None:
+    """Raise ``ConfigError`` at the first key that is not known."""
+    for key in content:
+        if key not in known:
+            near = get_close_matches(key, list(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(known)}"
+            msg = f"{where}: unknown key {key!r}: {hint}"
+            raise ConfigError(msg)
+
+
+def number(value: object, where: str) -> float:
+    """Return a number of 0 or more; raise ``ConfigError`` if it is not one."""
+    # What TOML calls nan is neither below nor above anything.
+    if (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 <= value < math.inf
+    ):
+        return value
+    msg = f"{where} must be a number of 0 or more, not {value!r}"
+    raise ConfigError(msg)
 
 
 def configured(rules: Rules, chosen: Rules, config: Config) -> list[Rule]:
@@ -119,7 +141,7 @@ def configured(rules: Rules, chosen: Rules, config: Config) -> list[Rule]:
 def _made(rule: type[Rule], values: Mapping[str, Any], config: Config) -> Rule:
     known = {option.name: option for option in rule.options()}
     where = f"{config.file}: rules.{rule.name()}"
-    _refuse_unknown(values, known, where)
+    refuse_unknown(values, known, where)
     for name, value in values.items():
         wanted = type(known[name].default)
         fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
@@ -127,16 +149,6 @@ def _made(rule: type[Rule], values: Mapping[str, Any], config: Config) -> Rule:
             msg = f"{where}: {name} must be of type {wanted.__name__}, not {value!r}"
             raise ConfigError(msg)
     return rule(**{name.replace("-", "_"): value for name, value in values.items()})
-
-
-def _parse(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        msg = f"{file} cannot be read: {error.strerror or error}"
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"{file} is not TOML: {error}"
-    raise ConfigError(msg)
 
 
 def _table(file: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -147,31 +159,11 @@ def _table(file: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
     return found
 
 
-def _refuse_unknown(
-    content: Mapping[str, Any], known: Iterable[str], where: str
-) -> None:
-    for key in content:
-        if key not in known:
-            near = get_close_matches(key, list(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(known)}"
-            msg = f"{where}: unknown key {key!r}: {hint}"
-            raise ConfigError(msg)
-
-
 def _texts(file: Path, key: str, value: object) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         msg = f"{file}: {key} must be a list of texts, not {value!r}"
         raise ConfigError(msg)
     return value
-
-
-def _number(file: Path, key: str, value: Any) -> float:  # noqa: ANN401 - it is checked
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    # What TOML calls nan is neither below nor above anything.
-    if number and 0 <= value < math.inf:
-        return float(value)
-    msg = f"{file}: {key} must be a number of 0 or more, not {value!r}"
-    raise ConfigError(msg)
 
 
 def _tables(file: Path, value: object) -> dict[str, dict[str, Any]]:
@@ -191,7 +183,7 @@ def _allows(file: Path, value: object) -> tuple[Allow, ...]:
 
 
 def _allow(file: Path, entry: Mapping[str, Any]) -> Allow:
-    _refuse_unknown(entry, [item.name for item in fields(Allow)], f"{file}: allow")
+    refuse_unknown(entry, [item.name for item in fields(Allow)], f"{file}: allow")
     for key in ("rule", "reason"):
         if not str(entry.get(key, "")).strip():
             msg = f"{file}: an entry of allow needs a {key}"

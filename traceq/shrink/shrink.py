@@ -114,7 +114,7 @@ def shrink(
     work.run()
     dropped = {"arrows between events": written.arrows, **work.dropped}
     if written.unreadable:
-        dropped["events that are no JSON"] = written.unreadable
+        dropped["events that are not JSON"] = written.unreadable
     return Shrunk(
         trace=work.trace.gzipped(),
         snapshot=snapshot,

@@ -37,7 +37,7 @@ class Member(NamedTuple):
 def members(text: str) -> list[Member] | None:
     """Return the members of an object whose braces are taken off.
 
-    None if the text is no such thing.
+    None if the text is not one.
 
     >>> [(one.key, one.written) for one in members(' "a": [1.50],"b":{}') or []]
     [('a', '[1.50]'), ('b', '{}')]
@@ -87,7 +87,7 @@ def changed(found: list[Member], change: Callable[[Member], str | None]) -> str:
 def rewritten(text: str, change: Callable[[Member], str | None]) -> str | None:
     r"""Return an object's text with other values, and without those that are None.
 
-    None if the text, which has its braces, is no object.
+    None if the text, which has its braces, is not an object.
 
     >>> rewritten('{ "a": 1,"b": 2.50 }', lambda one: {"b": one.written}.get(one.key))
     '{ "b": 2.50 }'

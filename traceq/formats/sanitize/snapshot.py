@@ -46,13 +46,13 @@ _ANNOTATION = {"stage", "name", "device", "time_us"}
 def clean_snapshot(path: Path, paths: Paths) -> bytes:
     """Return a snapshot's content without what may be private, as a pickle.
 
-    Raises ``InputError`` for a file that is no snapshot.
+    Raises ``InputError`` for a file that is not a snapshot.
     """
     content = read_pickle(path)[0]
     try:
         return pickle.dumps(_Cleaner(paths).top(content), protocol=_PROTOCOL)
     except (AttributeError, LookupError, TypeError):
-        msg = f"{path} is a pickle, but no memory snapshot, and cannot be shrunk"
+        msg = f"{path} is a pickle, but not a memory snapshot, and cannot be shrunk"
         raise InputError(msg) from None
 
 

@@ -17,7 +17,9 @@ import polars as pl
 
 from traceq.errors import InputError
 from traceq.formats.chunks import Cut, chunks
-from traceq.formats.pickles import collecting_paused
+from traceq.formats.collector import collecting_paused
+from traceq.formats.events import nanoseconds
+from traceq.formats.facts import integer
 from traceq.formats.sanitize.members import Member, changed, members, rewritten
 from traceq.formats.sanitize.paths import Paths
 from traceq.formats.source import Source
@@ -123,7 +125,7 @@ class Written:
     """As EVENTS says, in the order of the file."""
     paths: Paths
     unreadable: int = 0
-    """Events that are no JSON, which are left out."""
+    """Events that are not JSON, which are left out."""
     arrows: int = 0
     """Arrows between events, which say nothing that their ids do not say."""
 
@@ -169,7 +171,7 @@ def _cleaned(
     head, texts, separator, foot = parts
     header = members(_inside(head) + "]") if "{" in head.partition("[")[0] else []
     if header is None:
-        msg = f"{path} cannot be shrunk: what it says about itself is no JSON"
+        msg = f"{path} cannot be shrunk: its header is not JSON"
         raise InputError(msg)
     hosts = [str(one.value) for one in header if one.key == "host_name"]
     paths = Paths(sorted(_source_files(texts).union(files)), hosts)
@@ -304,10 +306,10 @@ def _row(event: list[Member], paths: Paths) -> tuple[Any, ...] | None:
         f"{said.get('pid')}\n{said.get('tid')}",
         values["ts"].written if "ts" in values else None,
         values["dur"].written if "dur" in values else "0",
-        _integer(args.get("correlation")),
-        _integer(args.get("Device Type")),
-        _integer(args.get("Device Id")),
-        _integer(args.get("Total Allocated")),
+        integer(args.get("correlation")),
+        integer(args.get("Device Type")),
+        integer(args.get("Device Id")),
+        integer(args.get("Total Allocated")),
     )
 
 
@@ -340,20 +342,10 @@ def _clean_name(name: str, category: str, paths: Paths) -> str:
     return paths.frame(name) if category == "python_function" else paths.text(name)
 
 
-def _integer(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
-        return value
-    return None
-
-
 def _framed(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
     texts = dict(EVENTS) | {"ts": pl.String(), "end": pl.String()}
     frame = pl.DataFrame(rows, schema=texts, orient="row")
-    start, length = (_nanoseconds(pl.col(column)) for column in ("ts", "end"))
+    start, length = (
+        nanoseconds(pl.col(column).str.strip_chars(' "')) for column in ("ts", "end")
+    )
     return frame.with_columns(ts=start, end=start + length.fill_null(0))
-
-
-def _nanoseconds(text: pl.Expr) -> pl.Expr:
-    """Microseconds in decimal digits are nanoseconds once the point is gone."""
-    exact = text.str.strip_chars(' "').cast(pl.Decimal(38, 3), strict=False)
-    return exact.to_physical().cast(pl.Int64, strict=False)

@@ -1,0 +1,69 @@
+"""Options that several commands share: declared, described and read in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceq.lint.config import find_config, read_config
+from traceq.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from traceq.lint.config import Config
+
+FORMAT = typer.Option("--format", help="Output format.")
+"""For ``Annotated[Format, FORMAT]``: each command has formats of its own."""
+
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write the report to this file, not to standard output.",
+        metavar="FILE",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Overwrite the file if it exists.")
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="Configuration to use instead of the nearest traceq.toml.",
+        metavar="FILE",
+    ),
+]
+Packs = Annotated[
+    list[Path] | None,
+    typer.Option("--rules", help="A folder of your own rules.", metavar="FOLDER"),
+]
+Log = Annotated[
+    Path | None,
+    typer.Option("--log", help="The program's log (stdout, stderr).", metavar="FILE"),
+]
+StepMs = Annotated[
+    float | None,
+    typer.Option(
+        "--step-ms",
+        help="Step time measured without the profiler, in ms; a run folder has it.",
+        metavar="MS",
+        min=0.000001,
+    ),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option("--no-cache", help="Neither read nor write the table cache."),
+]
+
+
+def configuration(file: Path | None) -> Config:
+    """Return the configuration in a file, else the nearest one."""
+    return read_config(file) if file else find_config(Path.cwd())
+
+
+def nanoseconds(step_ms: float | None) -> int | None:
+    """Return a step time that was given in milliseconds."""
+    return round(step_ms * NS_PER_MS) if step_ms else None

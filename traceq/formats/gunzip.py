@@ -1,0 +1,72 @@
+"""A file's bytes, plain or gzipped, block by block, as far as they can be read."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from io import BufferedReader
+
+_MAGIC = b"\x1f\x8b"
+_PACKED_BLOCK = 1 << 16
+
+
+class DamagedGzipError(Exception):
+    """Why a gzip stream cannot be unpacked to its end."""
+
+
+def blocks(
+    file: BufferedReader, most: int, read: Callable[[int], bytes] | None = None
+) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked if need be, in blocks of at most ``most``.
+
+    ``read`` reads from the file in another way than its own. Raises
+    ``DamagedGzipError`` after the last byte that can be unpacked.
+    """
+    read = read or file.read
+    # A pipe cannot be read twice, only looked into.
+    if file.peek(len(_MAGIC)).startswith(_MAGIC):
+        yield from _unpacked(read, most)
+        return
+    while block := read(most):
+        yield block
+
+
+def _unpacked(read: Callable[[int], bytes], most: int) -> Iterator[bytes]:
+    """Unpack with a bound on each block, so that a gzip bomb stays small."""
+    unpacker = zlib.decompressobj(wbits=31)
+    while True:
+        if unpacker.eof:
+            packed = unpacker.unused_data or read(_PACKED_BLOCK)
+            # What follows the end of a member is another member, or padding that every
+            # gzip tool ignores.
+            if not packed.startswith(_MAGIC):
+                return
+            unpacker = zlib.decompressobj(wbits=31)
+        else:
+            packed = unpacker.unconsumed_tail or read(_PACKED_BLOCK)
+            if not packed:
+                msg = "the gzip stream is cut off"
+                raise DamagedGzipError(msg)
+        before = unpacker.copy()
+        try:
+            block = unpacker.decompress(packed, most)
+        except zlib.error:
+            yield from _before_damage(before, packed)
+            msg = "the gzip stream is damaged"
+            raise DamagedGzipError(msg) from None
+        if block:
+            yield block
+
+
+def _before_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """Unpack byte by byte what comes before the place at which unpacking fails."""
+    for at in range(len(packed)):
+        try:
+            block = unpacker.decompress(packed[at : at + 1])
+        except zlib.error:
+            return
+        if block:
+            yield block

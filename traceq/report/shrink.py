@@ -1,0 +1,92 @@
+"""What `traceq shrink` reports: what was kept and left out, and how it was made."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from traceq import toml_text as toml
+from traceq.check.fixture import ORIGIN, TRACES
+from traceq.report.base.text import printable
+from traceq.shrink.shrink import OTHER_STEPS
+from traceq.units import NS_PER_MS
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.shrink import Shrunk
+    from traceq.trace import Trace
+
+_KILOBYTE = 1000
+_NS_PER_S = 1e9
+
+
+def render(folder: Path, shrunk: Shrunk, max_kb: int, *, named: bool) -> str:
+    """Return what was done and what comes next, in a few lines."""
+    lines = _of_trace(folder, shrunk, max_kb) if shrunk.trace is not None else []
+    findings = counted(len(shrunk.seen.findings), "finding")
+    lines.append(f"{findings} before and after; private data is left out")
+    first = "" if named else f"name the program in {ORIGIN}, then "
+    lines.append(
+        f"next: {first}traceq check --update {printable(str(folder))}, and read"
+        " findings.json"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _of_trace(folder: Path, shrunk: Shrunk, max_kb: int) -> list[str]:
+    size = len(shrunk.trace or b"") / _KILOBYTE
+    lines = [
+        f"{printable(str(folder / TRACES[0]))}: {size:,.0f} kB, {_kept(shrunk)}",
+        *(f"  left out: {count:,} {what}" for what, count in shrunk.dropped.items()),
+    ]
+    if size > max_kb:
+        lines.append(f"  larger than {max_kb} kB, since the rest is needed:")
+        lines += [
+            f"  without {what}: {printable('; '.join(changes))}"
+            for what, changes in shrunk.stays.items()
+        ]
+    return lines
+
+
+def _kept(shrunk: Shrunk) -> str:
+    kept, of = shrunk.steps
+    events, of_events = shrunk.events
+    return f"{kept} of {of} steps, {events:,} of {of_events:,} events"
+
+
+def origin(shrunk: Shrunk, known: dict[str, Any], step_ns: int | None) -> str:
+    """Return an origin.toml with all that is known of how a fixture was made."""
+    table: dict[str, Any] = {"program": "", **known}
+    if shrunk.loaded is not None:
+        table |= _recorded(shrunk.loaded, shrunk.steps[1]) | known
+        table["trimmed"] = _trimmed(shrunk)
+    lines = ["# How this fixture was made.", *toml.lines(table)]
+    if step_ns:
+        lines.append("# Milliseconds a step, measured without the profiler.")
+        lines += toml.lines({"true_step_ms": step_ns / NS_PER_MS})
+    return "\n".join(lines) + "\n"
+
+
+def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
+    """Return what a trace tells of how it was recorded."""
+    facts = trace.facts
+    parts = [word for word in ("shapes", "stacks", "memory") if getattr(facts, word)]
+    with_parts = f" with {', '.join(parts)}" if parts else ""
+    names = trace.devices.filter("used")["name"]
+    found: dict[str, Any] = {
+        "recorded": f"{steps} steps, torch.profiler{with_parts}",
+        "torch": facts.torch.removeprefix("torch "),
+        "gpu": names[0] if len(names) else "none",
+    }
+    if facts.start_ns:
+        moment = dt.datetime.fromtimestamp(facts.start_ns / _NS_PER_S, dt.timezone.utc)
+        found["date"] = moment.date()
+    return found
+
+
+def _trimmed(shrunk: Shrunk) -> str:
+    gone = ", ".join(what for what in shrunk.dropped if what != OTHER_STEPS)
+    text = f"by traceq shrink: {_kept(shrunk)}"
+    return f"{text}; without {gone}" if gone else text
