@@ -43,6 +43,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _by_trace(files: Mapping[str, Path]) -> list[object]:
     """Return a parameter for each file; one worker gets all tests of a file."""
     return [
-        pytest.param(path, id=name, marks=pytest.mark.xdist_group(path.as_posix()))
+        pytest.param(path, id=name, marks=pytest.mark.xdist_group(name))
         for name, path in files.items()
     ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests for workers: those of one trace, else those of one file.
+
+    What takes longest comes first, so that no worker is left alone with it.
+    """
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: item.get_closest_marker("collect") is None)

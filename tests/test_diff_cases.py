@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from diffing import causes, diff_of, half, shared_diff, shared_half
+from recordings import CAPTURES, loaded
 
 from traceq.diff.compare import compare
-from traceq.loading import load
 from traceq.report.diff.content import headline
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def test_causes_add_up_whatever_the_traces_have_in_common(
 
 
 def test_a_trace_has_not_changed_against_itself(real_trace: Path) -> None:
-    trace = load(real_trace, cache=False)
-    one = half(trace)
+    one = half(loaded(real_trace))
     diff = compare(one, one)
 
     assert diff.verdict == "no change"
@@ -189,7 +188,9 @@ def test_findings_of_a_repaired_case_are_gone() -> None:
 
 def test_findings_are_known_again_in_another_recording_of_the_program() -> None:
     case = shared_half("moe_loop", measured=True, findings=True)
-    other = half(case.trace, "another name", 53.41, findings=True)
+    other = half(
+        case.trace, "another name", CAPTURES.step_ms["moe_loop"], findings=True
+    )
 
     diff = compare(case, other)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 import pytest
+from recordings import loaded
 
-import traceq
 from traceq.errors import UsageError
 from traceq.testing import load_drawn
 
@@ -138,7 +138,7 @@ def test_a_graph_needs_a_step_or_a_root() -> None:
 
 
 def test_the_graph_of_a_step_has_no_cycle(fixture_trace: Path) -> None:
-    trace = traceq.load(fixture_trace)
+    trace = loaded(fixture_trace)
     step = trace.steps["step"][-1]
 
     graph = trace.graph(step=step)

@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from layouts import LAYOUTS, timed
 from polars.testing import assert_frame_equal
+from recordings import loaded
 
 import traceq
 from traceq.model.schema import TABLES
@@ -413,7 +414,7 @@ def test_every_event_has_the_name_and_the_times_that_a_plain_parse_gives_it(
         if event["ph"] in "Xi" and event["name"] not in ("[memory]", "[OutOfMemory]")
     )
 
-    trace = traceq.load(real_trace, cache=False)
+    trace = loaded(real_trace)
 
     read = Counter[tuple[str, int]]()
     for table in tables:
@@ -427,7 +428,7 @@ def _nanoseconds(value: float | str) -> int:
 
 
 def test_every_table_has_the_published_columns(fixture_trace: Path) -> None:
-    trace = traceq.load(fixture_trace)
+    trace = loaded(fixture_trace)
 
     for name, table in trace.frames_by_name().items():
         assert dict(table.schema) == TABLES[name].dtypes
