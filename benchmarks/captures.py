@@ -26,6 +26,8 @@ class Captures:
     folder: Path
     step_ms: Mapping[str, float]
     """What a step takes, measured without the profiler."""
+    gpu_busy: Mapping[str, float]
+    """The share of it that the GPU is busy, where that was measured."""
     elsewhere: Mapping[str, str]
     """Files that another folder holds, relative to this one."""
 
@@ -62,7 +64,8 @@ class Pair:
 def read_captures(folder: Path) -> Captures:
     """Return the captures of a folder."""
     known = tomllib.loads((folder / "captures.toml").read_text(encoding="utf-8"))
-    return Captures(folder, known["step_ms"], known.get("elsewhere", {}))
+    busy, elsewhere = (known.get(key, {}) for key in ("gpu_busy", "elsewhere"))
+    return Captures(folder, known["step_ms"], busy, elsewhere)
 
 
 def read_pairs(file: Path) -> list[Pair]:

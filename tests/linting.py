@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from recordings import loaded, path_of, read
+from recordings import CAPTURES, loaded, path_of, read
 
 from traceq.formats.log import log_lines, read_log
 from traceq.lint.config import Config
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from traceq.lint.engine import Outcome
     from traceq.lint.pack import Rules
     from traceq.model.snapshot import Snapshot
-
-_NANOSECONDS = 1_000_000
 
 
 @cache
@@ -58,11 +56,15 @@ def log_findings(log: str, *codes: str) -> tuple[Finding, ...]:
 
 
 def case_findings(
-    file: str, *codes: str, step_ms: float | None = None, log: bool = False
+    file: str, *codes: str, measured: bool = False, log: bool = False
 ) -> tuple[Finding, ...]:
-    """Return the findings in the trace of a capture, or of public/, or skip."""
+    """Return the findings in the trace of a capture, or of public/, or skip.
+
+    Those of a capture may know what its step takes, measured without the profiler.
+    """
     path = path_of(file)
-    step_ns = round(step_ms * _NANOSECONDS) if step_ms else None
+    name = file.removesuffix(".trace.json.gz")
+    step_ns = CAPTURES.step_ns(name) if measured else None
     if log:
         # What a log says goes to the findings it explains: those that were asked for.
         written = read_log(path_of(file.replace(".trace.json.gz", ".log")))

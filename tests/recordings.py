@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = read_captures(ROOT / "fixtures" / "captures")
+GPU_BOUND = [name for name, busy in CAPTURES.gpu_busy.items() if busy > 0.9]
 # Other people's files, which are not ours to give away.
 _PUBLIC = ROOT.parent / "shared" / "traces" / "public"
 
@@ -54,6 +55,11 @@ def path_of(file: str) -> Path:
     if not path.is_file():
         pytest.skip(f"{file} is not ours to give away, and ../shared is not there")
     return path
+
+
+def saved_ns(sick: str, twin: str) -> int:
+    """Return what a step of the repaired twin takes less, as was measured."""
+    return CAPTURES.step_ns(sick) - CAPTURES.step_ns(twin)
 
 
 def printed(name: str) -> dict[str, Any]:

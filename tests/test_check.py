@@ -525,7 +525,9 @@ def test_no_line_is_wider_than_the_terminal(width: int, sick: Path) -> None:
 
     lines = traceq("check", sick, width=width).lines
 
-    assert all(len(line) <= max(width, 24) for line in lines if line.startswith("  "))
+    differences = [line for line in lines if line.startswith("  ")]
+    assert differences
+    assert all(len(line) <= max(width, 24) for line in differences)
 
 
 def test_a_folder_without_fixtures_is_an_error(tmp_path: Path) -> None:

@@ -105,11 +105,11 @@ def test_limits_that_hold_are_no_failure(pair: tuple[str, str]) -> None:
 
 
 def test_new_findings_break_their_limit() -> None:
-    cases = [CAPTURES.trace(name) for name in ("attn_flash", "attn_manual")]
+    names = ("attn_flash", "attn_manual")
+    cases = [CAPTURES.trace(name) for name in names]
+    steps = ",".join(str(CAPTURES.step_ms[name]) for name in names)
 
-    answer = traceq(
-        "diff", *cases, "--step-ms", "9.3,16.08", "--fail-on", "new-findings"
-    )
+    answer = traceq("diff", *cases, "--step-ms", steps, "--fail-on", "new-findings")
 
     assert answer.status == 1
     assert answer.lines[0].startswith("FAILED new-findings: ")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from recordings import CAPTURES, FIXTURE_TRACES, NAMES, ROOT, loaded, printed
+from recordings import CAPTURES, FIXTURE_TRACES, GPU_BOUND, NAMES, ROOT, loaded, printed
 
 import traceq
 from traceq.analysis.base.steady import steady_steps
@@ -35,11 +35,6 @@ OPS_LEFT_OUT = {
     "public/diff_base": "ops were cut out for a small example",
     "public/diff_test": "ops were cut out for a small example",
 }
-GPU_BOUND = """
-    attn_flash attn_mask_fmha attn_mask_cudnn attn_manual attn_fp32 norm_mismatch
-    norm_fused layernorm_autocast copies copies_fixed vocab_misaligned vocab_padded
-    moe_batched
-""".split()  # noqa: SIM905 - reads as the list in the traces' own page
 # In these the GPU is behind the host even under the profiler.
 BEHIND_THE_HOST = ("attn_fp32", "attn_manual", "attn_mask_fmha")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from linting import case_findings, outcome
+from recordings import saved_ns
 
 from traceq.lint.rule import inputs
 from traceq.loading import load
@@ -86,12 +87,12 @@ def found(
 
 
 def test_a_causal_mask_is_found_at_its_line_and_costs_what_its_removal_saves() -> None:
-    (one,) = case_findings("attn_mask_fmha.trace.json.gz", "ATT", step_ms=12.231)
+    (one,) = case_findings("attn_mask_fmha.trace.json.gz", "ATT", measured=True)
 
     assert (one.code, one.place.file, one.place.line) == ("ATT001", "dev_cases.py", 48)
     assert "bool [1024,1024], shared by all sequences and heads" in one.message
     assert "if it is the lower triangle, drop attn_mask and pass" in one.advice
-    measured = 12.231e6 - 9.303e6
+    measured = saved_ns("attn_mask_fmha", "attn_flash")
     assert 0.8 * measured < one.saves_ns < 1.05 * measured
 
 
@@ -103,11 +104,11 @@ def test_float32_is_the_cause_where_there_is_no_mask() -> None:
 
 
 def test_attention_by_hand_costs_what_its_removal_saves() -> None:
-    (one,) = case_findings("attn_manual.trace.json.gz", "ATT", step_ms=16.076)
+    (one,) = case_findings("attn_manual.trace.json.gz", "ATT", measured=True)
 
     assert (one.code, one.place.line) == ("ATT003", 52)
     assert "is_causal=True" in one.advice
-    measured = 16.076e6 - 9.303e6
+    measured = saved_ns("attn_manual", "attn_flash")
     assert 0.8 * measured < one.saves_ns < 1.05 * measured
 
 

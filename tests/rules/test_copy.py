@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from linting import case_findings, drawn_findings
+from recordings import saved_ns
 
 from traceq.lint import View, inputs
 from traceq.testing import load_drawn
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 HALF, FLOAT = "c10::BFloat16", "float"
-COPIES_MS, FIXED_MS = 13.2, 3.487
 
 
 def test_the_findings_of_needless_copies_explain_most_of_what_they_cost() -> None:
-    found = case_findings("copies.trace.json.gz", "CPY", step_ms=COPIES_MS)
+    found = case_findings("copies.trace.json.gz", "CPY", measured=True)
 
-    together = sum(finding.saves_ns for finding in found) / 1e6
+    together = sum(finding.saves_ns for finding in found)
+    saved = saved_ns("copies", "copies_fixed")
     # The rest is elementwise work on tensors that are 16-bit in the repaired program.
-    assert 0.75 * (COPIES_MS - FIXED_MS) < together < COPIES_MS - FIXED_MS
+    assert 0.75 * saved < together < saved
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_the_findings_of_needless_copies_explain_most_of_what_they_cost() -> Non
 def test_a_needless_copy_is_found_at_its_line(
     code: str, line: int, subject: str, count: int
 ) -> None:
-    found = case_findings("copies.trace.json.gz", code, step_ms=COPIES_MS)
+    found = case_findings("copies.trace.json.gz", code, measured=True)
     finding = next(one for one in found if one.subject == subject)
 
     assert finding.severity.value == "warning"
@@ -47,7 +48,7 @@ def test_a_needless_copy_is_found_at_its_line(
 
 
 def test_without_needless_copies_what_remains_is_needed() -> None:
-    (finding,) = case_findings("copies_fixed.trace.json.gz", "CPY", step_ms=FIXED_MS)
+    (finding,) = case_findings("copies_fixed.trace.json.gz", "CPY", measured=True)
 
     assert (finding.code, finding.severity.value) == ("CPY001", "info")
     assert finding.data["needed"] == pytest.approx(0.215, abs=0.001)

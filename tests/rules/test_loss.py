@@ -12,7 +12,7 @@ HALF, FLOAT = "c10::BFloat16", "float"
 
 @pytest.mark.parametrize("case", ["layernorm_autocast", "norm_mismatch"])
 def test_log_probabilities_that_autocast_casts_are_found(case: str) -> None:
-    (finding,) = case_findings(f"{case}.trace.json.gz", "LOS", step_ms=12.3)
+    (finding,) = case_findings(f"{case}.trace.json.gz", "LOS", measured=True)
 
     assert (finding.code, finding.place.line) == ("LOS001", 65)
     assert finding.message.startswith("log-probabilities [8192,32000] are cast")

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import pytest
 from linting import case_findings, drawn_findings
+from recordings import saved_ns
 
 from traceq.lint.rule import inputs
 
-MISALIGNED_MS, PADDED_MS = 13.471, 6.788
-
 
 def test_float32_matmuls_without_tf32_are_one_finding() -> None:
-    (finding,) = case_findings("attn_fp32.trace.json.gz", "GEM", step_ms=67.008)
+    (finding,) = case_findings("attn_fp32.trace.json.gz", "GEM", measured=True)
 
     assert (finding.code, finding.place.file) == ("GEM001", "dev_cases.py")
     assert finding.count == 51
     # The rest of what bfloat16 saves is not TF32's.
-    assert 0.6 * (67.008 - 9.303) < finding.saves_ns / 1e6 < 67.008 - 9.303
+    saved = saved_ns("attn_fp32", "attn_flash")
+    assert 0.6 * saved < finding.saves_ns < saved
 
 
 def test_a_misaligned_vocabulary_is_found_where_the_head_is() -> None:
-    (finding,) = case_findings(
-        "vocab_misaligned.trace.json.gz", "GEM", step_ms=MISALIGNED_MS
-    )
+    (finding,) = case_findings("vocab_misaligned.trace.json.gz", "GEM", measured=True)
 
     assert (finding.code, finding.place.line) == ("GEM002", 37)
     assert finding.data == {"size": 50257, "loads": 1}
     assert finding.advice.startswith("pad 50257 to 50304, a multiple of 64")
-    saved = MISALIGNED_MS - PADDED_MS
-    assert 0.9 * saved < finding.saves_ns / 1e6 < saved
+    saved = saved_ns("vocab_misaligned", "vocab_padded")
+    assert 0.9 * saved < finding.saves_ns < saved
 
 
 @pytest.mark.parametrize(

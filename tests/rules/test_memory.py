@@ -11,7 +11,7 @@ host   [ProfilerStep#1                     ] [ProfilerStep#2                    
 
 
 def test_a_leak_is_found_with_what_each_step_leaks() -> None:
-    (found,) = case_findings("memory_leak.trace.json.gz", "MEM001", step_ms=5.107)
+    (found,) = case_findings("memory_leak.trace.json.gz", "MEM001", measured=True)
 
     assert found.message == (
         "the allocator calls cudaMalloc once a step, and each step leaks 32.0 MiB"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import polars as pl
 
 from traceq.errors import UsageError
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from traceq.model.tables import Tables
 
 _OP_COLUMNS = ("id", "name", "ts", "dur", "self_dur", "phase", "module", "file", "line")
@@ -31,7 +32,10 @@ def window_graph(
         calls = pl.concat([calls, loose])
     kernels = _started_kernels(trace, calls, step if root is None else None)
 
-    graph: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
+    # The command line never draws a graph, and would start a fifth slower with it.
+    from networkx import DiGraph  # noqa: PLC0415
+
+    graph: nx.DiGraph[tuple[str, int]] = DiGraph()
     for kind, frame, columns in (
         ("op", ops, _OP_COLUMNS),
         ("call", calls, _CALL_COLUMNS),
