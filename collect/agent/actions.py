@@ -28,6 +28,7 @@ class Actions:
         self.others = others
         self.restarted = False  # whether the last action started the trace again
         self.refused = False  # whether the last action was not possible
+        self.incomplete = False  # whether the trace that was written lacks GPU work
         self._stacks = not options["no_stack"]
         self._timer: StepTimer | None = None
         self._trace: Trace | None = None
@@ -149,6 +150,7 @@ class Actions:
             active=active,
             stacks=self._stacks,
             memory=not self.options["no_memory"],
+            profiled_before=self.others.seen,
         )
         with self.others.ours():
             self._trace.start()
@@ -225,7 +227,18 @@ class Actions:
                 "write_seconds": round(time.monotonic() - began, 3),
             }
         )
+        self.incomplete = trace.lacks_gpu_work()
+        if self.incomplete:
+            self.rank.missing("GPU work", self._why_no_gpu_work())
         return ""
+
+    def _why_no_gpu_work(self) -> str:
+        cause = (
+            "it profiled itself before, which may have left CUPTI unusable"
+            if self.others.seen
+            else "another tool may hold CUPTI, or the traced steps did not use the GPU"
+        )
+        return f"the profiler recorded none, though the program uses CUDA; {cause}"
 
     def _max_bytes(self) -> int:
         return int(self.options["max_mb"]) * MEGABYTE

@@ -18,8 +18,10 @@ from .other_profilers import marks_steps
 from .schedule import LEAD_IN
 
 cuda_api: Any = torch.cuda  # parts of it have no types
+autograd: Any = torch.autograd
+_CPU = autograd.DeviceType.CPU
 
-_DETACH = "TEARDOWN_CUPTI"  # read by Kineto when the profiler stops
+_DETACH = "TEARDOWN_CUPTI"  # read by Kineto when a profile starts and stops
 PROFILER_STEP = "ProfilerStep"
 COLLECTED_STEP = "traceq: step"
 EVENT_BYTES = 450  # of JSON per event, on average, with shapes and stacks
@@ -32,7 +34,15 @@ class Trace:
     this version of torch can record them, which ``all_threads`` states.
     """
 
-    def __init__(self, *, cuda: bool, active: int, stacks: bool, memory: bool) -> None:
+    def __init__(
+        self,
+        *,
+        cuda: bool,
+        active: int,
+        stacks: bool,
+        memory: bool,
+        profiled_before: bool = False,
+    ) -> None:
         # Where the program marks its steps too, ours must be told apart from them.
         self.step_name = COLLECTED_STEP if marks_steps() else PROFILER_STEP
         self.stacks = stacks
@@ -41,7 +51,7 @@ class Trace:
         self.steps: list[int] = []
         self._active = active
         self._rss = _resident_bytes()
-        self._detaching = False
+        self._profiled_before = profiled_before
         config = _all_threads() if active == 0 else None
         self.all_threads = config is not None
         self.profiler = torch.profiler.profile(
@@ -57,8 +67,8 @@ class Trace:
 
     def start(self) -> None:
         """Set the profiler up; it records once the lead-in is over."""
-        if "CUDA" in self.activities:
-            self._detaching = _detach_afterwards()
+        if "CUDA" in self.activities and not self._profiled_before:
+            _detach_afterwards()
         # torch 2.10 to 2.12 warn whenever a profiler is set up that does not accumulate
         # events; one that does turns each event into a Python object when it stops.
         self.profiler.acc_events = True
@@ -92,8 +102,6 @@ class Trace:
         """Stop recording, whatever the phase."""
         self._end_step()
         self.profiler.stop()
-        if self._detaching:
-            os.environ.pop(_DETACH, None)
 
     def grown(self) -> int:
         """Return by how many bytes the process has grown since the trace started."""
@@ -104,12 +112,23 @@ class Trace:
         inner = self.profiler.profiler
         return inner is not None and inner.kineto_results is not None
 
+    def lacks_gpu_work(self) -> bool:
+        """Return whether the program uses CUDA, but no GPU work was recorded."""
+        return "CUDA" in self.activities and not any(
+            event.device_type() != _CPU
+            and not event.name().startswith("[")  # [memory] is of a device too
+            for event in self._events()
+        )
+
     def estimated_bytes(self) -> int:
         """Return the estimated size of the file before compression."""
+        return len(self._events()) * EVENT_BYTES
+
+    def _events(self) -> Any:
         inner = self.profiler.profiler
         if inner is None or inner.kineto_results is None:
-            return 0
-        return len(inner.kineto_results.events()) * EVENT_BYTES
+            return []
+        return inner.kineto_results.events()
 
     def write(self, file: Path, *, max_bytes: int) -> int:
         """Write the compressed trace and return its size."""
@@ -142,19 +161,21 @@ class Trace:
         return ProfilerAction.NONE
 
 
-def _detach_afterwards() -> bool:
-    """Have CUPTI detach when the recording stops; return whether it will.
+def _detach_afterwards() -> None:
+    """Have CUPTI detach when the recording stops.
 
     Otherwise it stays attached and adds to every launch for the rest of the program.
     Where the program holds CUDA graphs it stays: they have crashed when it came back.
+
+    Kineto looks at the variable when a profile starts, too, and attaches CUPTI again
+    only if it is set. So all profiles of a process must agree, or those after a change
+    record no GPU work: it is not set after a profile without it, and it stays set.
     """
     graph = getattr(cuda_api, "CUDAGraph", ())
     if _DETACH in os.environ or "torch._inductor.cudagraph_trees" in sys.modules:
-        return False
-    if any(issubclass(type(value), graph) for value in gc.get_objects()):
-        return False
-    os.environ[_DETACH] = "1"
-    return True
+        return
+    if not any(issubclass(type(value), graph) for value in gc.get_objects()):
+        os.environ[_DETACH] = "1"
 
 
 def _all_threads() -> Any:

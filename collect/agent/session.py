@@ -178,13 +178,13 @@ class Session:
 
     def _finish(self) -> None:
         self.rank.happened("done", self.schedule.seen)
-        self._save(state="done")
+        self._save(state="incomplete" if self.actions.incomplete else "done")
         self._disarm()
 
     def _program_ends(self) -> None:
         """Write what was recorded when the program ends before the schedule does."""
         state = self.rank.facts.get("state")
-        if self.rank.name is None or state in ("done", "failed"):
+        if self.rank.name is None or state in ("done", "incomplete", "failed"):
             self._save()  # the warnings since then
             return
         phase = self.schedule.phase
