@@ -37,7 +37,7 @@ _MOST_INPUTS = 3
 
 @dataclass(frozen=True)
 class Recompilation(Rule):
-    """Code that torch.compile has compiled before is compiled again in a step.
+    """torch.compile compiles code again in steps after warm-up.
 
     ## What it does
 

@@ -78,6 +78,7 @@ class LaunchBoundStep(Rule):
     residual = True
     needs = frozenset({Need.GPU, Need.OPS})
 
+    # Chosen by judgement: less is not what bounds the step.
     min_share: float = option(0.2, "Smaller shares of the step are not reported.")
     # Operators take 26 to 46 µs for each launch as recorded with stacks in host-bound
     # pairs of benchmarks/ (H200, torch 2.11), so 9 to 15 µs without the profiler.

@@ -81,6 +81,7 @@ class OptimizerLoop(Rule):
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
+    # Chosen by judgement: fewer parameters launch fewer than a hundred kernels.
     min_parameters: int = option(
         8, "Optimizers with fewer parameters are not reported."
     )

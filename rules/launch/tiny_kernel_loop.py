@@ -57,19 +57,19 @@ class TinyKernelLoop(Rule):
 
     ## What it does
 
-    Looks for operators that one call of one function or module calls again and again:
-    what lies between two such calls is an iteration of a loop. A loop is reported, at
-    the function it is in, if its kernels are tiny and take less time than the host
-    needs to launch them. Loops over the experts of a mixture are recognised by what
-    they do: pick tokens, run a layer, add the result. Without stacks only loops that
-    sync in each iteration are seen. The fix removes the host time of the loop and its
-    backward, and for experts the share of the optimizer's host time that their weights
-    have; kernels stay.
+    Looks for operators that a single call of a function or module runs again and again:
+    from one run to the next is an iteration of a loop. A loop is reported, at the
+    function it is in, if its kernels are tiny and take less time than the host needs to
+    launch them. A loop over the experts of an MoE layer is recognised by what it does:
+    pick tokens, run a layer, add the result. Without stacks, only loops over experts
+    that sync in each iteration are found. The fix removes the host time of the loop and
+    its backward, and for experts also the optimizer's host time for their weights;
+    kernels stay.
 
     ## Why is this bad?
 
-    Launching a kernel takes the host 5 to 15 µs, and a tiny kernel runs for 2. However
-    fast the GPU is, the loop takes as long as its launches.
+    Launching a kernel takes the host 5 to 15 µs, and a tiny kernel runs for 2 µs.
+    However fast the GPU is, the loop takes as long as its launches.
 
     ## How to fix it
 
