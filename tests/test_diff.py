@@ -57,7 +57,7 @@ def test_an_op_lines_up_with_itself_on_another_kernel() -> None:
     assert cause.before.place.file == "model.py"
 
 
-def test_an_op_lines_up_with_itself_in_another_number_format() -> None:
+def test_an_op_lines_up_with_itself_in_another_dtype() -> None:
     after = load_drawn(
         FASTER_MM,
         {"aten::linear": {"Input Dims": [[8, 8]], "Input type": ["c10::BFloat16"]}},
@@ -65,7 +65,7 @@ def test_an_op_lines_up_with_itself_in_another_number_format() -> None:
     diff = diff_of(load_drawn(MM, FLOATS), after)
 
     (text,) = [text for text in causes(diff) if "bf16" in text]
-    assert text == "matrix products in bf16 instead of fp32, sgemm -> nvjet_tst"
+    assert text == "matmuls in bf16 instead of fp32, sgemm -> nvjet_tst"
 
 
 def test_a_function_that_moved_within_its_file_is_the_same() -> None:
@@ -147,7 +147,7 @@ def test_an_op_that_is_called_more_often_is_no_other_kernel() -> None:
     """
     (text,) = [text for text in causes(drawn_diff(MM, twice)) if "call" in text]
 
-    assert text == "matrix products: 1 more call of aten::linear"
+    assert text == "matmuls: 1 more call of aten::linear"
 
 
 def test_shapes_that_depend_on_data_are_no_other_ops() -> None:
@@ -233,7 +233,7 @@ def test_compiled_code_is_compared_with_the_ops_it_stands_for() -> None:
     diff = drawn_diff(eager, compiled)
 
     assert "compiled (2 kernels became 1)" in causes(diff)
-    assert any("torch.compile is used after only" in note for note in diff.notes)
+    assert any("torch.compile is used after only" in caveat for caveat in diff.caveats)
     back = causes(drawn_diff(compiled, eager))
     assert "torch.compile no longer used (1 kernel became 2)" in back
 
@@ -277,7 +277,7 @@ def test_idle_time_after_a_wait_belongs_to_the_wait() -> None:
     diff = drawn_diff(before, after)
 
     (cause,) = [cause for cause in diff.causes if cause.kind == "launches"]
-    assert (cause.before.waits, cause.after.waits) == (0, 1)
+    assert (cause.before.syncs, cause.after.syncs) == (0, 1)
     assert cause.after.ops == ("aten::item",)
 
 
@@ -286,7 +286,7 @@ def test_idle_time_after_a_wait_belongs_to_the_wait() -> None:
     [
         ("enumerate(DataLoader)#_Iter.__next__", "loading data"),
         ("entire_frame_compile", "compiling"),
-        ("cudaStreamBeginCapture_ptsz_____", "recording CUDA graphs"),
+        ("cudaStreamBeginCapture_ptsz_____", "capturing CUDA graphs"),
         ("cudaMalloc______________________", "allocating memory"),
     ],
 )
@@ -342,7 +342,7 @@ def test_one_measured_step_alone_is_not_compared_with_a_recorded_one() -> None:
     diff = compare(half(first, step_ms=0.05), half(second))
 
     assert diff.change_ns == recorded.change_ns
-    assert "is not known of after" in diff.notes[0]
+    assert "the step of after was not measured" in diff.caveats[0]
 
 
 def step(ns: float, least: float, most: float, count: int = 6) -> Step:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from diffing import causes, diff_of, half, shared_diff, shared_half
+from linting import linted
 from recordings import CAPTURES, loaded
 
 from traceq.diff.compare import compare
@@ -22,16 +23,17 @@ REPAIRS = {
     ("attn_mask_fmha", "attn_flash"): "attention: fmha_cutlassB",
     ("attn_mask_cudnn", "attn_flash"): "attention: cudnn_generated",
     ("attn_manual", "attn_flash"): "became aten::scaled_dot_product_attention",
-    ("attn_fp32", "attn_flash"): "matrix products in bf16 instead of fp32",
+    ("attn_fp32", "attn_flash"): "matmuls in bf16 instead of fp32",
     ("norm_mismatch", "norm_fused"): "94 fewer casts",
     ("layernorm_autocast", "attn_flash"): "94 fewer casts",
     ("copies", "copies_fixed"): "Memcpy HtoD (Pageable -> Device) -> Memcpy HtoD (Pin",
-    ("graph_rerecord", "graph_replay"): "while CUDA graphs are set up or recorded",
-    ("graph_record", "graph_replay"): "while CUDA graphs are set up or recorded",
-    ("moe_loop", "moe_batched"): "2,570 fewer launches and 96 fewer waits for the GPU",
+    ("graph_rerecord", "graph_replay"): "while CUDA graphs are set up or captured",
+    ("graph_record", "graph_replay"): "while CUDA graphs are set up or captured",
+    ("moe_loop", "moe_batched"): "2,570 fewer launches and 96 fewer syncs",
     ("optimizer_loop_sync", "optimizer_fused"): "idle: 411 fewer launches",
     ("vocab_misaligned", "vocab_padded"): "align1 -> nvjet",
 }
+SYNCS = ("SYN001", "SYN002")
 PUBLIC = (
     ("public/diff_base", "public/diff_test"),
     ("public/t4_fp32", "public/t4_amp"),
@@ -148,8 +150,8 @@ def test_amp_is_not_blamed_for_data_that_comes_late() -> None:
     first, second, third = causes(diff)[:3]
 
     assert "the GPU waits longer for data to be loaded" in first
-    assert second.startswith("matrix products in fp16 instead of fp32")
-    assert third == "idle: 22 more launches and 1 more wait for the GPU"
+    assert second.startswith("matmuls in fp16 instead of fp32")
+    assert third == "idle: 22 more launches and 1 more sync"
     assert diff.causes[1].ns < 0
 
 
@@ -197,14 +199,25 @@ def test_findings_are_known_again_in_another_recording_of_the_program() -> None:
     assert diff.findings.same == len(case.outcome.findings) > 0
 
 
+def test_diff_counts_the_syncs_that_the_rules_report(real_trace: Path) -> None:
+    trace = loaded(real_trace)
+    if not trace.facts.gpu:
+        pytest.skip("no GPU work in the trace")
+
+    side = half(trace)
+
+    reported = [one.count for one in linted(real_trace).findings if one.code in SYNCS]
+    assert side.parts.rows["syncs"].sum() == pytest.approx(sum(reported))
+
+
 def test_what_is_not_comparable_is_said() -> None:
     diff = shared_diff("public/a100_alexnet", "public/v100_resnet50_workers4")
 
-    assert diff.notes == (
+    assert diff.caveats == (
         "before has no steps: its whole trace counts as one",
-        "the GPUs differ, NVIDIA A100-PG509-200 and Tesla V100-DGXS-32GB: so do times"
-        " of kernels",
-        "the versions differ, torch 1.13 to 2.3 and torch 1.9 or earlier",
+        "the GPUs differ, NVIDIA A100-PG509-200 and Tesla V100-DGXS-32GB, and so do"
+        " kernel times",
+        "the torch versions differ, torch 1.13 to 2.3 and torch 1.9 or earlier",
         "shapes were recorded after only: ops are matched without them",
         "stacks were recorded after only: ops are matched without module and line",
         "memory was recorded after only: memory cannot be compared",

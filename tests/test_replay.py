@@ -145,7 +145,7 @@ def test_changes_of_the_same_time_are_not_counted_twice() -> None:
     assert once.step_ns == twice.step_ns
 
 
-def test_a_measured_step_is_what_the_replay_takes_at_its_pace() -> None:
+def test_a_calibrated_replay_takes_as_long_as_the_measured_step() -> None:
     _, replay = replayed(HOST_BOUND)
     measured = 0.6 * replay.run().step_ns
 
@@ -166,21 +166,23 @@ def test_without_a_measured_step_the_range_is_wide() -> None:
 
 
 @pytest.mark.parametrize("drawing", [GPU_BOUND, HOST_BOUND, WAITING, TWO_STREAMS])
-def test_what_a_step_waits_for_adds_up_to_the_step(drawing: str) -> None:
+def test_the_causes_of_a_steps_time_add_up_to_the_step(drawing: str) -> None:
     trace, replay = replayed(drawing)
 
     found = bottleneck(trace, replay, AS_RECORDED)
 
-    assert found.waits["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
+    assert found.causes["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
 
 
-def test_what_real_steps_wait_for_adds_up_to_the_step(fixture_trace: Path) -> None:
+def test_the_causes_of_a_real_steps_time_add_up_to_the_step(
+    fixture_trace: Path,
+) -> None:
     trace = loaded(fixture_trace)
     replay = Replay(build_model(trace, steady_steps(trace)))
 
     found = bottleneck(trace, replay, calibrate(replay).likely)
 
-    assert found.waits["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
+    assert found.causes["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
 
 
 def test_the_idle_time_of_a_step_is_by_what_the_host_did() -> None:
@@ -188,9 +190,9 @@ def test_the_idle_time_of_a_step_is_by_what_the_host_did() -> None:
 
     found = bottleneck(trace, replay, AS_RECORDED)
 
-    on_host = found.waits.filter(~pl.col("what").is_in(ON_GPU))
-    assert "running operators" in on_host["what"]
-    assert found.idle > 0.5 * found.step_ns
+    on_host = found.causes.filter(~pl.col("cause").is_in(ON_GPU))
+    assert "running operators" in on_host["cause"]
+    assert found.idle_ns > 0.5 * found.step_ns
 
 
 def test_a_long_wait_for_data_is_what_the_gpu_idles_for() -> None:
@@ -208,7 +210,7 @@ def test_a_long_wait_for_data_is_what_the_gpu_idles_for() -> None:
 
     found = bottleneck(trace, replay, AS_RECORDED)
 
-    assert found.waits["what"][0] == "loading data"
+    assert found.causes["cause"][0] == "loading data"
 
 
 def test_the_critical_path_of_a_step_that_waits_for_the_gpu_is_on_the_gpu() -> None:
@@ -226,6 +228,49 @@ def test_the_critical_path_of_a_step_that_waits_for_the_host_is_on_the_host() ->
     path = critical_path(trace, replay, AS_RECORDED)
 
     assert path.host_ns > 0.8 * replay.run().step_ns
+
+
+def test_the_critical_path_goes_from_stream_to_stream() -> None:
+    trace, replay = replayed(
+        """
+        host   [aten::mm    ][aten::mm    ]
+        host    [cudaLaun>1]  [cudaLaun>2]
+        gpu 7          [gemm<1               ]
+        gpu 13                                [ncclAllReduce<2  ]
+        """
+    )
+
+    path = critical_path(trace, replay, AS_RECORDED)
+
+    assert {*path.kernels["name"]} == {"gemm", "ncclAllReduce"}
+
+
+def test_a_critical_path_that_would_go_in_a_circle_ends() -> None:
+    # The kernel without a launch seems launched during the sync, which waits for the
+    # kernel after it.
+    trace, replay = replayed(
+        """
+        host  [cudaLaunchKernel>2][cudaDeviceSynchronize                         ]
+        gpu 7                                      [first  ] [second<2          ]
+        """
+    )
+
+    path = critical_path(trace, replay, AS_RECORDED)
+
+    assert not path.complete
+    assert path.kernels["name"].to_list() == ["first"]
+
+
+def test_the_critical_path_is_as_long_as_the_step(fixture_trace: Path) -> None:
+    trace = loaded(fixture_trace)
+    replay = Replay(build_model(trace, steady_steps(trace)))
+    scale = calibrate(replay).likely
+
+    path = critical_path(trace, replay, scale)
+
+    step_ns = replay.run(scale=scale).step_ns
+    assert path.complete
+    assert path.gpu_ns + path.host_ns == pytest.approx(step_ns, rel=0.01)
 
 
 def test_a_kernel_that_the_host_waits_for_is_on_the_critical_path() -> None:

@@ -136,7 +136,9 @@ def test_a_mask_costs_a_step_that_waits_for_the_host_next_to_nothing() -> None:
 def test_the_gpu_is_busy_as_was_measured_without_the_profiler(
     name: str, busy: float
 ) -> None:
-    found = View(loaded(CAPTURES.trace(name)), CAPTURES.step_ns(name)).bottleneck
+    bound = View(loaded(CAPTURES.trace(name)), CAPTURES.step_ns(name)).bound
 
-    between = dict(found.waits.iter_rows()).get("between kernels", 0.0)
-    assert 1 - (found.idle + between) / found.step_ns == pytest.approx(busy, abs=0.04)
+    found = bound.bottleneck
+    assert found is not None
+    between = dict(found.causes.iter_rows()).get("between kernels", 0.0)
+    assert bound.gpu_busy - between / found.step_ns == pytest.approx(busy, abs=0.04)

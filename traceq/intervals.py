@@ -7,20 +7,36 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import END
 
-def covered(start: pl.Expr, end: pl.Expr) -> pl.Expr:
+
+def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
     """How much each interval adds to what the intervals before it have covered.
 
     The rows must be sorted by ``start``; the sum of the result is the length of the
-    intervals' union.
+    intervals' union. What lies before ``since`` does not count.
     """
-    reached = end.cum_max().shift(1)
-    return (end - pl.max_horizontal(start, reached)).clip(lower_bound=0)
+    return (end - pl.max_horizontal(start, _reached(end, since))).clip(lower_bound=0)
+
+
+def uncovered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
+    """How much of the time before each interval no earlier interval covers.
+
+    The rows must be sorted by ``start``. Time counts from ``since`` on, or from the end
+    of the first interval.
+    """
+    return (start - _reached(end, since)).clip(lower_bound=0).fill_null(0)
+
+
+def _reached(end: pl.Expr, since: pl.Expr | None) -> pl.Expr:
+    """Return until when the intervals before each one reach."""
+    before = end.cum_max().shift(1)
+    return before if since is None else before.fill_null(since)
 
 
 def spans(events: pl.DataFrame) -> pl.DataFrame:
     """Return the spans of events, which have ``ts`` and ``dur``."""
-    return events.select(start="ts", end=pl.col("ts") + pl.col("dur"))
+    return events.select(start="ts", end=END)
 
 
 def disjoint(parts: pl.DataFrame) -> pl.DataFrame:

@@ -127,7 +127,7 @@ def _removed_share(view: View, ops: pl.DataFrame) -> float:
     host = int((own["end"] - own["start"]).sum())
     removed = float(ops["idle"].sum())
     if view.bound.measured:
-        idle = (1 - view.bound.busy) * view.bound.step_ns * view.steps
+        idle = view.bound.gpu_idle * view.bound.step_ns * view.steps
         removed = min(removed, idle / view.host_scale)
     return min(1.0, removed / host) if host else 0.0
 

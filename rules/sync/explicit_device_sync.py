@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.time.device_syncs import waits_outside
+from traceq.analysis.base.assumptions import SHORT_PROGRAM_SYNC_US
+from traceq.analysis.time.device_syncs import syncs_outside_ops
 from traceq.lint import Bad, Evidence, Good, Need, View, option
 
 from ._shared import DeviceSync
@@ -60,7 +61,9 @@ class ExplicitDeviceSync(DeviceSync):
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
-    min_wait_us: int = option(10, "Waits shorter than this are not counted.")
+    min_wait_us: int = option(
+        SHORT_PROGRAM_SYNC_US, "Waits shorter than this are not counted."
+    )
 
     examples = (
         Bad(
@@ -90,7 +93,7 @@ class ExplicitDeviceSync(DeviceSync):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by the function that is called, and by place."""
         waits = (
-            waits_outside(view.trace, view.steady)
+            syncs_outside_ops(view.trace, view.steady)
             .filter(pl.col("wait") >= self.min_wait_us * 1000)
             .with_columns(pl.col("name").cast(pl.String), calls=pl.concat_list("id"))
         )

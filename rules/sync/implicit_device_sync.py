@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import SHORT_OP_SYNC_US
 from traceq.analysis.base.ownership import outermost_ops
-from traceq.analysis.time.device_syncs import waits_in_ops, written_as
+from traceq.analysis.time.device_syncs import syncs_in_ops, written_as
 from traceq.lint import Bad, Evidence, Good, Need, View, option
 
 from ._shared import DeviceSync
@@ -84,10 +85,6 @@ _METHODS = {
     "numpy": ("`.numpy()`", _COPY),
     "print": ("printing a tensor", "print less often, or after the loop"),
 }
-# A copy to the GPU ends in a wait, which is short unless the GPU is behind.
-_LONG_US = 50
-# Larger ones from pageable memory are CPY003's, which counts their waits too.
-_LARGE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,9 @@ class ImplicitDeviceSync(DeviceSync):
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 
-    min_wait_us: int = option(5, "Waits shorter than this are not counted.")
+    min_wait_us: int = option(
+        SHORT_OP_SYNC_US, "Waits shorter than this are not counted."
+    )
 
     examples = (
         Bad(
@@ -154,7 +153,9 @@ class ImplicitDeviceSync(DeviceSync):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by the op that the program calls, and by place."""
-        waits = self._waits(view)
+        waits = syncs_in_ops(view.trace, view.steady).filter(
+            pl.col("wait") >= self.min_wait_us * 1000
+        )
         called = outermost_ops(view.trace, tuple(_WRITTEN)).gather(waits["op"])
         causes = view.trace.ops["name"].gather(called.fill_null(waits["op"]))
         # All calls of the op: a copy and the sync that follows it wait for the same.
@@ -166,19 +167,6 @@ class ImplicitDeviceSync(DeviceSync):
         for row in self._by_place(view, waits, "cause", "method", "copies"):
             cause = Evidence("op", row["cause"])
             yield self._finding(view, row, cause, *_written(row))
-
-    def _waits(self, view: View) -> pl.DataFrame:
-        """Return the waits in ops that count: no short ones, none of CPY003's."""
-        large = view.copies.filter(
-            pl.col("part") == "pageable", pl.col("bytes") >= _LARGE_BYTES
-        )
-        to_gpu = pl.col("copies").eq_missing("to GPU")
-        reported = to_gpu & pl.col("op").is_in(large["op"].drop_nulls().implode())
-        return waits_in_ops(view.trace, view.steady).filter(
-            pl.col("wait") >= self.min_wait_us * 1000,
-            ~to_gpu | (pl.col("wait") >= _LONG_US * 1000),
-            ~reported,
-        )
 
 
 def _written(row: Mapping[str, Any]) -> tuple[str, str]:

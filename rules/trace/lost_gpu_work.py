@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.time.launches import launches_outside_captures
+from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.lint import Bad, Evidence, Good, Rule, Severity, View, option
 from traceq.words import counted
 

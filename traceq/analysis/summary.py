@@ -1,4 +1,4 @@
-"""What there is to say of a trace at first sight, as numbers per step."""
+"""A trace at first sight: where the time of a step goes, as numbers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
-from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck
-from traceq.analysis.replay.calibration import calibrate
+from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
-from traceq.analysis.replay.model import build_model
-from traceq.analysis.replay.simulation import Replay
 from traceq.analysis.time.gpu_time import (
     by_host_op,
     by_kernel,
@@ -28,39 +26,38 @@ if TYPE_CHECKING:
     from traceq.model.run import Rank, Run
     from traceq.trace import Trace
 
-SMALL_KERNEL_NS = 5_000
-
 
 @dataclass(frozen=True)
 class Summary:
-    """One trace at first sight. Times are nanoseconds, per step where not said."""
+    """One trace at first sight.
+
+    Times are nanoseconds as recorded, per step unless they are called totals.
+    """
 
     facts: Facts
     devices: pl.DataFrame
     steps: pl.DataFrame
-    """The table of steps, warm-up and all."""
+    """The table of steps, warm-up included."""
     steady: SteadySteps
     """What the averages are over."""
     idle: pl.DataFrame
-    """How long the GPU idled, by what the host did, over all of the part."""
+    """How long the GPU idled, by what the host did; totals."""
     kinds: pl.DataFrame
-    """GPU time by kind and phase, over all of the part."""
+    """GPU time by kind and phase; totals."""
     ops: pl.DataFrame
-    """GPU time by op, or host time where there is no GPU, over all of the part."""
+    """GPU time by op, or self time on the host where there is no GPU; totals."""
     kernels: pl.DataFrame
-    """GPU time by kernel, over all of the part."""
+    """GPU time by kernel; totals."""
     launches: float
     """Calls that launch GPU work."""
     small_kernels: float
     """Share of the kernels that are shorter than SMALL_KERNEL_NS."""
     memory: MemoryPeak | None
     compute: Compute
-    bottleneck: Bottleneck | None = None
-    """What a step waits for, as it goes without the profiler; none without a GPU."""
+    bound: Bound
+    """Whether a step is GPU-bound or host-bound without the profiler."""
     path: CriticalPath | None = None
-    """The chain of work that a step is as long as, where it was asked for."""
-    measured: bool = False
-    """Whether what a step takes without the profiler is known."""
+    """The critical path of a step, where it was asked for."""
     run: Run | None = None
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
@@ -68,31 +65,30 @@ class Summary:
 
     @property
     def step_time(self) -> float:
-        """Duration of a step, on average."""
+        """Duration of a step as recorded, on average."""
         return self.steady.time / self.steady.count
 
     @property
     def gpu_busy(self) -> float:
-        """Share of the time in which the GPU ran something."""
+        """Share of the steps as recorded in which the GPU ran something."""
         return self.steady.gpu_busy / self.steady.time if self.steady.time else 0.0
 
     @property
     def gpu_time(self) -> int:
-        """Durations of all kernels of the part, which may overlap."""
+        """Durations of all kernels of the steps, which may overlap; a total."""
         return int(self.steady.kernels["dur"].sum())
 
 
 def summarise(
     trace: Trace, *, step_ns: int | None = None, critical: bool = False
 ) -> Summary:
-    """Return what there is to say of a trace at first sight.
+    """Return a trace at first sight.
 
-    ``step_ns`` is what a step takes without the profiler, if the run does not say.
+    ``step_ns`` is what a step takes without the profiler, where it was measured and
+    the run folder has no such figure.
     """
     steady = steady_steps(trace)
     step_ns = step_ns or trace.step_ns
-    replay = Replay(build_model(trace, steady)) if trace.facts.gpu else None
-    scale = calibrate(replay, step_ns).likely if replay else None
     kernels = steady.kernels.filter(pl.col("activity") == "kernel")
     small = (kernels["dur"] < SMALL_KERNEL_NS).mean()
     with_launch = steady.kernels["launch"].drop_nulls().n_unique()
@@ -111,11 +107,12 @@ def summarise(
         small_kernels=small if isinstance(small, float) else 0.0,
         memory=peak_memory(trace),
         compute=compute(trace, steady),
-        bottleneck=bottleneck(trace, replay, scale) if replay and scale else None,
-        path=critical_path(trace, replay, scale)
-        if critical and replay and scale
+        bound=bound_of(trace, step_ns),
+        path=critical_path(
+            trace, replay_of(trace), calibration_of(trace, step_ns).likely
+        )
+        if critical and trace.facts.gpu
         else None,
-        measured=step_ns is not None,
         run=trace.run,
         rank=trace.rank,
     )

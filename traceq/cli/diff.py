@@ -84,7 +84,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     step_ms: Annotated[
         str | None,
         typer.Option(
-            help="What a step takes without the profiler, before and after.",
+            help="Step times measured without the profiler, before and after.",
             metavar="MS,MS",
         ),
     ] = None,
@@ -94,7 +94,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             help=(
                 "Exit 1 where something grew by more than this:"
                 " slower:5%, launches:+10, memory:+2%, new-findings; also busy, idle,"
-                " kernels, waits, copies."
+                " kernels, syncs, copies."
             ),
             metavar="LIMITS",
         ),
@@ -102,7 +102,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     config: ConfigFile = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Say what changed in a step from one recording to another, and why.
+    """Show what changed in a step from one recording to another, and why.
 
     The causes add up to the change. Exits 1 if a limit of --fail-on is broken, 2 if
     traceq could not work, else 0.

@@ -1,4 +1,4 @@
-"""`traceq summary`: a trace at first sight."""
+"""`traceq summary`: where the time of a step goes, on one screen."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ def command(  # noqa: PLR0913 - one parameter an option
     critical_path: Annotated[
         bool,
         typer.Option(
-            "--critical-path", help="Show the chain of work a step is as long as."
+            "--critical-path",
+            help="Show the critical path: the work that decides how long a step takes.",
         ),
     ] = False,
     step_ms: StepMs = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Say what is in a trace: steps, idle time, phases, kinds, longest ops and kernels.
+    """Show where the time of a step goes: what bounds it, phases, ops, kernels, memory.
 
     One screen for one trace, one row each for several.
     """

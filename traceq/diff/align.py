@@ -65,11 +65,11 @@ def aligned(before: Parts, after: Parts) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _placed(rows: pl.DataFrame) -> bool:
     """Return whether the trace knows where most of its time comes from, and shapes."""
-    known = rows.filter(
+    placed = rows.filter(
         pl.col("file").is_not_null() | pl.col("module").is_not_null(),
         pl.col("shapes").is_not_null() | (pl.col("op").is_in([OPTIMIZER, REGION])),
     )
-    return bool(known["busy"].sum() > rows["busy"].sum() / 2)
+    return bool(placed["gpu_ns"].sum() > rows["gpu_ns"].sum() / 2)
 
 
 def _prepared(rows: pl.DataFrame) -> pl.DataFrame:

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from traceq.analysis.replay.bound import INFLATION
+from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
 from traceq.diff.align import aligned
 from traceq.diff.kinds import Kind, differ, first, key_of, kind_of, ranked, where_of
-from traceq.diff.structure import NUMBERS
+from traceq.diff.structure import END_OF_STEP, NUMBERS
 from traceq.finding import Place
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from traceq.diff.calibration import Scale
     from traceq.diff.structure import Parts
 
-_END = "the end of the step"
 _MOST_DETAILS = 4
 
 
@@ -41,9 +40,9 @@ class Used:
     calls: float = 0.0
     kernels: float = 0.0
     launches: float = 0.0
-    waits: float = 0.0
+    syncs: float = 0.0
     dtype: str = ""
-    """The number format of most of its time on the GPU."""
+    """The dtype of most of its time on the GPU."""
     names: tuple[tuple[str, float], ...] = ()
     """Its kernels and how many of each, those that take longest first."""
     ops: tuple[str, ...] = ()
@@ -58,11 +57,12 @@ class Cause:
 
     kind: Kind
     on: Literal["gpu", "idle", "host"]
-    """Whether the GPU works longer, idles longer, or the host does, without a GPU."""
+    """Whether the GPU works longer, idles longer, or, without a GPU, the host works
+    longer."""
     ns: float
     """By how much the step is longer for it."""
     sure_ns: float
-    """How much of that is not the profiler's own doing."""
+    """How much of that is certainly not caused by the profiler."""
     what: str
     """The kind of kernels that it is about mostly, as gemm; or empty."""
     before: Used
@@ -79,23 +79,23 @@ class Cause:
 def causes_of(
     before: Parts, after: Parts, scales: tuple[Scale, Scale]
 ) -> tuple[Cause, ...]:
-    """Return the causes, those that are surely the biggest first."""
+    """Return the causes, the biggest first by what is certain of them."""
     groups: dict[tuple[object, ...], _Sum] = {}
     for key, what, where, shares in _shares(before, after, scales):
         groups.setdefault(key, _Sum(what, where)).add(shares)
     for name in dict.fromkeys([*before.special, *after.special]):
-        kind: Any = "same launches" if name == _END else name
+        kind: Any = "same launches" if name == END_OF_STEP else name
         on: Literal["host", "idle"] = "host" if before.on_host else "idle"
-        # What has a name of its own is slowed down by recording, but not made by it.
+        # The profiler slows down what has a name of its own, but does not create it.
         pair = tuple(
             _Share(
                 ns=parts.special.get(name, 0.0) * scale.idle,
-                sure=max(scale.sure, 1 / INFLATION),
+                sure=max(scale.sure, 1 / PROFILER_SLOWDOWN),
             )
             for parts, scale in zip((before, after), scales, strict=True)
         )
         groups.setdefault((kind,), _Sum(kind, on)).add(pair)
-    missing = tuple(_Share(ns=scale.missing, sure=scale.sure) for scale in scales)
+    missing = tuple(_Share(ns=scale.missing_ns, sure=scale.sure) for scale in scales)
     groups[("missing",)] = _Sum("not in the trace", "idle")
     groups[("missing",)].add(missing)
     found = [group.cause() for group in groups.values()]
@@ -144,7 +144,7 @@ class _Sum:
         for sign, side in zip((-1, 1), self.sides, strict=True):
             for share in side:
                 for row in share.kernels:
-                    kinds[row["kind"] or ""] += row["busy"]
+                    kinds[row["kind"] or ""] += row["gpu_ns"]
                 for row in share.rows:
                     changes[self._label(row), _place(row)] += sign * row["ns"]
         details = sorted(changes.items(), key=lambda one: (-abs(one[1]), one[0][0]))
@@ -174,9 +174,9 @@ def _used(shares: Iterable[_Share]) -> Used:
     for share in shares:
         counts.update(share.counts)
         for kernel in share.kernels:
-            names[kernel["name"]] += kernel["busy"]
+            names[kernel["name"]] += kernel["gpu_ns"]
             runs[kernel["name"]] += kernel["kernels"]
-            formats[kernel["dtype"] or ""] += kernel["busy"]
+            formats[kernel["dtype"] or ""] += kernel["gpu_ns"]
         for row in share.rows:
             ops[row["op"]] += row["ns"]
             places[_place(row)] += row["ns"]
@@ -185,7 +185,7 @@ def _used(shares: Iterable[_Share]) -> Used:
         calls=counts["calls"],
         kernels=counts["kernels"],
         launches=counts["launches"],
-        waits=counts["waits"],
+        syncs=counts["syncs"],
         dtype=first(formats) or "",
         names=tuple((name, runs[name]) for name, _ in ranked(names)),
         ops=tuple(op for op, _ in ranked(ops)),
@@ -220,18 +220,18 @@ def _shares(
         counts = [
             {name: sum(r[name] for r in side) for name in NUMBERS} for side in rows
         ]
-        busy = tuple(
-            _share(side, used[at], counts[at], scales[at], ("busy",))
+        on_gpu = tuple(
+            _share(side, used[at], counts[at], scales[at], ("gpu_ns",))
             for at, side in enumerate(rows)
         )
-        if busy[0].ns or busy[1].ns:
+        if on_gpu[0].ns or on_gpu[1].ns:
             kind = kind_of(how, rows, used, counts)
-            yield key_of(kind, match, rows, used), kind, on, busy
+            yield key_of(kind, match, rows, used), kind, on, on_gpu
         idle = tuple(
-            _share(side, (), counts[at], scales[at], ("late", "dry"))
+            _share(side, (), counts[at], scales[at], ("launch_idle_ns", "sync_idle_ns"))
             for at, side in enumerate(rows)
         )
-        if any(differ(counts, name) for name in ("launches", "waits")):
+        if any(differ(counts, name) for name in ("launches", "syncs")):
             yield ("launches", *where_of(rows)), "launches", "idle", idle
         elif idle[0].ns or idle[1].ns:
             yield ("same launches",), "same launches", "idle", idle
@@ -259,13 +259,13 @@ def _share(
     scale: Scale,
     columns: tuple[str, ...],
 ) -> _Share:
-    factor = scale.busy if columns == ("busy",) else scale.idle
+    factor = scale.gpu if columns == ("gpu_ns",) else scale.idle
     timed = tuple(
         row | {"ns": sum(row[name] for name in columns) * factor} for row in rows
     )
     return _Share(
         ns=sum(row["ns"] for row in timed),
-        sure=1.0 if columns == ("busy",) else scale.sure,
+        sure=1.0 if columns == ("gpu_ns",) else scale.sure,
         rows=timed,
         kernels=tuple(kernels),
         counts=counts,

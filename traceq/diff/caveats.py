@@ -1,4 +1,4 @@
-"""What two recordings do not share, and so cannot be compared."""
+"""Caveats: what two recordings do not share, and so cannot be compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 
-def notes_of(
+def caveats_of(
     before: Recording,
     after: Recording,
     traces: tuple[Trace, Trace],
@@ -46,14 +46,14 @@ def _step_times(
     if any(known) and not all(known):
         side = "before" if known[1] else "after"
         yield (
-            f"what a step takes without the profiler is not known of {side}, so steps"
-            " are compared as recorded: give both with --step-ms BEFORE,AFTER"
+            f"the step of {side} was not measured without the profiler, so steps are"
+            " compared as recorded: give both with --step-ms BEFORE,AFTER"
         )
     elif not all(known) and any(stacks):
         yield (
             "steps are compared as recorded, and recording stacks makes the host up to"
-            " three times slower than it is: give what a step takes without the"
-            " profiler with --step-ms BEFORE,AFTER, or record with traceq collect"
+            " three times slower: give step times measured without the profiler with"
+            " --step-ms BEFORE,AFTER, or record with traceq collect"
         )
     if not all(known) and stacks[0] != stacks[1]:
         side = "before" if stacks[0] else "after"
@@ -74,11 +74,11 @@ def _machines(traces: tuple[Trace, Trace]) -> Iterator[str]:
     facts = [trace.facts for trace in traces]
     if facts[0].gpu != facts[1].gpu:
         side = "before" if facts[0].gpu else "after"
-        yield f"only {side} has work of a GPU: ops are compared by the host's time"
+        yield f"only {side} has GPU work: ops are compared by the host's time"
     elif gpus[0] and gpus[1] and gpus[0] != gpus[1]:
-        yield f"the GPUs differ, {gpus[0]} and {gpus[1]}: so do times of kernels"
+        yield f"the GPUs differ, {gpus[0]} and {gpus[1]}, and so do kernel times"
     if facts[0].torch != facts[1].torch and not _may_be_one(traces):
-        yield f"the versions differ, {facts[0].torch} and {facts[1].torch}"
+        yield f"the torch versions differ, {facts[0].torch} and {facts[1].torch}"
     if facts[0].runtime_version != facts[1].runtime_version and all(
         one.runtime_version for one in facts
     ):

@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import (
+    GPU_CHANGE,
+    HOST_VARIES,
+    RECORDED_HOST_VARIES,
+)
 from traceq.analysis.memory.diff import MemoryDiff, memory_diff
 from traceq.analysis.memory.history import History
+from traceq.analysis.replay.bound import bound_of
 from traceq.diff.attribution import SPECIAL
 from traceq.diff.calibration import scale_of
 from traceq.diff.calls import Calls, calls_of, compare_calls
 from traceq.diff.causes import Cause, causes_of
-from traceq.diff.caveats import notes_of
+from traceq.diff.caveats import caveats_of
 from traceq.diff.findings import FindingChanges, compare_findings
 from traceq.diff.kinds import ALL_OVER
-from traceq.diff.metrics import Bottleneck, Metric, bottleneck, metrics, numbers_of
+from traceq.diff.metrics import Metric, metrics, numbers_of
 from traceq.diff.steps import Step, significant, steps_of, typical
 from traceq.diff.structure import parts_of
 from traceq.errors import InputError
@@ -24,22 +30,17 @@ from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
+    from traceq.analysis.replay.bound import Bound
     from traceq.diff.calibration import Scale
     from traceq.diff.structure import Parts
     from traceq.lint.engine import Outcome
     from traceq.recording import Recording
     from traceq.trace import Trace
 
-# A change of the GPU's work by this share of the step is one, whatever the host does.
-_MATTERS = 0.05
-# What a host takes for the same ops and launches differs by this much between runs,
-# and by so much where its stacks were recorded.
-_HOST_VARIES, _RECORDED_VARIES = 0.25, 0.6
-
 
 @dataclass(frozen=True)
 class Half:
-    """One recording, looked at alone."""
+    """One recording, analysed alone."""
 
     recording: Recording
     trace: Trace
@@ -57,7 +58,8 @@ class Side:
     name: str
     """The path that was given."""
     step: Step
-    bottleneck: Bottleneck
+    bound: Bound
+    """Whether its step is GPU-bound or host-bound without the profiler."""
     loaders: tuple[str, ...]
     """What loads its data, as _SingleProcessDataLoaderIter."""
     incomplete: bool = False
@@ -74,16 +76,16 @@ class Diff:
     before: Side
     after: Side
     verdict: Verdict
-    """``gpu``: the GPU's work has changed, and recording slowed the host down so much
-    that the length of the step says nothing."""
+    """``gpu``: the GPU's work has changed, and the profiler slowed the host down too
+    much for the recorded steps to be compared."""
     metrics: tuple[Metric, ...]
     causes: tuple[Cause, ...]
     """Biggest first; their times add up to the change of the step."""
     calls: Calls
     """Ops and regions that only one side has."""
     findings: FindingChanges
-    notes: tuple[str, ...]
-    """What is not comparable."""
+    caveats: tuple[str, ...]
+    """What the two recordings do not share."""
     memory: MemoryDiff | None = None
     """The change of the peak, where both have a memory snapshot."""
 
@@ -108,7 +110,7 @@ class MemoryChange:
     metrics: tuple[Metric, ...]
     findings: FindingChanges
     verdict: Verdict = "no change"
-    """Of the step, of which snapshots know nothing."""
+    """Of the step, which snapshots do not record."""
 
 
 def compare_snapshots(
@@ -167,7 +169,7 @@ def compare(before: Half, after: Half) -> Diff:
         Side(
             half.recording.name,
             step,
-            bottleneck(half.trace, half.steady, step),
+            bound_of(half.trace, half.recording.step_ns),
             _loaders(half.trace),
             half.trace.facts.incomplete,
         )
@@ -186,13 +188,13 @@ def compare(before: Half, after: Half) -> Diff:
         causes=causes,
         calls=compare_calls(before.calls, after.calls),
         findings=compare_findings(before.outcome, after.outcome),
-        notes=notes_of(before.recording, after.recording, traces, (first, second)),
+        caveats=caveats_of(before.recording, after.recording, traces, (first, second)),
         memory=_memory(before.recording, after.recording),
     )
 
 
 def _alike(before: Half, after: Half) -> tuple[Half, Half]:
-    """Compare what ops take on the host where one side has nothing else."""
+    """Compare the host's time in ops where one side has no GPU work."""
     if before.parts.on_host == after.parts.on_host:
         return before, after
     first, second = (
@@ -209,13 +211,13 @@ def _verdict(
     longest = max(step.ns for step in steps)
     plain: Verdict = "no change"
     inflated = min(scale.sure for scale in scales) < 1
-    most = (_RECORDED_VARIES if inflated else _HOST_VARIES) * longest
+    most = (RECORDED_HOST_VARIES if inflated else HOST_VARIES) * longest
     if significant(*steps) and (
         steps[0].measured or not _varies(causes, longest, most)
     ):
         plain = "slower" if change > 0 else "faster"
     on_gpu = sum(cause.ns for cause in causes if cause.on == "gpu")
-    matters = abs(on_gpu) > _MATTERS * longest
+    matters = abs(on_gpu) > GPU_CHANGE * longest
     if inflated and matters and (plain == "no change" or on_gpu * change < 0):
         return "gpu"
     return plain
@@ -227,7 +229,7 @@ def _varies(causes: tuple[Cause, ...], longest: float, most: float) -> bool:
     host = sum(cause.ns for cause in even)
     others = [cause.ns for cause in causes if cause not in even]
     return abs(host) <= most and all(
-        abs(ns) <= _MATTERS * longest for ns in (*others, sum(others))
+        abs(ns) <= GPU_CHANGE * longest for ns in (*others, sum(others))
     )
 
 
@@ -235,7 +237,7 @@ def _is_even(cause: Cause) -> bool:
     """Return whether the host did the same before and after."""
     if cause.kind in ALL_OVER:
         return True
-    varies = _HOST_VARIES * max(cause.before.ns, cause.after.ns)
+    varies = HOST_VARIES * max(cause.before.ns, cause.after.ns)
     return cause.kind in SPECIAL and abs(cause.ns) <= varies
 
 

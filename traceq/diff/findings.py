@@ -102,7 +102,7 @@ def _state(
     if old is None or new is None:
         return "gone" if new is None else "new"
     bounds = [one.bound for one in (before, after) if one.bound]
-    unclear = any(bound.by == "unclear" for bound in bounds)
+    unclear = not all(bound.sure for bound in bounds)
     step_ns = max((bound.step_ns for bound in bounds), default=0)
     change = growth(
         _extent(old, unclear=unclear), _extent(new, unclear=unclear), step_ns

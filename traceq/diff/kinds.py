@@ -27,13 +27,13 @@ Kind = Literal[
     "same launches",
     "compiling",
     "loading data",
-    "recording CUDA graphs",
+    "capturing CUDA graphs",
     "allocating memory",
     "outside operators",
     "not in the trace",
 ]
 ALL_OVER: tuple[Kind, ...] = ("same kernels", "same launches", "outside operators")
-"""Kinds that are no change of the program: it does the same, in another time."""
+"""Kinds that are not a change of the program: it does the same, in another time."""
 
 # A count that changes by less is that of a step with more work than another.
 _LEAST_COUNT = 0.5
@@ -100,7 +100,7 @@ def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:
 def _times(kernels: Iterable[Mapping[str, Any]], column: str) -> Counter[Any]:
     found: Counter[Any] = Counter()
     for kernel in kernels:
-        found[kernel[column]] += kernel["busy"]
+        found[kernel[column]] += kernel["gpu_ns"]
     return found
 
 
@@ -116,7 +116,7 @@ def key_of(
         what = first(_times([*used[0], *used[1]], "kind"))
         return (kind, kind == "same kernels" and what == "communication")
     if kind == "dtype":
-        # A number format is chosen for the whole model, not for a line.
+        # A dtype is chosen for the whole model, not for a line.
         both = [first(_times(side, "dtype")) for side in used]
         return (kind, *both, first(_times(used[0], "kind")))
     if kind == "replaced":

@@ -20,7 +20,7 @@ _METRICS = {
     "idle": "idle",
     "launches": "launches",
     "kernels": "kernels",
-    "waits": "waits",
+    "syncs": "syncs",
     "copies": "copies",
     "memory": "memory",
 }
@@ -33,7 +33,7 @@ _EXAMPLE = "slower:5%,launches:+10,memory:+2%,new-findings"
 
 @dataclass(frozen=True)
 class Limit:
-    """One number that may grow by so much and no more."""
+    """One number, and how much it may grow."""
 
     name: str
     """As it was written, as slower or launches."""
@@ -45,7 +45,7 @@ class Limit:
 
 
 def read_limits(text: str) -> tuple[Limit, ...]:
-    """Return the limits that a text states; raise UsageError if it makes no sense."""
+    """Return the limits that a text states; raise UsageError if it cannot be read."""
     return tuple(_limit(part.strip()) for part in text.split(",") if part.strip())
 
 
@@ -57,15 +57,13 @@ def _limit(text: str) -> Limit:
         names = [*_METRICS, NEW_FINDINGS]
         near = get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else f": {', '.join(names)}"
-        msg = f"--fail-on knows no {name!r}{hint}"
+        msg = f"--fail-on has no limit {name!r}{hint}"
         raise UsageError(msg)
     found = _AMOUNT.fullmatch(amount)
     units = _UNITS.get(name, {})
     if not found or (found[2] not in ("%", "") and found[2] not in units):
-        known = "".join(f", 5{unit}" for unit in units)
-        msg = (
-            f"--fail-on {text!r}: say how much, as {name}:5%{known or f', {name}:+10'}"
-        )
+        examples = "".join(f", 5{unit}" for unit in units) or f", {name}:+10"
+        msg = f"--fail-on {text!r}: give an amount, as {name}:5%{examples}"
         raise UsageError(msg)
     value, unit = float(found[1]), found[2]
     if unit == "%":
@@ -109,14 +107,15 @@ def broken(diff: Diff | MemoryChange, limits: tuple[Limit, ...]) -> tuple[Broken
         metric = by_name.get(_METRICS[limit.name])  # type: ignore[call-overload]
         if metric is None or metric.change is None or metric.share is None:
             msg = (
-                f"--fail-on {limit.text} cannot be checked: not both recordings say"
-                f" what {_METRICS[limit.name]} is"
+                f"--fail-on {limit.text} cannot be checked: not both recordings have"
+                f" {_METRICS[limit.name]}"
             )
             raise UsageError(msg)
         if limit.name == "slower" and diff.verdict == "gpu":
             msg = (
-                f"--fail-on {limit.text} cannot be checked: recording slowed the host"
-                " down; give what a step takes with --step-ms BEFORE,AFTER"
+                f"--fail-on {limit.text} cannot be checked: the profiler slowed the"
+                " host down; give step times measured without it with --step-ms"
+                " BEFORE,AFTER"
             )
             raise UsageError(msg)
         if limit.name == "slower" and diff.verdict != "slower":

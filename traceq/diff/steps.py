@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import (
+    MEASURED_NOISE,
+    RECORDED_NOISE,
+    SINGLE_STEP_NOISE,
+)
 from traceq.analysis.base.steady import SteadySteps, steady_steps
 
 if TYPE_CHECKING:
     from traceq.recording import Recording
     from traceq.trace import Trace
-
-# Two runs of one program differ by this much, on a machine with nothing else to do.
-_NOISE_MEASURED = 0.02
-_NOISE_RECORDED = 0.05
-_NOISE_SINGLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Step:
 def typical(trace: Trace) -> SteadySteps:
     """Return the middle third of the steps by length, whose median is that of all.
 
-    A step that was held up by something rare says nothing about the others.
+    A step that something rare delayed tells nothing about the others.
     """
     steady = steady_steps(trace)
     if steady.windows["step"].null_count():
@@ -62,7 +62,7 @@ def recorded_step(trace: Trace) -> Step:
 
 
 def steps_of(before: Recording, after: Recording) -> tuple[Step, Step]:
-    """Return both step times, the true ones only if both are known."""
+    """Return both step times: as measured if both are, else as recorded."""
     found = [_measured(one) for one in (before, after)]
     if found[0] is not None and found[1] is not None:
         return found[0], found[1]
@@ -86,16 +86,16 @@ def significant(before: Step, after: Step) -> bool:
     """Return whether the steps differ by more than two runs of one program do.
 
     That is a few percent, and half of what steps differ by among themselves where
-    few were recorded; the time of a step measured over many is surer.
+    few were recorded; a step time measured over many steps is more reliable.
     """
     change = abs(after.ns - before.ns)
-    noise = _NOISE_MEASURED if before.measured else _NOISE_RECORDED
+    noise = MEASURED_NOISE if before.measured else RECORDED_NOISE
     if not before.measured and min(before.count, after.count) == 1:
-        noise = _NOISE_SINGLE
+        noise = SINGLE_STEP_NOISE
     if change <= noise * max(before.ns, after.ns):
         return False
     if before.measured:
-        # Where many were timed, the fastest ones, which nothing held up, agree.
+        # Where many were timed, the fastest ones, which nothing delayed, agree.
         fastest = (after.low_ns - before.low_ns) / (after.ns - before.ns)
         return fastest * change > noise / 2 * max(before.ns, after.ns)
     spread = max(one.high_ns - one.low_ns for one in (before, after))

@@ -1,8 +1,8 @@
 """What a step consists of, by structure: calls of one op from one place are a row.
 
 A kernel belongs to the outermost op around its launch, and in the backward pass to the
-op whose gradient it computes. So the row is the same whatever backend, kernel or number
-format the op was run with.
+op whose gradient it computes. So the row is the same whatever backend, kernel or dtype
+the op runs with.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import in_steps
-from traceq.diff.attribution import SPECIAL, busy_time, idle_time, wait_calls
+from traceq.analysis.time.device_syncs import device_syncs, waits_long
+from traceq.diff.attribution import SPECIAL, busy_time, idle_time
+from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import SHORT
 from traceq.words import layer_names
@@ -26,9 +28,19 @@ if TYPE_CHECKING:
 KEY = ("phase", "module", "file", "function", "line", "op", "shapes", "role")
 REGION = "Torch-Compiled Region"
 OPTIMIZER = "Optimizer.step"
-NUMBERS = ("busy", "late", "dry", "calls", "kernels", "launches", "waits")
+END_OF_STEP = "the end of the step"
+"""Idle time after the last kernel of the trace, which no launch ends."""
+NUMBERS = (
+    "gpu_ns",
+    "launch_idle_ns",
+    "sync_idle_ns",
+    "calls",
+    "kernels",
+    "launches",
+    "syncs",
+)
 """Per row and step: time on the GPU, idle time before its kernels, idle time after its
-waits, how many calls of the op, kernels, launches and waits."""
+syncs, how many calls of the op, kernels, launches and syncs."""
 
 _RAW = ("phase", "module", "file", "function", "line", "root", "inputs", "role")
 _KERNEL = ("name", "kind", "dtype")
@@ -44,12 +56,12 @@ class Parts:
     rows: pl.DataFrame
     """KEY and NUMBERS, with ``row``, its number."""
     kernels: pl.DataFrame
-    """What a row's kernels are: ``row``, ``name``, ``kind``, ``dtype``, ``busy`` and
+    """What a row's kernels are: ``row``, ``name``, ``kind``, ``dtype``, ``gpu_ns`` and
     ``kernels``."""
     special: dict[str, float]
     """Idle time by what the host did instead of launching."""
     on_host: bool
-    """Whether these are ops on the host, for want of a GPU, and ``busy`` their time."""
+    """Whether these are ops on the host, without a GPU, and ``gpu_ns`` their time."""
 
 
 def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
@@ -60,19 +72,21 @@ def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
     else:
         found, special = _gpu_parts(trace, steady)
     found = found.group_by(*_RAW, *_KERNEL).agg(pl.col(NUMBERS).sum() / steps)
-    named_rows = _with_names(trace, found).with_columns(pl.col("busy").cast(pl.Float64))
+    named_rows = _with_names(trace, found).with_columns(
+        pl.col("gpu_ns").cast(pl.Float64)
+    )
     rows = (
         named_rows.group_by(KEY)
         .agg(pl.col(NUMBERS).sum())
-        .sort("busy", *KEY, descending=[True, *[False] * len(KEY)])
+        .sort("gpu_ns", *KEY, descending=[True, *[False] * len(KEY)])
         .with_row_index("row")
     )
     kernels = (
         named_rows.filter(pl.col("kernels") > 0)
         .join(rows.select("row", *KEY), on=KEY, nulls_equal=True)
         .group_by("row", *_KERNEL)
-        .agg(pl.col("busy", "kernels").sum())
-        .sort("row", "busy", "name", descending=[False, True, False])
+        .agg(pl.col("gpu_ns", "kernels").sum())
+        .sort("row", "gpu_ns", "name", descending=[False, True, False])
     )
     idle = {name: ns / steps for name, ns in special.items() if ns}
     return Parts(rows, kernels, idle, on_host)
@@ -81,65 +95,80 @@ def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
 def _gpu_parts(
     trace: Trace, steady: SteadySteps
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    stretches = idle_time(trace, steady)
-    by_wait = stretches.filter(pl.col("wait").is_not_null())
-    by_launch = stretches.filter(pl.col("wait").is_null())
-    late = by_launch.group_by(kernel="kernel").agg(late=pl.col("rest").sum())
-    own = (
+    gaps = idle_time(trace, steady)
+    by_launch = (
+        gaps.filter(pl.col("sync").is_null())
+        .group_by("kernel")
+        .agg(launch_idle_ns=pl.col("rest").sum())
+    )
+    own = _kernels_of(trace, steady, by_launch.drop_nulls("kernel"))
+    nothing = pl.lit(0, pl.Int64)
+    rows = _owned(trace, trace.kernels[own["kernel"]]).with_columns(
+        gpu_ns=own["gpu_ns"],
+        launch_idle_ns=own["launch_idle_ns"],
+        sync_idle_ns=nothing,
+        kernels=own["counted"].cast(pl.Int64),
+        launches=(own["counted"] & own["first"]).cast(pl.Int64),
+        syncs=nothing,
+    )
+    rows = pl.concat([_with_calls(rows), _syncs(trace, steady, gaps)], how="diagonal")
+    special = {name: int(gaps[name].sum()) for name in SPECIAL}
+    rest = by_launch.filter(pl.col("kernel").is_null())["launch_idle_ns"].sum()
+    special[END_OF_STEP] = int(rest)
+    return rows, special
+
+
+def _kernels_of(
+    trace: Trace, steady: SteadySteps, by_launch: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the kernels that are part of the steps, or that their time goes to."""
+    times = ("gpu_ns", "launch_idle_ns")
+    return (
         trace.kernels.select(
             kernel="id",
             counted=_in_part(trace.kernels, trace, steady),
             first=pl.col("launch").is_first_distinct() & pl.col("launch").is_not_null(),
         )
         .join(busy_time(trace, steady), on="kernel", how="left")
-        .join(late.drop_nulls("kernel"), on="kernel", how="left")
-        .filter(pl.col("counted") | (pl.col("busy") > 0) | (pl.col("late") > 0))
-        .with_columns(pl.col("busy", "late").fill_null(0))
+        .join(by_launch, on="kernel", how="left")
+        .with_columns(pl.col(times).fill_null(0))
+        .filter(pl.col("counted") | (pl.max_horizontal(times) > 0))
         .sort("kernel")
     )
-    rows = _owned(trace, trace.kernels[own["kernel"]]).with_columns(
-        busy=own["busy"],
-        late=own["late"],
-        dry=pl.lit(0, pl.Int64),
-        kernels=own["counted"].cast(pl.Int64),
-        launches=(own["counted"] & own["first"]).cast(pl.Int64),
-        waits=pl.lit(0, pl.Int64),
-    )
-    rows = _with_calls(rows)
-    special = {name: int(stretches[name].sum()) for name in SPECIAL}
-    rest = late.filter(pl.col("kernel").is_null())["late"].sum()
-    special["the end of the step"] = int(rest)
-    return pl.concat([rows, _waits(trace, steady, by_wait)], how="diagonal"), special
 
 
 def _in_part(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
     if not trace.steps.height:
         return pl.repeat(value=True, n=table.height, eager=True)
-    return table["step"].is_in(steady.windows["step"].implode()).fill_null(value=False)
+    return known(table["step"].is_in(steady.windows["step"].implode()))
 
 
-def _waits(trace: Trace, steady: SteadySteps, dry: pl.DataFrame) -> pl.DataFrame:
-    """Return the waits of the steps, each with how long the GPU idled after it."""
-    idle = dry.group_by(id="wait").agg(dry=pl.col("rest").sum())
-    calls = wait_calls(trace).join(idle, on="id", how="left")
-    counted = _in_part(calls, trace, steady)
-    calls = calls.with_columns(pl.col("dry").fill_null(0), counted=counted)
-    calls = calls.filter(pl.col("counted") | (pl.col("dry") > 0)).with_columns(
+def _syncs(trace: Trace, steady: SteadySteps, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return the syncs of the steps, each with how long the GPU idled after it."""
+    idle = (
+        gaps.drop_nulls("sync")
+        .group_by(id="sync")
+        .agg(sync_idle_ns=pl.col("rest").sum())
+    )
+    calls = device_syncs(trace).join(idle, on="id", how="left", maintain_order="left")
+    calls = calls.with_columns(
+        pl.col("sync_idle_ns").fill_null(0),
+        counted=_in_part(calls, trace, steady) & waits_long(),
         kind=pl.lit(None, trace.kernels.schema["kind"]),
         dtype=pl.lit(None, trace.kernels.schema["dtype"]),
-    )
+    ).filter(pl.col("counted") | (pl.col("sync_idle_ns") > 0))
     nothing = pl.lit(0, pl.Int64)
     return (
         _owned(trace, calls)
         .with_columns(
-            busy=nothing,
-            late=nothing,
-            dry=calls["dry"],
+            gpu_ns=nothing,
+            launch_idle_ns=nothing,
+            sync_idle_ns=calls["sync_idle_ns"],
             kernels=nothing,
             launches=nothing,
-            waits=calls["counted"].cast(pl.Int64),
+            syncs=calls["counted"].cast(pl.Int64),
         )
-        .with_columns(role=pl.lit("wait"), calls=pl.col("waits"))
+        .with_columns(role=pl.lit("sync"), calls=pl.col("syncs"))
         .drop("call")
     )
 
@@ -159,10 +188,10 @@ def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     owner = forward.zip_with(forward.is_not_null(), op)
     root = nearest(ops["parent"], ops["parent"].is_null()).gather(owner)
     inner = ops["inputs"].gather(op)
-    known = _input_types(trace)
-    copies = (events["kind"] == "copy").fill_null(value=False)
-    is_copy = named(ops, ["aten::copy_"]).gather(op).fill_null(value=False)
-    cast = copies & is_copy & known["cast"].gather(inner).fill_null(value=False)
+    types = _input_types(trace)
+    copies = known(events["kind"] == "copy")
+    is_copy = known(named(ops, ["aten::copy_"]).gather(op))
+    cast = copies & is_copy & known(types["cast"].gather(inner))
     # Under autocast a cast belongs to the op that asks for it: they share a row, but
     # for what they do.
     return events.select(
@@ -183,12 +212,12 @@ def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
         ).to_series(),
         name="name",
         kind="kind",
-        dtype=known["dtype"].gather(inner).fill_null(events["dtype"].cast(pl.String)),
+        dtype=types["dtype"].gather(inner).fill_null(events["dtype"].cast(pl.String)),
     )
 
 
 def _input_types(trace: Trace) -> pl.DataFrame:
-    """Return for each set of inputs the first number format, and if it is a cast."""
+    """Return for each set of inputs the first dtype, and whether it is a cast."""
     types = trace.inputs["types"]
     floats = types.list.eval(
         pl.element().replace_strict(SHORT, default=None, return_dtype=pl.String)
@@ -200,7 +229,7 @@ def _input_types(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "dtype": floats.list.drop_nulls().list.get(0, null_on_oob=True),
-            "cast": (first != second).fill_null(value=False),
+            "cast": known(first != second),
         }
     )
 
@@ -208,7 +237,7 @@ def _input_types(trace: Trace) -> pl.DataFrame:
 def _host_parts(
     trace: Trace, steady: SteadySteps
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Return the ops of the thread that has most of them, by their own time."""
+    """Return the ops of the thread that has most of them, by self time."""
     ops = in_steps(trace.ops, trace, steady)
     busiest = (
         ops.group_by("thread").agg(pl.col("self_dur").sum()).sort("self_dur", "thread")
@@ -221,12 +250,12 @@ def _host_parts(
     )
     nothing = pl.lit(0, pl.Int64)
     rows = _owned(trace, events).with_columns(
-        busy=ops["self_dur"],
-        late=nothing,
-        dry=nothing,
+        gpu_ns=ops["self_dur"],
+        launch_idle_ns=nothing,
+        sync_idle_ns=nothing,
         kernels=pl.lit(1, pl.Int64),
         launches=nothing,
-        waits=nothing,
+        syncs=nothing,
     )
     rows = _with_calls(rows)
     outside = max(0, steady.time - int(ops["self_dur"].sum()))
@@ -245,14 +274,13 @@ def plain_op(name: pl.Expr) -> pl.Expr:
 def _with_names(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """Write out what categories and numbers stand for, so that traces compare."""
     shapes = trace.inputs.select(inputs="id", shapes="dims_text")
-    op = pl.col("root").cast(pl.String)
-    kernel = pl.col("name").cast(pl.String)
+    op, kernel = text("root"), text("name")
     compiled = op.str.starts_with(REGION)
     return found.join(shapes, on="inputs", how="left").select(
-        pl.col("phase").cast(pl.String),
+        text("phase"),
         layer_names(pl.col("module")),
-        pl.col("file").cast(pl.String),
-        pl.col("function").cast(pl.String),
+        text("file"),
+        text("function"),
         "line",
         op=pl.when(pl.col("phase") == "optimizer")
         .then(pl.lit(OPTIMIZER))
@@ -260,7 +288,7 @@ def _with_names(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         shapes=pl.when(pl.col("phase") != "optimizer", ~compiled).then("shapes"),
         role="role",
         name=kernel,
-        kind=pl.col("kind").cast(pl.String),
+        kind=text("kind"),
         dtype="dtype",
         **{number: pl.col(number) for number in NUMBERS},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.graph.devices import busiest_device
-from traceq.intervals import covered
+from traceq.intervals import covered, overlap
 from traceq.model import schema
 from traceq.model.names import COLLECTED_STEP, OPTIMIZER_STEP
 
@@ -197,28 +197,10 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
 
 
 def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:
-    """Return the time of each step in which nothing ran, of whatever step."""
+    """Return how long in each step nothing ran on the GPU, of any step."""
     if not gpu.height:
         return pl.Series("gpu_idle", [None] * steps.height, dtype=pl.Int64)
-    busy = (
-        steps.lazy()
-        .select("step", window_start="start", window_end="end")
-        .join_where(
-            gpu.lazy().select("start", "end"),
-            pl.col("start") < pl.col("window_end"),
-            pl.col("end") > pl.col("window_start"),
-        )
-        .with_columns(
-            start=pl.max_horizontal("start", "window_start"),
-            end=pl.min_horizontal("end", "window_end"),
-        )
-        .sort("start")
-        .group_by("step")
-        .agg(covered(pl.col("start"), pl.col("end")).sum().alias("busy"))
-        .collect()
-    )
-    joined = steps.join(busy, on="step", how="left", maintain_order="left")
-    idle = joined["time"] - joined["busy"].fill_null(0)
+    idle = steps["time"] - overlap(steps, gpu)
     return idle.clip(lower_bound=0).alias("gpu_idle")
 
 

@@ -17,7 +17,6 @@ from traceq.lint.suppress import allows_by_code, suppress
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceq.analysis.replay.bottleneck import Bottleneck
     from traceq.analysis.replay.bound import Bound
     from traceq.finding import Finding
     from traceq.lint.config import Allow, Config
@@ -38,7 +37,6 @@ class Outcome:
     """The path that was given."""
     facts: Facts | None
     bound: Bound | None
-    bottleneck: Bottleneck | None
     steps: int
     """How many steps the averages are over."""
     step_ns: int
@@ -137,7 +135,6 @@ def _lint(
         name=recording.name,
         facts=recording.trace.facts if recording.trace else None,
         bound=view.bound if view else None,
-        bottleneck=view.bottleneck if view and full and view.trace.facts.gpu else None,
         steps=view.steps if view else 0,
         step_ns=round(savings.step_ns) if savings else 0,
         findings=tuple(shown),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.replay.bound import GPU_BOUND
+from traceq.analysis.replay.bottleneck import gpu_busy
+from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.finding import Fix, Severity
 from traceq.intervals import disjoint, spans
@@ -103,7 +104,7 @@ class Savings:
         found = self._view.calibration
         if self._brief:
             return (found.likely,)
-        return tuple(dict.fromkeys((found.likely, found.fast, found.slow)))
+        return found.scales
 
     @cached_property
     def _before(self) -> list[float]:
@@ -112,7 +113,7 @@ class Savings:
     @property
     def step_ns(self) -> float:
         """What a step takes: as measured, else as the replay says it likely does."""
-        return self._view.step_ns or self._before[0]
+        return self._view.bound.step_ns
 
     def removed(self, finding: Finding) -> Finding:
         """Return the finding with the time that its fix removes per step."""
@@ -198,13 +199,14 @@ class Savings:
         step = self.step_ns - max(0.0, self._before[0] - after)
         others = self._scales[1:] if last else ()
         steps = [step, *(run(changes, other).step_ns for other in others)]
-        by_gpu = run(changes, replace(scale, host=0)).step_ns if last else after
+        view = self._view
+        busy = gpu_busy(view.trace, view.replay, scale, changes) if last else 1.0
         return Together(
             findings=len(findings),
             step_ns=round(step),
             step_low_ns=round(min(steps)),
             step_high_ns=round(max(steps)),
-            by="gpu" if by_gpu >= GPU_BOUND * after else "host",
+            by=bound_by(busy),
         )
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:

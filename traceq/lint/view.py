@@ -1,4 +1,4 @@
-"""What a rule looks at: the part of a trace that stands for the rest of the run."""
+"""What a rule looks at: the steady-state steps of a trace."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
 from traceq.analysis.base.ownership import same_place
-from traceq.analysis.base.steady import SteadySteps, steady_steps
+from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
 from traceq.analysis.patterns.copies import copies
-from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck
-from traceq.analysis.replay.bound import INFLATION, Bound, bound
-from traceq.analysis.replay.calibration import Calibration, calibrate
-from traceq.analysis.replay.model import build_model
-from traceq.analysis.replay.simulation import Replay
-from traceq.expressions import text
+from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
+from traceq.expressions import known, text
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
 from traceq.lint.need import Need
@@ -24,6 +21,8 @@ from traceq.lint.need import Need
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from traceq.analysis.replay.calibration import Calibration
+    from traceq.analysis.replay.simulation import Replay
     from traceq.trace import Trace
 
 PLACE = ("file", "line", "function", "module")
@@ -50,37 +49,31 @@ class View:
         """How many steps there are, to divide by."""
         return self.steady.count
 
-    @cached_property
+    @property
     def bound(self) -> Bound:
-        """What a step waits for, the GPU or the host."""
-        return bound(self.steady, self.trace.facts, self.step_ns)
+        """Whether a step is GPU-bound or host-bound, and its time by cause."""
+        return bound_of(self.trace, self.step_ns)
 
-    @cached_property
+    @property
     def replay(self) -> Replay:
         """The steps, ready to be run again with changes."""
-        return Replay(build_model(self.trace, self.steady))
+        return replay_of(self.trace)
 
-    @cached_property
+    @property
     def calibration(self) -> Calibration:
         """How fast host and GPU are without the profiler."""
-        return calibrate(self.replay, self.step_ns)
-
-    @cached_property
-    def bottleneck(self) -> Bottleneck:
-        """What a step waits for, as it goes without the profiler."""
-        return bottleneck(self.trace, self.replay, self.calibration.likely)
+        return calibration_of(self.trace, self.step_ns)
 
     @cached_property
     def host_scale(self) -> float:
-        """What part of a recorded time of the host is sure to be there unrecorded.
+        """The share of a recorded time of the host that is there without the profiler.
 
-        Recording makes the host slower: by how much is known where a step was measured
-        without it; else, with stacks, the most that it may be is assumed.
+        It is known where a step was measured without the profiler; else, with stacks,
+        the host is assumed to be slowed down as much as it may be.
         """
-        recorded = self.steady.time / self.steady.count
-        if self.bound.measured and recorded:
-            return min(1.0, self.bound.step_ns / recorded)
-        return 1 / INFLATION if self.trace.facts.stacks else 1.0
+        if self.bound.measured and self.bound.recorded_step_ns:
+            return min(1.0, self.bound.step_ns / self.bound.recorded_step_ns)
+        return 1 / PROFILER_SLOWDOWN if self.trace.facts.stacks else 1.0
 
     @property
     def kernels(self) -> pl.DataFrame:
@@ -95,28 +88,24 @@ class View:
     @cached_property
     def ops(self) -> pl.DataFrame:
         """The ops of these steps."""
-        return self._steady(self.trace.ops.filter(~pl.col("compiling")))
+        return in_steps(
+            self.trace.ops.filter(~pl.col("compiling")), self.trace, self.steady
+        )
 
     @cached_property
     def runtime(self) -> pl.DataFrame:
         """The runtime calls of these steps."""
-        return self._steady(self.trace.runtime)
+        return in_steps(self.trace.runtime, self.trace, self.steady)
 
     @cached_property
     def annotations(self) -> pl.DataFrame:
         """The regions of these steps."""
-        return self._steady(self.trace.annotations)
-
-    def _steady(self, table: pl.DataFrame) -> pl.DataFrame:
-        if not self.trace.steps.height:
-            return table
-        steps = self.steady.windows.select("step")
-        return table.join(steps, on="step", how="semi", maintain_order="left")
+        return in_steps(self.trace.annotations, self.trace, self.steady)
 
     def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""
-        known = self.trace.inputs.rename({"id": "inputs"})
-        return ops.join(known, on="inputs", how="left", maintain_order="left")
+        inputs = self.trace.inputs.rename({"id": "inputs"})
+        return ops.join(inputs, on="inputs", how="left", maintain_order="left")
 
     def roots(self, marked: pl.Expr) -> pl.Series:
         """Return for each op of the trace itself, if marked, or the nearest around it.
@@ -124,9 +113,7 @@ class View:
         The result is as long as ``trace.ops``, so that an op's id is its place in it.
         """
         ops = self.trace.ops
-        return nearest(
-            ops["parent"], ops.select(marked.fill_null(value=False)).to_series()
-        )
+        return nearest(ops["parent"], ops.select(known(marked)).to_series())
 
     def kernels_under(self, marked: pl.Expr) -> pl.DataFrame:
         """Return the kernels of ops under marked ones, with those as ``root``."""

@@ -1,4 +1,7 @@
-"""When the GPU was busy, and when it had nothing to do."""
+"""When the GPU was busy, and when it had nothing to do.
+
+Of several GPUs this is about the one with the most work.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.expressions import END
 from traceq.graph.devices import busiest_device
-from traceq.intervals import spans
+from traceq.intervals import overlap, spans, uncovered
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -16,28 +20,53 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def idle_gaps(trace: Trace) -> pl.DataFrame:
-    """Return the stretches between the busiest GPU's work: ``start`` and ``end``.
+    """Return the idle gaps between the GPU's work: ``start``, ``end`` and ``kernel``.
 
-    They are in order and do not overlap. What lies before its first work and after
-    its last is none: nobody knows what it did there.
+    They are in order and do not overlap; the kernel is the one that ends a gap. Time
+    before the first work and after the last is no gap: what the GPU did there is
+    unknown.
     """
+    return _gaps(busiest_device(trace.kernels))
+
+
+def idle_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the idle gaps inside windows of time, cut at their edges.
+
+    The windows have ``start`` and ``end`` and do not overlap. Where no work follows,
+    ``kernel`` is null.
+    """
+    edges = pl.concat([windows["start"], windows["end"]]).unique()
+    found = _gaps(busiest_device(trace.kernels), edges)
+    return found.filter(overlap(found, windows.select("start", "end")) > 0)
+
+
+def _gaps(work: pl.DataFrame, edges: pl.Series | None = None) -> pl.DataFrame:
+    """Return the gaps between work, each cut at the edges that lie in it."""
+    events = work.select("id", start="ts", end=END)
+    if edges is not None:
+        marks = pl.DataFrame({"start": edges, "end": edges}).select(
+            pl.lit(None, events.schema["id"]).alias("id"), "start", "end"
+        )
+        events = pl.concat([events, marks])
     return (
-        busiest_device(trace.kernels)
-        .select(ts="ts", done=pl.col("ts") + pl.col("dur"))
-        .sort("ts")
-        .select(start=pl.col("done").cum_max(), end=pl.col("ts").shift(-1))
-        .filter(pl.col("end") > pl.col("start"))
+        events.sort("start", "id", nulls_last=False)
+        .with_columns(
+            idle=uncovered(pl.col("start"), pl.col("end")),
+            kernel=pl.col("id").backward_fill(),
+        )
+        .filter(pl.col("idle") > 0)
+        .select(start=pl.col("start") - pl.col("idle"), end="start", kernel="kernel")
     )
 
 
 def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return when the GPU was busy; of several GPUs, the one with the most work."""
+    """Return when the GPU was busy."""
     return spans(busiest_device(kernels))
 
 
-def gap_at(idle: pl.DataFrame, times: pl.Series) -> pl.Series:
-    """Return for each time the row of the idle stretch it falls into, if any."""
-    before = idle["start"].search_sorted(times, side="right").cast(pl.Int64) - 1
-    at = pl.select(pl.when(before >= 0).then(before)).to_series()
-    ends = idle["end"].gather(at)
-    return pl.select(pl.when(times < ends).then(at)).to_series().alias("stretch")
+def gap_at(gaps: pl.DataFrame, moments: pl.Series) -> pl.Series:
+    """Return for each moment the row of the gap that it falls into, if any."""
+    before = gaps["start"].search_sorted(moments, side="right").cast(pl.Int64) - 1
+    row = pl.select(pl.when(before >= 0).then(before)).to_series()
+    ends = gaps["end"].gather(row)
+    return pl.select(pl.when(moments < ends).then(row)).to_series().alias("gap")

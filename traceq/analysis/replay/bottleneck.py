@@ -1,6 +1,6 @@
-"""What a step waits for, for all of its time: the GPU's work, or what the host did.
+"""The time of a step by cause: what the GPU did, and what the host did while it idled.
 
-Told of the steps as they go without the profiler, replayed at their likely pace: while
+Of the steps as they go without the profiler, replayed at their likely speed: while
 recorded, the host is slower and the GPU idles more.
 """
 
@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
-from traceq.intervals import disjoint
+from traceq.expressions import text
+from traceq.graph.devices import busiest_device
+from traceq.intervals import covered, disjoint, uncovered
 from traceq.model.names import TRANSFER
 
 if TYPE_CHECKING:
-    from traceq.analysis.replay.simulation import Replay, TimeScale
+    from collections.abc import Sequence
+
+    from traceq.analysis.replay.simulation import Change, Replay, TimeScale
     from traceq.trace import Trace
 
 # What the GPU does, by the kinds of its kernels; a copy to or from the host is its own.
@@ -31,72 +35,97 @@ ON_GPU = (COMPUTING, MOVING, COMMUNICATING, COPYING, BETWEEN)
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What a step waits for."""
+    """The time of a step by cause."""
 
-    waits: pl.DataFrame
-    """``what`` it waited for and how long, ``time``, per step, longest first. What is
-    not in ON_GPU is what the host did while the GPU had nothing to do."""
+    causes: pl.DataFrame
+    """``cause`` and ``time`` per step, longest first. What is not in ON_GPU is what the
+    host did while the GPU had nothing to do."""
     places: pl.DataFrame
     """Where the GPU waited for launches: ``file``, ``line``, ``function``, ``time``."""
     steps: pl.DataFrame
     """Each ``step``: how long the GPU had work, ``busy``, and waited for the host,
     ``idle``; none where the trace has no steps."""
     step_ns: float
+    """What a step takes in the replay."""
 
     @property
-    def idle(self) -> float:
+    def idle_ns(self) -> float:
         """How long the GPU waits for the host in a step."""
-        on_gpu = pl.col("what").is_in(ON_GPU)
-        return float(self.waits.filter(~on_gpu)["time"].sum())
+        on_gpu = pl.col("cause").is_in(ON_GPU)
+        return float(self.causes.filter(~on_gpu)["time"].sum())
 
 
 def bottleneck(trace: Trace, replay: Replay, scale: TimeScale) -> Bottleneck:
-    """Return what a step waits for when host and GPU go at this pace."""
+    """Return the time of a step by cause, with host and GPU at these speeds."""
     steps = replay.model.steps
     step_ns = replay.run(scale=scale).step_ns
-    work = _with_idle(trace, replay.timeline(scale), step_ns * steps)
-    idle = work.filter(pl.col("idle") > 0)
-    on_gpu = _by_kind(trace, work)
-    between = float(idle.filter(~pl.col("launched"))["idle"].sum())
-    known = float(on_gpu["time"].sum()) + between
-    host = _by_cause(trace, replay, scale, idle.filter("launched"))
+    work = _simulated_work(trace, replay, scale)
+    between = pl.DataFrame({"cause": [BETWEEN], "time": [_between_ns(work)]})
+    on_gpu = pl.concat([_by_kind(trace, work), between])
+    late = work.filter("by_launch", pl.col("idle") > 0)
     # The host's part is what the GPU leaves of the step, by what the host did then.
-    left = max(0.0, step_ns * steps - known)
-    found = pl.concat(
+    whole, gpu_ns = step_ns * steps, float(on_gpu["time"].sum())
+    causes = pl.concat(
         [
-            on_gpu,
-            pl.DataFrame({"what": [BETWEEN], "time": [between]}),
-            host.with_columns(pl.col("time") * left),
+            # Where work overlaps on its own stream, it adds up to more than the step.
+            on_gpu.with_columns(pl.col("time") * min(1.0, whole / max(1.0, gpu_ns))),
+            _by_cause(trace, replay, scale, late).with_columns(
+                pl.col("time") * max(0.0, whole - gpu_ns)
+            ),
         ]
     )
-    waits = (
-        found.filter(pl.col("time") > 0)
+    return Bottleneck(
+        causes=causes.filter(pl.col("time") > 0)
         .with_columns(pl.col("time") / steps)
-        .sort("time", "what", descending=[True, False])
+        .sort("time", "cause", descending=[True, False]),
+        places=_places(trace, late, steps),
+        steps=_by_step(trace, work),
+        step_ns=step_ns,
     )
-    places = _places(trace, idle.filter("launched"), steps)
-    return Bottleneck(waits, places, _by_step(trace, work), step_ns)
 
 
-def _with_idle(trace: Trace, work: pl.DataFrame, length: float) -> pl.DataFrame:
-    """Add how long the busiest GPU had idled before each piece of its work."""
+def gpu_busy(
+    trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change] = ()
+) -> float:
+    """Return the share of a step in which the GPU has work, after these changes.
+
+    The gaps between kernels that were launched in time count as work.
+    """
+    whole = replay.run(changes, scale).step_ns * replay.model.steps
+    work = _simulated_work(trace, replay, scale, changes)
+    busy = float(work["busy"].sum()) + _between_ns(work)
+    return min(1.0, busy / whole) if whole else 0.0
+
+
+def _simulated_work(
+    trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change] = ()
+) -> pl.DataFrame:
+    """Return the work of the busiest GPU, with ``busy`` and ``idle`` before it.
+
+    Of work that overlaps each instant is busy once.
+    """
+    work = replay.timeline(scale, changes)
+    whole = replay.run(changes, scale).step_ns * replay.model.steps
     devices = trace.kernels["device"].gather(work["id"])
-    most = work.group_by(device=devices).agg(pl.col("dur").sum()).sort("dur")
-    mine = work.filter(devices.eq_missing(most["device"].last())).sort("begin")
+    mine = busiest_device(work.with_columns(device=devices)).sort("begin")
     # The step before ended as this one does.
-    before = pl.col("done").max() - length
-    reached = pl.col("done").cum_max().shift(1).fill_null(before)
+    since = pl.col("done").max() - whole
     return mine.with_columns(
-        idle=(pl.col("begin") - reached).clip(lower_bound=0),
-        busy=(pl.col("done") - pl.max_horizontal("begin", reached)).clip(lower_bound=0),
+        idle=uncovered(pl.col("begin"), pl.col("done"), since),
+        busy=covered(pl.col("begin"), pl.col("done"), since),
     )
+
+
+def _between_ns(work: pl.DataFrame) -> float:
+    """Return how long the GPU idled between kernels that were launched in time."""
+    return float(work.filter(~pl.col("by_launch"))["idle"].sum())
 
 
 def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    kernels = trace.kernels.select("kind", "name")
+    kernels = trace.kernels.select("kind", text("name"))
     kind, name = (kernels[column].gather(work["id"]) for column in kernels.columns)
-    what = (
-        pl.when(name.cast(pl.String).str.contains(TRANSFER))
+    cause = (
+        pl.when(name.str.contains(TRANSFER))
         .then(pl.lit(COPYING))
         .when(kind == "communication")
         .then(pl.lit(COMMUNICATING))
@@ -104,28 +133,28 @@ def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(COMPUTING))
         .otherwise(pl.lit(MOVING))
     )
-    return work.group_by(what=what).agg(time=pl.col("busy").sum())
+    return work.group_by(cause=cause).agg(time=pl.col("busy").sum())
 
 
 def _by_cause(
-    trace: Trace, replay: Replay, scale: TimeScale, idle: pl.DataFrame
+    trace: Trace, replay: Replay, scale: TimeScale, late: pl.DataFrame
 ) -> pl.DataFrame:
     """Return what the host did while the GPU waited for a launch, as shares."""
-    since = replay.moments(idle["worked"] - idle["idle"], scale)
+    since = replay.moments(late["host_ns"] - late["idle"], scale)
     spans = disjoint(
-        pl.DataFrame({"start": since, "end": idle["at"]}).filter(
+        pl.DataFrame({"start": since, "end": late["launched_at"]}).filter(
             pl.col("end") > pl.col("start")
         )
     )
     causes = causes_in(trace, spans)
     total = int(causes["time"].sum())
     if not total:
-        return pl.DataFrame({"what": [UNKNOWN], "time": [1.0]})
-    return causes.select(what="cause", time=pl.col("time") / total)
+        return pl.DataFrame({"cause": [UNKNOWN], "time": [1.0]})
+    return causes.select("cause", time=pl.col("time") / total)
 
 
 def _by_step(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    waited = pl.col("idle").filter("launched").sum()
+    waited = pl.col("idle").filter("by_launch").sum()
     return (
         work.with_columns(step=trace.kernels["step"].gather(work["id"]))
         .drop_nulls("step")
@@ -135,14 +164,14 @@ def _by_step(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _places(trace: Trace, idle: pl.DataFrame, steps: int) -> pl.DataFrame:
+def _places(trace: Trace, late: pl.DataFrame, steps: int) -> pl.DataFrame:
     place = trace.kernels.select("file", "line", "function")
     return (
-        place.select(pl.all().gather(idle["id"]))
-        .with_columns(time=idle["idle"] / steps)
+        place.select(pl.all().gather(late["id"]))
+        .with_columns(time=late["idle"] / steps)
         .drop_nulls("file")
         .group_by("file", "line", "function")
         .agg(pl.col("time").sum())
-        .with_columns(pl.col("file", "function").cast(pl.String))
+        .with_columns(text("file"), text("function"))
         .sort("time", "file", "line", descending=[True, False, False])
     )

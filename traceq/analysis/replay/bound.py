@@ -1,47 +1,113 @@
-"""What a step waits for: the GPU, or the host that feeds it."""
+"""Whether a step is GPU-bound or host-bound: the one answer that all commands print.
+
+It is that of the step without the profiler, which makes the host slower: measured where
+that was done, else estimated by the replay. A trace without GPU work is as recorded.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from traceq.analysis.base.steady import SteadySteps
-    from traceq.model.facts import Facts
+from traceq.analysis.base.assumptions import GPU_BOUND
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck, gpu_busy
+from traceq.analysis.replay.calibration import Calibration, calibrate
+from traceq.analysis.replay.model import build_model
+from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 
-# From this share of busy time on, the GPU is what a step waits for.
-GPU_BOUND = 0.9
-# Recording stacks makes the host up to this much slower than it is.
-INFLATION = 3.0
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+By = Literal["gpu", "host"]
+StepFrom = Literal["measured", "estimated", "recorded"]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a step waits for."""
+    """What bounds a step, and how busy the GPU is in it."""
 
-    by: Literal["gpu", "host", "unclear"]
-    step_ns: int
-    """What a step takes: as measured without the profiler, else as recorded."""
-    busy: float
-    """Share of the step in which the GPU runs something, at most 1."""
-    measured: bool
-    """Whether the step was measured without the profiler."""
+    by: By
+    sure: bool
+    """Whether it holds for the fastest and the slowest host that the recording allows,
+    and as recorded too where no step was measured without the profiler."""
+    step_ns: float
+    """What a step takes."""
+    step_from: StepFrom
+    """Where that comes from: measured without the profiler, estimated without it, or
+    as recorded."""
+    recorded_step_ns: float
+    """What a step takes as recorded, on average."""
+    gpu_busy: float
+    """Share of the step in which the GPU has work."""
+    gpu_idle: float
+    """Share of the step in which the GPU waits for the host."""
+    bottleneck: Bottleneck | None
+    """The time of the step by cause; none without GPU work."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether the step was measured without the profiler."""
+        return self.step_from == "measured"
 
 
-def bound(steady: SteadySteps, facts: Facts, step_ns: int | None = None) -> Bound:
-    """Return what a step of this part waits for.
+def bound_by(busy: float) -> By:
+    """Return what bounds a step in which the GPU has work for this share."""
+    return "gpu" if busy >= GPU_BOUND else "host"
 
-    Without a step time that was measured without the profiler, a trace with stacks
-    may look bound by the host while the program is not.
-    """
-    busy = steady.gpu_busy / steady.count
-    step = step_ns or steady.time // steady.count
-    share = min(1.0, busy / step) if step else 0.0
-    if not facts.gpu or not busy:
-        return Bound("host", step, share, measured=step_ns is not None)
-    if share >= GPU_BOUND:
-        return Bound("gpu", step, share, measured=step_ns is not None)
-    inflated = facts.stacks and step_ns is None
-    if inflated and share * INFLATION >= GPU_BOUND:
-        return Bound("unclear", step, share, measured=False)
-    return Bound("host", step, share, measured=step_ns is not None)
+
+@cached_per_trace
+def replay_of(trace: Trace) -> Replay:
+    """Return the replay of a trace's steady-state steps."""
+    return Replay(build_model(trace, steady_steps(trace)))
+
+
+@cached_per_trace
+def calibration_of(trace: Trace, step_ns: int | None) -> Calibration:
+    """Return host and GPU speed; ``step_ns`` is measured without the profiler."""
+    return calibrate(replay_of(trace), step_ns)
+
+
+@cached_per_trace
+def bound_of(trace: Trace, step_ns: int | None) -> Bound:
+    """Return what bounds a step; ``step_ns`` is measured without the profiler."""
+    if not trace.facts.gpu:
+        return _without_gpu(trace, step_ns)
+    replay, calibration = replay_of(trace), calibration_of(trace, step_ns)
+    found = bottleneck(trace, replay, calibration.likely)
+    busy = gpu_busy(trace, replay, calibration.likely)
+    others = calibration.scales[1:]
+    if not calibration.measured:
+        others += (AS_RECORDED,)
+    return Bound(
+        by=bound_by(busy),
+        sure=all(
+            bound_by(gpu_busy(trace, replay, scale)) == bound_by(busy)
+            for scale in others
+        ),
+        step_ns=step_ns or found.step_ns,
+        step_from="measured" if step_ns else "estimated",
+        recorded_step_ns=_recorded(trace),
+        gpu_busy=busy,
+        gpu_idle=1 - busy,
+        bottleneck=found,
+    )
+
+
+def _without_gpu(trace: Trace, step_ns: int | None) -> Bound:
+    return Bound(
+        by="host",
+        sure=True,
+        step_ns=step_ns or _recorded(trace),
+        step_from="measured" if step_ns else "recorded",
+        recorded_step_ns=_recorded(trace),
+        gpu_busy=0.0,
+        gpu_idle=1.0,
+        bottleneck=None,
+    )
+
+
+def _recorded(trace: Trace) -> float:
+    steady = steady_steps(trace)
+    return steady.time / steady.count

@@ -1,19 +1,27 @@
 """The steps once more, as they would go after a change: what they take then.
 
-Between two waits of the host, and between two things on a stream that others wait for,
-nothing but sums and the latest launch decide when a group of work is done:
+The host's time falls into epochs, from one blocking call to the next, and the work of a
+stream into groups: work that was launched in one epoch and that nothing but its own
+stream waits for. Inside a group only sums and the latest launch decide when it is done:
 
-    done = max(done before + all its time, host + max(launch + time from there on))
+    done = max(entered + time, host + reach)
 
-Groups and their sums are computed for all of them at once; only from wait to wait the
-replay goes step by step. The steps are run several times in a row, as a training loop
-does, and the last round counts: in it the GPU is as far behind the host as it will be.
+    entered   when the work before it, on its stream or another one, is done
+    time      what all its work takes, gaps included
+    host      when the host began the epoch
+    reach     the most, over its work, of: launch in the epoch + latency + time from
+              there on
+
+``time`` and ``reach`` are computed for all groups at once; only from blocking call to
+blocking call the replay goes step by step. The steps are run several times in a row, as
+a training loop does, and the last round counts: in it the GPU is as far behind the host
+as it will be.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -37,7 +45,7 @@ class Change:
     kernel_share: float = 0.0
     """The share of its time that goes."""
     spans: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_SPANS))
-    """When the host was at what goes or gets faster: ``start`` and ``end``."""
+    """When the host did what goes or gets faster: ``start`` and ``end``."""
     host_share: float = 0.0
     """The share of that time that goes."""
     syncs: frozenset[int] = frozenset()
@@ -46,12 +54,12 @@ class Change:
 
 @dataclass(frozen=True)
 class TimeScale:
-    """How long host and GPU take, against what they are thought to take."""
+    """How long host and GPU take, relative to what the model states."""
 
     host: float = 1.0
     gpu: float = 1.0
     recorded: bool = False
-    """Whether the host takes as long as recorded, or as it does without that."""
+    """Whether the host takes as long as recorded, or as estimated without that."""
 
 
 AS_RECORDED = TimeScale(recorded=True)
@@ -64,73 +72,64 @@ class Result:
     step_ns: float
     """What one of them takes in the long run."""
     host: Sequence[float]
-    """When the host came out of each wait, from the beginning of the last round on."""
+    """When the host began each epoch of the last round."""
     entered: Sequence[float]
     """When each group of work could begin, launches aside."""
+
+
+class _HostClock(NamedTuple):
+    """The host's own work, counted from the beginning of each epoch."""
+
+    launches: pl.Series
+    """How much it has worked at each launch."""
+    epochs: list[float]
+    """How much it works in each epoch."""
 
 
 class Replay:
     """The steps of a trace, ready to be run again with changes."""
 
     def __init__(self, model: StepModel) -> None:
-        """Cut the work into groups, and put groups and waits in one order."""
+        """Cut the host's time into epochs and the work into groups."""
         self.model = model
-        self._clocks: dict[TimeScale, tuple[pl.Series, list[float]]] = {}
+        self._runs: dict[TimeScale, Result] = {}
+        self._clocks: dict[TimeScale, _HostClock] = {}
         self._host_left: dict[Change, pl.Series] = {}
         self._work_left: dict[Change, pl.Series] = {}
         pieces, waits = model.host, model.waits
         self._edges = pl.concat([pieces["start"][:1], pieces["end"]])
         self._length = (pieces["end"] - pieces["start"]).cast(pl.Float64)
         self._awake = 1 - self._covered(waits)
-        epoch = waits["start"].search_sorted(model.work["at"], side="left")
-        marks = pl.concat([model.work["after"], waits["on"]]).drop_nulls().unique()
-        row = pl.int_range(pl.len(), dtype=pl.UInt32)
-        first = (
-            (pl.col("lane") != pl.col("lane").shift(1))
-            | (pl.col("epoch") != pl.col("epoch").shift(1))
-            | pl.col("after").is_not_null()
-            | row.is_in(marks.implode()).shift(1)
-        ).fill_null(value=True)
-        self.work = model.work.with_columns(epoch=epoch).with_columns(
-            group=first.cum_sum() - 1
-        )
-        self._at = [
+        self.work = _grouped(model)
+        self._launch_edge, self._wait_end_edge, self._wait_start_edge = (
             self._edges.search_sorted(moments).clip(upper_bound=pieces.height)
-            for moments in (self.work["at"], waits["end"], waits["start"])
-        ]
+            for moments in (self.work["launched_at"], waits["end"], waits["start"])
+        )
         # Work whose launch is not in the file may begin when the host is done.
-        self._late = (self.work["at"] - self._edges.last()).clip(lower_bound=0)
-        group_of = self.work["group"]
-        self.groups = self.work.group_by("group", maintain_order=True).agg(
+        self._late = (self.work["launched_at"] - self._edges.last()).clip(lower_bound=0)
+        groups = self.work.group_by("group", maintain_order=True).agg(
             pl.col("lane", "epoch", "start", "after").first()
         )
-        self._lane = self.groups["lane"].to_list()
-        self._epoch = self.groups["epoch"].to_list()
-        self._after = group_of.gather(self.groups["after"]).to_list()
-        self._on = group_of.gather(waits["on"]).to_list()
+        group_of = self.work["group"]
+        self._lane = groups["lane"].to_list()
+        self._epoch = groups["epoch"].to_list()
+        self._after = group_of.gather(groups["after"]).to_list()
+        self._waits_for = group_of.gather(waits["waits_for"]).to_list()
         self._resume = waits["resume"].to_list()
-        self._order = (
-            pl.concat(
-                [
-                    self.groups.select("start", item=pl.col("group").cast(pl.Int64)),
-                    waits.select(
-                        start="end",
-                        item=-1 - pl.int_range(pl.len(), dtype=pl.Int64),
-                    ),
-                ]
-            )
-            # A wait that ends as work begins was over before it.
-            .sort("start", "item")["item"]
-            .to_list()
-        )
+        self._order = _ordered(groups, waits)
 
     def run(
         self, changes: Sequence[Change] = (), scale: TimeScale = AS_RECORDED
     ) -> Result:
-        """Return how the steps go with these changes, host and GPU at this pace."""
+        """Return how the steps go with these changes, at these speeds."""
+        if not changes and scale in self._runs:
+            return self._runs[scale]
         rounds = _ROUNDS if self.model.repeats else 1
         idle = [0.0] * (max(self._lane, default=0) + 1)
-        return self._played(changes, scale, idle, rounds)
+        result = self._played(changes, scale, idle, rounds)
+        if not changes:
+            self._runs[scale] = result
+        return result
 
     def once(self) -> float:
         """Return what the steps take when they are run as recorded, and only once.
@@ -150,73 +149,77 @@ class Replay:
         behind: list[float],
         rounds: int,
     ) -> Result:
-        """Go from wait to wait and from group to group, so many rounds."""
-        launched, lengths = self._host_clock(changes, scale)
+        """Go from blocking call to blocking call and from group to group."""
+        clock = self._host_clock(changes, scale)
         gone = frozenset[int]().union(*(change.syncs for change in changes))
-        waits = [call not in gone for call in self.model.waits["id"].to_list()]
-        time, reach = self._sums(changes, scale, launched)
+        blocks = [call not in gone for call in self.model.waits["id"].to_list()]
+        time, reach = self._sums(changes, scale, clock)
         lanes = [*behind]
-        ends = [0.0] * len(self._lane)
+        done = [0.0] * len(self._lane)
         entered = [0.0] * len(self._lane)
-        host = [0.0] * len(lengths)
+        host = [0.0] * len(clock.epochs)
         totals = [0.0]
         for _ in range(rounds):
             for item in self._order:
                 if item >= 0:
-                    lane, after = self._lane[item], self._after[item]
+                    group, lane, after = item, self._lane[item], self._after[item]
                     ready = lanes[lane]
-                    if after is not None and ends[after] > ready:
-                        ready = ends[after]
-                    entered[item] = ready
-                    launch = host[self._epoch[item]] + reach[item]
-                    ready += time[item]
-                    lanes[lane] = ends[item] = max(ready, launch)
+                    if after is not None and done[after] > ready:
+                        ready = done[after]
+                    entered[group] = ready
+                    launched = host[self._epoch[group]] + reach[group]
+                    lanes[lane] = done[group] = max(ready + time[group], launched)
                 else:
-                    at = -1 - item
-                    now = host[at] + lengths[at]
-                    if waits[at]:
-                        on = self._on[at]
-                        done = max(lanes) if on is None else ends[on]
-                        now = max(now, done) + self._resume[at]
-                    host[at + 1] = now
-            began, host[0] = host[0], host[-1] + lengths[-1]
+                    wait = -1 - item
+                    now = host[wait] + clock.epochs[wait]
+                    if blocks[wait]:
+                        target = self._waits_for[wait]
+                        finished = max(lanes) if target is None else done[target]
+                        now = max(now, finished) + self._resume[wait]
+                    host[wait + 1] = now
+            began, host[0] = host[0], host[-1] + clock.epochs[-1]
             totals.append(max(host[0], *lanes))
         host[0] = began
         return Result((totals[-1] - totals[-2]) / self.model.steps, host, entered)
 
-    def timeline(self, scale: TimeScale) -> pl.DataFrame:
+    def timeline(
+        self, scale: TimeScale, changes: Sequence[Change] = ()
+    ) -> pl.DataFrame:
         """Return when work begins and is done in the last round, as ``work`` has it.
 
         ``begin`` and ``done`` count from when the host began the first round;
-        ``launched`` says that it waited for the host's launch, ``worked`` how much the
-        host had worked by then in this round.
+        ``by_launch`` is whether its launch decided when it began, ``host_ns`` how much
+        the host had worked until that launch in this round.
         """
-        run = self.run(scale=scale)
-        launched, lengths = self._host_clock((), scale)
-        starts = pl.Series([0.0, *lengths[:-1]], dtype=pl.Float64).cum_sum()
+        run = self.run(changes, scale)
+        clock = self._host_clock(changes, scale)
+        worked_before = pl.Series([0.0, *clock.epochs[:-1]], dtype=pl.Float64).cum_sum()
         epoch, group = self.work["epoch"], self.work["group"]
-        time = (pl.col("gap") + pl.col("dur")) * scale.gpu
         entered = pl.Series(run.entered, dtype=pl.Float64).gather(group)
         host = pl.Series(run.host, dtype=pl.Float64).gather(epoch)
-        reach = host + launched + pl.col("latency") - pl.col("gap") * scale.gpu
-        latest = pl.max_horizontal(
+        # Counted without the time of the work before it, starts can be compared.
+        entered_alone = pl.col("entered") - pl.col("time_before").first().over("group")
+        before_it = pl.max_horizontal(
             pl.col("reach").cum_max().shift(1).over("group"), "entered"
         )
         return (
-            self.work.with_columns(time=time, worked=launched + starts.gather(epoch))
-            .with_columns(until=pl.col("time").cum_sum() - pl.col("time"))
-            .with_columns(
-                reach=reach - pl.col("until"),
-                entered=entered - pl.col("until").first().over("group"),
+            self.work.with_columns(
+                self._times(changes, scale),
+                host_ns=clock.launches + worked_before.gather(epoch),
+                entered=entered,
             )
-            .with_columns(launched=pl.col("reach") > latest)
             .with_columns(
-                done=pl.max_horizontal("reach", latest)
-                + pl.col("until")
+                reach=host + self._reach_alone(clock),
+                entered=entered_alone,
+            )
+            .with_columns(by_launch=pl.col("reach") > before_it)
+            .with_columns(
+                done=pl.max_horizontal("reach", before_it)
+                + pl.col("time_before")
                 + pl.col("time"),
             )
-            .with_columns(begin=pl.col("done") - pl.col("dur") * scale.gpu)
-            .drop("time", "until", "reach", "entered")
+            .with_columns(begin=pl.col("done") - pl.col("time") + pl.col("gap_time"))
+            .drop("time", "time_before", "gap_time", "reach", "entered")
         )
 
     def host_time(self, scale: TimeScale) -> tuple[pl.Series, pl.Series]:
@@ -224,29 +227,30 @@ class Replay:
         return self._edges, self._worked((), scale)
 
     def moments(self, worked: pl.Series, scale: TimeScale) -> pl.Series:
-        """Return when, as recorded, the host had worked so much."""
+        """Return when, as recorded, the host had worked that much."""
         edges, reached = self.host_time(scale)
         last = max(0, len(edges) - 2)
-        at = (reached.search_sorted(worked, side="right").cast(pl.Int64) - 1).clip(
+        piece = (reached.search_sorted(worked, side="right").cast(pl.Int64) - 1).clip(
             0, last
         )
-        start, end = (reached.gather(found) for found in (at, at + 1))
+        start, end = (reached.gather(found) for found in (piece, piece + 1))
         inside = ((worked - start) / (end - start)).fill_nan(0).clip(0, 1)
-        length = edges.gather(at + 1) - edges.gather(at)
-        return edges.gather(at) + (inside * length).cast(pl.Int64)
+        length = edges.gather(piece + 1) - edges.gather(piece)
+        return edges.gather(piece) + (inside * length).cast(pl.Int64)
 
-    def _host_clock(
-        self, changes: Sequence[Change], scale: TimeScale
-    ) -> tuple[pl.Series, list[float]]:
-        """Return the host's work since the last wait at each launch and each wait."""
+    def _host_clock(self, changes: Sequence[Change], scale: TimeScale) -> _HostClock:
+        """Return the host's own work in its epochs."""
         changes = [one for one in changes if one.host_share and one.spans.height]
         if not changes and scale in self._clocks:
             return self._clocks[scale]
         worked = self._worked(changes, scale)
-        launched, ended, began = (worked.gather(found) for found in self._at)
-        starts, ends = pl.concat([worked[:1], ended]), pl.concat([began, worked[-1:]])
-        since = launched - starts.gather(self.work["epoch"]) + self._late
-        clock = (since, (ends - starts).to_list())
+        begins = pl.concat([worked[:1], worked.gather(self._wait_end_edge)])
+        ends = pl.concat([worked.gather(self._wait_start_edge), worked[-1:]])
+        launched = worked.gather(self._launch_edge)
+        clock = _HostClock(
+            launched - begins.gather(self.work["epoch"]) + self._late,
+            (ends - begins).to_list(),
+        )
         if not changes:
             self._clocks[scale] = clock
         return clock
@@ -281,30 +285,73 @@ class Replay:
             )
         return self._work_left[change]
 
-    def _sums(
-        self, changes: Sequence[Change], scale: TimeScale, launched: pl.Series
-    ) -> tuple[list[float], list[float]]:
-        """Return for each group all its time, and what the host's launches allow."""
+    def _times(self, changes: Sequence[Change], scale: TimeScale) -> list[pl.Series]:
+        """Return what each piece of work takes: its columns for the formula.
+
+        ``time`` includes ``gap_time``, the gap before it; ``time_before`` is the time
+        of all work before it.
+        """
         work = self.work
-        time = (work["gap"] + work["dur"]).cast(pl.Float64)
+        left = pl.repeat(1.0, work.height, dtype=pl.Float64, eager=True)
         for change in changes:
             if change.kernel_share and change.kernels:
-                left = self._left_of_work(change)
-                # With the work that goes, the gap before it goes too.
-                less = (work["gap"] * (left > 0)) + work["dur"] * left
-                time = less.zip_with(less < time, time)
-        time *= scale.gpu
-        until = time.cum_sum()
+                less = self._left_of_work(change)
+                left = less.zip_with(less < left, left)
+        # With the work that goes, the gap before it goes too.
+        gap = work["gap"] * (left > 0) * scale.gpu
+        time = gap + work["dur"] * left * scale.gpu
+        return [
+            time.alias("time"),
+            gap.alias("gap_time"),
+            (time.cum_sum() - time).alias("time_before"),
+        ]
+
+    def _reach_alone(self, clock: _HostClock) -> pl.Expr:
+        """Return when launches let work begin, without the time of work before it."""
+        latency = self.work["latency"] + clock.launches
+        return latency - pl.col("gap_time") - pl.col("time_before")
+
+    def _sums(
+        self, changes: Sequence[Change], scale: TimeScale, clock: _HostClock
+    ) -> tuple[list[float], list[float]]:
+        """Return ``time`` and ``reach`` of each group."""
         sums = (
-            pl.DataFrame(
-                {
-                    "group": work["group"],
-                    "reach": launched + work["latency"] - work["gap"] - until + time,
-                    "until": until,
-                    "time": time,
-                }
-            )
+            pl.DataFrame([self.work["group"], *self._times(changes, scale)])
+            .with_columns(reach=self._reach_alone(clock))
             .group_by("group", maintain_order=True)
-            .agg(pl.col("time").sum(), pl.max("reach") + pl.last("until"))
+            .agg(
+                pl.col("time").sum(),
+                pl.max("reach") + pl.last("time_before") + pl.last("time"),
+            )
         )
         return sums["time"].to_list(), sums["reach"].to_list()
+
+
+def _grouped(model: StepModel) -> pl.DataFrame:
+    """Return the work with its ``epoch`` of the host and its ``group``."""
+    work, waits = model.work, model.waits
+    epoch = waits["start"].search_sorted(work["launched_at"], side="left")
+    targets = pl.concat([work["after"], waits["waits_for"]]).drop_nulls().unique()
+    is_target = pl.int_range(pl.len(), dtype=pl.UInt32).is_in(targets.implode())
+    first = (
+        (pl.col("lane") != pl.col("lane").shift(1))
+        | (pl.col("epoch") != pl.col("epoch").shift(1))
+        | pl.col("after").is_not_null()
+        | is_target.shift(1)
+    ).fill_null(value=True)
+    return work.with_columns(epoch=epoch).with_columns(group=first.cum_sum() - 1)
+
+
+def _ordered(groups: pl.DataFrame, waits: pl.DataFrame) -> list[int]:
+    """Return groups and blocking calls in the order in which they happened.
+
+    A group is its number, the nth blocking call is -1 - n.
+    """
+    items = pl.concat(
+        [
+            groups.select("start", item=pl.col("group").cast(pl.Int64)),
+            waits.select(start="end", item=-1 - pl.int_range(pl.len(), dtype=pl.Int64)),
+        ]
+    )
+    # A call that ends as work begins was over before it.
+    return items.sort("start", "item")["item"].to_list()

@@ -1,4 +1,4 @@
-"""Calls in which the host waits for the GPU, and how long the GPU idles after them."""
+"""Where a program waits for the GPU, and how long the GPU idles after each sync."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import (
+    COPY_SYNC_NS,
+    PAGEABLE_COPY_BYTES,
+    SHORT_OP_SYNC_US,
+    SHORT_PROGRAM_SYNC_US,
+)
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import gap_at, idle_gaps
 from traceq.analysis.base.steady import in_steps
-from traceq.analysis.patterns.compilation import captures
+from traceq.analysis.base.sync_calls import (
+    DEVICE_SYNCS,
+    SYNC,
+    TO_GPU,
+    blocking_calls,
+    copy_directions,
+)
+from traceq.analysis.patterns.compilation import all_captures
+from traceq.expressions import END, asof, text
 from traceq.graph.nesting import nearest
-from traceq.model.names import BLOCKING_COPY, DTOH, HTOD, PAGEABLE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -18,95 +32,101 @@ if TYPE_CHECKING:
 
 _METHOD = r"^<built-in (?:method|function) (\w+)"
 _PRINTING = r"torch/_tensor_str\.py\(\d+\): _str$"
+_PLACE = ("step", "phase", "thread", "file", "line", "function", "module")
 
 
-def waits_in_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return the innermost ops in which the host waits for the GPU.
+@cached_per_trace
+def device_syncs(trace: Trace) -> pl.DataFrame:
+    """Return the syncs of a trace: one row for each op that syncs, or call outside ops.
 
-    These are rows of runtime calls, one for each op: ``wait`` is the time in its calls
-    that wait, ``gap`` how long the GPU idles then, ``copies`` says ``to host`` or ``to
-    GPU`` if the op copies. Left out are waits while compiling or recording CUDA graphs,
-    and those of the allocator.
+    ``id`` and ``name`` are of the first blocking call, ``op`` is the innermost op;
+    ``ts`` and ``end`` span its blocking calls, ``wait`` is the time in them, ``gap``
+    how long the GPU idles then, ``copies`` is TO_HOST or TO_GPU if the op copies. Left
+    out are syncs while compiling or capturing CUDA graphs, those of the allocator or at
+    the end of a copy from pageable memory, and the one with which the profiler ends.
     """
-    calls = in_steps(trace.runtime.filter(pl.col("op").is_not_null()), trace, steady)
-    copies = _copies(trace)
-    calls = calls.join(copies, left_on="id", right_on="launch", how="left")
-    name = pl.col("name").cast(pl.String)
-    blocks = (pl.col("call") == "sync") | (
-        (pl.col("call") == "copy")
-        & ((pl.col("copies") == "to host") & name.str.contains(BLOCKING_COPY))
-        | pl.col("pageable").fill_null(value=False)
+    calls = blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS))
+    found = pl.concat(
+        [_by_op(trace, calls), _outside_ops(trace, calls)], how="diagonal"
     )
-    waiting = calls.filter(blocks)
-    direction = calls.drop_nulls("copies").group_by("op").agg(pl.col("copies").first())
-    place = ("step", "thread", "file", "line", "function", "module")
-    found = (
-        waiting.sort("ts")
+    return _with_gap(trace, found.sort("ts", "id"))
+
+
+def waits_long() -> pl.Expr:
+    """Return whether a sync waits long enough for reports to count it."""
+    in_op = pl.col("op").is_not_null()
+    shortest_us = pl.when(in_op).then(SHORT_OP_SYNC_US).otherwise(SHORT_PROGRAM_SYNC_US)
+    return pl.col("wait") >= shortest_us * 1000
+
+
+def syncs_in_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the syncs of the steps that operators make."""
+    found = device_syncs(trace).filter(pl.col("op").is_not_null())
+    return in_steps(found, trace, steady)
+
+
+def syncs_outside_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the syncs of the steps that the program makes itself, outside of ops."""
+    found = device_syncs(trace).filter(pl.col("op").is_null())
+    return in_steps(found, trace, steady)
+
+
+def _by_op(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each op that syncs on its own account."""
+    return (
+        calls.filter(pl.col("op").is_not_null())
+        .sort("ts")
         .group_by("op", maintain_order=True)
         .agg(
-            pl.col("ts").first(),
-            pl.col(place).first(),
+            pl.col("id", "name", "ts", *_PLACE).first(),
             wait=pl.col("dur").sum(),
-            end=(pl.col("ts") + pl.col("dur")).max(),
-            waits=(pl.col("call") == "sync").any(),
+            end=END.max(),
         )
-        .join(direction, on="op", how="left", maintain_order="left")
+        .join(_directions(trace), on="op", how="left", maintain_order="left")
+        .join(_explained_ops(trace), on="op", how="anti", maintain_order="left")
+        .filter((pl.col("wait") >= COPY_SYNC_NS) | pl.col("copies").ne_missing(TO_GPU))
     )
-    return _with_gap(trace, found.join(_not_ours(trace, steady), on="op", how="anti"))
 
 
-def waits_outside(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return the calls outside of ops in which a thread that launches work waits.
+def _directions(trace: Trace) -> pl.DataFrame:
+    """Return the ops that copy between host and GPU: ``op`` and ``copies``."""
+    copies = copy_directions(trace).drop_nulls("direction")
+    return (
+        trace.runtime.select("op", launch="id")
+        .drop_nulls("op")
+        .join(copies, on="launch", maintain_order="left")
+        .group_by("op")
+        .agg(copies=pl.col("direction").first())
+    )
 
-    Not the one with which the profiler ends: nothing is launched after it.
+
+def _outside_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the sync calls outside of ops on threads that launch work afterwards.
+
+    Nothing is launched after the one with which the profiler ends.
     """
-    last = trace.runtime.filter(pl.col("kernels") > 0).select(
-        pl.col("ts").max().over("thread").alias("last"), "thread"
-    )
-    calls = trace.runtime.filter(pl.col("call") == "sync", pl.col("op").is_null())
-    found = (
-        in_steps(calls, trace, steady)
-        .join(last.unique(), on="thread")
+    launches = trace.runtime.filter(pl.col("kernels") > 0)
+    last = launches.group_by("thread").agg(last=pl.col("ts").max())
+    return (
+        calls.filter(pl.col("op").is_null(), pl.col("kind") == SYNC)
+        .join(last, on="thread", maintain_order="left")
         .filter(pl.col("ts") < pl.col("last"))
-        .drop("last")
-        .with_columns(wait="dur", end=pl.col("ts") + pl.col("dur"))
-        .sort("ts")
+        .select("id", "name", "op", "ts", *_PLACE, wait="dur", end=END)
     )
-    return _with_gap(trace, found)
 
 
-def written_as(trace: Trace, waits: pl.DataFrame) -> pl.Series:
-    """Return the method that Python called for each wait, as ``tolist``, if known.
+def written_as(trace: Trace, syncs: pl.DataFrame) -> pl.Series:
+    """Return the method that Python called for each sync, as ``tolist``, if known.
 
-    It is ``print`` for all that writing out a tensor does.
+    It is ``print`` for all that printing a tensor does.
     """
-    names = trace.frames["name"].unique()
-    text = names.cast(pl.String)
-    method = text.str.extract(_METHOD)
-    known = pl.DataFrame(
-        {
-            "name": names,
-            "method": pl.select(
-                pl.when(text.str.contains(_PRINTING))
-                .then(pl.lit("print"))
-                .otherwise(method)
-            ).to_series(),
-        }
-    ).drop_nulls("method")
-    frames = trace.frames.join(known, on="name").select(
-        "thread", "ts", "method", until=pl.col("ts") + pl.col("dur")
+    frames = trace.frames.join(_methods(trace), on="name").select(
+        "thread", "ts", "method", until=END
     )
     printing = pl.col("method") == "print"
-    found = waits.select("ts", "end", "thread").with_row_index("row").sort("ts")
+    found = syncs.select("ts", "end", "thread").with_row_index("row")
     for part in (frames.filter(printing), frames.filter(~printing)):
-        found = found.join_asof(
-            part.sort("ts"),
-            on="ts",
-            by="thread",
-            strategy="backward",
-            check_sortedness=False,
-            suffix="_inner",
-        )
+        found = asof(found, part, "ts", "ts", by="thread", suffix="_inner")
     return (
         found.sort("row")
         .select(
@@ -119,46 +139,42 @@ def written_as(trace: Trace, waits: pl.DataFrame) -> pl.Series:
     )
 
 
-def _copies(trace: Trace) -> pl.DataFrame:
-    name = pl.col("name").cast(pl.String)
-    return (
-        trace.kernels.filter(pl.col("activity") == "memcpy")
-        .select(
-            "launch",
-            copies=pl.when(name.str.contains(DTOH))
-            .then(pl.lit("to host"))
-            .when(name.str.contains(HTOD))
-            .then(pl.lit("to GPU")),
-            pageable=name.str.contains(DTOH) & name.str.contains(PAGEABLE),
-        )
-        .drop_nulls("launch")
-        .unique("launch", keep="first", maintain_order=True)
+def _methods(trace: Trace) -> pl.DataFrame:
+    """Return the names of frames that are calls of methods: ``name``, ``method``."""
+    method = (
+        pl.when(text("name").str.contains(_PRINTING))
+        .then(pl.lit("print"))
+        .otherwise(text("name").str.extract(_METHOD))
     )
+    names = trace.frames.select(pl.col("name").unique())
+    return names.with_columns(method=method).drop_nulls("method")
 
 
-def _not_ours(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return the ops whose waits belong to something else: ``op``."""
+def _explained_ops(trace: Trace) -> pl.DataFrame:
+    """Return the ops whose syncs belong to something else that they do: ``op``."""
     ops = trace.ops
-    captured = captures(trace, steady)["id"]
+    captured = all_captures(trace)["id"]
     around = nearest(ops["parent"], ops["id"].is_in(captured.implode()))
     other = ops.filter(around.is_not_null() | ops["compiling"]).select(op="id")
-    allocating = trace.runtime.filter(
-        pl.col("call") == "allocation", pl.col("op").is_not_null()
+    allocating = trace.runtime.filter(pl.col("call") == "allocation").select("op")
+    large = copy_directions(trace).filter(
+        "pageable",
+        pl.col("direction") == TO_GPU,
+        pl.col("bytes") >= PAGEABLE_COPY_BYTES,
     )
-    return pl.concat([other, allocating.select("op")]).unique()
+    copying = trace.runtime.select("op").select(pl.col("op").gather(large["launch"]))
+    return pl.concat([other, allocating, copying]).drop_nulls().unique()
 
 
 def _with_gap(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    """Add how long the GPU idles from a wait on; of several waits the first counts."""
-    idle = idle_gaps(trace)
-    at = gap_at(idle, found["end"])
-    gap = (
-        idle["end"].gather(at)
-        - pl.select(
-            pl.max_horizontal(idle["start"].gather(at), found["ts"])
-        ).to_series()
-    )
-    first = at.is_first_distinct() & at.is_not_null()
+    """Add how long the GPU idles from a sync on; a gap belongs to its first sync."""
+    gaps = idle_gaps(trace)
+    row = gap_at(gaps, found["end"])
+    since = pl.select(
+        pl.max_horizontal(gaps["start"].gather(row), found["ts"])
+    ).to_series()
+    idle = gaps["end"].gather(row) - since
+    first = row.is_first_distinct() & row.is_not_null()
     return found.with_columns(
-        gap=pl.select(pl.when(first).then(gap).otherwise(0)).to_series()
+        gap=pl.select(pl.when(first).then(idle).otherwise(0)).to_series()
     )

@@ -1,7 +1,7 @@
 """What the host did while the GPU had nothing to do.
 
 The moments at which anything begins or ends are put in one row; between two of them
-nothing changes, so counting what is open there says what each stretch was.
+nothing changes, so counting what is open there tells what each stretch was.
 """
 
 from __future__ import annotations
@@ -10,79 +10,88 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.gpu_idle import idle_in
+from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
-from traceq.graph.devices import busiest_device
+from traceq.expressions import END, text
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
-# The first of these that was going on is what the GPU was waiting for.
+COMPILING = "compiling"
+LOADING = "loading data"
+CAPTURING = "capturing CUDA graphs"
+ALLOCATING = "allocating memory"
+WAITING = "waiting for the GPU"
+LAUNCHING = "launching"
+OPERATORS = "running operators"
+PYTHON = "running Python"
 CAUSES = (
-    "compiling",
-    "loading data",
-    "recording CUDA graphs",
-    "allocating memory",
-    "waiting for the GPU",
-    "launching",
-    "running operators",
-    "running Python",
+    COMPILING,
+    LOADING,
+    CAPTURING,
+    ALLOCATING,
+    WAITING,
+    LAUNCHING,
+    OPERATORS,
+    PYTHON,
 )
+"""What the host may do; of several at once the first in this list counts."""
 UNKNOWN = "unknown"
 
-_GPU = "gpu"
 _WINDOW = "window"
-_CAUSE_OF_CALL = {
-    "capture": "recording CUDA graphs",
-    "allocation": "allocating memory",
-    "sync": "waiting for the GPU",
-    "launch": "launching",
-    "graph launch": "launching",
-    "copy": "launching",
-    "set": "launching",
-}
+_LAUNCHES = ("launch", "graph launch", "copy", "set")
 
 
 def idle_causes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return how long the GPU idled, by what the host did: ``cause``, ``time``.
+    """Return how long the GPU idled in the steps, as recorded: ``cause``, ``time``.
 
     Of several GPUs it is the busiest one; without any, nothing idled.
     """
     if not trace.kernels.height:
         return pl.DataFrame(schema={"cause": pl.String, "time": pl.Int64})
-    return causes_in(trace, steady.windows, busiest_device(trace.kernels))
+    return causes_in(trace, idle_in(trace, steady.windows))
 
 
-def causes_in(
-    trace: Trace, windows: pl.DataFrame, but: pl.DataFrame | None = None
-) -> pl.DataFrame:
-    """Return what the host did in windows of time, but for some events: ``cause``.
+def causes_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return what the host did in windows of time: ``cause`` and ``time``.
 
-    ``time`` is how long; the windows have ``start`` and ``end`` and do not overlap.
+    The windows have ``start`` and ``end`` and do not overlap.
     """
-    events = trace.kernels.clear() if but is None else but
-    intervals = pl.concat(_intervals(trace, windows, events))
-    labels = (_WINDOW, _GPU, *CAUSES)
+    intervals = pl.concat(
+        [
+            windows.select(pl.lit(_WINDOW).alias("cause"), "start", "end"),
+            host_activities(trace),
+        ]
+    )
     moments = pl.concat(
         [
-            intervals.select("label", time="start", change=pl.lit(1, pl.Int32)),
-            intervals.select("label", time="end", change=pl.lit(-1, pl.Int32)),
+            intervals.select("cause", time="start", change=pl.lit(1, pl.Int32)),
+            intervals.select("cause", time="end", change=pl.lit(-1, pl.Int32)),
         ]
     ).sort("time")
-    stretches = moments.with_columns(
-        pl.when(pl.col("label") == label)
-        .then("change")
-        .otherwise(0)
-        .cum_sum()
-        .alias(label)
-        for label in labels
-    ).with_columns(length=pl.col("time").shift(-1) - pl.col("time"))
+    stretches = moments.select(
+        "time",
+        *(
+            pl.when(pl.col("cause") == cause)
+            .then("change")
+            .otherwise(0)
+            .cum_sum()
+            .alias(cause)
+            for cause in (_WINDOW, *CAUSES)
+        ),
+        length=pl.col("time").shift(-1) - pl.col("time"),
+    )
     cause = pl.coalesce(
         pl.when(pl.col(cause) > 0).then(pl.lit(cause)) for cause in CAUSES
     ).fill_null(UNKNOWN)
     return (
-        stretches.filter(pl.col(_WINDOW) > 0, pl.col(_GPU) == 0)
+        stretches.filter(pl.col(_WINDOW) > 0)
         .group_by(cause=cause)
         .agg(time=pl.col("length").sum())
         .filter(pl.col("time") > 0)
@@ -90,41 +99,52 @@ def causes_in(
     )
 
 
-def _intervals(
-    trace: Trace, windows: pl.DataFrame, but: pl.DataFrame
-) -> list[pl.DataFrame]:
-    """Return intervals with labels: the windows, what to leave out, the causes."""
-    roots = trace.ops.filter(pl.col("parent").is_null())
-    recording = trace.ops.filter(
-        pl.col("name").cast(pl.String).str.contains(GRAPH_CAPTURE)
+@cached_per_trace
+def host_activities(trace: Trace) -> pl.DataFrame:
+    """Return what the host did when: ``cause``, one of CAUSES, ``start``, ``end``.
+
+    Several may go on at once, on one thread or on several.
+    """
+    captures = (
+        trace.runtime.filter(pl.col("call") == "capture"),
+        trace.ops.filter(text("name").str.contains(GRAPH_CAPTURE)),
+        # All of a run of compiled code that sets up a graph is slower for it.
+        all_captures(trace),
     )
-    regions = trace.annotations.filter(
-        ~pl.col("on_gpu"), pl.col("name").cast(pl.String).str.contains(DATA_REGION)
+    return pl.concat(
+        _spans(
+            (COMPILING, trace.ops.filter("compiling")),
+            (LOADING, _data_regions(trace)),
+            *((CAPTURING, table) for table in captures),
+            (ALLOCATING, trace.runtime.filter(pl.col("call") == "allocation")),
+            (
+                WAITING,
+                blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS)),
+            ),
+            (LAUNCHING, trace.runtime.filter(text("call").is_in(_LAUNCHES))),
+            (OPERATORS, trace.ops.filter(pl.col("parent").is_null())),
+            (PYTHON, trace.frames.filter("user")),
+        )
     )
-    calls = trace.runtime.with_columns(
-        label=pl.col("call")
-        .cast(pl.String)
-        .replace_strict(_CAUSE_OF_CALL, default=None)
-    ).drop_nulls("label")
-    spans = (
-        (_GPU, but),
-        ("compiling", trace.ops.filter("compiling")),
-        ("loading data", regions),
-        ("recording CUDA graphs", recording),
-        ("recording CUDA graphs", all_captures(trace)),
-        ("running operators", roots),
-        ("running Python", trace.frames.filter("user")),
+
+
+def host_spans(trace: Trace, causes: Iterable[str]) -> pl.DataFrame:
+    """Return when the host was doing any of some causes: ``start`` and ``end``."""
+    found = host_activities(trace).filter(pl.col("cause").is_in(list(causes)))
+    return found.select("start", "end")
+
+
+def _data_regions(trace: Trace) -> pl.DataFrame:
+    """Return the regions in which the program loads data, outside of workers."""
+    names = trace.annotations.select(pl.col("name").unique()).filter(
+        text("name").str.contains(DATA_REGION)
     )
-    window = windows.select(pl.lit(_WINDOW).alias("label"), "start", "end")
+    loading = pl.col("name").is_in(names["name"].implode())
+    return trace.annotations.filter(~pl.col("on_gpu"), loading)
+
+
+def _spans(*tables: tuple[str, pl.DataFrame]) -> list[pl.DataFrame]:
     return [
-        window,
-        *(
-            table.select(
-                pl.lit(label).alias("label"),
-                start="ts",
-                end=pl.col("ts") + pl.col("dur"),
-            )
-            for label, table in spans
-        ),
-        calls.select("label", start="ts", end=pl.col("ts") + pl.col("dur")),
+        table.select(pl.lit(cause).alias("cause"), start="ts", end=END)
+        for cause, table in tables
     ]

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _KERNEL = 44
 _MOST_OPS = 3
-# Of details that are this much smaller than the largest nobody needs to know.
+# Details that are this much smaller than the largest are not listed.
 _TELLING = 0.1
 
 _WHAT = {
-    "gemm": "matrix products",
+    "gemm": "matmuls",
     "attention": "attention",
     "conv": "convolutions",
     "norm": "norms",
@@ -41,7 +41,7 @@ _WHAT = {
 _HOST = {
     "compiling": "while torch.compile compiles",
     "loading data": "for data to be loaded",
-    "recording CUDA graphs": "while CUDA graphs are set up or recorded",
+    "capturing CUDA graphs": "while CUDA graphs are set up or captured",
     "allocating memory": "while memory is allocated",
 }
 
@@ -166,16 +166,15 @@ def _same_kernels(cause: Cause) -> str:
 
 def _launches(cause: Cause) -> str:
     before, after = cause.before, cause.after
-    waits = _more(after.waits - before.waits, "wait")
     parts = [
         _more(after.launches - before.launches, "launch"),
-        f"{waits} for the GPU" if waits else "",
+        _more(after.syncs - before.syncs, "sync"),
     ]
     known = " and ".join(filter(None, parts))
-    fewer = after.launches + after.waits < before.launches + before.waits
+    fewer = after.launches + after.syncs < before.launches + before.syncs
     if fewer == (cause.ns < 0):
         return f"idle: {known}"
-    return f"idle: the host takes {_longer(cause)}, in spite of {known}"
+    return f"idle: the host takes {_longer(cause)} despite {known}"
 
 
 def _same_launches(cause: Cause) -> str:
@@ -230,7 +229,7 @@ def _longer(cause: Cause) -> str:
 def _more(count: float, what: str) -> str:
     """Write a change of a number of things.
 
-    >>> _more(-94, "cast"), _more(1, "launch"), _more(0, "wait")
+    >>> _more(-94, "cast"), _more(1, "launch"), _more(0, "sync")
     ('94 fewer casts', '1 more launch', '')
     """
     if not _rounded(count):
@@ -240,7 +239,7 @@ def _more(count: float, what: str) -> str:
 
 
 def _rounded(count: float) -> float:
-    """Return a mean of counts with as many digits as tell."""
+    """Return a mean of counts with the digits that matter."""
     return round(count) if abs(count) >= 10 else round(count, 1)  # noqa: PLR2004 - digits
 
 
@@ -262,7 +261,7 @@ def _kernel(used: Used) -> str:
         return ""
     name = short_kernel(used.names[0][0])
     base, opening, inner = name.partition("<")
-    # A name that all of a library's kernels have says less than its argument.
+    # A name that all kernels of a library share tells less than its argument.
     if base in ("Kernel", "Kernel2") and opening:
         name = inner.removesuffix(">")
     elif base:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
     """Return the limits that are broken, the verdict, the causes and the findings."""
     lines = [*words.failures(broken), words.headline(diff)]
+    lines += [f"{title}: {bound}" for title, _, bound in words.sides(diff)]
     for reason in words.reasons(diff):
         parts = [reason.text, reason.where, *reason.details]
         lines.append(f"cause: {reason.change} {'; '.join(filter(None, parts))}")
@@ -27,7 +28,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
     ]
     if diff.memory is not None:
         lines.append(memory_diff_content.headline(diff.memory))
-    lines += [f"note: {note}" for note in words.notes(diff)]
+    lines += [f"caveat: {caveat}" for caveat in words.caveats(diff)]
     names = f"{printable(diff.before.name)} -> {printable(diff.after.name)}"
     lines.append(f"{names}: findings: {words.findings_verdict(diff.findings)}")
     return "\n".join(lines) + "\n"

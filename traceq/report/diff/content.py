@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.diff.kinds import ALL_OVER
+from traceq.report import bound as bound_words
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable
 from traceq.report.diff.causes import (
@@ -16,7 +17,7 @@ from traceq.report.diff.causes import (
     signed,
 )
 from traceq.report.lint import content as lint_content
-from traceq.units import share, size, time
+from traceq.units import size, time
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     from traceq.diff.limits import Broken
     from traceq.diff.metrics import Metric
 
-# Causes smaller than this share of the step are summed up; those that are no change of
-# the program vary by more.
+# Causes smaller than this share of the step are summed up; those that are not a change
+# of the program vary by more.
 _WORTH_NAMING = 0.01
 _VARIES = 0.05
 _OF_CHANGE = 0.1
 _MOST_CAUSES = 10
 _MOST_CALLS = 6
 _NOT_SURE = 0.34
-# From so many percent on it is easier to say how many times as much.
+# From this many percent on, how many times as much is easier to read.
 _TIMES_OVER = 1000
 
 _TITLES = {
@@ -45,7 +46,7 @@ _TITLES = {
     "idle": "GPU idle",
     "launches": "launches",
     "kernels": "kernels",
-    "waits": "waits for the GPU",
+    "syncs": "syncs",
     "copies": "copies",
     "memory": "peak memory",
 }
@@ -93,11 +94,12 @@ def _what_changed(diff: Diff) -> str:
         if abs(after - before) <= _VARIES * diff.longest_ns:
             return f"no significant change: {text}"
         if abs(after - before) > spread / 2:
-            text += ", and a host's time for the same work varies by as much"
+            text += ", and the host's time for the same work varies by as much"
         else:
             text += f", while steps differ by {time(spread)} among themselves"
         return f"no significant change: {text}"
-    recorded = "" if diff.before.step.measured else " as recorded"
+    measured = diff.before.step.measured
+    basis = "without the profiler" if measured else bound_words.AS_RECORDED
     if diff.verdict == "gpu":
         busy = next(metric for metric in diff.metrics if metric.name == "gpu busy")
         change = busy.change or 0.0
@@ -107,10 +109,13 @@ def _what_changed(diff: Diff) -> str:
             f" ({_percent(change, busy.before or 0)}), {time(busy.before or 0)} ->"
             f" {time(busy.after or 0)}"
         )
-        return f"{text}{_mostly(diff, change)}; how that changes the step is unclear"
+        return (
+            f"{text}{_mostly(diff, change)}; how the step changes without the profiler"
+            " is unclear"
+        )
     change = after - before
     text = (
-        f"{time(abs(change))} a step {diff.verdict}{recorded}"
+        f"{time(abs(change))} a step {diff.verdict} {basis}"
         f" ({_percent(change, before)}), {steps}"
     )
     return text + _mostly(diff, change)
@@ -128,7 +133,7 @@ def _mostly(diff: Diff, change: float) -> str:
 
 
 def _in_short(cause: Cause, diff: Diff) -> str:
-    """Return a cause and the file it is in, for a line that has to say everything."""
+    """Return a cause and its place, for a line that has to stand alone."""
     at = cause.mostly.place
     source = written_place(at.file, at.line, at.function)
     place = source or printable(at.module or "")
@@ -146,13 +151,14 @@ def _percent(change: float, before: float) -> str:
 
 
 def metric_rows(diff: Diff) -> list[tuple[str, str, str, str]]:
-    """Return the numbers before and after: a title, both, and the change."""
+    """Return the numbers of a step: a title, before, after, and the change."""
     rows = [
         (_TITLES[metric.name], *_values(metric), _change(metric))
         for metric in diff.metrics
     ]
-    rows.insert(1, ("", _spread(diff.before), _spread(diff.after), ""))
-    rows.append(("bound by", _bound(diff.before), _bound(diff.after), ""))
+    spread = (_spread(diff.before), _spread(diff.after))
+    if any(spread):
+        rows.insert(1, ("", *spread, ""))
     return rows
 
 
@@ -184,7 +190,7 @@ def _change(metric: Metric) -> str:
 def _spread(side: Side) -> str:
     step = side.step
     if step.measured:
-        return "measured"
+        return ""
     if step.count == 1:
         return "one step"
     if step.low_ns == step.high_ns:
@@ -192,15 +198,18 @@ def _spread(side: Side) -> str:
     return f"{time(step.low_ns)} to {time(step.high_ns)}"
 
 
-def _bound(side: Side) -> str:
-    bound = side.bottleneck.bound
-    busy = share(bound.busy, 1)
-    if bound.by == "gpu":
-        return f"the GPU, busy {busy}"
-    if bound.by == "unclear":
-        return f"unclear, GPU busy {busy}"
-    doing = side.bottleneck.host
-    return f"the host, {doing}" if doing else "the host"
+def sides(diff: Diff) -> list[tuple[str, str, str]]:
+    """Return for before and after: which it is, its name, and what bounds its step."""
+    return [
+        (title, printable(side.name), bound_words.sentence(side.bound))
+        for title, side in (("before", diff.before), ("after", diff.after))
+    ]
+
+
+def times_from(diff: Diff) -> str:
+    """Return where the compared times come from."""
+    measured = diff.before.step.measured
+    return bound_words.MEASURED if measured else bound_words.AS_RECORDED
 
 
 def reasons(diff: Diff) -> list[Reason]:
@@ -232,7 +241,7 @@ def reason(cause: Cause, diff: Diff) -> Reason:
     """Return one cause in words."""
     text = cause_text(cause, diff)
     if cause.ns and abs(cause.sure_ns) < _NOT_SURE * abs(cause.ns):
-        text += ", which may be the profiler's doing"
+        text += ", which the profiler may have caused"
     details = cause_details(cause)
     return Reason(cause.ns, text, "" if details else cause_where(cause), details)
 
@@ -276,9 +285,9 @@ def findings_verdict(found: FindingChanges) -> str:
     return ", ".join(counts) or "none before, none after"
 
 
-def notes(diff: Diff) -> list[str]:
+def caveats(diff: Diff) -> list[str]:
     """Return what is not comparable."""
-    found = [printable(note) for note in diff.notes]
+    found = [printable(caveat) for caveat in diff.caveats]
     if diff.findings.one_sided:
         codes = ", ".join(diff.findings.one_sided)
         found.append(f"findings of {codes}: these rules did not run on both sides")

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from traceq.report.base.columns import Column, fitted
-from traceq.report.base.text import bold, printable
+from traceq.report.base.text import bold
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
 from traceq.report.diff.causes import signed
@@ -38,10 +38,12 @@ def _lines(
     yield from (
         bold(line, color=color) for line in _wrapped(words.headline(diff), width)
     )
-    yield from _wrapped(f"before  {printable(diff.before.name)}", width, indent=8)
-    yield from _wrapped(f"after   {printable(diff.after.name)}", width, indent=8)
+    for title, name, bound in words.sides(diff):
+        yield from _wrapped(f"{title:<8}{name}", width, indent=8)
+        yield from _wrapped(bound, width, first=8, indent=8)
     yield ""
-    columns = [Column(title) for title in ("a step", "before", "after", "change")]
+    titles = (f"a step {words.times_from(diff)}", "before", "after", "change")
+    columns = [Column(title) for title in titles]
     lines, _ = fitted(columns, words.metric_rows(diff), width)
     yield bold(lines[0], color=color)
     yield from lines[1:]
@@ -53,10 +55,7 @@ def _lines(
             yield from _reason(reason, width)
         total = signed(diff.change_ns)
         yield f"{total:>{_CHANGE}}  together"
-    for side, calls in (("before", diff.calls.before), ("after", diff.calls.after)):
-        if calls:
-            yield ""
-            yield from _wrapped(f"Only {side}: {words.only(calls)}", width, indent=2)
+    yield from _only(diff, width)
     yield ""
     yield bold("Findings: ", color=color) + words.findings_verdict(diff.findings)
     for change in diff.findings.changes:
@@ -65,12 +64,19 @@ def _lines(
     if diff.memory is not None:
         yield ""
         yield memory_diff_content.text(diff.memory, width=width, color=color).rstrip()
-    notes = words.notes(diff)
-    if notes:
+    caveats = words.caveats(diff)
+    if caveats:
         yield ""
-        yield bold("To know:", color=color)
-        for note in notes:
-            yield from _wrapped(f"- {note}", width, indent=2)
+        yield bold("Caveats:", color=color)
+        for caveat in caveats:
+            yield from _wrapped(f"- {caveat}", width, indent=2)
+
+
+def _only(diff: Diff, width: int) -> Iterator[str]:
+    for side, calls in (("before", diff.calls.before), ("after", diff.calls.after)):
+        if calls:
+            yield ""
+            yield from _wrapped(f"Only {side}: {words.only(calls)}", width, indent=2)
 
 
 def _reason(reason: words.Reason, width: int) -> Iterator[str]:

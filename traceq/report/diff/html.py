@@ -77,9 +77,11 @@ def findings_part(found: FindingChanges) -> Iterator[str]:
 
 
 def _body(diff: Diff) -> Iterator[str]:
-    yield from _table(
-        ("a step", "before", "after", "change"), words.metric_rows(diff), numbers=True
+    yield from (
+        f"<p>{title}: {_text(bound)}</p>" for title, _, bound in words.sides(diff)
     )
+    titles = (f"a step {words.times_from(diff)}", "before", "after", "change")
+    yield from _table(titles, words.metric_rows(diff), numbers=True)
     yield from _waterfall(diff)
     calls = [("before", diff.calls.before), ("after", diff.calls.after)]
     for side, names in calls:
@@ -88,10 +90,10 @@ def _body(diff: Diff) -> Iterator[str]:
     yield from findings_part(diff.findings)
     if diff.memory is not None:
         yield from memory_part(diff.memory)
-    notes = words.notes(diff)
-    if notes:
-        yield "<h2>To know</h2><ul>"
-        yield from (f"<li>{_text(note)}</li>" for note in notes)
+    caveats = words.caveats(diff)
+    if caveats:
+        yield "<h2>Caveats</h2><ul>"
+        yield from (f"<li>{_text(caveat)}</li>" for caveat in caveats)
         yield "</ul>"
 
 

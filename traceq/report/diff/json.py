@@ -9,6 +9,7 @@ import orjson
 
 from traceq import __version__
 from traceq.report.base.text import as_unicode, plain_json
+from traceq.report.bound import bound_data
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
 from traceq.report.lint.json import finding_data
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from traceq.diff.limits import Broken
 
 VERSION = 1
+_KEYS = {
+    "step": "step_ns",
+    "gpu busy": "gpu_busy_ns",
+    "idle": "gpu_idle_ns",
+    "memory": "memory_bytes",
+}
 
 
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
@@ -38,8 +45,9 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         "change_ns": round(diff.change_ns),
         "before": _side(diff.before),
         "after": _side(diff.after),
+        "times_from": "measured" if diff.before.step.measured else "recorded",
         "metrics": {
-            metric.name.replace(" ", "_"): {
+            _KEYS.get(metric.name, metric.name): {
                 "before": metric.before,
                 "after": metric.after,
             }
@@ -52,7 +60,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         "findings_as_before": diff.findings.same,
         "rules_run_on_one_side": list(diff.findings.one_sided),
         "memory": memory_diff_content.data(diff.memory) if diff.memory else None,
-        "notes": list(diff.notes),
+        "caveats": list(diff.caveats),
     }
     return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
@@ -61,8 +69,7 @@ def _side(side: Side) -> dict[str, Any]:
     return {
         "name": as_unicode(side.name),
         "step": asdict(side.step),
-        "bound": asdict(side.bottleneck.bound),
-        "while_idle": side.bottleneck.host,
+        "bound": bound_data(side.bound),
         "data_loaders": list(side.loaders),
     }
 
@@ -87,7 +94,7 @@ def _used(used: Used) -> dict[str, Any]:
         "calls": used.calls,
         "kernels": used.kernels,
         "launches": used.launches,
-        "waits": used.waits,
+        "syncs": used.syncs,
         "dtype": used.dtype,
         "kernel_names": dict(used.names),
         "ops": list(used.ops),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.report.base.markdown import escaped
-from traceq.report.base.text import printable
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
 from traceq.report.diff.causes import signed
@@ -34,11 +33,13 @@ def _lines(diff: Diff, broken: Sequence[Broken]) -> Iterator[str]:
     if diff.memory is not None:
         yield ""
         yield memory_diff_content.markdown(diff.memory).rstrip()
-    notes = words.notes(diff)
-    if notes:
+    caveats = words.caveats(diff)
+    if caveats:
         yield ""
-    for note in notes:
-        yield f"- {escaped(note)}"
+        yield "Caveats:"
+        yield ""
+    for caveat in caveats:
+        yield f"- {escaped(caveat)}"
 
 
 def _numbers(diff: Diff, broken: Sequence[Broken]) -> Iterator[str]:
@@ -47,10 +48,10 @@ def _numbers(diff: Diff, broken: Sequence[Broken]) -> Iterator[str]:
         yield ""
     yield f"### {escaped(words.headline(diff))}"
     yield ""
-    names = [escaped(printable(side.name)) for side in (diff.before, diff.after)]
-    yield f"{names[0]} → {names[1]}"
+    for title, name, bound in words.sides(diff):
+        yield f"- {title} {escaped(name)}: {escaped(bound)}"
     yield ""
-    yield "| a step | before | after | change |"
+    yield f"| a step {words.times_from(diff)} | before | after | change |"
     yield "| --- | ---: | ---: | ---: |"
     for row in words.metric_rows(diff):
         yield f"| {' | '.join(map(escaped, row))} |"

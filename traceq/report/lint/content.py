@@ -8,7 +8,7 @@ from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from traceq.finding import Evidence, Severity
-from traceq.report import bottleneck as bottleneck_words
+from traceq.report import bound as bound_words
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable, short_kernel
 from traceq.units import amount, share, size, time
@@ -33,7 +33,7 @@ def title(outcome: Outcome) -> str:
 
 
 def facts(outcome: Outcome) -> str:
-    """Return how many steps of what length, what they wait for, and the peak."""
+    """Return how many steps of what length, what bounds them, and the peak."""
     return "; ".join(filter(None, (_time(outcome), _memory(outcome))))
 
 
@@ -56,29 +56,13 @@ def _time(outcome: Outcome) -> str:
     steps = f"{outcome.steps} steps" if outcome.steps > 1 else "1 step"
     if not outcome.facts.steps_from:
         steps = "no steps, the whole trace"
-    shorter = outcome.step_ns < bottleneck_words.SHORTER * bound.step_ns
-    if bound.measured:
-        length = f"{steps} of {time(bound.step_ns)} measured without the profiler"
-    elif outcome.facts.gpu and shorter:
-        length = (
-            f"{steps} of {time(bound.step_ns)} as recorded, likely about"
-            f" {time(outcome.step_ns)} without the profiler"
-        )
-    else:
-        length = f"{steps} of {time(bound.step_ns)} as recorded"
-    return f"{length}; {_bound(outcome)}"
-
-
-def _bound(outcome: Outcome) -> str:
-    if outcome.bottleneck is None or outcome.bound is None:
-        return "no GPU work was recorded"
-    unclear = outcome.bound.by == "unclear"
-    return bottleneck_words.sentence(outcome.bottleneck, likely=unclear)
+    recorded = f"{time(bound.recorded_step_ns)} {bound_words.AS_RECORDED}"
+    return f"{steps} of {recorded}; {bound_words.sentence(bound)}"
 
 
 def bar(outcome: Outcome) -> str:
-    """Return what a step waits for, drawn as a bar."""
-    return bottleneck_words.bar(outcome.bottleneck) if outcome.bottleneck else ""
+    """Return the time of a step by cause, drawn as a bar."""
+    return bound_words.bar(outcome.bound) if outcome.bound else ""
 
 
 def cost(finding: Finding, outcome: Outcome) -> str:

@@ -9,7 +9,7 @@ import orjson
 
 from traceq import __version__
 from traceq.report.base.text import as_unicode, plain_json
-from traceq.report.summary.json import bottleneck_data
+from traceq.report.bound import bound_data
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
@@ -38,10 +38,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "facts": _facts(outcome.facts) if outcome.facts else None,
         "steps": outcome.steps,
         "step_ns": outcome.step_ns,
-        "bound": asdict(outcome.bound) if outcome.bound else None,
-        "bottleneck": bottleneck_data(outcome.bottleneck)
-        if outcome.bottleneck
-        else None,
+        "bound": bound_data(outcome.bound) if outcome.bound else None,
         "memory": asdict(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
         "together": [asdict(one) for one in outcome.together],

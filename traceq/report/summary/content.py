@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq import units
-from traceq.analysis.replay.bound import bound
-from traceq.analysis.summary import SMALL_KERNEL_NS, Summary
+from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.model.schema import PHASES
-from traceq.report import bottleneck as bottleneck_words
+from traceq.report import bound as bound_words
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import place, printable, shapes, short_kernel
@@ -21,18 +20,28 @@ from traceq.report.base.text import place, printable, shapes, short_kernel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.analysis.replay.bottleneck import Bottleneck
     from traceq.analysis.replay.critical_path import CriticalPath
+    from traceq.analysis.summary import Summary
     from traceq.model.run import Run, StepTime
 
+_NUMBERS = (
+    "steps",
+    "ms/step",
+    "busy",
+    "gemm",
+    "launches",
+    "<5 µs",
+    "memory",
+    "MFU",
+)
 _MOST_STEPS = 6
 _MOST_OPS = 8
 _MOST_KERNELS = 6
 _MOST_CRITICAL = 12
 _MOST_CAUSES = 4
 _LEAST_PERCENT = 0.001
-# Below so much GPU time a step, hundredths of milliseconds say nothing.
-_TINY = 100_000
+# Below this much GPU time a step, times are written in microseconds.
+_TINY_NS = 100_000
 
 
 def content(summary: Summary) -> Content:
@@ -52,10 +61,9 @@ def content(summary: Summary) -> Content:
 
 def overview(summaries: Sequence[Summary]) -> TextTable:
     """Return a table with one row a trace."""
-    numbers = ["steps", "ms/step", "busy", "gemm", "launches", "<5 µs", "memory", "MFU"]
     columns = (
-        Column("trace", cut=cut_middle),
-        *(Column(title, number=True) for title in numbers),
+        Column("trace (as recorded)", cut=cut_middle),
+        *(Column(title, number=True) for title in _NUMBERS),
     )
     names = telling_names([summary.facts.path for summary in summaries])
     return TextTable(
@@ -96,34 +104,34 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Recorded", _recorded(summary)
     yield "Steps", _steps(summary)
     if summary.rank and summary.rank.step_time:
-        yield "True step", _true_step(summary, summary.rank.step_time)
+        yield "Measured", _measured_step(summary.rank.step_time)
     if not facts.gpu:
         if not summary.ops.height:
             yield "Ops", "none in the steps"
         return
     yield "GPU", _gpu(summary)
-    if summary.bottleneck:
-        yield "Waits for", _waits(summary, summary.bottleneck)
-        yield "Step", bottleneck_words.bar(summary.bottleneck)
-        if each := bottleneck_words.by_step(summary.bottleneck):
-            yield "Each step", each
+    yield "Bound", bound_words.sentence(summary.bound)
+    if bar := bound_words.bar(summary.bound):
+        yield "Time", bar
+    if each := bound_words.by_step(summary.bound):
+        yield "Each step", each
     yield "Phases", _phases(summary)
     yield "Launches", _launches(summary)
     yield "Compute", _compute(summary)
     yield "Memory", _memory(summary)
     if summary.path:
-        yield "Critical", _path(summary.path)
-    if facts.stacks and not summary.measured:
+        yield "Critical path", _path(summary.path)
+    if facts.stacks and not summary.bound.measured:
         yield (
             "Note",
-            "stacks were recorded, which makes the host up to three times slower than"
-            " it is: what a step waits for without them is an estimate. Give what a"
-            " step takes without the profiler with --step-ms",
+            "recording stacks makes the host up to three times slower, so what bounds"
+            " the step is an estimate: give the step time measured without the profiler"
+            " with --step-ms",
         )
 
 
 def _unrecorded(summary: Summary) -> Iterator[str]:
-    """Say what of a run is not there."""
+    """Return what a run lacks."""
     if summary.rank:
         yield from summary.rank.missing
     if summary.run and summary.run.state != "finished":
@@ -138,16 +146,11 @@ def _run(run: Run) -> str:
     return " · ".join(parts)
 
 
-def _true_step(summary: Summary, true: StepTime) -> str:
-    """Return what a step takes without the profiler, and what that makes the GPU."""
-    text = (
-        f"{_ms(true.ns)} without the profiler"
+def _measured_step(true: StepTime) -> str:
+    return (
+        f"{_ms(true.ns)} a step without the profiler"
         f" ({_ms(true.min_ns)} to {_ms(true.max_ns)} over {true.steps} steps)"
     )
-    if not summary.facts.gpu:
-        return text
-    busy = min(1.0, summary.steady.gpu_busy / summary.steady.count / true.ns)
-    return f"{text}, the GPU busy {units.share(busy, 1)} of it"
 
 
 def _device(summary: Summary) -> str:
@@ -160,7 +163,7 @@ def _device(summary: Summary) -> str:
         f"{count} × {name}" if count > 1 else name for name, count in counted.items()
     ]
     if not parts:
-        parts = ["no GPU work in the trace"]
+        parts = ["unknown GPU" if summary.facts.gpu else bound_words.NO_GPU]
     facts = summary.facts
     parts += [text for text in (facts.runtime_version, facts.torch) if text]
     if facts.rank is not None:
@@ -184,16 +187,20 @@ def _recorded(summary: Summary) -> str:
 def _steps(summary: Summary) -> str:
     if not summary.steps.height:
         return (
-            f"none recorded; the whole trace counts as one, of {_ms(summary.step_time)}"
+            f"none recorded; the whole trace counts as one, {_ms(summary.step_time)} as"
+            " recorded"
         )
     source = summary.facts.steps_from
     taken = "" if source == "ProfilerStep" else f", taken from {source}"
     rows = list(summary.steps.select("step", "time", "warmup").iter_rows())
     if len(rows) == 1:
-        return f"1 (#{rows[0][0]}) of {_ms(summary.step_time)}{taken}"
-    text = f"{summary.steady.count} of {_ms(summary.step_time)} on average{taken}: "
+        return f"1 (#{rows[0][0]}) of {_ms(summary.step_time)} as recorded{taken}"
+    text = (
+        f"{summary.steady.count} of {_ms(summary.step_time)} on average, as"
+        f" recorded{taken}: "
+    )
     shown = [
-        f"#{step} {_ms(time)}" + (" (warm-up, left out)" if warmup else "")
+        f"#{step} {_ms(time)}" + (" (warm-up, excluded)" if warmup else "")
         for step, time, warmup in rows[:_MOST_STEPS]
     ]
     if len(rows) > _MOST_STEPS:
@@ -209,7 +216,7 @@ def _ms(nanoseconds: float) -> str:
 def _gpu(summary: Summary) -> str:
     whole = summary.steady.time
     idle = int(summary.idle["time"].sum())
-    text = f"busy {units.share(summary.steady.gpu_busy, whole)}"
+    text = f"as recorded: busy {units.share(summary.steady.gpu_busy, whole)}"
     text += f", idle {units.share(idle, whole)}"
     if not idle:
         return text
@@ -221,26 +228,17 @@ def _gpu(summary: Summary) -> str:
     return f"{text} ({each}) while the host was " + ", ".join(causes)
 
 
-def _waits(summary: Summary, found: Bottleneck) -> str:
-    """Say what bounds a step, and how long it is where that is an estimate."""
-    text = bottleneck_words.sentence(found, likely=_unsure(summary))
-    if summary.measured or found.step_ns > bottleneck_words.SHORTER * summary.step_time:
-        return text
-    return f"{text}; without the profiler it likely takes about {_ms(found.step_ns)}"
-
-
-def _unsure(summary: Summary) -> bool:
-    return bound(summary.steady, summary.facts, None).by == "unclear" and (
-        not summary.measured
-    )
-
-
 def _path(path: CriticalPath) -> str:
-    """Say what the longest chain of work is made of."""
+    """Return what the critical path is made of."""
+    text = (
+        f"{_ms(path.gpu_ns)} GPU + {_ms(path.host_ns)} host; speeding up anything off"
+        " it saves nothing"
+    )
+    if path.complete:
+        return text
     return (
-        "the chain of work that a step is as long as is"
-        f" {_ms(path.gpu_ns)} on the GPU and {_ms(path.host_ns)} on the host; to make"
-        " anything else faster saves nothing"
+        f"{text}; times in the trace contradict each other, so only the end of it is"
+        " known"
     )
 
 
@@ -279,7 +277,7 @@ def _compute(summary: Summary) -> str:
     if found.flops is None or found.rate is None:
         return f"unknown: {found.unknown}"
     text = f"{_prefixed(found.flops)}FLOP{_a_step(summary)}"
-    text += f", {_prefixed(found.rate)}FLOP/s"
+    text += f", {_prefixed(found.rate)}FLOP/s as recorded"
     if found.utilisation is None:
         return f"{text}; MFU unknown: no peak is known for this GPU in {found.dtype}"
     peak = f"{_prefixed(found.peak or 0)}FLOP/s"
@@ -395,7 +393,7 @@ def _critical_kernels(path: CriticalPath) -> TextTable:
     whole = path.gpu_ns + path.host_ns
     return TextTable(
         (
-            Column("Critical on the GPU", weight=4, cut=cut_middle),
+            Column("Critical path: GPU", weight=4, cut=cut_middle),
             *(Column(title, number=True) for title in ("ms/step", "share", "calls")),
             Column("where", weight=3, cut=cut_place),
         ),
@@ -416,7 +414,7 @@ def _critical_host(path: CriticalPath) -> TextTable:
     whole = path.gpu_ns + path.host_ns
     return TextTable(
         (
-            Column("Critical on the host"),
+            Column("Critical path: host"),
             *(Column(title, number=True) for title in ("ms/step", "share")),
         ),
         tuple(
@@ -438,7 +436,7 @@ class _Unit:
     def of(cls, summary: Summary) -> _Unit:
         steps = summary.steady.count
         whole = summary.gpu_time if summary.facts.gpu else summary.ops["time"].sum()
-        unit, size = ("µs", 1_000) if whole < steps * _TINY else ("ms", 1_000_000)
+        unit, size = ("µs", 1_000) if whole < steps * _TINY_NS else ("ms", 1_000_000)
         return cls(f"{unit}/step" if summary.steps.height else unit, size, steps)
 
     def written(self, time: float) -> str:

@@ -14,6 +14,7 @@ from traceq.report.base.text import plain_csv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceq.analysis.replay.bound import Bound
     from traceq.analysis.summary import Summary
 
 _NS_PER_MS = 1e6
@@ -44,9 +45,10 @@ def _row(summary: Summary) -> dict[str, str]:
         "device": plain_csv(" + ".join(devices)),
         "rank": _number(facts.rank),
         "steps": _number(summary.steady.count if summary.steps.height else 0),
-        "step_ms": _ms(summary.step_time),
-        "true_step_ms": _ms(true.ns) if true else "",
-        "gpu_busy": _number(summary.gpu_busy, 4) if facts.gpu else "",
+        "recorded_step_ms": _ms(summary.step_time),
+        "recorded_gpu_busy": _number(summary.gpu_busy, 4) if facts.gpu else "",
+        "measured_step_ms": _ms(true.ns) if true else "",
+        **_bound(summary.bound),
         "launches": _number(summary.launches, 1) if facts.gpu else "",
         "kernels_under_5_us": _number(summary.small_kernels, 4) if facts.gpu else "",
         "peak_allocated_bytes": _number(memory.allocated if memory else None),
@@ -60,6 +62,18 @@ def _row(summary: Summary) -> dict[str, str]:
             time = int(summary.kinds.filter(pl.col(column) == value)["time"].sum())
             row[f"{column}_{value}_ms"] = _ms(time / summary.steady.count)
     return row
+
+
+def _bound(bound: Bound) -> dict[str, str]:
+    """Return what bounds a step; empty where there is no GPU work."""
+    found = {
+        "bound_by": bound.by,
+        "bound_sure": "true" if bound.sure else "false",
+        "step_ms": _ms(bound.step_ns),
+        "step_from": bound.step_from,
+        "gpu_busy": _number(bound.gpu_busy, 4),
+    }
+    return found if bound.bottleneck else dict.fromkeys(found, "")
 
 
 def _ms(nanoseconds: float) -> str:

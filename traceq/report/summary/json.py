@@ -9,11 +9,11 @@ import orjson
 
 from traceq import __version__
 from traceq.report.base.text import as_unicode, place, plain_json
+from traceq.report.bound import bound_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.analysis.replay.bottleneck import Bottleneck
     from traceq.analysis.replay.critical_path import CriticalPath
     from traceq.analysis.summary import Summary
 
@@ -38,7 +38,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "run": {"command": run.command, "labels": dict(run.labels), "state": run.state}
         if run
         else None,
-        "true_step_time": asdict(rank.step_time) if rank and rank.step_time else None,
+        "measured_step": asdict(rank.step_time) if rank and rank.step_time else None,
         "facts": asdict(summary.facts)
         | {
             "path": as_unicode(summary.facts.path),
@@ -47,11 +47,14 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "devices": summary.devices.to_dicts(),
         "steps": summary.steps.to_dicts(),
         "averaged_steps": steps if summary.steps.height else 0,
-        "step_time_ns": summary.step_time,
-        "gpu_busy": summary.gpu_busy,
-        "gpu_idle_ns": {
-            cause: time / steps for cause, time in summary.idle.iter_rows()
+        "as_recorded": {
+            "step_ns": summary.step_time,
+            "gpu_busy": summary.gpu_busy,
+            "gpu_idle_ns": {
+                cause: time / steps for cause, time in summary.idle.iter_rows()
+            },
         },
+        "bound": bound_data(summary.bound),
         "gpu_time_ns": summary.gpu_time / steps,
         "launches": summary.launches,
         "kernels_under_5_us": summary.small_kernels,
@@ -86,27 +89,9 @@ def _trace(summary: Summary) -> dict[str, Any]:
             }
             for row in summary.kernels.head(_MOST_ROWS).iter_rows(named=True)
         ],
-        "bottleneck": bottleneck_data(summary.bottleneck)
-        if summary.bottleneck
-        else None,
         "critical_path": _path(summary.path) if summary.path else None,
         "memory": asdict(summary.memory) if summary.memory else None,
         "compute": asdict(summary.compute),
-    }
-
-
-def bottleneck_data(found: Bottleneck) -> dict[str, Any]:
-    """Return what a step waits for as plain data."""
-    return {
-        "step_ns": round(found.step_ns),
-        "idle_ns": round(found.idle),
-        "steps": [
-            {"step": step, "busy_ns": round(busy), "idle_ns": round(idle)}
-            for step, busy, idle in found.steps.rows()
-        ],
-        "waits": [
-            {"what": what, "ns": round(time)} for what, time in found.waits.rows()
-        ],
     }
 
 
@@ -114,6 +99,7 @@ def _path(path: CriticalPath) -> dict[str, Any]:
     return {
         "gpu_ns": round(path.gpu_ns),
         "host_ns": round(path.host_ns),
+        "complete": path.complete,
         "kernels": path.kernels.head(_MOST_ROWS).to_dicts(),
         "host": path.host.to_dicts(),
     }

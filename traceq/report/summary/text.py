@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def render(summaries: Sequence[Summary], *, width: int | None, color: bool) -> str:
-    """Return the text of a screen so wide; without a width, one row stays one line."""
+    """Return the text of a screen; without a width, one row stays one line."""
     if len(summaries) == 1:
         width = min(width or PIPE, WIDEST)
         return rendered(list(_screen(summaries[0], width)), width=width, color=color)
@@ -44,6 +44,7 @@ def _overview(table: TextTable, width: int) -> Iterator[Text]:
         return
     numbers = TextTable(table.columns[1:], tuple(row[1:] for row in table.rows))
     title, *rows = table_lines(numbers, width - GAP)
+    yield Text(table.columns[0].title)
     yield _indented(title)
     for name, *_ in table.rows:
         yield Text(name, overflow="fold")

@@ -1,0 +1,190 @@
+"""What bounds a step: one answer, printed alike by lint, summary, diff and check."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command import traceq
+from linting import bundled_rules
+from recordings import FIXTURE_TRACES, loaded
+
+from traceq.analysis.base.assumptions import GPU_BOUND
+from traceq.analysis.replay.bound import bound_of
+from traceq.analysis.summary import summarise
+from traceq.check.numbers import numbers
+from traceq.diff.compare import compare, examine
+from traceq.lint.config import Config
+from traceq.lint.engine import lint
+from traceq.lint.view import View
+from traceq.recording import Recording
+from traceq.report.bound import NO_GPU, bar, sentence
+from traceq.report.diff import concise as diff_concise
+from traceq.report.diff import full as diff_full
+from traceq.report.diff import html as diff_html
+from traceq.report.diff import json as diff_json
+from traceq.report.diff import markdown as diff_markdown
+from traceq.report.lint import full as lint_full
+from traceq.report.lint import json as lint_json
+from traceq.report.summary import csv as summary_csv
+from traceq.report.summary import json as summary_json
+from traceq.report.summary import text as summary_text
+from traceq.report.summary.content import content
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.trace import Trace
+
+HOST_ONLY = "host  [ProfilerStep#1   ]\nhost   [aten::mm    ]"
+HOST_BOUND = """
+host  [ProfilerStep#1                        ][ProfilerStep#2                        ]
+host   [aten::mm    ]     [aten::mm    ]       [aten::mm    ]     [aten::mm    ]
+host    [cudaLaun>1]       [cudaLaun>2]         [cudaLaun>3]       [cudaLaun>4]
+gpu 7         [gemm<1]          [add<2]               [gemm<3]          [add<4]
+"""
+GPU_BOUND_STEPS = """
+host  [ProfilerStep#1                        ][ProfilerStep#2                        ]
+host   [aten::mm    ][aten::mm    ]            [aten::mm    ][aten::mm    ]
+host    [cudaLaun>1] [cudaLaun>2]               [cudaLaun>3] [cudaLaun>4]
+gpu 7          [gemm<1      ][add<2          ][gemm<3               ][add<4          ]
+"""
+
+
+class Printed:
+    """All that the commands print of one recording."""
+
+    def __init__(self, trace: Trace, step_ns: int | None) -> None:
+        recording = Recording("recording", trace, step_ns=step_ns)
+        # A rule that needs a log is skipped: only the bound is wanted.
+        report = lint([recording], bundled_rules(), Config(select=("LOG001",)))
+        summary = summarise(trace, step_ns=step_ns)
+        half = examine(recording, report.outcomes[0])
+        diff = compare(half, half)
+        wide: dict[str, Any] = {"width": 120, "color": False}
+        self.texts = {
+            "lint": lint_full.render(report, **wide),
+            "summary": summary_text.render([summary], **wide),
+            "diff": diff_full.render(diff, **wide),
+            "diff concise": diff_concise.render(diff),
+            "diff markdown": diff_markdown.render(diff).replace("\\", ""),
+            "diff html": diff_html.render(diff),
+        }
+        compared = json.loads(diff_json.render(diff))
+        self.data = {
+            "lint": json.loads(lint_json.render(report))["recordings"][0]["bound"],
+            "summary": json.loads(summary_json.render([summary]))["traces"][0]["bound"],
+            "before": compared["before"]["bound"],
+            "after": compared["after"]["bound"],
+        }
+        titles, row = summary_csv.render([summary]).splitlines()
+        self.row = dict(zip(titles.split(","), row.split(","), strict=False))
+        self.budget_ms = numbers(recording).values["step-ms"]
+
+
+def _measured(trace: Trace) -> int:
+    """Return a step time as it may have been measured, for want of a real one."""
+    return round(0.8 * bound_of(trace, None).recorded_step_ns)
+
+
+@pytest.mark.parametrize("measured", [False, True], ids=["recorded", "measured"])
+def test_lint_summary_diff_and_check_print_one_bound(
+    fixture_trace: Path,
+    measured: bool,  # noqa: FBT001 - a case of the test
+) -> None:
+    trace = loaded(fixture_trace)
+    step_ns = _measured(trace) if measured else None
+
+    printed = Printed(trace, step_ns)
+
+    found = bound_of(trace, step_ns)
+    data = printed.data["lint"]
+    assert all(one == data for one in printed.data.values())
+    assert data["text"] == sentence(found)
+    for name, text in printed.texts.items():
+        assert sentence(found) in " ".join(text.split()), name
+    assert data["by"] == printed.row["bound_by"] == found.by
+    assert data["step_ns"] == round(found.step_ns)
+    assert float(printed.row["step_ms"]) == pytest.approx(found.step_ns / 1e6, abs=1e-5)
+    assert printed.budget_ms == pytest.approx(found.step_ns / 1e6, abs=1e-3)
+
+
+def test_the_commands_pass_the_measured_step_on() -> None:
+    file = FIXTURE_TRACES["twins/moe_batched"]
+
+    lint = traceq("lint", file, "--step-ms", "6.02", width=120)
+    summary = traceq("summary", file, "--step-ms", "6.02", width=120)
+    diff = traceq("diff", file, file, "--step-ms", "6.02,6.02", width=120)
+
+    expected = sentence(bound_of(loaded(file), 6_020_000))
+    assert "6.02 ms measured without the profiler" in expected
+    for answer in (lint, summary, diff):
+        assert expected in " ".join(answer.out.split())
+
+
+def test_every_time_of_a_summary_is_named(fixture_trace: Path) -> None:
+    facts = dict(content(summarise(loaded(fixture_trace))).facts)
+
+    for label in ("Steps", "GPU"):
+        assert "as recorded" in facts[label]
+    for label in ("Bound", "Time"):
+        assert "estimated without the profiler" in facts[label]
+
+
+@pytest.mark.parametrize(
+    ("drawing", "by"), [(HOST_BOUND, "host"), (GPU_BOUND_STEPS, "gpu")]
+)
+def test_a_step_is_bound_by_what_it_waits_for(drawing: str, by: str) -> None:
+    trace = load_drawn(drawing)
+
+    found = bound_of(trace, _measured(trace) if by == "host" else None)
+
+    assert found.by == by
+    assert (found.gpu_busy >= GPU_BOUND) == (by == "gpu")
+    assert found.gpu_busy + found.gpu_idle == 1
+
+
+def test_a_step_whose_bound_depends_on_the_profilers_share_is_only_likely_bound() -> (
+    None
+):
+    trace = loaded(FIXTURE_TRACES["twins/moe_batched"])
+
+    assert sentence(bound_of(trace, None)).startswith("likely GPU-bound")
+    assert sentence(bound_of(trace, 6_020_000)).startswith("GPU-bound")
+
+
+def test_a_trace_without_gpu_work_has_one_wording() -> None:
+    printed = Printed(load_drawn(HOST_ONLY), None)
+
+    for name, text in printed.texts.items():
+        assert NO_GPU in text, name
+    assert all(one["by"] is None for one in printed.data.values())
+    assert printed.data["lint"]["step_from"] == "recorded"
+
+
+def test_a_measured_step_is_the_step_of_the_bound() -> None:
+    trace = load_drawn(HOST_BOUND)
+
+    found = View(trace, 30_000).bound
+
+    assert (found.step_ns, found.step_from, found.measured) == (
+        30_000,
+        "measured",
+        True,
+    )
+
+
+def test_a_bar_is_one_line_whatever_the_trace_says(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    events = [
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)"}
+        | {"pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": {"stream": 7}}
+        for ts, dur in ((0, 10**12), (100, 10**12), (300, 5))
+    ]
+    file.write_text(json.dumps({"traceEvents": events}))
+
+    drawn = bar(bound_of(loaded(file), None))
+
+    assert len(drawn) < 200

@@ -1,0 +1,102 @@
+"""Which runtime calls block the host until the GPU has done some work.
+
+Every question about waiting for the GPU starts here and chooses by ``kind``: a sync of
+the program is not a launch that blocks because the launch queue is full.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import LAUNCH_QUEUE
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.expressions import known, text
+from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+SYNC = "sync"
+"""A call that does nothing but wait, as cudaStreamSynchronize."""
+COPY_TO_HOST = "copy to host"
+"""A copy to the host that returns once done: cudaMemcpy, or to pageable memory."""
+OTHER_COPY = "other copy"
+"""Any other blocking copy: from pageable memory, or between GPUs by cudaMemcpy."""
+FREE = "free"
+"""A free that waits for all work of the GPU, as cudaFree."""
+FULL_QUEUE = "full launch queue"
+"""A launch while the GPU is LAUNCH_QUEUE launches behind."""
+
+DEVICE_SYNCS = (SYNC, COPY_TO_HOST)
+"""Kinds by which a program waits for a result: what is called a sync in reports."""
+
+TO_HOST, TO_GPU = "to host", "to GPU"
+
+
+@cached_per_trace
+def blocking_calls(trace: Trace) -> pl.DataFrame:
+    """Return the rows of ``runtime`` that block, with their ``kind``."""
+    calls = trace.runtime.join(
+        copy_directions(trace),
+        left_on="id",
+        right_on="launch",
+        how="left",
+        maintain_order="left",
+    )
+    blocking = (pl.col("call") == "copy") & text("name").str.contains(BLOCKING_COPY)
+    copies = blocking | known(pl.col("pageable"))
+    queue = (pl.col("call") == "launch") & (_queued(trace) >= LAUNCH_QUEUE)
+    kind = (
+        pl.when(pl.col("call") == "sync")
+        .then(pl.lit(SYNC))
+        .when(copies & (pl.col("direction") == TO_HOST))
+        .then(pl.lit(COPY_TO_HOST))
+        .when(copies)
+        .then(pl.lit(OTHER_COPY))
+        .when(text("name").str.contains(BLOCKING_FREE))
+        .then(pl.lit(FREE))
+        .when(queue)
+        .then(pl.lit(FULL_QUEUE))
+    )
+    return (
+        calls.with_columns(kind=kind)
+        .drop_nulls("kind")
+        .select(*trace.runtime.columns, "kind")
+    )
+
+
+@cached_per_trace
+def copy_directions(trace: Trace) -> pl.DataFrame:
+    """Return the calls that copy: ``launch``, ``direction``, ``pageable``, ``bytes``.
+
+    The direction is TO_HOST, TO_GPU, or null for copies inside the GPU.
+    """
+    name = text("name")
+    return (
+        trace.kernels.filter(pl.col("activity") == "memcpy")
+        .select(
+            "launch",
+            "bytes",
+            direction=pl.when(name.str.contains(DTOH))
+            .then(pl.lit(TO_HOST))
+            .when(name.str.contains(HTOD))
+            .then(pl.lit(TO_GPU)),
+            pageable=name.str.contains(PAGEABLE),
+        )
+        .drop_nulls("launch")
+        .unique("launch", keep="first", maintain_order=True)
+    )
+
+
+def _queued(trace: Trace) -> pl.Series:
+    """Return how much work was launched before each call and had not begun."""
+    work = trace.kernels.drop_nulls("launch")
+    launched = trace.runtime["ts"].gather(work["launch"]).sort()
+    begun = work["ts"].sort()
+    before, started = (
+        moments.search_sorted(trace.runtime["ts"]).cast(pl.Int64)
+        for moments in (launched, begun)
+    )
+    return before - started

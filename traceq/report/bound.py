@@ -1,0 +1,141 @@
+"""What bounds a step, as one sentence, one bar, and data: the same in all reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.analysis.replay.bottleneck import (
+    BETWEEN,
+    COMMUNICATING,
+    COMPUTING,
+    COPYING,
+    MOVING,
+    ON_GPU,
+)
+from traceq.analysis.time.idle_causes import UNKNOWN
+from traceq.report.base.text import place, printable
+from traceq.units import share, time
+
+if TYPE_CHECKING:
+    from traceq.analysis.replay.bottleneck import Bottleneck
+    from traceq.analysis.replay.bound import Bound
+
+NO_GPU = "no GPU work in the trace"
+AS_RECORDED = "as recorded"
+MEASURED = "measured without the profiler"
+_SOURCES = {
+    "measured": MEASURED,
+    "estimated": "estimated without the profiler",
+    "recorded": AS_RECORDED,
+}
+_FILL = {
+    COMPUTING: "█",
+    MOVING: "▓",
+    COMMUNICATING: "▒",
+    COPYING: "▒",
+    BETWEEN: "╌",
+}
+_IDLE = "·"
+_BAR = 40
+_MOST_STEPS = 6
+# Causes that take a smaller share of the step are not listed.
+_WORTH_NAMING = 0.005
+
+
+def source(bound: Bound) -> str:
+    """Return where the step time of a bound comes from."""
+    return _SOURCES[bound.step_from]
+
+
+def sentence(bound: Bound) -> str:
+    """Return what bounds a step: the GPU, or the host, what it does then and where.
+
+    It is "likely" where the recording allows the other answer too.
+    """
+    found = bound.bottleneck
+    if found is None:
+        return NO_GPU
+    likely = "" if bound.sure else "likely "
+    step = f"a step ({time(bound.step_ns)} {source(bound)})"
+    if bound.by == "gpu":
+        busy = share(bound.gpu_busy, 1)
+        return f"{likely}GPU-bound: the GPU has work for {busy} of {step}"
+    idle = share(bound.gpu_idle, 1)
+    return f"{likely}host-bound: the GPU idles {idle} of {step}{_mostly(found)}"
+
+
+def _mostly(found: Bottleneck) -> str:
+    """Return what the host mostly does while the GPU idles, and before which launch."""
+    text = ""
+    cause = found.causes.filter(~pl.col("cause").is_in(ON_GPU))["cause"].first()
+    if isinstance(cause, str):
+        text = f", mostly while the host is {_words(cause)}"
+    where = found.places.head(1)
+    if where.height:
+        file, line, function, _ = where.row(0)
+        text += f", before launches of {place(file, line, function)}"
+    return text
+
+
+def by_step(bound: Bound) -> str:
+    """Return how long the GPU waits for the host in each of several steps."""
+    found = bound.bottleneck
+    if found is None or found.steps.height < 2 or not found.idle_ns:  # noqa: PLR2004 - one is the whole
+        return ""
+    parts = [
+        f"{share(idle, busy + idle)} of #{step}"
+        for step, busy, idle in found.steps.head(_MOST_STEPS).iter_rows()
+    ]
+    more = ", …" if found.steps.height > _MOST_STEPS else ""
+    return f"the GPU idles {', '.join(parts)}{more}, {source(bound)}"
+
+
+def bar(bound: Bound) -> str:
+    """Draw the time of a step by cause, the GPU's work first, and name the parts."""
+    found = bound.bottleneck
+    if found is None or not found.step_ns:
+        return ""
+    rank = {cause: at for at, cause in enumerate(ON_GPU)}
+    rows = sorted(found.causes.iter_rows(), key=lambda row: rank.get(row[0], len(rank)))
+    drawn, reached = "", 0.0
+    for cause, ns in rows:
+        reached = min(1.0, reached + ns / found.step_ns)
+        drawn += _FILL.get(cause, _IDLE) * (round(reached * _BAR) - len(drawn))
+    parts = [
+        f"{_FILL.get(cause, _IDLE)} {_words(cause)} {share(ns, found.step_ns)}"
+        for cause, ns in rows
+        if ns >= _WORTH_NAMING * found.step_ns
+    ]
+    return f"{drawn.ljust(_BAR)}  {', '.join(parts)}, {source(bound)}"
+
+
+def bound_data(bound: Bound) -> dict[str, Any]:
+    """Return what bounds a step as plain data."""
+    found = bound.bottleneck
+    return {
+        "text": sentence(bound),
+        "by": bound.by if found else None,
+        "sure": bound.sure,
+        "step_ns": round(bound.step_ns),
+        "step_from": bound.step_from,
+        "recorded_step_ns": round(bound.recorded_step_ns),
+        "gpu_busy": bound.gpu_busy,
+        "gpu_idle": bound.gpu_idle,
+        "causes": [
+            {"cause": cause, "ns": round(ns)} for cause, ns in found.causes.rows()
+        ]
+        if found
+        else [],
+        "steps": [
+            {"step": step, "busy_ns": round(busy), "idle_ns": round(idle)}
+            for step, busy, idle in found.steps.rows()
+        ]
+        if found
+        else [],
+    }
+
+
+def _words(cause: str) -> str:
+    return "doing something else" if cause == UNKNOWN else printable(cause)
