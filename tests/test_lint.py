@@ -15,7 +15,7 @@ from linting import bundled_rules, outcome
 
 from traceq.errors import ConfigError, PackError, UsageError
 from traceq.finding import Place, Severity
-from traceq.lint import Fix, Need, Rule, View
+from traceq.lint import Evidence, Fix, Need, Rule, View
 from traceq.lint.config import Allow, Config, configured, find_config, read_config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
@@ -711,6 +711,14 @@ def test_findings_that_say_the_same_are_one(tmp_path: Path) -> None:
     (found,) = lint([waits()], rules, Config(select=("USR",))).outcomes[0].findings
 
     assert (found.count, len(found.fixes), found.ops) == (5, 2, frozenset({1, 2}))
+
+
+def test_evidence_without_content_is_left_out() -> None:
+    lines = [Evidence("dtype", ""), Evidence("waits", value=0, unit="ns")]
+
+    (found,) = [Quiet().finding("wrong", subject="x", evidence=lines)]
+
+    assert [one.label for one in found.evidence] == ["waits"]
 
 
 def test_a_finding_below_one_percent_of_the_step_is_worth_knowing_no_more() -> None:

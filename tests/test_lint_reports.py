@@ -17,7 +17,7 @@ from command import traceq
 from conftest import FIXTURES
 from linting import bundled_rules
 
-from traceq.finding import Place, Severity
+from traceq.finding import Evidence, Place, Severity
 from traceq.lint import Bad, Fix, Rule, View
 from traceq.lint.config import Allow, Config
 from traceq.lint.engine import Report, lint
@@ -67,8 +67,8 @@ class Hostile(Rule):
             EVIL,
             subject=EVIL,
             place=Place(EVIL, 3, EVIL, EVIL),
-            host_ns=view.bound.step_ns / 2,
-            evidence=[("kernel", f"{EVIL} ×3"), (EVIL, EVIL)],
+            fix=Fix(ops=view.ops["id"]),
+            evidence=[Evidence("kernel", EVIL, count=3), Evidence(EVIL, EVIL)],
             data={"evil": EVIL},
             advice=EVIL,
         )
@@ -97,8 +97,10 @@ def ordinary() -> Report:
 
     def finds(self: Rule, view: View) -> Iterator[Finding]:
         place = Place("src/train.py", 31, "main", "Net_0")
-        row = {"place": place, "host_ns": view.bound.step_ns / 2}
-        yield self.finding("too slow", subject="a", advice="be fast", **row)  # type: ignore[arg-type]  # its parameters
+        fix = Fix(ops=view.ops["id"])
+        yield self.finding(
+            "too slow", subject="a", advice="be fast", place=place, fix=fix
+        )
         yield self.finding("odd", subject="b", severity=Severity.info)
 
     rules = {
@@ -249,7 +251,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "saves_high_ns": 0,
         "kernel_ns": 0,
         "gpu_idle_ns": 0,
-        "host_ns": 26_000,
+        "host_ns": 20_000,
         "cost_bytes": 0,
         "evidence": [],
         "data": {},

@@ -70,6 +70,10 @@ class Evidence:
     note: str = ""
     """What to know of the number, as ``each`` or ``of the step``."""
 
+    def __bool__(self) -> bool:
+        """Return whether there is anything behind the label."""
+        return bool(self.name) or self.value is not None or self.count is not None
+
 
 @dataclass(frozen=True, eq=False)
 class Fix:
@@ -141,10 +145,6 @@ class Finding:
     """The kernels it was seen by."""
     calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The runtime calls it was seen by, where these are in no op."""
-
-    old: tuple[float, float, frozenset[int], pl.DataFrame | None] | None = field(
-        default=None, repr=False, compare=False
-    )
 
     @property
     def gpu_ns(self) -> int:

@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
 from traceq.lint import Bad, Evidence, Good, Need, Rule
-from traceq.words import counted, share, size
+from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,11 +110,12 @@ class Float32LogitsAtPeak(Rule):
             evidence=[
                 Evidence(
                     "logits",
-                    f"{allocations}, {share(held + rest, peak)} of the peak; the"
-                    " largest is",
-                    first["size"],
-                    "bytes",
+                    allocations,
+                    (held + rest) / peak,
+                    "share",
+                    note="of the peak",
                 ),
+                Evidence("largest", value=first["size"], unit="bytes"),
                 Evidence(
                     "saves",
                     value=saved,

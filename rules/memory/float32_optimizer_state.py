@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.memory.weight_copies import weight_copies
 from traceq.lint import Bad, Evidence, Good, Need, Rule, option
-from traceq.words import counted, share, size
+from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ class Float32OptimizerState(Rule):
             count=state.height,
             cost_bytes=_SAVED * held,
             evidence=[
-                Evidence("state", f"{tensors}, {share(held, peak)} of the peak"),
+                Evidence("state", tensors, held / peak, "share", note="of the peak"),
                 Evidence("weights", value=weights, unit="bytes"),
                 Evidence("dtype", f"fp32: {why}"),
             ],

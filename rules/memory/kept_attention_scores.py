@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
 from traceq.lint import Bad, Evidence, Good, Need, Rule
-from traceq.words import counted, share, size
+from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,11 +94,9 @@ class KeptAttentionScores(Rule):
             cost_bytes=peak_savings(view.curve.filter(here), view.scores.filter(here)),
             evidence=[
                 Evidence(
-                    "scores",
-                    f"{allocations}, {share(held, peak)} of the peak; the largest is",
-                    first["largest"],
-                    "bytes",
+                    "scores", allocations, held / peak, "share", note="of the peak"
                 ),
+                Evidence("largest", value=first["largest"], unit="bytes"),
                 *view.lines(first, first["largest"]),
             ],
             data={"device": device, "held_bytes": held, "peak_bytes": peak},

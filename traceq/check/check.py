@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from traceq.finding import Evidence
     from traceq.lint.config import Config
     from traceq.lint.engine import Outcome
     from traceq.lint.pack import Rules
@@ -204,9 +203,12 @@ def _changed(old: Expected, new: Expected) -> str:
         for name in before
         if before[name] != after[name]
     ]
-    there, wanted = Counter(new.evidence), Counter(old.evidence)
-    parts += [f"no more {_line(one)}" for one in wanted - there]
-    parts += [f"now {_line(one)}" for one in there - wanted]
+    wanted, there = _evidence(old), _evidence(new)
+    parts += [
+        f"{label} was {wanted.get(label, 'absent')}, is {there.get(label, 'absent')}"
+        for label in {**wanted, **there}
+        if wanted.get(label) != there.get(label)
+    ]
     return "; ".join(parts) or "its evidence is in another order"
 
 
@@ -219,11 +221,15 @@ def _fields(one: Expected) -> dict[str, object]:
     }
 
 
-def _line(entry: Evidence) -> str:
-    """Return a line of evidence as a few words."""
-    number = "" if entry.value is None else amount(entry.value, entry.unit)
-    often = "" if entry.count is None else f"×{entry.count:.3g}"
-    return " ".join(filter(None, (entry.label, entry.name, number, often)))
+def _evidence(one: Expected) -> dict[str, str]:
+    """Return the evidence of a finding in a few words, by label."""
+    found: dict[str, list[str]] = {}
+    for entry in one.evidence:
+        number = "" if entry.value is None else amount(entry.value, entry.unit)
+        often = "" if entry.count is None else f"×{entry.count:.3g}"
+        text = " ".join(filter(None, (entry.name, number, often)))
+        found.setdefault(entry.label, []).append(text or "measured")
+    return {label: ", ".join(texts) for label, texts in found.items()}
 
 
 def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:

@@ -149,7 +149,7 @@ class Rule:
         fix: Fix | Sequence[Fix] = (),
         gpu_idle_ns: float = 0,
         cost_bytes: float = 0,
-        evidence: Iterable[Evidence | tuple[str, str]] = (),
+        evidence: Iterable[Evidence] = (),
         data: Mapping[str, Json] | None = None,
         advice: str | None = None,
         severity: Severity | None = None,
@@ -157,22 +157,13 @@ class Rule:
         ops: Iterable[int] = (),
         kernels: Iterable[int] = (),
         calls: Iterable[int] = (),
-        gpu_ns: float = 0,
-        host_ns: float = 0,
-        waits: Iterable[int] = (),
-        spans: pl.DataFrame | None = None,
     ) -> Finding:
         """Return a finding of this rule; times and counts are per step.
 
         ``fix`` is what a fix removes, in parts where their shares differ. Ops, kernels
         and calls are what the finding was seen by, as far as they are not the fix's.
         """
-        # Until every rule returns a Fix: times, and what they are of.
-        old = None
         fixes = (fix,) if isinstance(fix, Fix) else tuple(fix)
-        waits = frozenset(waits)
-        if not fixes and (gpu_ns or host_ns or waits or spans is not None):
-            old = (gpu_ns, host_ns, waits, spans)
         return Finding(
             code=self.code,
             name=self.name(),
@@ -185,16 +176,11 @@ class Rule:
             fixes=fixes,
             gpu_idle_ns=round(gpu_idle_ns),
             cost_bytes=round(cost_bytes),
-            evidence=tuple(
-                one if isinstance(one, Evidence) else Evidence(*one)
-                for one in evidence
-                if isinstance(one, Evidence) or one[1]
-            ),
+            evidence=tuple(one for one in evidence if one),
             data=data or {},
             residual=self.residual,
             explains=frozenset(explains),
             ops=frozenset(ops).union(*(one.ops for one in fixes)),
             kernels=frozenset(kernels).union(*(one.kernels for one in fixes)),
             calls=frozenset(calls).union(*((*one.calls, *one.syncs) for one in fixes)),
-            old=old,
         )

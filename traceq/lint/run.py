@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from traceq.finding import Evidence
 from traceq.lint.need import Need
@@ -179,21 +177,7 @@ def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
             kernels=first.kernels.union(*(one.kernels for one in others)),
             calls=first.calls.union(*(one.calls for one in others)),
             fixes=tuple(fix for one in everything for fix in one.fixes),
-            old=_joined_old([one.old for one in everything]),
         )
-
-
-def _joined_old(given: Sequence[Any]) -> Any:  # noqa: ANN401 - goes soon
-    known = [one for one in given if one is not None]
-    if not known:
-        return None
-    spans = [one[3].select("start", "end") for one in known if one[3] is not None]
-    return (
-        sum(one[0] for one in known),
-        sum(one[1] for one in known),
-        frozenset().union(*(one[2] for one in known)),
-        pl.concat(spans) if spans else None,
-    )
 
 
 def explained(found: Sequence[Finding]) -> list[Finding]:

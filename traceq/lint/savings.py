@@ -117,16 +117,13 @@ class Savings:
 
     def removed(self, finding: Finding) -> Finding:
         """Return the finding with the time that its fix removes per step."""
-        if finding.old is not None:
-            finding = self._with_old(finding)
         if not finding.fixes:
             return finding
         changes = self._changes(finding)
         return replace(
             finding,
             kernel_ns=round(sum(map(self._kernel_ns, changes)) / self._view.steps),
-            host_ns=finding.host_ns
-            or round(sum(map(_host_ns, changes)) / self._view.steps),
+            host_ns=round(sum(map(_host_ns, changes)) / self._view.steps),
         )
 
     def of(self, finding: Finding) -> Finding:
@@ -142,39 +139,6 @@ class Savings:
             saves_ns=saved[0],
             saves_low_ns=min(saved),
             saves_high_ns=max(saved),
-        )
-
-    def _with_old(self, finding: Finding) -> Finding:
-        """Return a finding that says times with the fix that removes as much."""
-        gpu_ns, host_ns, waits, given = finding.old or (
-            0.0,
-            0.0,
-            frozenset(),
-            None,
-        )
-        steps = self._view.steps
-        on_gpu = self._time_of(finding.kernels)
-        taken: Fix
-        if given is not None:
-            taken = Fix(spans=given, syncs=waits)
-        elif waits:
-            taken = Fix(syncs=waits)
-        else:
-            taken = Fix(ops=finding.ops, calls=finding.calls)
-        parts = _parts(self._view, taken)
-        length = int((parts["end"] - parts["start"]).sum())
-        return replace(
-            finding,
-            fixes=(
-                replace(
-                    taken,
-                    kernels=finding.kernels,
-                    kernel_share=min(1.0, gpu_ns * steps / on_gpu) if on_gpu else 0.0,
-                    host_share=min(1.0, host_ns * steps / length) if length else 0.0,
-                ),
-            ),
-            gpu_idle_ns=0 if on_gpu else round(gpu_ns),
-            host_ns=round(host_ns),
         )
 
     def _kernel_ns(self, change: Change) -> float:
