@@ -3,7 +3,7 @@
     cd benchmarks && python fit_host_costs.py pairs.json pairs_held_out.json
 
 The replay estimates the host's time without the profiler from the events that were
-recorded: so many nanoseconds for a Python frame, an operator, a runtime call, and what
+recorded: nanoseconds for a Python frame, an operator, a runtime call, and what
 recording adds to each (traceq/analysis/base/assumptions.py). This looks for the costs
 with which the replayed steps of all captures of the first file come closest to the
 measured ones: the mean square of the logarithms of their ratios, by changing one cost

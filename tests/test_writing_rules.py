@@ -190,7 +190,7 @@ def test_a_crash_names_the_rule_and_its_line(tmp_path: Path) -> None:
 
     assert answer.status == 1
     assert "ODD001-Bad-0 crashed: ColumnNotFoundError" in answer.out
-    assert "(rule.py:21)" in answer.out
+    assert "(rule.py:19)" in answer.out
     assert "internal error" not in answer.err
 
 

@@ -167,7 +167,7 @@ class Rule:
         return Finding(
             code=self.code,
             name=self.name(),
-            severity=severity or self.severity,
+            severity=Severity.info if self.preview else severity or self.severity,
             message=message,
             advice=self.advice if advice is None else advice,
             place=place,

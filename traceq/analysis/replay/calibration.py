@@ -1,4 +1,4 @@
-"""How fast host and GPU are without the profiler, and how sure that is.
+"""How fast host and GPU are without the profiler, and the range that is plausible.
 
 Recording makes the host slower; the GPU runs as fast as ever. The host's time without
 the profiler is estimated from the events that were recorded. A step that was measured
