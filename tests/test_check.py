@@ -15,7 +15,7 @@ from goldens import assert_block, block
 from linting import bundled_rules
 
 from traceq import toml_text as toml
-from traceq.check.budgets import Limit, read_budgets
+from traceq.check.budgets import Budget, read_budgets
 from traceq.check.expected import read_expected
 from traceq.check.fixture import find_fixtures, read_fixture
 from traceq.errors import ConfigError
@@ -386,7 +386,7 @@ def test_update_keeps_which_budgets_there_are_and_how_strict(fixture: Path) -> N
     traceq("check", fixture, "--update")
 
     budgets = read_budgets(fixture / "traceq.toml")
-    assert budgets.limits == {"launches": Limit(57, 0.5)}
+    assert budgets.limits == {"launches": Budget(57, 0.5)}
     assert not budgets.layers
 
 

@@ -20,7 +20,7 @@ _HEAD = "# What a step of this fixture takes; traceq check holds it to that."
 
 
 @dataclass(frozen=True)
-class Limit:
+class Budget:
     """One number, and how far off it may be, as a share of it."""
 
     value: float
@@ -31,7 +31,7 @@ class Limit:
 class Budgets:
     """What ``[budgets]`` holds."""
 
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    limits: Mapping[str, Budget] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -68,12 +68,12 @@ def budgets_for(numbers: Numbers, before: Budgets | None = None) -> Budgets:
     """Return budgets that hold these numbers, as many and as strict as before."""
     if before is None:
         limits = {
-            name: Limit(value, _TOLERANCE if name in NOISY else 0.0)
+            name: Budget(value, _TOLERANCE if name in NOISY else 0.0)
             for name, value in numbers.values.items()
         }
         return Budgets(limits, numbers.layers)
     limits = {
-        name: Limit(numbers.values[name], limit.tolerance)
+        name: Budget(numbers.values[name], limit.tolerance)
         for name, limit in before.limits.items()
         if name in numbers.values
     }
@@ -129,17 +129,17 @@ def breaches(
             yield Breach(name, text, worse=bool(new))
 
 
-def _by(limit: Limit) -> str:
+def _by(limit: Budget) -> str:
     return f" ± {limit.tolerance:.0%}" if limit.tolerance else ""
 
 
-def _limit(file: Path, name: str, entry: Any) -> Limit:  # noqa: ANN401 - it is checked
+def _limit(file: Path, name: str, entry: Any) -> Budget:  # noqa: ANN401 - it is checked
     if isinstance(entry, dict):
         refuse_unknown(entry, ("value", "tolerance"), f"{file}: budgets.{name}")
         value, tolerance = entry.get("value"), entry.get("tolerance", 0.0)
     else:
         value, tolerance = entry, 0.0
-    return Limit(
+    return Budget(
         number(value, f"{file}: budgets.{name}"),
         number(tolerance, f"{file}: budgets.{name}: tolerance"),
     )

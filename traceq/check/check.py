@@ -46,7 +46,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Result:
+class FixtureResult:
     """What the check reports of one fixture."""
 
     folder: Path
@@ -66,7 +66,7 @@ class Result:
 
 def check(
     folder: Path, rules: Rules, config: Config, *, update: bool = False, cache: bool
-) -> Result:
+) -> FixtureResult:
     """Lint a fixture and compare with what is expected of it.
 
     With ``update`` what is found becomes what is expected; what is wrong with the
@@ -77,13 +77,13 @@ def check(
         outcome, recording = _linted(fixture.recording(cache=cache), rules, config)
         counted = numbers(recording)
     except TraceqError as error:
-        return Result(folder, (Difference("error", str(error)),))
+        return FixtureResult(folder, (Difference("error", str(error)),))
     unfit = (*_origin(fixture), *_crashes(outcome))
     found = expected(outcome.findings)
     try:
         known, budget = _read(folder, update=update)
     except TraceqError as error:
-        return Result(folder, (*unfit, Difference("error", str(error))))
+        return FixtureResult(folder, (*unfit, Difference("error", str(error))))
     if update and not unfit:
         written = _update(folder, found, counted, budget)
         # Without an expectation, all that is found is new.
@@ -91,23 +91,25 @@ def check(
     else:
         written = ()
     differences = (*unfit, *_expectation(known, found), *_budgets(budget, counted))
-    return Result(folder, differences, len(found), len(budget or ()), written)
+    return FixtureResult(folder, differences, len(found), len(budget or ()), written)
 
 
-def check_against(folder: Path, new: Recording, rules: Rules, config: Config) -> Result:
+def check_against(
+    folder: Path, new: Recording, rules: Rules, config: Config
+) -> FixtureResult:
     """Compare a new run with a fixture: only what is worse fails the check."""
     try:
         fixture = read_fixture(folder)
         known, budget = _known(folder), _budget(folder)
     except TraceqError as error:
-        return Result(folder, (Difference("error", str(error)),))
+        return FixtureResult(folder, (Difference("error", str(error)),))
     if known is None or budget is None:
-        return Result(
+        return FixtureResult(
             folder, (*_expectation(known, ()), *_budgets(budget, Numbers({})))
         )
     outcome, recording = _linted(new, rules, config)
     notes, ignored = _incomparable(fixture, recording)
-    return Result(
+    return FixtureResult(
         folder,
         (
             *_crashes(outcome),

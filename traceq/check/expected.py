@@ -71,7 +71,7 @@ def expected(findings: Iterable[Finding]) -> tuple[Expected, ...]:
 
 
 def unmeasured(entry: Evidence) -> Evidence:
-    """Return a line of evidence without times and shares, nor notes on them.
+    """Return a line of evidence without times, shares and notes on them.
 
     >>> unmeasured(Evidence("waits", "item()", 1500, "ns", 2, "each"))
     Evidence(label='waits', name='item()', value=None, unit='', count=2, note='')

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.check.check import Result, check, check_against
+from traceq.check.check import FixtureResult, check, check_against
 from traceq.check.fixture import find_fixtures
 from traceq.cli import output
 from traceq.cli.options import (
@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         sys.exit(_NOT_AS_EXPECTED)
 
 
-def _rendered(results: list[Result], form: Format) -> str:
+def _rendered(results: list[FixtureResult], form: Format) -> str:
     if form is Format.json:
         return check_json.render(results)
     if form is Format.markdown:

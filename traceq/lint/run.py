@@ -62,7 +62,7 @@ class Views:
 
 @dataclass(frozen=True)
 class Ran:
-    """What rules found, and which of them did not get to look."""
+    """What rules found, and which were skipped or crashed."""
 
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
@@ -130,7 +130,7 @@ def _why_skipped(rule: Rule, views: Views) -> str:
     if Need.SNAPSHOT in rule.needs:
         if not views.memory:
             return Need.SNAPSHOT.value
-        # What one rank has is worth a look.
+        # One rank that has all is enough.
         return min(("; ".join(one.lacks(rule.needs)) for one in views.memory), key=len)
     trace = views.trace
     if trace is None:

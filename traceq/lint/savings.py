@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # A finding that costs less than this share of the step is worth knowing, no more.
 WORTH_FIXING = 0.01
-# Of ops that mostly go, the calls that wait go too.
+# Where a fix removes most of an op, it removes the op's blocking calls too.
 _MOSTLY = 0.5
 _MOST_TOGETHER = 5
 
@@ -44,7 +44,7 @@ class Together:
     step_ns: int
     """What a step takes then."""
     step_low_ns: int
-    """The least that it may take then; known only where all are fixed."""
+    """The lowest that it may be then; known only where all are fixed."""
     step_high_ns: int
     by: Literal["gpu", "host"]
     """What bounds the step then; known only where all are fixed."""

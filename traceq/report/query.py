@@ -82,7 +82,7 @@ def render_schema(tables: tuple[str, ...], *, width: int | None, color: bool) ->
     for name in tables or (*TABLES, "facts"):
         if name == "facts":
             parts += [
-                _heading(name, "What a trace says about itself: trace.facts."),
+                _heading(name, "Facts on the trace as a whole: trace.facts."),
                 _facts(),
             ]
         else:

@@ -29,7 +29,7 @@ def table(rules: Rules) -> str:
 
 
 def page(rule: type[Rule]) -> str:
-    """Return all there is to say of a rule."""
+    """Return the page of a rule."""
     parts = [f"# {rule.name()} ({rule.code})", *_status(rule), rule.page()]
     if rule.needs:
         names = sorted(need.name.lower().replace("_", " ") for need in rule.needs)

@@ -1,4 +1,4 @@
-"""What may go from a trace, if the same is found without it."""
+"""What may be removed from a trace, if the same is found without it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _CPU = 0
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One kind of events that may go."""
+class Removable:
+    """One kind of events that may be removed."""
 
     what: str
     gone: Callable[[Written], pl.Series]
-    """Says of each event whether it belongs to them."""
+    """Returns for each event whether it is one of them."""
     always: bool = True
     """Tried on every trace; the others only while it is still too large."""
 
 
 def _library_frames(trace: Written) -> pl.Series:
-    """Find calls in libraries: they say how torch works, not what the user wrote."""
+    """Find calls in libraries: they show how torch works, not what the user wrote."""
     events = trace.events
     called = events.filter(_FRAME)["name"].unique()
     known = names.describe_frames(called)
@@ -106,7 +106,7 @@ def _idle_frames(trace: Written) -> pl.Series:
 
 
 def _around_work(trace: Written) -> pl.Series:
-    """Say of each event whether a call lies in it that has to do with the GPU."""
+    """Return for each event whether a call lies in it that has to do with the GPU."""
     events = trace.events.with_row_index("at")
     idle = pl.col("name").is_in(_idle_names(trace).implode())
     calls = events.filter(_CALL & ~idle)
@@ -122,15 +122,15 @@ def _around_work(trace: Written) -> pl.Series:
     return following.sort("at").select(inside.fill_null(value=False)).to_series()
 
 
-CUTS = (
-    Cut("Python calls in libraries", _library_frames),
-    Cut("Python's built-ins", _built_ins),
-    Cut("allocations on the host", _memory_of_host),
-    Cut("runtime calls that start nothing", _idle_calls, always=False),
-    Cut("allocations between peaks", _memory_between_peaks, always=False),
-    Cut("inner operators that start nothing", _idle_inner_ops, always=False),
-    Cut("operators that start nothing on the GPU", _idle_ops, always=False),
-    Cut("Python calls that start nothing on the GPU", _idle_frames, always=False),
+REMOVABLE = (
+    Removable("Python calls in libraries", _library_frames),
+    Removable("Python's built-ins", _built_ins),
+    Removable("allocations on the host", _memory_of_host),
+    Removable("runtime calls that start nothing", _idle_calls, always=False),
+    Removable("allocations between peaks", _memory_between_peaks, always=False),
+    Removable("inner operators that start nothing", _idle_inner_ops, always=False),
+    Removable("operators that start nothing on the GPU", _idle_ops, always=False),
+    Removable("Python calls that start nothing on the GPU", _idle_frames, always=False),
 )
 """In the order in which they are tried: what is missed least comes first."""
 

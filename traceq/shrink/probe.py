@@ -67,7 +67,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Looker:
+class Probe:
     """Lints what has not been written yet."""
 
     rules: Rules
@@ -76,7 +76,7 @@ class Looker:
     log: pl.DataFrame | None = None
     snapshot: bytes | None = None
 
-    def look(self, trace: bytes | None) -> Seen:
+    def of_content(self, trace: bytes | None) -> Seen:
         """Return what is found in a trace's content, with log and snapshot."""
         with TemporaryDirectory() as folder:
             recording = Recording(_NAME, log=self.log, step_ns=self.step_ns)
@@ -88,7 +88,7 @@ class Looker:
                 file = Path(folder) / "snapshot.pickle"
                 file.write_bytes(self.snapshot)
                 recording = replace(recording, snapshots={0: read_snapshot(file)})
-            return self.see(recording)
+            return self.of_recording(recording)
 
     def steps(self, trace: bytes) -> pl.DataFrame:
         """Return when the steps of a trace's content start and end on the host.
@@ -104,7 +104,7 @@ class Looker:
             start=pl.col("ts") + start, end=pl.col("ts") + pl.col("dur") + start
         )
 
-    def see(self, recording: Recording, paths: Paths | None = None) -> Seen:
+    def of_recording(self, recording: Recording, paths: Paths | None = None) -> Seen:
         """Return what is found in a recording; with ``paths``, as those are written."""
         (outcome,) = lint([recording], self.rules, self.config, brief=True).outcomes
         findings = [

@@ -1,4 +1,4 @@
-"""Make a recording small: cut, look, and keep the cut if the same is found."""
+"""Make a recording small: cut, lint, and keep the cut if the same is found."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from traceq.formats.sanitize.trace import Written, read_written
 from traceq.formats.snapshot import read_snapshot
 from traceq.loading import load
 from traceq.recording import Recording
-from traceq.shrink.cuts import CUTS, Cut, keeping_steps
+from traceq.shrink.cuts import REMOVABLE, Removable, keeping_steps
 from traceq.shrink.lines import needed_lines
-from traceq.shrink.probe import Looker, Seen
+from traceq.shrink.probe import Probe, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,9 +64,9 @@ class Shrunk:
     events: tuple[int, int] = (0, 0)
     """The same of events."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """How many events went, by what they were."""
+    """How many events were removed, by what they were."""
     stays: dict[str, list[str]] = field(default_factory=dict)
-    """What could not go, and what would be otherwise without it."""
+    """What could not be removed, and what would change without it."""
 
 
 def shrink(
@@ -79,38 +79,38 @@ def shrink(
 ) -> Shrunk:
     """Return a recording made small, in which the same is found.
 
-    What is never missed goes first; what may be missed goes only while the packed
-    trace is larger than ``limit`` bytes. Made small again, it stays as it is. Raises
-    ``UsageError`` if something would be lost by taking out what may be private.
+    What is never missed is removed first, what may be missed only while the packed
+    trace is larger than ``limit`` bytes. What is small already stays as it is. Raises
+    ``UsageError`` if a finding would be lost with private data.
     """
     loaded = load(given.trace, cache=False) if given.trace else None
     memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
     files = {name for one in memory.values() for name in one.frames["file"].unique()}
     written = read_written(given.trace, progress, files) if given.trace else None
     paths = written.paths if written else Paths(sorted(files))
-    whole = Looker(rules, config, given.step_ns)
+    whole = Probe(rules, config, given.step_ns)
     snapshot = clean_snapshot(given.snapshot, paths) if given.snapshot else None
     lines = None
     if given.log is not None:
         texts = needed_lines(given.log["text"].to_list(), rules, config)
         lines = "".join(paths.text(line) + "\n" for line in texts)
-    looker = replace(
+    probe = replace(
         whole, log=None if lines is None else log_lines(lines), snapshot=snapshot
     )
     recording = Recording("fixture", loaded, given.log, given.step_ns, memory)
-    before = whole.see(recording, paths)
+    before = whole.of_recording(recording, paths)
     name = given.trace or given.snapshot
     if before.crashed:
         msg = f"{name} cannot be shrunk: {', '.join(before.crashed)} crashed on it"
         raise UsageError(msg)
-    start = looker.look(written.json() if written else None)
+    start = probe.of_content(written.json() if written else None)
     if before.findings != start.findings:
         lost = "; ".join(before.changes(start))
         msg = f"{name} cannot be shrunk: without what may be private, {lost}"
         raise UsageError(msg)
     if written is None or loaded is None:
         return Shrunk(None, snapshot, lines, start, loaded)
-    work = _Work(written, start, looker, limit)
+    work = _Shrinking(written, start, probe, limit)
     work.run()
     dropped = {"arrows between events": written.arrows, **work.dropped}
     if written.unreadable:
@@ -129,42 +129,42 @@ def shrink(
 
 
 @dataclass
-class _Work:
+class _Shrinking:
     """A trace on its way to being small."""
 
     trace: Written
     seen: Seen
-    looker: Looker
+    probe: Probe
     limit: int
     steps: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     stays: dict[str, list[str]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Cut until nothing more can go, or the trace is small enough.
+        """Cut until nothing more can be removed, or the trace is small enough.
 
         Each cut may make another one possible, so all are tried again after one that
         was kept: then a second run of all this has nothing to do.
         """
         while True:
             while self._cut_steps() or any(
-                self._cut(cut) for cut in CUTS if cut.always
+                self._cut(cut) for cut in REMOVABLE if cut.always
             ):
                 pass
             if len(self.trace.gzipped()) <= self.limit:
                 return
-            smaller = any(self._cut(cut) for cut in CUTS if not cut.always)
+            smaller = any(self._cut(cut) for cut in REMOVABLE if not cut.always)
             # A single step stands for nothing but itself, so it is the last resort.
             if not smaller and not self._cut_steps((1,)):
                 return
 
-    def _cut(self, cut: Cut) -> bool:
+    def _cut(self, cut: Removable) -> bool:
         """Try a cut, and keep it if the same is seen."""
         gone = cut.gone(self.trace)
         if not gone.any():
             return False
         smaller = self.trace.keeping(pl.lit(~gone))
-        seen = self.looker.look(smaller.json())
+        seen = self.probe.of_content(smaller.json())
         if seen != self.seen:
             self.stays[cut.what] = self.seen.changes(seen)
             return False
@@ -175,14 +175,14 @@ class _Work:
 
     def _cut_steps(self, counts: tuple[int, ...] = _STEPS) -> bool:
         """Keep the last few steps, if they show what all of them do."""
-        windows = self.looker.steps(self.trace.json())
+        windows = self.probe.steps(self.trace.json())
         for count in counts:
             if count >= windows.height:
                 return False
             kept = windows.tail(count)
             first, last = kept["start"][0], kept["end"][-1]
             smaller = keeping_steps(self.trace, first, last)
-            seen = self.looker.look(smaller.json())
+            seen = self.probe.of_content(smaller.json())
             if seen.same_kinds(self.seen, ignoring=_SINGLE):
                 gone = self.trace.events.height - smaller.events.height
                 self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + gone

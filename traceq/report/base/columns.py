@@ -145,7 +145,7 @@ def _widths(
         at: need - (GAP if at else 0) for at, need in zip(kept, least, strict=True)
     }
     room = max(0, width - sum(least))
-    # Who wants the least for its weight is served first and leaves the rest.
+    # Whoever asks for the least for its weight comes first and leaves the rest.
     texts = sorted(
         (at for at in kept if not columns[at].number),
         key=lambda at: (wanted[at] - widths[at]) / columns[at].weight,

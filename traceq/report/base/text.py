@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from traceq.finding import Place
+
 TIE = "\ue000"
 """A space at which ``rendered`` breaks no line, and which it prints as any other."""
 
@@ -143,6 +145,18 @@ def place(file: str | None, line: int | None, function: str | None) -> str:
     if not file:
         return ""
     return printable(f"{file}:{line}" + (f" {function}" if function else ""))
+
+
+def where(at: Place) -> str:
+    """Return a place: the source if it is known, and the module.
+
+    >>> from traceq.finding import Place
+    >>> where(Place("model.py", 42, "forward", "Net_0")), where(Place(module="Net_0"))
+    ('model.py:42 forward in Net_0', 'Net_0')
+    """
+    source = place(at.file, at.line, at.function)
+    module = printable(at.module or "")
+    return f"{source} in {module}" if source and module else source or module
 
 
 def bold(text: str, *, color: bool) -> str:

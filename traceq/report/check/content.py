@@ -11,10 +11,10 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.check.check import Difference, Result
+    from traceq.check.check import Difference, FixtureResult
 
 
-def verdict(result: Result) -> str:
+def verdict(result: FixtureResult) -> str:
     """Return one sentence on a fixture."""
     failing = [one for one in result.differences if one.fails]
     differences = counted(len(failing), "difference")
@@ -46,12 +46,12 @@ def kind(difference: Difference) -> str:
     return difference.kind if difference.fails else f"({difference.kind})"
 
 
-def name(result: Result) -> str:
+def name(result: FixtureResult) -> str:
     """Return the fixture's folder."""
     return printable(str(result.folder))
 
 
-def total(results: Sequence[Result]) -> str:
+def total(results: Sequence[FixtureResult]) -> str:
     """Return one sentence on all fixtures."""
     failing = sum(result.fails for result in results)
     written = sum(bool(result.written) for result in results)

@@ -13,12 +13,12 @@ from traceq.report.base.text import as_unicode, plain_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.check.check import Result
+    from traceq.check.check import FixtureResult
 
 VERSION = 2
 
 
-def render(results: Sequence[Result]) -> str:
+def render(results: Sequence[FixtureResult]) -> str:
     """Return one object; ``version`` says which fields there are."""
     found = {
         "version": VERSION,
@@ -29,7 +29,7 @@ def render(results: Sequence[Result]) -> str:
     return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: FixtureResult) -> dict[str, Any]:
     return {
         "fixture": as_unicode(str(result.folder)),
         "fails": result.fails,

@@ -10,10 +10,10 @@ from traceq.report.check import content as words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.check.check import Result
+    from traceq.check.check import FixtureResult
 
 
-def render(results: Sequence[Result]) -> str:
+def render(results: Sequence[FixtureResult]) -> str:
     """Return what is not as expected in a table, and one sentence on the whole."""
     lines = [f"### traceq check: {words.total(results)}"]
     rows = [

@@ -12,12 +12,12 @@ from traceq.report.check import content as words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.check.check import Result
+    from traceq.check.check import FixtureResult
 
 _LABEL = 9
 
 
-def render(results: Sequence[Result], *, width: int | None, color: bool) -> str:
+def render(results: Sequence[FixtureResult], *, width: int | None, color: bool) -> str:
     """Return the whole check, wrapped to a width."""
     width = max(line_width(width), 2 * _LABEL + 4)
     lines = []

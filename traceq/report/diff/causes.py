@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.diff.kinds import ALL_OVER
 from traceq.diff.structure import REGION
 from traceq.report.base.columns import cut_middle
-from traceq.report.base.text import place as written_place
-from traceq.report.base.text import printable, short_kernel
+from traceq.report.base.text import printable, short_kernel, where
 from traceq.units import time
 from traceq.words import counted, listed
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from traceq.diff.causes import Cause, Used
     from traceq.diff.compare import Diff
-    from traceq.finding import Place
 
 _KERNEL = 44
 _MOST_OPS = 3
@@ -89,13 +87,6 @@ def cause_details(cause: Cause) -> tuple[str, ...]:
         for detail in cause.details
         if abs(detail.ns) >= _TELLING * largest
     )
-
-
-def where(place: Place) -> str:
-    """Return a place: the source if it is known, and the modules."""
-    source = written_place(place.file, place.line, place.function)
-    module = printable(place.module or "")
-    return f"{source} in {module}" if source and module else source or module
 
 
 def op_names(used: Used) -> str:

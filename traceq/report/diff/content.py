@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from traceq.diff.kinds import ALL_OVER
 from traceq.report import bound as bound_words
 from traceq.report.base.text import place as written_place
-from traceq.report.base.text import printable
+from traceq.report.base.text import printable, where
 from traceq.report.diff.causes import (
     cause_details,
     cause_text,
@@ -16,7 +16,6 @@ from traceq.report.diff.causes import (
     op_name,
     signed,
 )
-from traceq.report.lint import content as lint_content
 from traceq.units import size, time
 from traceq.words import counted, listed
 
@@ -258,7 +257,7 @@ def finding_line(change: FindingChange) -> str:
     finding = change.finding
     cost = _finding_cost(change)
     parts = [f"{finding.code} {printable(finding.message)}", cost]
-    parts += [lint_content.place(finding)]
+    parts += [where(finding.place)]
     return "; ".join(filter(None, parts))
 
 

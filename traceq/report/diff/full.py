@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from traceq.report.base.columns import Column, fitted
+from traceq.report.base.screen import line_width
 from traceq.report.base.text import bold
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from traceq.diff.compare import Diff
     from traceq.diff.limits import Broken
 
-_PIPE = 100
-_WIDEST = 120
 _CHANGE = 10
 
 
@@ -26,7 +25,7 @@ def render(
     diff: Diff, broken: Sequence[Broken] = (), *, width: int | None, color: bool
 ) -> str:
     """Return the whole comparison, wrapped to a width."""
-    width = min(width or _PIPE, _WIDEST)
+    width = line_width(width)
     return "\n".join(_lines(diff, broken, width, color=color)) + "\n"
 
 

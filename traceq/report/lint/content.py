@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from traceq.finding import Evidence, Severity
 from traceq.report import bound as bound_words
-from traceq.report.base.text import place as written_place
-from traceq.report.base.text import printable, short_kernel
+from traceq.report.base.text import printable, short_kernel, where
 from traceq.units import amount, share, size, time
 from traceq.words import counted
 
@@ -126,14 +125,6 @@ def _first(count: int) -> str:
     return "the first" if count == 1 else f"the first {count}"
 
 
-def place(finding: Finding) -> str:
-    """Return where a finding is: in the source if that is known, else the module."""
-    where = finding.place
-    source = written_place(where.file, where.line, where.function)
-    module = printable(where.module or "")
-    return f"{source} in {module}" if source and module else source or module
-
-
 def evidence(entry: Evidence) -> str:
     """Return one line of what a finding was seen by: name, number, note, count.
 
@@ -213,9 +204,9 @@ def notes(outcome: Outcome) -> list[str]:
         for rule in outcome.crashed
     ]
     lines += [
-        f"{allowed.finding.code} is allowed at"
-        f" {place(allowed.finding) or 'no known place'}: {printable(allowed.reason)}"
-        for allowed in outcome.allowed
+        f"{one.finding.code} is allowed at"
+        f" {where(one.finding.place) or 'no known place'}: {printable(one.reason)}"
+        for one in outcome.allowed
     ]
     if count := outcome.below_min_cost:
         they = "it costs" if count == 1 else "they cost"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
 from traceq.report.base.screen import line_width
-from traceq.report.base.text import bold, printable
+from traceq.report.base.text import bold, printable, where
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
         yield "Minor:"
         for finding in minor:
             parts = [f"{finding.code} {printable(finding.message)}"]
-            parts += [words.cost(finding, outcome), words.place(finding)]
+            parts += [words.cost(finding, outcome), where(finding.place)]
             yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
     if outcome.skipped:
         yield ""
@@ -75,7 +75,7 @@ def _block(
         yield bold(head, color=color)
         yield from _wrapped(cost, width, indent=2)
     yield from _wrapped(printable(finding.message), width, indent=2)
-    lines = [("at", words.place(finding))]
+    lines = [("at", where(finding.place))]
     lines += [
         (printable(entry.label), words.evidence(entry)) for entry in finding.evidence
     ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
 from traceq.report.base.markdown import escaped
-from traceq.report.base.text import printable
+from traceq.report.base.text import printable, where
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _section(outcome: Outcome) -> Iterator[str]:
         cells = (
             _SIGN[finding.severity],
             f"{finding.code} {escaped(printable(finding.message))}",
-            escaped(words.place(finding)),
+            escaped(where(finding.place)),
             escaped(words.cost(finding, outcome)),
         )
         yield f"| {' | '.join(cells)} |"
