@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from conftest import ROOT
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COLLECT = ROOT / "collect"
+WITH_TORCH = [
+    pytest.mark.collect,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+]
 QUICK = ("--warmup", "2", "--timed", "3", "--active", "2")
 
 LOOP = """
@@ -41,6 +47,20 @@ def module(name: str) -> Any:  # noqa: ANN401 - a module of collect/, by path
         spec.submodule_search_locations = [str(COLLECT)]
         sys.modules[package] = module_from_spec(spec)
     return import_module(f"{package}.{name}")
+
+
+class Late:
+    """A module that is imported when it is first used: torch takes seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it holds
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of torch's own import
+            import_module("torch")
+        found = sys.modules["torch"] if self._name == "torch" else module(self._name)
+        return getattr(found, name)
 
 
 @dataclass(frozen=True)

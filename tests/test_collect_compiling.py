@@ -7,14 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from collecting import LOOP, Run, collect_program, environment
+from collecting import LOOP, WITH_TORCH, Run, collect_program, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("torch")
-
-pytestmark = pytest.mark.collect
+pytestmark = WITH_TORCH
 
 COMPILES = """
 LOOP

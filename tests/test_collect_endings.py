@@ -9,15 +9,21 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-from collecting import LOOP, QUICK, Run, collect, collect_program, environment, words
+from collecting import (
+    LOOP,
+    QUICK,
+    WITH_TORCH,
+    Run,
+    collect,
+    collect_program,
+    environment,
+    words,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("torch")
-
-pytestmark = pytest.mark.collect
+pytestmark = WITH_TORCH
 
 
 def test_a_crash_is_the_programs_own_and_what_was_recorded_stays(

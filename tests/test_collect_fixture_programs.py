@@ -5,13 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-from collecting import environment
+from collecting import WITH_TORCH, environment
 from conftest import ROOT
 
-pytest.importorskip("torch")
-
-pytestmark = pytest.mark.collect
+pytestmark = WITH_TORCH
 
 PROGRAMS = ROOT / "fixtures" / "programs"
 

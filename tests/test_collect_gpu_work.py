@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from collecting import LOOP, QUICK, Run, collect_program
+from collecting import LOOP, QUICK, WITH_TORCH, Late, Run, collect_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-torch = pytest.importorskip("torch")
+pytestmark = WITH_TORCH
 
-pytestmark = pytest.mark.collect
-with_gpu = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="there is no GPU to record"
-)
+torch = Late("torch")
 
 OPTIONS = (*QUICK, "--no-memory")
 
@@ -110,12 +107,13 @@ def own_profile():
 """
 
 
-@with_gpu
 @pytest.mark.parametrize("before", [0, 1, 2])
 @pytest.mark.parametrize("after", [0, 2])
 def test_profiles_of_the_program_and_ours_all_have_gpu_work(
     tmp_path: Path, before: int, after: int
 ) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU to record")
     own = "for _ in range({}): own_profile()\n"
     steps = "for _ in range(20): step()\n"
     program = ON_GPU + own.format(before) + steps + own.format(after)

@@ -45,6 +45,7 @@ def _starts(python: str) -> bool:
 PYTHONS = find_pythons()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
 def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> None:
     python = PYTHONS[minor]
@@ -67,6 +68,7 @@ def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
 def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> None:
     shutil.copytree(COLLECT, tmp_path / "collect")
@@ -75,6 +77,7 @@ def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", [one for one in PYTHONS if one < min(SUPPORTED)])
 def test_a_python_too_old_for_us_is_left_in_peace(minor: int, tmp_path: Path) -> None:
     run = collect(tmp_path, [PYTHONS[minor], "-c", "print('ran')"])
@@ -114,6 +117,7 @@ def test_a_copy_of_the_folder_works_where_traceq_is_not_installed(
     assert len(run.step_names()) == 1
 
 
+@pytest.mark.slow
 def test_the_command_of_traceq_is_the_same_one(tmp_path: Path) -> None:
     answer = traceq("collect", "--help")
     assert answer.status == 0
@@ -127,6 +131,7 @@ def test_the_command_of_traceq_is_the_same_one(tmp_path: Path) -> None:
         assert done.stdout.replace("python collect", "traceq collect") == answer.out
 
 
+@pytest.mark.slow
 def test_traceq_collect_passes_every_word_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,12 +142,14 @@ def test_traceq_collect_passes_every_word_on(
     assert capfd.readouterr().out == "['--help', '--', '-x']\n"
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
     run = collect(tmp_path, ["no-such-command"])
     assert run.status == 127
     assert "cannot run no-such-command: No such file" in run.err
 
 
+@pytest.mark.slow
 def test_a_named_run_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out" / "run").mkdir(parents=True)
     run = collect(tmp_path, [sys.executable, "-c", "print('ran')"])
@@ -245,6 +252,7 @@ def test_paths_are_shortened(given: str, shown: str) -> None:
     assert redact.paths(given, cwd="/work", home="/home/ann") == shown
 
 
+@pytest.mark.slow
 def test_no_variable_but_those_on_the_list_is_kept(tmp_path: Path) -> None:
     env = {"MY_SECRET": "very-secret-value", "HOSTNAME": "very-secret-host"}
     run = collect(tmp_path, [sys.executable, "-c", ""], env=env)
@@ -253,6 +261,7 @@ def test_no_variable_but_those_on_the_list_is_kept(tmp_path: Path) -> None:
     assert run.facts["host"] is None
 
 
+@pytest.mark.slow
 def test_host_and_paths_are_kept_if_asked_for(tmp_path: Path) -> None:
     run = collect(tmp_path, [sys.executable, "-c", ""], ("--keep-paths",))
     assert run.facts["host"]
@@ -260,6 +269,7 @@ def test_host_and_paths_are_kept_if_asked_for(tmp_path: Path) -> None:
     assert run.facts["command"][0] == sys.executable
 
 
+@pytest.mark.slow
 def test_the_commit_of_the_program_is_kept(tmp_path: Path) -> None:
     place = tmp_path / "repo"
     place.mkdir()
@@ -316,6 +326,7 @@ def test_the_two_dashes_may_be_left_out() -> None:
     assert found.command == ["python", "x.py", "--warmup", "9"]
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_program_has_one_too(tmp_path: Path) -> None:
     ours, end = pty.openpty()
     code = "import sys; print(sys.stderr.isatty()); print('a\\nb', file=sys.stderr)"

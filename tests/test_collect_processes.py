@@ -6,14 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from collecting import LOOP, QUICK, collect
+from collecting import LOOP, QUICK, WITH_TORCH, collect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("torch")
-
-pytestmark = pytest.mark.collect
+pytestmark = WITH_TORCH
 
 RANKS = """
 import os

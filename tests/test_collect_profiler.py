@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
-from collecting import module
+from collecting import WITH_TORCH, Late
 
-torch = pytest.importorskip("torch")
+if TYPE_CHECKING:
+    import pytest
 
-pytestmark = pytest.mark.collect
+pytestmark = WITH_TORCH
 
-profiler = module("agent.profiler")
+torch = Late("torch")
+profiler = Late("agent.profiler")
+other_profilers = Late("agent.other_profilers")
 
 
 def make_trace(active: int = 2) -> Any:  # noqa: ANN401 - of collect/, by path
@@ -47,7 +49,6 @@ def test_no_warning_of_torch_is_caused_by_our_profiler(
 
 
 def test_a_profiler_of_the_program_marks_steps_until_it_stops() -> None:
-    other_profilers = module("agent.other_profilers")
     never = torch.profiler.schedule(wait=99, warmup=1, active=1)
     with torch.profiler.profile(schedule=never):
         assert other_profilers.marks_steps()
@@ -59,7 +60,7 @@ def test_a_profiler_of_the_program_marks_steps_until_it_stops() -> None:
 def test_our_own_profiler_is_not_taken_for_one_of_the_program() -> None:
     trace = make_trace()
     trace.start()
-    assert not module("agent.other_profilers").marks_steps()
+    assert not other_profilers.marks_steps()
     trace.stop()
 
 

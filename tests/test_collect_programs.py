@@ -6,14 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from collecting import COLLECT, LOOP, QUICK, Run, collect
+from collecting import COLLECT, LOOP, QUICK, WITH_TORCH, Run, collect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("torch")
-
-pytestmark = pytest.mark.collect
+pytestmark = WITH_TORCH
 
 SCRIPT = """
 import sys

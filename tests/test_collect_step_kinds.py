@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-from collecting import LOOP, QUICK, collect_program
+from collecting import LOOP, QUICK, WITH_TORCH, collect_program
 
 from traceq import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("torch")
-
-pytestmark = pytest.mark.collect
+pytestmark = WITH_TORCH
 
 INFERENCE = """
 import torch

@@ -9,14 +9,13 @@ import time
 from typing import Any
 
 import pytest
-from collecting import module
+from collecting import WITH_TORCH, Late, module
 
-torch = pytest.importorskip("torch")
+pytestmark = WITH_TORCH
 
-pytestmark = pytest.mark.collect
-
-steps = module("agent.steps")
-step_timer = module("agent.step_timer")
+torch = Late("torch")
+steps = Late("agent.steps")
+step_timer = Late("agent.step_timer")
 
 
 class Count:
@@ -155,29 +154,19 @@ def test_a_module_compiled_in_place_is_counted_outside_of_what_is_compiled(
     assert not model._forward_hooks  # noqa: SLF001
 
 
-class Outer(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may be absent
-    def __init__(self, go_on: threading.Event, inside: threading.Event) -> None:
-        super().__init__()
-        self.inner = StepModel(go_on, inside)
+def make_waiting(go_on: threading.Event, inside: threading.Event) -> Any:  # noqa: ANN401
+    class Inner(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:  # noqa: ANN401
+            inside.set()
+            go_on.wait(10)
+            return x
 
-    def forward(self, x: Any) -> Any:  # noqa: ANN401
-        return self.inner(x)
-
-
-class StepModel(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may be absent
-    def __init__(self, go_on: threading.Event, inside: threading.Event) -> None:
-        super().__init__()
-        self.go_on, self.inside = go_on, inside
-
-    def forward(self, x: Any) -> Any:  # noqa: ANN401
-        self.inside.set()
-        self.go_on.wait(10)
-        return x
+    return torch.nn.Sequential(Inner())
 
 
 def test_the_outermost_module_of_a_running_thread_is_found() -> None:
     go_on, inside = threading.Event(), threading.Event()
-    model = Outer(go_on, inside)
+    model = make_waiting(go_on, inside)
     thread = threading.Thread(target=model, args=(torch.ones(1),))
     thread.start()
     inside.wait(10)
@@ -198,7 +187,7 @@ def test_an_optimizer_that_was_made_is_known_of(
         def step(self, closure: Any = None) -> Any:  # noqa: ANN401
             return closure
 
-    monkeypatch.setattr(steps, "Optimizer", Base)
+    monkeypatch.setattr(module("agent.steps"), "Optimizer", Base)
     assert not steps.optimizer_exists()
     Mine(torch.nn.Linear(2, 2).parameters(), {})
     assert steps.optimizer_exists()

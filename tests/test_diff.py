@@ -395,6 +395,7 @@ def test_without_a_gpu_ops_are_compared_by_the_hosts_time() -> None:
     assert causes(diff)[0] == "new: aten::clone, 1 call"
 
 
+@pytest.mark.collect
 def test_two_captures_of_one_program_do_the_same(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch.profiler import profile, schedule  # noqa: PLC0415 - may be missing

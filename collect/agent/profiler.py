@@ -43,7 +43,7 @@ class Trace:
         memory: bool,
         profiled_before: bool = False,
     ) -> None:
-        # Where the program marks its steps too, ours must be told apart from them.
+        # Where the program marks its steps too, ours have another name.
         self.step_name = COLLECTED_STEP if marks_steps() else PROFILER_STEP
         self.stacks = stacks
         self.memory = memory and cuda
