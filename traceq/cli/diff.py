@@ -189,9 +189,9 @@ def compared(
     *,
     cache: bool,
 ) -> Diff | MemoryChange:
-    """Read both and compare them; the first is looked at while the second is read."""
+    """Read both and compare them; the first is analysed while the second is read."""
 
-    def looked_at(recording: Recording) -> Half | Outcome:
+    def analysed(recording: Recording) -> Half | Outcome:
         outcome = lint([recording], rules, config, brief=True).outcomes[0]
         return examine(recording, outcome) if recording.trace else outcome
 
@@ -199,11 +199,11 @@ def compared(
         if not path.exists():
             # Said before the other one is read, which may take long.
             _recording(path, None, cache=cache)
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as background:
         before = _recording(paths[0], steps[0], cache=cache)
-        waiting = beside.submit(looked_at, before)
+        waiting = background.submit(analysed, before)
         after = _recording(paths[1], steps[1], cache=cache)
-        second = looked_at(after)
+        second = analysed(after)
         first = waiting.result()
     if isinstance(first, Half) and isinstance(second, Half):
         _warn_of_crashes([first.outcome, second.outcome])

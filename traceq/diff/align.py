@@ -103,7 +103,7 @@ class _State:
         """Match all that is left and has the same key on both sides."""
         free = [side.filter(pl.col("match").is_null()) for side in self.sides]
         if known:
-            # No place is no likeness, and a cast replaces nothing.
+            # Two rows without a place are not alike, and a cast replaces nothing.
             free = [
                 side.drop_nulls(list(key)).filter(pl.col("role") != "cast")
                 for side in free

@@ -123,7 +123,7 @@ def _programs(traces: tuple[Trace, Trace], parts: tuple[Parts, Parts]) -> Iterat
         side = "before" if compiled[0] else "after"
         yield (
             f"torch.compile is used {side} only: compiled code is compared as a whole"
-            " with the ops that it stands for"
+            " with the ops that it replaces"
         )
     same = [
         trace.run.command

@@ -150,9 +150,9 @@ def examine(recording: Recording, outcome: Outcome) -> Half:
     if trace is None:
         msg = f"{recording.name} has no trace: diff compares two traces"
         raise InputError(msg)
-    part = typical(trace)
-    parts = parts_of(trace, part, on_host=not trace.facts.gpu)
-    return Half(recording, trace, part, parts, calls_of(trace, part), outcome)
+    steady = typical(trace)
+    parts = parts_of(trace, steady, on_host=not trace.facts.gpu)
+    return Half(recording, trace, steady, parts, calls_of(trace, steady), outcome)
 
 
 def compare(before: Half, after: Half) -> Diff:
@@ -211,9 +211,9 @@ def _verdict(
     longest = max(step.ns for step in steps)
     plain: Verdict = "no change"
     inflated = min(scale.sure for scale in scales) < 1
-    most = (RECORDED_HOST_VARIES if inflated else HOST_VARIES) * longest
+    host_varies = (RECORDED_HOST_VARIES if inflated else HOST_VARIES) * longest
     if significant(*steps) and (
-        steps[0].measured or not _varies(causes, longest, most)
+        steps[0].measured or not _varies(causes, longest, host_varies)
     ):
         plain = "slower" if change > 0 else "faster"
     on_gpu = sum(cause.ns for cause in causes if cause.on == "gpu")
@@ -223,12 +223,12 @@ def _verdict(
     return plain
 
 
-def _varies(causes: tuple[Cause, ...], longest: float, most: float) -> bool:
+def _varies(causes: tuple[Cause, ...], longest: float, host_varies: float) -> bool:
     """Return whether all that changed is how long the host takes for the same."""
     even = [cause for cause in causes if cause.on != "gpu" and _is_even(cause)]
     host = sum(cause.ns for cause in even)
     others = [cause.ns for cause in causes if cause not in even]
-    return abs(host) <= most and all(
+    return abs(host) <= host_varies and all(
         abs(ns) <= GPU_CHANGE * longest for ns in (*others, sum(others))
     )
 

@@ -1,4 +1,4 @@
-"""When two kernels are of one kind, so that one in place of the other is no switch."""
+"""When two kernels are of one kind, so that a change between them is not a switch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = re.compile(r"[A-Za-z_]+")
 def family(name: str) -> str:
     """Return what kernels have in common that differ in tiles and sizes alone.
 
-    How matrices are aligned is no such thing: it makes a kernel slow or fast.
+    The alignment of matrices is kept: it makes a kernel slow or fast.
 
     >>> family("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopB_NTT")
     'nvjet_sm'

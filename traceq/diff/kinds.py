@@ -1,4 +1,4 @@
-"""What happened to a part of the program, and which parts it happened to alike."""
+"""What changed in a part of the program, and which parts changed in the same way."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ Kind = Literal[
 ALL_OVER: tuple[Kind, ...] = ("same kernels", "same launches", "outside operators")
 """Kinds that are not a change of the program: it does the same, in another time."""
 
-# A count that changes by less is that of a step with more work than another.
+# Counts change by less between steps of one program.
 _LEAST_COUNT = 0.5
 _LEAST_SHARE = 0.1
 
 
 def ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
-    """Return what was counted, most first, in an order that is always the same."""
+    """Return what was counted, most frequent first, in a stable order."""
     return sorted(counter.items(), key=lambda one: (-one[1], repr(one[0])))
 
 
 def first(counter: Counter[Any]) -> Any:  # noqa: ANN401 - what was counted
-    """Return what there is most of, if there is anything."""
+    """Return the most frequent, if there is any."""
     return ranked(counter)[0][0] if counter else None
 
 
@@ -63,7 +63,7 @@ def kind_of(
     used: list[list[dict[str, Any]]],
     counts: list[dict[str, float]],
 ) -> Kind:
-    """Say what happened to a part of the program that the GPU works for."""
+    """Return what changed in a part of the program that the GPU works for."""
     role = (rows[0] or rows[1])[0]["role"]
     formats = [first(_times(side, "dtype")) for side in used]
     main = [family(first(_times(side, "name")) or "") for side in used]
@@ -72,7 +72,7 @@ def kind_of(
     moved = any(name.startswith("Mem") for name in main)
     kind: Kind = "same kernels"
     if role == "cast":
-        # As many casts as before are no change, however long they take.
+        # As many casts as before are not a change, however long they take.
         kind = "casts" if fewer else "same kernels"
     elif how == "replaced":
         kind = "replaced"

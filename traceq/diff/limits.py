@@ -37,8 +37,8 @@ class Limit:
 
     name: str
     """As it was written, as slower or launches."""
-    most: float
-    """A share of what it was, or an amount in its own unit."""
+    growth: float
+    """The largest growth: a share of what it was, or an amount in its own unit."""
     relative: bool
     text: str
     """The limit as it was written."""
@@ -121,6 +121,6 @@ def broken(diff: Diff | MemoryChange, limits: tuple[Limit, ...]) -> tuple[Broken
         if limit.name == "slower" and diff.verdict != "slower":
             continue
         grown = metric.share if limit.relative else metric.change
-        if grown > limit.most:
+        if grown > limit.growth:
             found.append(Broken(limit, metric))
     return tuple(found)

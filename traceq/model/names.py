@@ -35,7 +35,7 @@ _PHASE_OF_REGION = (
     ("forward", r"(?i)\b(forward|fwd)(\b|_)"),
     ("data", r"(?i)\b(data[ _]?load(er|ing)?|next_batch|get_batch)\b"),
 )
-# A region around both passes says nothing about what is inside.
+# A region around both passes does not tell which one is inside.
 _BOTH_PASSES = r"(?i)\b(forward|fwd)[\W_]*(and[\W_]*)?(backward|bwd)(\b|_)"
 _BACKWARD_OP = (
     r"^autograd::engine::evaluate_function|Backward\d*$"
@@ -49,7 +49,7 @@ _COMPILING = (
 # Timed by the same means, but it captures a CUDA graph of what was compiled before.
 GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
 
-# Work of the GPU that copies between it and the host. CUPTI also says which memory:
+# Work of the GPU that copies between it and the host. CUPTI also names the memory:
 # "Memcpy HtoD (Pageable -> Device)"; roctracer does not: "CopyHostToDevice".
 HTOD = r"HtoD|HostToDevice"
 DTOH = r"DtoH|DeviceToHost"

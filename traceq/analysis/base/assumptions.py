@@ -1,6 +1,6 @@
 """Numbers that the analyses assume, each with its unit and where it comes from.
 
-Nothing here is computed from the trace at hand. Each number says how it was found:
+Nothing here is computed from the trace at hand. Each number has how it was found:
 measured (on what, with which script, when) or chosen by judgement. Names end in their
 unit (``_NS``, ``_BYTES``); those without are shares, factors or counts.
 """
@@ -55,7 +55,7 @@ PROFILER_SLOWDOWN = 3.0
 # Judgement; in the captures of fixtures/ it is 7 to 17 µs at the median, recording the
 # launch included (H200, torch 2.11, 2026-11-15).
 LAUNCH_LATENCY_NS = 5_000
-# Clocks of host and GPU that are further apart than this say nothing about a launch.
+# Where host and GPU clocks differ by more than this, the latency is not usable.
 # Chosen by judgement: ten times the usual latency.
 LONGEST_LAUNCH_LATENCY_NS = 50_000
 # A launch blocks from this many launches on that the GPU has not begun. Measured by

@@ -23,7 +23,7 @@ def idle_gaps(trace: Trace) -> pl.DataFrame:
     """Return the idle gaps between the GPU's work: ``start``, ``end`` and ``kernel``.
 
     They are in order and do not overlap; the kernel is the one that ends a gap. Time
-    before the first work and after the last is no gap: what the GPU did there is
+    before the first work and after the last is not a gap: what the GPU did there is
     unknown.
     """
     return _gaps(busiest_device(trace.kernels))

@@ -1,4 +1,4 @@
-"""The part of a trace that averages are taken over: its steps without warm-up."""
+"""Steady-state steps, warm-up excluded: what averages are taken over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SteadySteps:
 
 
 def steady_steps(trace: Trace) -> SteadySteps:
-    """Return the part of a trace that stands for the rest of the run."""
+    """Return the steady-state steps of a trace, or all of it where it has no steps."""
     steps = trace.steps.filter(~pl.col("warmup"))
     if steps.height:
         windows = steps.select("step", "start", "end")

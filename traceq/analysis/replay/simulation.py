@@ -9,7 +9,7 @@ stream waits for. Inside a group only sums and the latest launch decide when it 
     entered   when the work before it, on its stream or another one, is done
     time      what all its work takes, gaps included
     host      when the host began the epoch
-    reach     the most, over its work, of: launch in the epoch + latency + time from
+    reach     the maximum over its work of launch in the epoch + latency + time from
               there on
 
 ``time`` and ``reach`` are computed for all groups at once; only from blocking call to
@@ -41,13 +41,13 @@ class Change:
     """What a fix changes in the steps."""
 
     kernels: frozenset[int] = frozenset()
-    """Work on the GPU that goes or gets faster."""
+    """GPU work that is removed or gets faster."""
     kernel_share: float = 0.0
-    """The share of its time that goes."""
+    """The share of its time that is removed."""
     spans: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_SPANS))
-    """When the host did what goes or gets faster: ``start`` and ``end``."""
+    """When the host did what is removed or gets faster: ``start`` and ``end``."""
     host_share: float = 0.0
-    """The share of that time that goes."""
+    """The share of that time that is removed."""
     syncs: frozenset[int] = frozenset()
     """Calls that do not block any more."""
 
@@ -297,7 +297,7 @@ class Replay:
             if change.kernel_share and change.kernels:
                 less = self._left_of_work(change)
                 left = less.zip_with(less < left, left)
-        # With the work that goes, the gap before it goes too.
+        # With removed work the gap before it is removed too.
         gap = work["gap"] * (left > 0) * scale.gpu
         time = gap + work["dur"] * left * scale.gpu
         return [

@@ -32,7 +32,7 @@ _KEYS = {
 
 
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
-    """Return one object; ``version`` says which fields there are."""
+    """Return one object; ``version`` is that of its fields."""
     found = {
         "version": VERSION,
         "traceq": __version__,

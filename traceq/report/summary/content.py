@@ -298,7 +298,7 @@ def _prefixed(count: float) -> str:
 def _memory(summary: Summary) -> str:
     peak = summary.memory
     if peak is None:
-        return "unknown: the trace does not say how much was allocated on the GPU"
+        return "unknown: the trace does not have what was allocated on the GPU"
     text = f"peak {units.size(peak.allocated)} allocated"
     if peak.reserved:
         text += f", {units.size(peak.reserved)} reserved"

@@ -22,7 +22,7 @@ _MOST_ROWS = 50
 
 
 def render(summaries: Sequence[Summary]) -> str:
-    """Return one object with the list of traces; ``version`` says which fields."""
+    """Return one object with the list of traces; ``version`` is that of its fields."""
     found = {
         "version": VERSION,
         "traceq": __version__,

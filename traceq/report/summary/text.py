@@ -37,7 +37,7 @@ def _screen(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 def _overview(table: TextTable, width: int) -> Iterator[Text]:
-    """Give names that leave no room beside them a line of their own: they are keys."""
+    """Give names that leave no room for the numbers a line of their own."""
     lines, _ = fitted(table.columns, table.rows, None)
     if max(map(cells, lines)) <= width:
         yield from table_lines(table, width)
