@@ -46,7 +46,7 @@ def kinds(before: str, after: str, **options: object) -> list[str]:
 
 def test_an_op_lines_up_with_itself_on_another_kernel() -> None:
     diff = drawn_diff(MM, FASTER_MM)
-    (cause,) = [cause for cause in diff.causes if cause.on == "gpu"]
+    (cause,) = [cause for cause in diff.causes if cause.affects == "gpu"]
 
     assert cause.kind == "kernel"
     assert cause.ns == -17_000
@@ -97,7 +97,7 @@ def test_the_backward_lines_up_with_that_of_its_forward() -> None:
 
     diff = drawn_diff(before, after, args)
 
-    (cause,) = [cause for cause in diff.causes if cause.on == "gpu" and cause.ns]
+    (cause,) = [cause for cause in diff.causes if cause.affects == "gpu" and cause.ns]
     assert cause.kind == "kernel"
     assert cause.before.ops == cause.after.ops == ("aten::sdpa",)
 
@@ -164,7 +164,7 @@ def test_shapes_that_depend_on_data_are_no_other_ops() -> None:
 
     diff = diff_of(of(3), of(5))
 
-    assert [cause.kind for cause in diff.causes if cause.on == "gpu"] == ["shapes"]
+    assert [cause.kind for cause in diff.causes if cause.affects == "gpu"] == ["shapes"]
     assert not any(cause.ns for cause in diff.causes)
 
 

@@ -44,10 +44,10 @@ _REPLACED: tuple[tuple[str, ...], ...] = (
 
 
 def aligned(before: Parts, after: Parts) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows of both with ``match``, which like rows share, and ``how``.
+    """Return the rows of both with ``match``, shared by like rows, and ``likeness``.
 
-    ``how`` is ``same``, ``reshaped`` (the shapes differ), ``compiled`` (one of them
-    runs what torch.compile made), ``replaced``, or ``alone`` for what has no partner.
+    That is ``same``, ``reshaped`` (the shapes differ), ``compiled`` (one of them runs
+    what torch.compile made), ``replaced``, or ``alone`` for what has no partner.
     """
     state = _State(_prepared(before.rows), _prepared(after.rows))
     for key in _AS_OFTEN:
@@ -76,7 +76,7 @@ def _prepared(rows: pl.DataFrame) -> pl.DataFrame:
     in_model = ~pl.col("phase").is_in(["optimizer", "data"])
     return rows.with_columns(
         pl.lit(None, pl.UInt32).alias("match"),
-        pl.lit("alone").alias("how"),
+        pl.lit("alone").alias("likeness"),
         pl.when(in_model.fill_null(value=True))
         .then(pl.lit("model"))
         .otherwise("phase")
@@ -95,7 +95,7 @@ class _State:
     def match(
         self,
         key: Sequence[str],
-        how: str,
+        likeness: str,
         *,
         as_often: bool = False,
         known: bool = False,
@@ -121,7 +121,7 @@ class _State:
             common = common.filter(more <= _ABOUT * most)
         common = common.select(key)
         self._take(
-            common, key, how, pl.lit(value=not known) | (pl.col("role") != "cast")
+            common, key, likeness, pl.lit(value=not known) | (pl.col("role") != "cast")
         )
 
     def match_compiled(self) -> None:
@@ -137,28 +137,28 @@ class _State:
             self._take(common, ["phase"], "compiled", pl.lit(value=True))
 
     def _take(
-        self, common: pl.DataFrame, key: Sequence[str], how: str, among: pl.Expr
+        self, common: pl.DataFrame, key: Sequence[str], likeness: str, among: pl.Expr
     ) -> None:
         common = common.with_row_index("new", offset=self.used)
         self.used += common.height
-        for at, side in enumerate(self.sides):
+        for index, side in enumerate(self.sides):
             free = pl.col("match").is_null() & pl.col("new").is_not_null() & among
-            self.sides[at] = (
+            self.sides[index] = (
                 side.join(
                     common, on=key, how="left", nulls_equal=True, maintain_order="left"
                 )
                 .with_columns(
                     match=pl.when(free).then("new").otherwise("match"),
-                    how=pl.when(free).then(pl.lit(how)).otherwise("how"),
+                    likeness=pl.when(free).then(pl.lit(likeness)).otherwise("likeness"),
                 )
                 .drop("new")
             )
 
     def finished(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Give what has no partner a number of its own."""
-        for at, side in enumerate(self.sides):
+        for index, side in enumerate(self.sides):
             alone = side["match"].is_null()
             own = (alone.cast(pl.UInt32).cum_sum() - 1 + self.used).cast(pl.UInt32)
-            self.sides[at] = side.with_columns(match=side["match"].fill_null(own))
+            self.sides[index] = side.with_columns(match=side["match"].fill_null(own))
             self.used += int(alone.sum())
         return self.sides[0], self.sides[1]

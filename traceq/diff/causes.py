@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceq.diff.structure import Parts
 
 _MOST_DETAILS = 4
+Affects = Literal["gpu", "idle", "host"]
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,14 @@ class Cause:
     """One reason why the step changed; the times of all causes add up to the change."""
 
     kind: Kind
-    on: Literal["gpu", "idle", "host"]
+    affects: Affects
     """Whether the GPU works longer, idles longer, or, without a GPU, the host works
     longer."""
     ns: float
     """By how much the step is longer for it."""
     sure_ns: float
     """How much of that is certainly not caused by the profiler."""
-    what: str
+    kernel_kind: str
     """The kind of kernels that it is about mostly, as gemm; or empty."""
     before: Used
     after: Used
@@ -81,11 +82,11 @@ def causes_of(
 ) -> tuple[Cause, ...]:
     """Return the causes, the biggest first by what is certain of them."""
     groups: dict[tuple[object, ...], _Sum] = {}
-    for key, what, where, shares in _shares(before, after, scales):
-        groups.setdefault(key, _Sum(what, where)).add(shares)
+    for key, kind, affects, shares in _shares(before, after, scales):
+        groups.setdefault(key, _Sum(kind, affects)).add(shares)
     for name in dict.fromkeys([*before.special, *after.special]):
-        kind: Any = "same launches" if name == END_OF_STEP else name
-        on: Literal["host", "idle"] = "host" if before.on_host else "idle"
+        special: Any = "same launches" if name == END_OF_STEP else name
+        idle: Affects = "host" if before.on_host else "idle"
         # The profiler slows down what has a name of its own, but does not create it.
         pair = tuple(
             _Share(
@@ -94,7 +95,7 @@ def causes_of(
             )
             for parts, scale in zip((before, after), scales, strict=True)
         )
-        groups.setdefault((kind,), _Sum(kind, on)).add(pair)
+        groups.setdefault((special,), _Sum(special, idle)).add(pair)
     missing = tuple(_Share(ns=scale.missing_ns, sure=scale.sure) for scale in scales)
     groups[("missing",)] = _Sum("not in the trace", "idle")
     groups[("missing",)].add(missing)
@@ -122,9 +123,9 @@ class _Share:
 class _Sum:
     """A cause in the making."""
 
-    def __init__(self, kind: Kind, on: Literal["gpu", "idle", "host"]) -> None:
+    def __init__(self, kind: Kind, affects: Affects) -> None:
         self.kind: Kind = kind
-        self.on: Literal["gpu", "idle", "host"] = on
+        self.affects: Affects = affects
         self.sides: tuple[list[_Share], list[_Share]] = ([], [])
 
     def add(self, pair: tuple[_Share, ...]) -> None:
@@ -151,10 +152,10 @@ class _Sum:
         most = kinds.most_common(1)
         return Cause(
             kind=self.kind,
-            on=self.on,
+            affects=self.affects,
             ns=after.ns - before.ns,
             sure_ns=sure[1] - sure[0],
-            what=most[0][0] if most else "",
+            kernel_kind=most[0][0] if most else "",
             before=before,
             after=after,
             details=tuple(
@@ -197,9 +198,7 @@ def _place(row: Mapping[str, Any]) -> Place:
     return Place(row["file"], row["line"], row["function"], row["module"])
 
 
-_Found = tuple[
-    tuple[object, ...], Kind, Literal["gpu", "idle", "host"], tuple[_Share, ...]
-]
+_Found = tuple[tuple[object, ...], Kind, Affects, tuple[_Share, ...]]
 
 
 def _shares(
@@ -212,24 +211,30 @@ def _shares(
         _kernels(parts.kernels, side)
         for parts, side in zip((before, after), sides, strict=True)
     ]
-    on: Literal["gpu", "host"] = "host" if before.on_host else "gpu"
+    affects: Affects = "host" if before.on_host else "gpu"
     for match in sorted(numbers[0].keys() | numbers[1].keys()):
         rows = [side.get(match, []) for side in numbers]
         used = [side.get(match, []) for side in kernels]
-        how = (rows[0] or rows[1])[0]["how"]
+        likeness = (rows[0] or rows[1])[0]["likeness"]
         counts = [
             {name: sum(r[name] for r in side) for name in NUMBERS} for side in rows
         ]
         on_gpu = tuple(
-            _share(side, used[at], counts[at], scales[at], ("gpu_ns",))
-            for at, side in enumerate(rows)
+            _share(side, used[index], counts[index], scales[index], ("gpu_ns",))
+            for index, side in enumerate(rows)
         )
         if on_gpu[0].ns or on_gpu[1].ns:
-            kind = kind_of(how, rows, used, counts)
-            yield key_of(kind, match, rows, used), kind, on, on_gpu
+            kind = kind_of(likeness, rows, used, counts)
+            yield key_of(kind, match, rows, used), kind, affects, on_gpu
         idle = tuple(
-            _share(side, (), counts[at], scales[at], ("launch_idle_ns", "sync_idle_ns"))
-            for at, side in enumerate(rows)
+            _share(
+                side,
+                (),
+                counts[index],
+                scales[index],
+                ("launch_idle_ns", "sync_idle_ns"),
+            )
+            for index, side in enumerate(rows)
         )
         if any(differ(counts, name) for name in ("launches", "syncs")):
             yield ("launches", *where_of(rows)), "launches", "idle", idle

@@ -216,7 +216,7 @@ def _verdict(
         steps[0].measured or not _varies(causes, longest, host_varies)
     ):
         plain = "slower" if change > 0 else "faster"
-    on_gpu = sum(cause.ns for cause in causes if cause.on == "gpu")
+    on_gpu = sum(cause.ns for cause in causes if cause.affects == "gpu")
     matters = abs(on_gpu) > GPU_CHANGE * longest
     if inflated and matters and (plain == "no change" or on_gpu * change < 0):
         return "gpu"
@@ -225,7 +225,7 @@ def _verdict(
 
 def _varies(causes: tuple[Cause, ...], longest: float, host_varies: float) -> bool:
     """Return whether all that changed is how long the host takes for the same."""
-    even = [cause for cause in causes if cause.on != "gpu" and _is_even(cause)]
+    even = [cause for cause in causes if cause.affects != "gpu" and _is_even(cause)]
     host = sum(cause.ns for cause in even)
     others = [cause.ns for cause in causes if cause not in even]
     return abs(host) <= host_varies and all(

@@ -58,7 +58,7 @@ def differ(counts: list[dict[str, float]], name: str) -> bool:
 
 
 def kind_of(
-    how: str,
+    likeness: str,
     rows: list[list[dict[str, Any]]],
     used: list[list[dict[str, Any]]],
     counts: list[dict[str, float]],
@@ -74,11 +74,11 @@ def kind_of(
     if role == "cast":
         # As many casts as before are not a change, however long they take.
         kind = "casts" if fewer else "same kernels"
-    elif how == "replaced":
+    elif likeness == "replaced":
         kind = "replaced"
-    elif how == "compiled":
+    elif likeness == "compiled":
         kind = "compiled"
-    elif how == "alone":
+    elif likeness == "alone":
         kind = "removed" if rows[0] else "added"
     elif all(formats) and formats[0] != formats[1] and not moved:
         kind = "dtype"
@@ -88,7 +88,7 @@ def kind_of(
         kind = "calls"
     elif fewer:
         kind = "fused"
-    elif how == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
+    elif likeness == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
         kind = "shapes"
     return kind
 
@@ -113,8 +113,8 @@ def key_of(
     """Return what the parts of one cause have in common."""
     if kind in ("casts", "compiled", *ALL_OVER):
         # Collectives take as long as the slowest rank lets them.
-        what = first(_times([*used[0], *used[1]], "kind"))
-        return (kind, kind == "same kernels" and what == "communication")
+        kernel_kind = first(_times([*used[0], *used[1]], "kind"))
+        return (kind, kind == "same kernels" and kernel_kind == "communication")
     if kind == "dtype":
         # A dtype is chosen for the whole model, not for a line.
         both = [first(_times(side, "dtype")) for side in used]

@@ -97,7 +97,7 @@ def bar(bound: Bound) -> str:
     found = bound.bottleneck
     if found is None or not found.step_ns:
         return ""
-    rank = {cause: at for at, cause in enumerate(ON_GPU)}
+    rank = {cause: index for index, cause in enumerate(ON_GPU)}
     rows = sorted(found.causes.iter_rows(), key=lambda row: rank.get(row[0], len(rank)))
     drawn, reached = "", 0.0
     for cause, ns in rows:

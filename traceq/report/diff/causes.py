@@ -149,9 +149,9 @@ def _compiled(cause: Cause) -> str:
 
 
 def _same_kernels(cause: Cause) -> str:
-    if cause.what == "communication":
+    if cause.kernel_kind == "communication":
         return f"communication takes {_longer(cause)}, in as many kernels"
-    pieces = "ops" if cause.on == "host" else "kernels"
+    pieces = "ops" if cause.affects == "host" else "kernels"
     return f"the same {pieces} take {_longer(cause)}"
 
 
@@ -210,14 +210,16 @@ def _while(cause: Cause, diff: Diff) -> str:
 
 
 def _what(cause: Cause) -> str:
-    return _WHAT.get(cause.what, "ops" if cause.on == "host" else "other kernels")
+    return _WHAT.get(
+        cause.kernel_kind, "ops" if cause.affects == "host" else "other kernels"
+    )
 
 
 def _longer(cause: Cause) -> str:
     return "longer" if cause.ns > 0 else "less time"
 
 
-def _more(count: float, what: str) -> str:
+def _more(count: float, noun: str) -> str:
     """Write a change of a number of things.
 
     >>> _more(-94, "cast"), _more(1, "launch"), _more(0, "sync")
@@ -225,7 +227,7 @@ def _more(count: float, what: str) -> str:
     """
     if not _rounded(count):
         return ""
-    number, _, things = counted(_rounded(abs(count)), what).partition(" ")
+    number, _, things = counted(_rounded(abs(count)), noun).partition(" ")
     return f"{number} {'more' if count > 0 else 'fewer'} {things}"
 
 
@@ -235,7 +237,9 @@ def _rounded(count: float) -> float:
 
 
 def _pieces(cause: Cause, used: Used) -> str:
-    return counted(_rounded(used.kernels), "call" if cause.on == "host" else "kernel")
+    return counted(
+        _rounded(used.kernels), "call" if cause.affects == "host" else "kernel"
+    )
 
 
 def _became(cause: Cause) -> str:

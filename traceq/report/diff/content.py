@@ -133,9 +133,9 @@ def _mostly(diff: Diff, change: float) -> str:
 
 def _in_short(cause: Cause, diff: Diff) -> str:
     """Return a cause and its place, for a line that has to stand alone."""
-    at = cause.mostly.place
-    source = written_place(at.file, at.line, at.function)
-    place = source or printable(at.module or "")
+    used = cause.mostly.place
+    source = written_place(used.file, used.line, used.function)
+    place = source or printable(used.module or "")
     known = place and cause.kind not in (*ALL_OVER, "compiled")
     return cause_text(cause, diff) + (f", at {place}" if known else "")
 

@@ -77,11 +77,11 @@ def _side(side: Side) -> dict[str, Any]:
 def _cause(cause: Cause, diff: Diff) -> dict[str, Any]:
     return {
         "kind": cause.kind,
-        "on": cause.on,
+        "affects": cause.affects,
         "text": words.reason(cause, diff).text,
         "ns": round(cause.ns),
         "sure_ns": round(cause.sure_ns),
-        "kernel_kind": cause.what,
+        "kernel_kind": cause.kernel_kind,
         "before": _used(cause.before),
         "after": _used(cause.after),
         "details": [asdict(detail) for detail in cause.details],

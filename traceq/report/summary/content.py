@@ -167,8 +167,8 @@ def _device(summary: Summary) -> str:
     facts = summary.facts
     parts += [text for text in (facts.runtime_version, facts.torch) if text]
     if facts.rank is not None:
-        of = f" of {facts.world_size}" if facts.world_size else ""
-        parts.append(f"rank {facts.rank}{of}")
+        world = f" of {facts.world_size}" if facts.world_size else ""
+        parts.append(f"rank {facts.rank}{world}")
     return " · ".join(parts)
 
 
