@@ -410,9 +410,12 @@ def test_a_saving_is_printed_even_where_no_work_is_removed(form: str) -> None:
     ("steps", "text"),
     [
         ([9], "After fixing it: about 9.00 ms instead of 12.0 ms a step (GPU-bound)"),
-        ([10, 9], "after the first: 10.0 ms"),
+        ([10, 9], "; after the first: 10.0 ms"),
         ([9, 9], "After fixing both: about 9.00 ms instead of 12.0 ms a step"),
-        ([11, 10, 10, 9], "(GPU-bound); after the first: 11.0 ms; after the first 2:"),
+        (
+            [11, 10, 10, 9],
+            "(GPU-bound); after the first: 11.0 ms, the first 2: 10.0 ms",
+        ),
         ([11, 9, 9, 9], "all 4: about 9.00 ms instead of 12.0 ms a step (GPU-bound); "),
     ],
 )

@@ -53,9 +53,9 @@ def test_a_warning_repeated_is_one_finding_with_its_last_number() -> None:
 
     assert "11 distinct input sizes" in found.message
     assert found.count == 4
-    line, text = found.evidence
-    assert (line.label, line.name, line.count) == ("log line", "1", 4)
-    assert text.name.endswith("We have observed 11 distinct sizes.")
+    (line,) = found.evidence
+    assert (line.label, line.count, line.note) == ("line", 4, "(line 1)")
+    assert line.name.endswith("We have observed 11 distinct sizes.")
 
 
 def test_the_same_message_on_two_functions_is_two_findings() -> None:

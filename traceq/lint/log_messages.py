@@ -112,9 +112,14 @@ def _finding(
         subject=message.subject,
         place=place,
         count=count,
+        # The number of the line is a note: where it stands is not what it means.
         evidence=[
-            Evidence("log line", group[0]["at"], count=count if count > 1 else None),
-            Evidence("log text", text),
+            Evidence(
+                "line",
+                text,
+                count=count if count > 1 else None,
+                note=f"(line {group[0]['at']})",
+            )
         ],
         data={
             name: value

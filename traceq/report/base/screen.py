@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from traceq.report.base.columns import fitted
-from traceq.report.base.text import TIE
+from traceq.report.base.text import tied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 WIDEST = 120
 PIPE = 100
 _LABEL = 10
-# A number and its unit stay on one line, and so do a step and its time.
-_TIED = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B|[MGTP]?FLOP)\b|\d)")
 
 
 def line_width(width: int | None) -> int:
@@ -40,7 +37,7 @@ def screen(words: Content, width: int) -> Iterator[RenderableType]:
     for warning in words.warnings:
         facts.add_row(Text("INCOMPLETE", style="red"), Text(warning, style="red"))
     for label, text in words.facts:
-        facts.add_row(label, Text(_TIED.sub(TIE, text)))
+        facts.add_row(label, Text(tied(text)))
     yield facts
     for table in words.tables:
         yield ""

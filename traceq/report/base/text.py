@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import textwrap
 import unicodedata
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from traceq.finding import Place
 
 TIE = "\ue000"
-"""A space at which ``rendered`` breaks no line, and which it prints as any other."""
+"""A space at which no line is broken, and which is printed as any other."""
 
+# A number and its unit stay on one line, and so do a step and its time.
+_TIED = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B|[MGTP]?FLOP)\b|\d)")
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 _UNUSUAL = re.compile(r"[^ -~]")
 _FORMULA = ("=", "+", "-", "@")
@@ -157,6 +160,27 @@ def where(at: Place) -> str:
     source = place(at.file, at.line, at.function)
     module = printable(at.module or "")
     return f"{source} in {module}" if source and module else source or module
+
+
+def tied(text: str) -> str:
+    """Return a text in which a number and its unit stay on one line."""
+    return _TIED.sub(TIE, text)
+
+
+def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
+    """Return a text in lines of a width, which begin with ``first`` and ``rest``.
+
+    >>> wrapped("it takes 5.19 ms", 14, rest="  ")
+    ['it takes', '  5.19 ms']
+    """
+    lines = textwrap.wrap(
+        tied(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+    )
+    return [line.replace(TIE, " ") for line in lines]
 
 
 def bold(text: str, *, color: bool) -> str:

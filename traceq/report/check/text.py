@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from traceq.report.base.screen import line_width
-from traceq.report.base.text import bold
+from traceq.report.base.text import bold, wrapped
 from traceq.report.check import content as words
 
 if TYPE_CHECKING:
@@ -26,11 +25,10 @@ def render(results: Sequence[FixtureResult], *, width: int | None, color: bool) 
         head = f"{words.name(result)}: {words.verdict(result)}"
         lines.append(bold(head, color=color and wrong))
         for one in result.differences:
-            lines += textwrap.wrap(
+            lines += wrapped(
                 words.line(one),
                 width,
-                initial_indent=f"  {words.kind(one):<{_LABEL}} ",
-                subsequent_indent=" " * (_LABEL + 3),
-                break_on_hyphens=False,
+                first=f"  {words.kind(one):<{_LABEL}} ",
+                rest=" " * (_LABEL + 3),
             )
     return "\n".join([*lines, words.total(results)]) + "\n"

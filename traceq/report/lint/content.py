@@ -111,8 +111,8 @@ def together(outcome: Outcome) -> str:
     for one in others:
         steps.setdefault(time(one.step_ns), _first(one.findings))
     steps.pop(after, None)
-    parts = [f"after {which}: {step}" for step, which in steps.items()]
-    return "; ".join([text, *parts])
+    parts = ", ".join(f"{which}: {step}" for step, which in steps.items())
+    return f"{text}; after {parts}" if parts else text
 
 
 def _every(count: int) -> str:
@@ -171,15 +171,17 @@ def verdict(outcome: Outcome) -> str:
         none = "no new findings" if outcome.in_baseline else "no findings"
         text = counted(minor, "minor finding") if minor else none
         return f"{text}; {_rules(outcome)}"
-    text = counted(len(serious), "finding")
+    text, of_these = counted(len(serious), "finding"), len(serious) > 1
     worst = max(serious, key=lambda one: one.saves_ns)
     if outcome.bound and worst.saves_ns:
         step = time(outcome.step_ns)
-        text += f", the worst costs {time(worst.saves_ns)} of {step} a step"
+        which = "the worst" if of_these else "which"
+        text += f", {which} costs {time(worst.saves_ns)} of {step} a step"
     largest = max(serious, key=lambda one: one.cost_bytes)
     if outcome.memory and largest.cost_bytes:
+        which = "the largest" if of_these else "which"
         text += (
-            f", the largest costs {size(largest.cost_bytes)} of"
+            f", {which} costs {size(largest.cost_bytes)} of"
             f" {size(outcome.memory.reserved)} reserved"
         )
     if minor:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
 from traceq.report.base.screen import line_width
-from traceq.report.base.text import bold, printable, where
+from traceq.report.base.text import bold, printable, where, wrapped
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
@@ -83,20 +82,14 @@ def _block(
     known = [(label, text) for label, text in lines if text]
     widest = min(_LABEL, max((len(label) for label, _ in known), default=0))
     for label, text in known:
-        yield from textwrap.wrap(
+        yield from wrapped(
             text,
             max(width, 2 * _LABEL),
-            initial_indent=f"  {label:<{widest}}  ",
-            subsequent_indent=" " * (widest + 4),
-            break_on_hyphens=False,
+            first=f"  {label:<{widest}}  ",
+            rest=" " * (widest + 4),
         )
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-    return textwrap.wrap(
-        text,
-        max(width, 20),
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 2 * bool(indent)),
-        break_on_hyphens=False,
-    )
+    rest = " " * (indent + 2 * bool(indent))
+    return wrapped(text, max(width, 20), first=" " * indent, rest=rest)
