@@ -110,7 +110,7 @@ def breaches(
         if value is None:
             yield Breach(name, f"{name} was not recorded", worse=True)
         elif abs(value - limit.value) > limit.tolerance * limit.value:
-            text = f"{name} {value:,g}, the budget is {limit.value:,g}"
+            text = f"{name} {_written(value)}, the budget is {_written(limit.value)}"
             yield Breach(name, text + _by(limit), worse=value > limit.value)
     for name, budget in budgets.layers.items():
         layer = numbers.layers.get(name)
@@ -118,15 +118,19 @@ def breaches(
             yield Breach(name, f"{name} is not a layer of it any more", worse=True)
             continue
         if layer.kernels != budget.kernels:
-            text = f"{name}: {layer.kernels:,g} kernels, the budget is"
+            text = f"{name}: {_written(layer.kernels)} kernels, the budget is"
             more = layer.kernels > budget.kernels
-            yield Breach(name, f"{text} {budget.kernels:,g}", worse=more)
+            yield Breach(name, f"{text} {_written(budget.kernels)}", worse=more)
         new = sorted(set(layer.backends) - set(budget.backends))
         gone = sorted(set(budget.backends) - set(layer.backends))
         if new or gone:
-            text = f"{name}: kernels of {', '.join(layer.backends) or 'nobody'}"
-            text += f" instead of {', '.join(budget.backends) or 'nobody'}"
+            text = f"{name}: kernels of {', '.join(layer.backends) or 'none'}"
+            text += f" instead of {', '.join(budget.backends) or 'none'}"
             yield Breach(name, text, worse=bool(new))
+
+
+def _written(value: float) -> str:
+    return f"{value:,.12g}"
 
 
 def _by(limit: Budget) -> str:

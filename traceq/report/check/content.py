@@ -22,6 +22,8 @@ def verdict(result: FixtureResult) -> str:
         return f"{differences}; {', '.join(result.written)} written"
     if failing:
         return differences
+    if result.differences:
+        return f"nothing worse, {counted(len(result.differences), 'difference')}"
     return (
         f"{counted(result.findings, 'finding')} as expected,"
         f" {counted(result.budgets, 'budget')} kept"
