@@ -65,7 +65,7 @@ def test_json_has_everything_and_adds_up(pair: tuple[str, str]) -> None:
         traceq("diff", *pair, "--step-ms", "0.06,0.09", "--format", "json").out
     )
 
-    assert found["version"] == 1
+    assert found["version"] == 2
     assert found["verdict"] == "slower"
     assert found["change_ns"] == 30_000
     assert sum(cause["ns"] for cause in found["causes"]) == pytest.approx(30_000, abs=9)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.callers import PLACE
 from traceq.finding import NOWHERE, Evidence, Place
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _LINES = 12
 # Characters of a line that are shown.
 _LONGEST = 200
-_PLACES = ("file", "line", "function")
 # How torch's own loggers begin a line.
 _TIME = r"^[A-Z]\d{4} [\d:.]+ \d+ "
 _LIBRARY = re.compile(r"/(site|dist)-packages/|^<")
@@ -124,7 +124,7 @@ def _finding(
         data={
             name: value
             for name, value in last.items()
-            if name not in ("at", "text", *_PLACES)
+            if name not in ("at", "text", *PLACE)
         },
         advice=message.advice.format_map(last),
         severity=message.severity,

@@ -12,7 +12,8 @@ Growth = Literal["grown", "shrunk", "same"]
 
 TOLERANCE = 0.1
 """A finding has the same size if it differs by no more than this share."""
-# From run to run, times of one program differ by about this share of a step.
+# From run to run, times of one program differ by about this share of a step. Both are
+# chosen by judgement.
 _NOISE = 0.02
 
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from traceq.lint.snapshot_view import Memory
     from traceq.lint.view import View
 
-# A finding that costs less than this share of the step is worth knowing, no more.
+# A finding that costs less than this share of the step is minor. Chosen by judgement.
 WORTH_FIXING = 0.01
-# Where a fix removes most of an op, it removes the op's blocking calls too.
+# A fix that removes this share of an op removes the op's blocking calls too.
 _MOSTLY = 0.5
 _MOST_TOGETHER = 5
 
@@ -100,7 +100,7 @@ class Savings:
 
     @cached_property
     def _scales(self) -> tuple[TimeScale, ...]:
-        """The likely pace, then those of a fast and of a slow host if wanted."""
+        """The likely host speed, then a fast and a slow one unless it is brief."""
         found = self._view.calibration
         if self._brief:
             return (found.likely,)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from traceq.diff.findings import FindingChange
     from traceq.diff.limits import Broken
 
-VERSION = 1
+VERSION = 2
 _KEYS = {
     "step": "step_ns",
     "gpu busy": "gpu_busy_ns",
