@@ -1,6 +1,8 @@
 """Fit what events of the host take, on steps that were measured without the profiler.
 
-    cd benchmarks && python fit_host_costs.py pairs.json pairs_held_out.json
+    python benchmarks/fit_host_costs.py [PAIRS...]
+
+Without files these are pairs.json and pairs_held_out.json beside this script.
 
 The replay estimates the host's time without the profiler from the events that were
 recorded: nanoseconds for a Python frame, an operator, a runtime call, and what
@@ -156,7 +158,7 @@ def _report(files: Sequence[Path], sets: Sequence[list[Capture]]) -> None:
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:]:
-        sys.exit(__doc__)
+    here = Path(__file__).parent
     given = [Path(argument) for argument in sys.argv[1:]]
+    given = given or [here / "pairs.json", here / "pairs_held_out.json"]
     _report(given, [read(file) for file in given])

@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.steady import in_steps
 from traceq.diff.structure import plain_op
+from traceq.expressions import text
 from traceq.model.names import REGION
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
             in_steps(table, trace, steady)
             .group_by("name")
             .agg(calls=pl.len())
-            .with_columns(pl.col("name").cast(pl.String))
+            .with_columns(text("name"))
             for table in (outermost, regions)
         ]
     ).filter(~pl.col("name").str.contains(f"{REGION}|{_COMPILER}"))

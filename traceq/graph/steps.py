@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import END, text
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered, overlap
 from traceq.model import schema
@@ -27,7 +28,7 @@ def find(annotations: pl.DataFrame, regions: pl.DataFrame) -> tuple[pl.DataFrame
     steps = (
         _marks(host)
         .group_by("step")
-        .agg(pl.col("ts").min(), (pl.col("ts") + pl.col("dur")).max().alias("end"))
+        .agg(pl.col("ts").min(), END.max().alias("end"))
         .sort("ts")
     )
     if steps.height:
@@ -41,9 +42,7 @@ def _marks(host: pl.DataFrame) -> pl.DataFrame:
     It does where the program has a profiler that marks steps too, recording or not.
     """
     marks = host.filter(pl.col("step").is_not_null())
-    collected = marks.filter(
-        pl.col("name").cast(pl.String).str.starts_with(COLLECTED_STEP)
-    )
+    collected = marks.filter(text("name").str.starts_with(COLLECTED_STEP))
     return collected if collected.height else marks
 
 
@@ -79,7 +78,7 @@ def _series_of(
 
 def _between_optimizer_steps(host: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """Without the profiler's own marks, a step ends where the optimizer's does."""
-    ends = host.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_STEP))
+    ends = host.filter(text("name").str.contains(OPTIMIZER_STEP))
     # With two optimizers there is no telling which of them ends the step.
     if ends["name"].n_unique() != 1:
         return pl.DataFrame(
@@ -87,8 +86,8 @@ def _between_optimizer_steps(host: pl.DataFrame) -> tuple[pl.DataFrame, str]:
         ), ""
     steps = ends.sort("ts").select(
         step=pl.int_range(pl.len()),
-        ts=(pl.col("ts") + pl.col("dur")).shift(1, fill_value=0),
-        end=pl.col("ts") + pl.col("dur"),
+        ts=END.shift(1, fill_value=0),
+        end=END,
     )
     return steps, OPTIMIZER
 
@@ -133,9 +132,7 @@ def _end_of_backlog(early: pl.DataFrame, steps: pl.DataFrame) -> int:
     if not isinstance(begin, int):
         return 0
     spans = (
-        early.select(
-            start=pl.col("ts").clip(lower_bound=begin), end=pl.col("ts") + pl.col("dur")
-        )
+        early.select(start=pl.col("ts").clip(lower_bound=begin), end=END)
         .filter(pl.col("end") > pl.col("start"))
         .sort("start")
     )
@@ -155,7 +152,7 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     """
     gpu = (
         busiest_device(kernels)
-        .select("step", "launch", start="ts", end=pl.col("ts") + pl.col("dur"))
+        .select("step", "launch", start="ts", end=END)
         .sort("start")
     )
     work = (

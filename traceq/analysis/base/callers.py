@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.expressions import END, text
+from traceq.expressions import END, asof, text
 from traceq.graph.nesting import nearest, parents
 from traceq.model.names import third_party
 
@@ -21,7 +21,7 @@ def callers(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
         *PLACE,
         around=pl.col("thread"),
         start="ts",
-        end=pl.col("ts") + pl.col("dur"),
+        end=END,
     )
     return (
         moments.select("thread", "ts")
@@ -47,20 +47,12 @@ def called_inside(frames: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
     The regions have ``thread``, ``ts`` and ``dur`` and do not overlap on a thread; the
     result has the columns of PLACE, ``calls`` and ``time``.
     """
-    end = pl.col("ts") + pl.col("dur")
-    found = (
-        frames.filter("user")
-        .sort("ts", "dur", descending=[False, True])
-        .join_asof(
-            regions.select("thread", region="ts", until=end, ts="ts").sort("ts"),
-            on="ts",
-            by="thread",
-            strategy="backward",
-            check_sortedness=False,
-        )
-        .filter(end <= pl.col("until"))
+    own = frames.filter("user").sort("ts", "dur", descending=[False, True])
+    around = regions.select("thread", region="ts", until=END)
+    found = asof(own, around, "ts", "region", by="thread").filter(
+        pl.col("until") >= END
     )
-    before = end.cum_max().shift(1).over("thread", "region").fill_null(0)
+    before = END.cum_max().shift(1).over("thread", "region").fill_null(0)
     return (
         found.filter(pl.col("ts") >= before)
         .group_by(PLACE)

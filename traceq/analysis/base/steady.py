@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import END
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
 
@@ -64,9 +65,5 @@ def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataF
 
 
 def _busy(kernels: pl.DataFrame) -> int:
-    spans = (
-        busiest_device(kernels)
-        .select(start="ts", end=pl.col("ts") + pl.col("dur"))
-        .sort("start")
-    )
-    return int(spans.select(covered(pl.col("start"), pl.col("end")).sum()).item())
+    work = busiest_device(kernels).sort("ts")
+    return int(work.select(covered(pl.col("ts"), END).sum()).item())

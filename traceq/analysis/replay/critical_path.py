@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.time.idle_causes import causes_in
+from traceq.expressions import text
 from traceq.intervals import disjoint
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _kernels(
     place = trace.kernels.select("name", "file", "line", "function")
     return (
         place.select(pl.all().gather(chosen["id"]))
-        .with_columns(pl.col("name", "file", "function").cast(pl.String))
+        .with_columns(text("name"), text("file"), text("function"))
         .with_columns(time=chosen["done"] - chosen["begin"])
         .group_by("name", "file", "line", "function")
         .agg(calls=pl.len() / steps, time=pl.col("time").sum() / steps)

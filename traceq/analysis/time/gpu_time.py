@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import text
+
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
@@ -28,7 +30,7 @@ def by_op(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     row. ``calls`` counts the calls that launched something.
     """
     launched = kernels.select("op", "dur", "phase", "file", "line", "function").join(
-        trace.ops.select("inputs", op="id", name=pl.col("name").cast(pl.String)),
+        trace.ops.select("inputs", op="id", name=text("name")),
         on="op",
         how="left",
     )
@@ -60,18 +62,18 @@ def by_kernel(kernels: pl.DataFrame) -> pl.DataFrame:
             time=pl.col("dur").sum(),
             kernels=pl.len(),
         )
-        .with_columns(pl.col("name").cast(pl.String))
+        .with_columns(text("name"))
         .sort("time", "name", descending=[True, False])
     )
 
 
 def by_host_op(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the host's own time in ops, for traces without a GPU, longest first."""
+    """Return the self time of ops on the host, for traces without a GPU."""
     ops = trace.ops
     if windows["step"].null_count() == 0:
         ops = ops.join(windows.select("step"), on="step", how="semi")
     return (
-        ops.with_columns(pl.col("name").cast(pl.String))
+        ops.with_columns(text("name"))
         .group_by("name", "inputs", "phase", "file", "line", "function")
         .agg(time=pl.col("self_dur").sum(), calls=pl.len())
         .sort(
