@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from command import traceq
 from recordings import ROOT
 
 from traceq import load
@@ -134,3 +136,18 @@ def test_the_waits_of_moe_loop_are_no_work_of_the_host() -> None:
     found = account(trace)
 
     assert 0 < kind(found, SYNC) < kind(found, DISPATCH)
+
+
+def test_summary_prints_the_account_and_its_json_adds_up() -> None:
+    path = ROOT / "fixtures/twins/moe_loop/trace.json.gz"
+
+    text = traceq("summary", path, "--host").out
+    found = json.loads(traceq("summary", path, "--host", "--format", "json").out)
+
+    (one,) = found["traces"]
+    kinds, entries = (
+        sum(row["recorded"] for row in one["host"][key]) for key in ("kinds", "entries")
+    )
+    assert "Time of the host" in text
+    assert "Largest entries" in text
+    assert kinds == pytest.approx(entries) == pytest.approx(one["steps"][0]["dur"])

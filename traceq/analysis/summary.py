@@ -12,6 +12,7 @@ from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
 from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
+from traceq.analysis.replay.host_account import HostAccount, host_account
 from traceq.analysis.time.gpu_time import (
     by_host_op,
     by_kernel,
@@ -58,6 +59,8 @@ class Summary:
     """Whether a step is GPU-bound or host-bound without the profiler."""
     path: CriticalPath | None = None
     """The critical path of a step, where it was asked for."""
+    host: HostAccount | None = None
+    """The account of the host's time, where it was asked for."""
     run: Run | None = None
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
@@ -80,7 +83,11 @@ class Summary:
 
 
 def summarise(
-    trace: Trace, *, step_ns: int | None = None, critical: bool = False
+    trace: Trace,
+    *,
+    step_ns: int | None = None,
+    critical: bool = False,
+    host: bool = False,
 ) -> Summary:
     """Return a trace at first sight.
 
@@ -112,6 +119,11 @@ def summarise(
             trace, replay_of(trace), calibration_of(trace, step_ns).likely
         )
         if critical and trace.facts.gpu
+        else None,
+        host=host_account(
+            trace, replay_of(trace), calibration_of(trace, step_ns).likely
+        )
+        if host
         else None,
         run=trace.run,
         rank=trace.rank,

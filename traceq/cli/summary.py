@@ -52,6 +52,13 @@ def command(  # noqa: PLR0913 - one parameter an option
             help="Show the critical path: the work that decides how long a step takes.",
         ),
     ] = False,
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host",
+            help="Show an account of the host's time: operators, launches, Python.",
+        ),
+    ] = False,
     step_ms: StepMs = None,
     no_cache: NoCache = False,
 ) -> None:
@@ -66,6 +73,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             rank,
             step_ns=nanoseconds(step_ms),
             critical=critical_path,
+            host=host,
             cache=not no_cache,
             alone=len(paths) == 1,
         )
@@ -88,13 +96,14 @@ def _summary(  # noqa: PLR0913 - what was asked for
     *,
     step_ns: int | None,
     critical: bool,
+    host: bool,
     cache: bool,
     alone: bool,
 ) -> Summary | None:
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
         trace = load_shown(path, rank=rank, cache=cache)
-        return summarise(trace, step_ns=step_ns, critical=critical)
+        return summarise(trace, step_ns=step_ns, critical=critical, host=host)
     except TraceqError as error:
         if alone:
             raise

@@ -103,11 +103,19 @@ class HostAccount:
 
     @property
     def kinds(self) -> pl.DataFrame:
-        """The entries' times by ``kind``, longest first."""
+        """The entries by ``kind``, longest first."""
+        return self._by("kind")
+
+    @property
+    def lines(self) -> pl.DataFrame:
+        """The entries by kind, name and place, all modules together, longest first."""
+        return self._by("kind", "name", *_PLACE)
+
+    def _by(self, *keys: str) -> pl.DataFrame:
         return (
-            self.entries.group_by("kind")
+            self.entries.group_by(keys)
             .agg(pl.col("recorded", "idle", "estimated", "calls").sum())
-            .sort("recorded", "kind", descending=[True, False])
+            .sort("recorded", *keys, descending=[True, *(False for _ in keys)])
         )
 
 

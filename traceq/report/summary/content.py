@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -18,9 +18,10 @@ from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import place, printable, shapes, short_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from traceq.analysis.replay.critical_path import CriticalPath
+    from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.summary import Summary
     from traceq.model.run import Run, StepTime
 
@@ -51,6 +52,8 @@ def content(summary: Summary) -> Content:
         tables = [_kinds(summary), _ops(summary), _kernels(summary)]
     if summary.path:
         tables = [_critical_kernels(summary.path), _critical_host(summary.path)]
+    if summary.host:
+        tables = [_host_kinds(summary.host), _host_entries(summary.host)]
     return Content(
         title=printable(summary.facts.path),
         warnings=tuple(map(printable, (*summary.facts.damage, *_unrecorded(summary)))),
@@ -420,6 +423,53 @@ def _critical_host(path: CriticalPath) -> TextTable:
         tuple(
             (cause, units.milliseconds(time), units.share(time, whole))
             for cause, time in path.host.iter_rows()
+        ),
+    )
+
+
+_HOST_COLUMNS = tuple(
+    Column(title, number=True)
+    for title in ("ms/step as recorded", "share", "GPU idle", "estimated")
+)
+
+
+def _host_times(row: Mapping[str, Any], whole: float) -> tuple[str, ...]:
+    return (
+        units.milliseconds(row["recorded"]),
+        units.share(row["recorded"], whole),
+        units.milliseconds(row["idle"]),
+        units.milliseconds(row["estimated"]),
+    )
+
+
+def _host_kinds(account: HostAccount) -> TextTable:
+    whole = float(account.entries["recorded"].sum())
+    return TextTable(
+        (Column("Time of the host", weight=2), *_HOST_COLUMNS),
+        tuple(
+            (row["kind"], *_host_times(row, whole))
+            for row in account.kinds.iter_rows(named=True)
+        ),
+    )
+
+
+def _host_entries(account: HostAccount) -> TextTable:
+    whole = float(account.entries["recorded"].sum())
+    return TextTable(
+        (
+            Column("Largest entries", weight=3, cut=cut_middle),
+            *_HOST_COLUMNS,
+            Column("calls", number=True),
+            Column("where", weight=2, cut=cut_place),
+        ),
+        tuple(
+            (
+                printable(": ".join(filter(None, (row["kind"], row["name"])))),
+                *_host_times(row, whole),
+                units.amount(round(row["calls"], 1), ""),
+                place(row["file"], row["line"], row["function"]),
+            )
+            for row in account.lines.head(_MOST_CRITICAL).iter_rows(named=True)
         ),
     )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.replay.critical_path import CriticalPath
+    from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.summary import Summary
 
 VERSION = 1
@@ -90,8 +91,17 @@ def _trace(summary: Summary) -> dict[str, Any]:
             for row in summary.kernels.head(_MOST_ROWS).iter_rows(named=True)
         ],
         "critical_path": _path(summary.path) if summary.path else None,
+        "host": _host(summary.host) if summary.host else None,
         "memory": asdict(summary.memory) if summary.memory else None,
         "compute": asdict(summary.compute),
+    }
+
+
+def _host(account: HostAccount) -> dict[str, Any]:
+    """Return the account in nanoseconds per step."""
+    return {
+        "kinds": account.kinds.to_dicts(),
+        "entries": account.entries.to_dicts(),
     }
 
 
