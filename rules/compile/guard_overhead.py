@@ -70,7 +70,7 @@ class GuardOverhead(Rule):
             host   [ProfilerStep#1                                            ]
             host    [TorchDynamo Cache Lookup][Torch-Compiled Region: 0/0    ]
             host                               [cudaLaunchKernel>1]
-            gpu 7                                         [triton_poi_0<1{" " * 900}]
+            gpu 7                                         [triton_poi_0<1{" " * 90}]
             """
         ),
     )
