@@ -193,7 +193,7 @@ def test_the_readme_shows_parts_of_what_is_printed(
 def test_json_has_integers_for_programs() -> None:
     found = json.loads(traceq("memory", FIXTURE, "--format", "json").out)
 
-    assert found["version"] == 1
+    assert found["version"] == 2
     (device,) = found["devices"]
     assert device["peak"]["allocated"] == 4272016388
     assert sum(row["size"] for row in device["categories"]) == 4272016388

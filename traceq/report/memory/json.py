@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceq.analysis.memory.scaling import Growth
     from traceq.analysis.memory.summary import MemorySummary
 
-VERSION = 1
+VERSION = 2
 _MOST_ROWS = 50
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.summary import Summary
 
-VERSION = 1
+VERSION = 2
 _MOST_ROWS = 50
 
 
