@@ -13,6 +13,7 @@ from traceq.analysis.base.ownership import same_place
 from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
 from traceq.analysis.patterns.copies import copies
 from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
+from traceq.analysis.replay.host_account import HostAccount, host_account
 from traceq.expressions import known, text
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
@@ -63,6 +64,11 @@ class View:
     def calibration(self) -> Calibration:
         """How fast host and GPU are without the profiler."""
         return calibration_of(self.trace, self.step_ns)
+
+    @cached_property
+    def host_account(self) -> HostAccount:
+        """Where the host's time of a step goes, entry by entry."""
+        return host_account(self.trace, self.replay, self.calibration.likely)
 
     @cached_property
     def host_scale(self) -> float:
