@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
 
+# Tests start many processes: let the first of them compile what all import.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test quick check tests goldens clean
 
 demo: $(VENV)/installed
