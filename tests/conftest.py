@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,16 +22,33 @@ __all__ = ["FIXTURES", "ROOT"]
 FIXTURES = sorted((ROOT / "fixtures").glob("*/trace.json.gz"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the tests out of the cache of whoever runs them, and it out of the tests.
+
+    All tests of a run share one, so that a trace is read once however many use it.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEQ_CACHE", str(folder / "traces"))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Keep the tests out of the cache of whoever runs them, and it out of the tests."""
-    monkeypatch.setenv("TRACEQ_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _kept_by_its_end() -> Iterator[None]:
+    """Wait for the threads that keep tables, which would write into another cache."""
     yield
-    # Tables are kept by a thread of their own, which may still be at it and would
-    # write into the next test's cache.
     cache.finish()
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a test a cache of its own, empty at first; return its folder."""
+    folder = tmp_path / "kept"
+    monkeypatch.setenv("TRACEQ_CACHE", str(folder))
+    return folder
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

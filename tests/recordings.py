@@ -72,7 +72,7 @@ def printed(name: str) -> dict[str, Any]:
 @cache
 def loaded(path: Path) -> Trace:
     """Return a trace, read once."""
-    return load(path, cache=False)
+    return load(path)
 
 
 @cache

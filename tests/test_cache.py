@@ -26,14 +26,6 @@ gpu 7                       [gemm<1]
 """
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which entries are kept, and empty at first."""
-    folder = tmp_path / "kept"
-    monkeypatch.setenv("TRACEQ_CACHE", str(folder))
-    return folder
-
-
 def write_trace(path: Path, text: str = DRAWING) -> Path:
     path.write_text(json.dumps(draw(text)), encoding="utf-8")
     return path

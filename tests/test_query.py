@@ -29,7 +29,7 @@ SELECT kind, count(*) AS n, sum(dur) AS ns FROM kernels GROUP BY kind ORDER BY n
 @pytest.fixture(scope="module")
 def by_kind() -> list[tuple[str, int, int]]:
     """Return what BY_KIND should find, without SQL."""
-    kernels = api.load(TRACE, cache=False).kernels
+    kernels = api.load(TRACE).kernels
     totals: dict[str, tuple[int, int]] = {}
     for kind, dur in kernels.select("kind", "dur").iter_rows():
         count, time = totals.get(kind, (0, 0))
@@ -179,7 +179,7 @@ def test_a_large_result_is_written_whole(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_on_a_terminal_names_are_cut_and_numbers_are_not(width: int) -> None:
     sql = "SELECT name, dur, ts FROM kernels ORDER BY dur DESC LIMIT 20"
-    kernels = api.load(TRACE, cache=False).kernels.sort("dur", descending=True)
+    kernels = api.load(TRACE).kernels.sort("dur", descending=True)
 
     lines = traceq("query", TRACE, sql, width=width).lines
 
@@ -273,7 +273,7 @@ def test_the_schema_fits_the_terminal(width: int) -> None:
 
 
 def test_the_schema_is_what_the_tables_have() -> None:
-    trace = api.load(TRACE, cache=False)
+    trace = api.load(TRACE)
 
     for name, frame in trace.frames_by_name().items():
         assert frame.schema == pl.Schema(

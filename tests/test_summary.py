@@ -275,7 +275,7 @@ def test_json_has_the_same_names_for_every_trace() -> None:
 
 
 def test_json_says_in_nanoseconds_and_bytes_what_the_tables_say() -> None:
-    trace = api.load(TRACE, cache=False)
+    trace = api.load(TRACE)
 
     (found,) = json.loads(traceq("summary", TRACE, "--format", "json").out)["traces"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from command import traceq
 from conftest import ROOT
+from recordings import FIXTURE_TRACES, loaded
 
 from traceq.lint import Fix, Rule, SnapshotView, View, retired
 from traceq.lint.config import Config
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
-from traceq.loading import load
 from traceq.recording import Recording
 from traceq.testing.timeline import load_drawn
 
@@ -153,7 +153,7 @@ def test_a_rule_written_from_the_page_finds_the_case_once_with_its_saving(
     tmp_path: Path,
 ) -> None:
     rules = load_rules([pack(tmp_path, NONZERO)])
-    trace = load(ROOT / "fixtures/twins/moe_loop/trace.json.gz", cache=False)
+    trace = loaded(FIXTURE_TRACES["twins/moe_loop"])
 
     (outcome,) = lint(
         [Recording("moe", trace)], rules, Config(select=("DYN", "SYN001"))
