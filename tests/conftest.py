@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
 import pytest
-from recordings import FIXTURE_TRACES, ROOT, TRACES
+from recordings import FIXTURE_TRACES, ROOT, TRACES, WHOLE_TRACES
 
 from traceq import cache
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("goldens")
 
 __all__ = ["FIXTURES", "ROOT"]
+
+# Tests that use one of these read a whole recording, or start a process.
+_SLOW = {
+    *("fixture_trace", "real_trace", "whole_trace"),
+    *("case_findings", "case_snapshot", "linted", "loaded", "read"),
+    *("half_of", "shared_diff", "shared_half", "subprocess"),
+}
 
 FIXTURES = sorted((ROOT / "fixtures").glob("*/trace.json.gz"))
 
@@ -52,10 +60,19 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give ``fixture_trace`` and ``real_trace`` their files."""
-    for name, files in (("fixture_trace", FIXTURE_TRACES), ("real_trace", TRACES)):
+    """Give tests their files: those of fixtures, all whole ones, or all there are."""
+    for name, files in (
+        ("fixture_trace", FIXTURE_TRACES),
+        ("whole_trace", WHOLE_TRACES),
+        ("real_trace", TRACES),
+    ):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, _by_trace(files))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported and stays to the end."""
+    gc.freeze()
 
 
 def _by_trace(files: Mapping[str, Path]) -> list[object]:
@@ -67,12 +84,14 @@ def _by_trace(files: Mapping[str, Path]) -> list[object]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests for workers: those of one trace, else those of one file.
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Mark what is slow, and group tests for workers: by trace, else by file.
 
     What takes longest comes first, so that no worker is left alone with it.
     """
     for item in items:
+        if _SLOW & {*item.function.__code__.co_names, *item.fixturenames}:
+            item.add_marker(pytest.mark.slow)
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: item.get_closest_marker("collect") is None)

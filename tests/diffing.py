@@ -17,6 +17,7 @@ from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
     from typing import Any
 
     from traceq.trace import Trace
@@ -58,12 +59,18 @@ def drawn_diff(
 
 
 @cache
+def half_of(
+    path: Path, step_ms: float | None = None, *, findings: bool = False
+) -> Half:
+    """Look at the trace of a file, once."""
+    return half(loaded(path), path.name, step_ms, findings=findings)
+
+
 def shared_half(name: str, *, measured: bool, findings: bool = False) -> Half:
     """Look at the trace of a capture, or of public/, or skip."""
     ending = ".json.gz" if name.startswith("public/") else ".trace.json.gz"
-    trace = loaded(path_of(f"{name}{ending}"))
     step_ms = CAPTURES.step_ms.get(name) if measured else None
-    return half(trace, name, step_ms, findings=findings)
+    return half_of(path_of(f"{name}{ending}"), step_ms, findings=findings)
 
 
 def shared_diff(before: str, after: str, *, measured: bool = False) -> Diff:

@@ -34,7 +34,9 @@ PUBLIC = {
     if not path.name.startswith("not_")
 }
 """Other people's traces by name, where they are there."""
-TRACES = CAPTURES.paths(".trace.json.gz") | FIXTURE_TRACES | PUBLIC
+WHOLE_TRACES = CAPTURES.paths(".trace.json.gz") | PUBLIC
+"""All traces as they were recorded."""
+TRACES = WHOLE_TRACES | FIXTURE_TRACES
 """All traces by name, each once: captures that fixtures hold have the same name."""
 NAMES = {path: name for name, path in TRACES.items()}
 OWN_SNAPSHOTS = CAPTURES.paths(".snapshot.pickle.gz")

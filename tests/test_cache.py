@@ -53,10 +53,11 @@ def assert_equal(one: traceq.Trace, other: traceq.Trace) -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_what_is_kept_equals_what_was_read(fixture_trace: Path) -> None:
-    read = load_and_keep(fixture_trace)
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.parent.name)
+def test_what_is_kept_equals_what_was_read(path: Path) -> None:
+    read = load_and_keep(path)
 
-    found = cache.find(fixture_trace)
+    found = cache.find(path)
 
     assert found is not None
     assert_equal(found, read)

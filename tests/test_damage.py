@@ -35,7 +35,7 @@ def test_a_file_cut_anywhere_keeps_exactly_its_whole_events(
 ) -> None:
     text = LAYOUTS[layout]({"traceEvents": EVENTS})
     ends = [match.start() for match in re.finditer('"Ev Idx":', text)]
-    for cut in range(ends[1], len(text) - 30, 113):
+    for cut in range(ends[1], len(text) - 30, 223):
         # An event is whole when its own last brace is there.
         whole = 0
         for start in ends:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from diffing import causes, diff_of, half, shared_diff, shared_half
+from diffing import causes, diff_of, half, half_of, shared_diff, shared_half
 from linting import linted
 from recordings import CAPTURES, loaded
 
@@ -107,8 +107,8 @@ def test_causes_add_up_whatever_the_traces_have_in_common(
     assert adds_up(shared_diff(before, after))
 
 
-def test_a_trace_has_not_changed_against_itself(real_trace: Path) -> None:
-    one = half(loaded(real_trace))
+def test_a_trace_has_not_changed_against_itself(whole_trace: Path) -> None:
+    one = half_of(whole_trace)
     diff = compare(one, one)
 
     assert diff.verdict == "no change"
@@ -199,14 +199,13 @@ def test_findings_are_known_again_in_another_recording_of_the_program() -> None:
     assert diff.findings.same == len(case.outcome.findings) > 0
 
 
-def test_diff_counts_the_syncs_that_the_rules_report(real_trace: Path) -> None:
-    trace = loaded(real_trace)
-    if not trace.facts.gpu:
+def test_diff_counts_the_syncs_that_the_rules_report(whole_trace: Path) -> None:
+    if not loaded(whole_trace).facts.gpu:
         pytest.skip("no GPU work in the trace")
 
-    side = half(trace)
+    side = half_of(whole_trace)
 
-    reported = [one.count for one in linted(real_trace).findings if one.code in SYNCS]
+    reported = [one.count for one in linted(whole_trace).findings if one.code in SYNCS]
     assert side.parts.rows["syncs"].sum() == pytest.approx(sum(reported))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 import pytest
+from conftest import FIXTURES
 from recordings import loaded
 
 from traceq.errors import UsageError
@@ -137,8 +138,9 @@ def test_a_graph_needs_a_step_or_a_root() -> None:
         TRACE.graph()
 
 
-def test_the_graph_of_a_step_has_no_cycle(fixture_trace: Path) -> None:
-    trace = loaded(fixture_trace)
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.parent.name)
+def test_the_graph_of_a_step_has_no_cycle(path: Path) -> None:
+    trace = loaded(path)
     step = trace.steps["step"][-1]
 
     graph = trace.graph(step=step)

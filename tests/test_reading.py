@@ -9,6 +9,7 @@ import re
 import threading
 from collections import Counter
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -399,9 +400,9 @@ def test_an_event_that_fits_no_table_is_kept_with_its_arguments(tmp_path: Path) 
 
 
 def test_every_event_has_the_name_and_the_times_that_a_plain_parse_gives_it(
-    real_trace: Path,
+    whole_trace: Path,
 ) -> None:
-    text = gzip.decompress(real_trace.read_bytes())
+    text = gzip.decompress(whole_trace.read_bytes())
     try:
         document = orjson.loads(text)
         events = document["traceEvents"] if isinstance(document, dict) else document
@@ -409,12 +410,12 @@ def test_every_event_has_the_name_and_the_times_that_a_plain_parse_gives_it(
         pytest.skip("not whole JSON: nothing to compare with")
     tables = ("ops", "kernels", "runtime", "annotations", "frames", "other")
     plain = Counter(
-        (_ADDRESS.sub(">", event["name"]), _nanoseconds(event.get("dur", 0)))
+        (_without_address(event["name"]), _nanoseconds(event.get("dur", 0)))
         for event in events
         if event["ph"] in "Xi" and event["name"] not in ("[memory]", "[OutOfMemory]")
     )
 
-    trace = loaded(real_trace)
+    trace = loaded(whole_trace)
 
     read = Counter[tuple[str, int]]()
     for table in tables:
@@ -422,6 +423,12 @@ def test_every_event_has_the_name_and_the_times_that_a_plain_parse_gives_it(
     assert read == plain
 
 
+@cache
+def _without_address(name: str) -> str:
+    return _ADDRESS.sub(">", name)
+
+
+@cache
 def _nanoseconds(value: float | str) -> int:
     # JSON's numbers lose digits as floats, as one rounds them for the file.
     return max(0, round(Decimal(str(value)) * 1000))

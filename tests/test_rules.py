@@ -209,8 +209,8 @@ def test_what_explains_a_finding_names_rules_that_are_there() -> None:
 # Real traces, whole and with parts missing.
 
 
-def test_no_rule_fails_on_a_real_trace(real_trace: Path) -> None:
-    found = linted(real_trace)
+def test_no_rule_fails_on_a_real_trace(whole_trace: Path) -> None:
+    found = linted(whole_trace)
 
     assert not found.crashed
     assert found.ran + len(found.skipped) == len(RULES)
@@ -247,9 +247,8 @@ SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 NEEDED = {"gpu": Need.GPU, "stacks": Need.STACKS, "steps": Need.STEPS, "ops": Need.OPS}
 
 
-# Between them they have findings of most families, and what only some traces have.
-VARIED = ("copies", "recompile", "twins/graph_record", "twins/moe_loop",
-          "twins/norm_mismatch")  # fmt: skip
+# Between them they have findings of most families, with stacks and without.
+VARIED = ("recompile", "twins/moe_loop", "twins/norm_mismatch")
 
 
 def stripped(fixture: Path, missing: str, folder: Path) -> Recording:
@@ -281,13 +280,14 @@ def test_no_rule_fails_where_a_part_of_the_trace_is_missing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [*VARIED, "copies", "twins/graph_record"])
 def test_findings_in_a_real_trace_do_not_depend_on_order_or_origin(
-    fixture_trace: Path, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
-    document = orjson.loads(gzip.decompress(fixture_trace.read_bytes()))
+    document = orjson.loads(gzip.decompress(FIXTURE_TRACES[name].read_bytes()))
     path = tmp_path / "changed.json"
     path.write_bytes(orjson.dumps(an_hour_later(backwards(document))))
 
     changed = outcome(Recording("trace", load(path, cache=False)))
 
-    assert changed.findings == linted(fixture_trace).findings
+    assert changed.findings == linted(FIXTURE_TRACES[name]).findings
