@@ -107,6 +107,13 @@ def switches() -> dict[str, Any]:
         return {name: _try(ask) for name, ask in asked.items()}
 
 
+def cores() -> int | None:
+    """Return how many cores the process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
 def rank() -> tuple[int, int, int]:
     """Return rank, local rank and world size."""
     env = os.environ

@@ -40,6 +40,7 @@ class RankFile:
             "launch": self.launch,
             "state": "recording",
             "device": None,
+            "cores": process_facts.cores(),
             "versions": None,
             "devices": [],
             "switches": {},

@@ -25,6 +25,8 @@ from traceq.lint import (
 )
 from traceq.model.names import DATA_REGION
 
+from ._workers import WorkerPlan
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
@@ -32,22 +34,24 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _IN_PROCESS = "_SingleProcessDataLoaderIter"
+_IN_WORKERS = "_MultiProcessingDataLoaderIter"
 # Torch's iterators of a DataLoader: who loads the batch, and what to do about it.
 _LOADERS = {
     _IN_PROCESS: (
         "the GPU idles while the training process itself loads the next batch"
         " (num_workers=0)",
-        "give the DataLoader num_workers=4 or more, pin_memory=True and"
-        " persistent_workers=True, so that batches are prepared while the GPU computes",
+        "",
     ),
-    "_MultiProcessingDataLoaderIter": (
+    _IN_WORKERS: (
         "the GPU idles while the program waits for the DataLoader's workers",
-        "the workers do not keep up: raise num_workers, up to the number of cores;"
+        "the workers do not keep up: raise num_workers{to}, up to the number of cores;"
         " raise prefetch_factor if only some batches are slow; set"
         " persistent_workers=True if it is the start of an epoch; or do less per sample"
         " (decode and augment on the GPU, cache what is computed every time)",
     ),
 }
+# Handing tensors over is worth a word from this share of loading on. Judgement.
+_MUCH = 0.25
 _OTHER = (
     "the GPU idles while the next batch is loaded",
     "load the next batch while the GPU computes: in worker processes or in a thread",
@@ -72,13 +76,22 @@ class InputPipelineStall(Rule):
     ## How to fix it
 
     With ``num_workers=0`` the training process itself loads: give the DataLoader
-    workers. If it has workers, they do not keep up: use more of them, let them prefetch
-    more, keep them across epochs (``persistent_workers=True``), or do less per sample.
+    workers, as many as loading takes longer than the rest of the step. With fewer, a
+    step takes as long as loading divided by the number of workers, and that is what the
+    saving is computed from: for the workers that are needed, or as many as there are
+    cores (a run folder of ``traceq collect`` has their number), or as many as the
+    option says. If the loader has workers, they do not keep up: use more of them, let
+    them prefetch more, keep them across epochs (``persistent_workers=True``), or do
+    less per sample.
+
+    The training process maps the memory of each tensor that a worker hands over. For a
+    batch of many small tensors that takes longer than loading them: put them into one.
 
     ## When it is wrong
 
     If the traced steps are the first of an epoch, the wait may be for the workers to
-    start; later steps do not have it.
+    start; later steps do not have it. The tensors of a batch are counted by the copies
+    to the GPU; a batch of Python objects hides more of them.
     """
 
     code = "DAT001"
@@ -87,6 +100,10 @@ class InputPipelineStall(Rule):
 
     min_share: float = option(
         0.03, "Stalls below this share of the step are not reported."
+    )
+    workers: int = option(
+        0,
+        "Workers to predict the step for; 0 for as many as needed and there are cores.",
     )
 
     examples = (
@@ -141,12 +158,16 @@ class InputPipelineStall(Rule):
         idle, loading = row["idle"] / view.steps, row["loading"] / view.steps
         stalled = row["idle"] / view.steady.time
         inside = called_inside(view.trace.frames, regions).head(1)
+        plan = WorkerPlan.of(view, regions, self.workers)
+        mine = row["loader"] == _IN_PROCESS
+        if mine:
+            advice = _advice(plan)
         return self.finding(
             message,
             subject=row["loader"] or row["name"],
             place=_place(view, regions),
             count=row["calls"] / view.steps,
-            fix=Fix(spans=regions),
+            fix=Fix(spans=regions, host_share=plan.share if mine else 1.0),
             gpu_idle_ns=idle,
             evidence=[
                 Evidence("region", row["name"], count=row["calls"] / view.steps),
@@ -155,15 +176,77 @@ class InputPipelineStall(Rule):
                 *_steps(view, row),
                 Evidence("loading", value=loading, unit="ns", note="a step"),
                 *(_inside(view, call) for call in inside.iter_rows(named=True)),
+                *(_workers(plan) if mine else ()),
             ],
             data={
                 "region": row["name"],
                 "idle_ns": round(idle),
                 "loading_ns": round(loading),
+                **(plan.data if mine else {}),
             },
-            advice=advice,
+            advice=advice.replace("{to}", _more(view, plan)),
             ops=view.ops.filter(pl.col("phase") == "data")["id"],
         )
+
+
+def _advice(plan: WorkerPlan) -> str:
+    workers = plan.workers
+    enough = workers >= plan.needed
+    if plan.cores is None:
+        cores = f" (check that the machine has {workers} cores)"
+    else:
+        cores = "" if enough else ", one for each core"
+    text = (
+        f"give the DataLoader num_workers={workers}{cores}, pin_memory=True and"
+        " persistent_workers=True, so that batches are prepared while the GPU computes"
+    )
+    if not enough:
+        text += (
+            f"; only {plan.needed} workers load as fast as the rest of the step goes:"
+            " do less per sample too (decode and augment on the GPU, cache what is"
+            " computed every time)"
+        )
+    if plan.handing_ns > _MUCH * plan.loading_ns:
+        text += (
+            f"; workers help little with {round(plan.tensors)} tensors in a batch, each"
+            " of which the training process still maps: collate them into a few"
+        )
+    return text
+
+
+def _more(view: View, plan: WorkerPlan) -> str:
+    """Say how many more workers there must be for the GPU not to wait for them."""
+    now = view.bound.step_ns
+    if not 0 < plan.rest_ns < now:
+        return ""
+    return f" to about {now / plan.rest_ns:.1f} times as many"
+
+
+def _workers(plan: WorkerPlan) -> list[Evidence]:
+    found = [
+        Evidence(
+            "workers",
+            f"{plan.workers}:",
+            value=plan.step_ns,
+            unit="ns",
+            note="a step, estimated",
+        )
+    ]
+    if plan.needed > plan.workers:
+        found.append(
+            Evidence(
+                "workers",
+                f"{plan.needed}:",
+                value=plan.rest_ns,
+                unit="ns",
+                note="a step, estimated",
+            )
+        )
+    if plan.tensors:
+        found.append(
+            Evidence("tensors", value=round(plan.tensors), note="of a batch are copied")
+        )
+    return found
 
 
 def _steps(view: View, row: Mapping[str, Any]) -> list[Evidence]:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from linting import case_findings, drawn_findings
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from linting import case_findings, drawn_findings, outcome
+
+from traceq.model.run import Rank, Run
+from traceq.recording import Recording
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.lint import Finding
 
 WAITING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
@@ -63,3 +75,99 @@ def test_the_function_that_loads_is_named() -> None:
         26_000,
         1,
     )
+
+
+LOADING = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def _loads(us: int, then_us: int) -> str:
+    """Draw two steps that load for so long and then compute for so long."""
+    gap, work = " " * (us - len(LOADING) - 2), " " * (then_us - 30)
+    step = f"[{LOADING}{gap}][cudaLaunchKernel>1]{work}[sync    ]"
+    rest = " " * (len(step) - 16)
+    kernel = " " * us + "     [gemm<1]"
+    return f"""
+    host  [ProfilerStep#1{rest}][ProfilerStep#2{rest}]
+    host  {step}{step.replace(">1", ">2")}
+    gpu 7 {kernel}{" " * (len(step) - len(kernel))}{kernel.replace("<1", "<2")}
+    """
+
+
+def _loading(us: int, then_us: int, cores: int | None = None) -> Finding:
+    trace = load_drawn(_loads(us, then_us))
+    rank = Rank("rank-0", 0, "done", None, None, None, (), cores)
+    run = Run(Path(), (), {}, (rank,), (), "finished")
+    recording = Recording(
+        "drawn", replace(trace, run=run, rank=rank), step_ns=1000 * (us + then_us)
+    )
+    (found,) = outcome(recording, "DAT001").findings
+    return found
+
+
+def test_workers_needed_are_the_loading_over_the_step_after_it() -> None:
+    found = _loading(250, 100, cores=16)
+
+    assert found.data["workers_needed"] == 3
+    assert "num_workers=3, pin_memory" in found.advice
+
+
+def test_fewer_workers_than_needed_leave_loading_over_their_number() -> None:
+    """266 ms over 8 workers are 33 ms a step, though the step after takes 30."""
+    found = _loading(264, 30, cores=4)
+
+    assert found.data["workers"] == 4
+    after = (264 + 30) * 1000 - found.saves_ns
+    assert after == pytest.approx(264_000 / 4, rel=0.1)
+    assert "num_workers=4, one for each core" in found.advice
+    assert f"only {found.data['workers_needed']} workers load as fast" in found.advice
+
+
+def test_ranks_share_the_cores_of_their_machine() -> None:
+    trace = load_drawn(_loads(264, 30))
+    ranks = [Rank(f"rank-{n}", n, "done", None, None, None, (), 8) for n in range(4)]
+    run = Run(Path(), (), {}, tuple(ranks), (), "finished")
+    recording = Recording("drawn", replace(trace, run=run, rank=ranks[0]))
+
+    (found,) = outcome(recording, "DAT001").findings
+
+    assert found.data["workers"] == 2
+
+
+def test_without_known_cores_the_advice_is_to_check_them() -> None:
+    found = _loading(264, 30)
+
+    assert found.data["workers"] == 8
+    assert "check that the machine has 8 cores" in found.advice
+
+
+def test_handing_many_tensors_over_from_a_worker_stays() -> None:
+    copies = "".join(f"[cudaMemcpyAsync>{n}]" for n in range(10, 40))
+    gpu = "".join(f"[Memcpy HtoD (Pa<{n}]" for n in range(10, 40))
+    space = " " * (len(copies) + 3000)
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * len(LOADING)}{space}]
+        host   [{LOADING}{" " * 3000}]{copies}
+        gpu 7   {" " * (len(LOADING) + 3020)}{gpu}
+        """,
+        "DAT001",
+    )
+
+    (handed,) = (line for line in found.evidence if line.label == "tensors")
+    assert handed.value == 30
+    # 30 tensors at 150 µs are more than the 3 ms that loading takes.
+    assert found.saves_ns == 0
+
+
+def test_the_workers_of_a_real_program_are_as_many_as_its_loading_needs() -> None:
+    (found,) = case_findings("public/v100_resnet50_workers0.json.gz", "DAT001")
+
+    # 69 ms of loading as recorded, before a step of 103 to 110 ms.
+    assert found.data["workers_needed"] == 1
+    assert "num_workers=2" in found.advice
+
+
+def test_workers_that_are_too_few_are_needed_in_proportion() -> None:
+    (found,) = case_findings("public/t4_amp.json.gz", "DAT001")
+
+    assert "times as many" in found.advice

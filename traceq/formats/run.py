@@ -80,7 +80,16 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
             for entry in _list(found.get("missing"))
             if isinstance(entry, dict)
         ),
+        cores=_cores(found),
     )
+
+
+def _cores(found: dict[str, Any]) -> int | None:
+    """Return the cores of a process; torch's threads are as many unless set."""
+    cores = found.get("cores")
+    if cores is None and "OMP_NUM_THREADS" not in _dict(found, "environment"):
+        cores = _dict(found, "switches").get("cpu_threads")
+    return cores if isinstance(cores, int) and cores > 0 else None
 
 
 def _step_time(found: dict[str, Any]) -> StepTime | None:

@@ -38,6 +38,8 @@ class Rank:
     step_time: StepTime | None
     missing: tuple[str, ...]
     """Sentences on what could not be recorded."""
+    cores: int | None = None
+    """How many cores of the machine it may use."""
 
 
 @dataclass(frozen=True)

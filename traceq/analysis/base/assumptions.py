@@ -231,3 +231,16 @@ EXCESS_FACTOR = 4.0
 # What such a call takes on a known shape, with stacks recorded, where the trace has
 # none to compare with. By judgement: 14 to 57 µs were measured without the profiler.
 USUAL_PLANNED_OP_NS = 60_000
+
+# -- Loading data ----------------------------------------------------------------------
+#
+# What the training process still does for each tensor of a batch that a worker has
+# loaded: map its memory, which the worker names over a socket. Judgement: torch 2.13
+# took 360 µs of CPU time on a slow virtual machine, in proportion to the tensors and
+# whatever their size (1, 4, 16 and 64 of 256 bytes, 2026-11); a V100 machine took 83 µs
+# at least for the two of a batch.
+WORKER_TENSOR_NS = 150_000
+# Workers that are advised where the number of cores is not known. Judgement.
+USUAL_WORKERS = 8
+# One worker has no slack: a batch that takes longer than usual stalls the step.
+FEWEST_WORKERS = 2

@@ -1,0 +1,111 @@
+"""How many workers a DataLoader needs, and what a step takes with them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    BISECTIONS,
+    FEWEST_WORKERS,
+    USUAL_WORKERS,
+    WORKER_TENSOR_NS,
+)
+from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
+from traceq.analysis.replay.host_account import DATA
+from traceq.analysis.replay.simulation import Change
+
+if TYPE_CHECKING:
+    from traceq.lint import View
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """Workers for what the training process loads; times are without the profiler."""
+
+    loading_ns: float
+    """What loading takes a step."""
+    rest_ns: float
+    """What a step takes if workers load."""
+    tensors: float
+    """How many of them a batch has, by its copies to the GPU."""
+    cores: int | None
+    """How many there are for this process, where that is known."""
+    workers: int
+    share: float
+    """The share of loading that these workers take off the training process."""
+
+    @classmethod
+    def of(cls, view: View, regions: pl.DataFrame, wanted: int) -> WorkerPlan:
+        """Return the plan for what is loaded in regions; 0 wanted are as needed."""
+        entries = view.host_account.entries.filter(pl.col("kind") == DATA)
+        loading = float(entries["estimated"].sum())
+        tensors = _tensors(view, regions)
+        handing = min(1.0, tensors * WORKER_TENSOR_NS / loading) if loading else 0.0
+        rest, cores = _step(view, regions, 1 - handing), _cores(view)
+        needed = max(FEWEST_WORKERS, math.ceil(loading / rest)) if rest else 1
+        workers = wanted or min(needed, cores or USUAL_WORKERS)
+        share = _share(view, regions, loading / workers, 1 - handing)
+        return cls(loading, rest, tensors, cores, workers, share)
+
+    @property
+    def needed(self) -> int:
+        """How many workers load as fast as the rest of the step goes."""
+        return math.ceil(self.loading_ns / self.rest_ns) if self.rest_ns else 1
+
+    @property
+    def handing_ns(self) -> float:
+        """What the training process still does for a batch."""
+        return self.tensors * WORKER_TENSOR_NS
+
+    @property
+    def step_ns(self) -> float:
+        """What a step takes with these workers."""
+        return max(self.rest_ns, self.loading_ns / self.workers)
+
+    @property
+    def data(self) -> dict[str, int | None]:
+        """What programs may want to know of it."""
+        return {
+            "workers_needed": self.needed,
+            "workers": self.workers,
+            "cores": self.cores,
+            "step_with_workers_ns": round(self.step_ns),
+            "tensors": round(self.tensors),
+        }
+
+
+def _step(view: View, regions: pl.DataFrame, share: float) -> float:
+    """Return what a step takes if this share of loading goes."""
+    change = Change(spans=regions.select("start", "end"), host_share=share)
+    return view.replay.run([change], view.calibration.likely).step_ns
+
+
+def _share(view: View, regions: pl.DataFrame, step_ns: float, most: float) -> float:
+    """Return the share of loading to remove so that a step takes that long."""
+    if _step(view, regions, most) >= step_ns:
+        return most
+    low, high = 0.0, most
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        longer = _step(view, regions, middle) > step_ns
+        low, high = (middle, high) if longer else (low, middle)
+    return (low + high) / 2
+
+
+def _tensors(view: View, regions: pl.DataFrame) -> float:
+    """Return how many tensors of a batch go to the GPU, each by a copy of its own."""
+    copies = copy_directions(view.trace).filter(pl.col("direction") == TO_GPU)
+    calls = view.runtime.join(copies, left_on="id", right_on="launch")
+    return calls.height / max(1, regions.height)
+
+
+def _cores(view: View) -> int | None:
+    """Return how many cores there are for each rank of the machine."""
+    rank, run = view.trace.rank, view.trace.run
+    if rank is None or rank.cores is None:
+        return None
+    return max(1, rank.cores // max(1, len(run.ranks) if run else 1))
