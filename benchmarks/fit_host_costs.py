@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from captures import read_pairs
 
-from traceq.analysis.base.assumptions import HOST_HIDDEN, HostCost
+from traceq.analysis.base.assumptions import HOST_HIDDEN
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.model import (
     ASSUMED_COSTS,
@@ -41,6 +41,7 @@ from traceq.analysis.replay.model import (
 )
 from traceq.analysis.replay.simulation import Replay, TimeScale
 from traceq.loading import load
+from traceq.model.run import HostCost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -77,7 +77,10 @@ while True:
 
 
 def test_a_program_without_steps_is_recorded_by_time(tmp_path: Path) -> None:
-    options = ("--steps-by", "time", "--warmup", "0", "--seconds", "0.3", "--then-exit")
+    options = (
+        *("--steps-by", "time", "--warmup", "0", "--seconds", "0.3", "--then-exit"),
+        "--no-overhead",
+    )
     run = collect_program(tmp_path, FOREVER, options)
     assert run.status == 0
     assert "seconds, not steps" in run.why_missing("step_time")

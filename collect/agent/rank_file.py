@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class RankFile:
             **self.facts,
         }
         self.warnings.open(self.path(".log"))
+        # The launcher measures with the same Python; its path is not for the folder.
+        status_files.mark(f"interpreter-{self.name}", sys.executable or "")
 
     def path(self, ending: str) -> Path:
         """Return the path of one of this process's files."""

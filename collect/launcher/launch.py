@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import manifest, status_files
-from . import options, run_facts, run_folder
+from . import options, overhead, run_facts, run_folder
 from .screen import Screen
 from .tee import Tee
 
@@ -75,6 +75,7 @@ class Launch:
             tee.close()
         try:
             self._finish(status, time.monotonic() - began, tee)
+            self._measure_overhead()
             return self._report(status)
         except OSError as error:  # the disk is full, or the folder was deleted
             self.screen.say(f"cannot complete the run file: {error}")
@@ -178,6 +179,30 @@ class Launch:
         )
         manifest.write(self.file, self.facts)
         _remove_partial_files(self.folder)
+
+    def _measure_overhead(self) -> None:
+        """Measure what recording costs, or note why not; no error of that is ours."""
+        if self.options.no_overhead or not self.facts["ranks"]:
+            return
+        found = None
+        rank = overhead.measured_rank(self.facts["ranks"])
+        python = overhead.interpreter(rank, self.status_folder)
+        why = overhead.why_not(self.facts["exit"], rank, python)
+        if not why:
+            self.screen.progress("overhead", 0, 0)
+            file = self.status_folder / "overhead.json"
+            try:
+                # Signals that are passed on end it.
+                self._child = overhead.start(python, rank, file)
+                why = overhead.wait(self._child)
+            except OSError as error:
+                why = f"{python} could not be started: {error.strerror}"
+            found = manifest.read(file) or None
+        if found is None:
+            why = why or "the measurement wrote nothing"
+            self.facts["missing"].append({"what": "recorder_overhead", "why": why})
+        self.facts["recorder_overhead"] = found
+        manifest.write(self.file, self.facts)
 
     def _why_no_step(self) -> str:
         by = self.options.steps_by

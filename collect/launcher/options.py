@@ -139,6 +139,11 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         help="stop the program once everything is recorded",
     )
     how.add_argument(
+        "--no-overhead",
+        action="store_true",
+        help="do not measure what recording costs, which takes seconds at the end",
+    )
+    how.add_argument(
         "--keep-paths", action="store_true", help="store host name and full paths"
     )
     how.add_argument("--quiet", action="store_true", help="print no progress")

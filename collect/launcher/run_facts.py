@@ -38,6 +38,7 @@ def at_start(chosen: Any, name: str, index: int | None) -> dict[str, Any]:
         "exit": None,
         "log": None,
         "ranks": [],
+        "recorder_overhead": None,
         "missing": [],
     }
 

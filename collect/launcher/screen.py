@@ -12,6 +12,7 @@ _SENTENCES = {
     "memory": "recording memory history, step {done} of {total}",
     "writing": "writing",
     "done": "recorded; the program continues",
+    "overhead": "the program has ended; measuring what recording costs",
 }
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import orjson
 
 from traceq.errors import InputError
-from traceq.model.run import Rank, Run, StepTime
+from traceq.model.run import HostCost, Rank, RecorderOverhead, Run, StepTime
 from traceq.units import NS_PER_MS
 
 _FORMAT = 1
 _LARGEST = 64 << 20
+_OVERHEAD_VERSION = 1
+_LONGEST_EVENT_NS = 10_000_000
 
 
 def is_run(folder: Path) -> bool:
@@ -42,6 +44,7 @@ def read_run(folder: Path) -> Run:
         ranks=tuple(sorted(ranks, key=lambda rank: (rank.rank, rank.name))),
         logs=tuple(log for log in logs if log),
         state=str(first.get("state", "running")),
+        recorder_overhead=next(filter(None, map(_overhead, launchers)), None),
         manifest=first,
     )
 
@@ -103,6 +106,25 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
         return None
     mean, median, least, most = (round(float(ms or 0) * NS_PER_MS) for ms in times)
     return StepTime(mean, median, least, most, steps)
+
+
+def _overhead(found: dict[str, Any]) -> RecorderOverhead | None:
+    """Return what a launcher measured of the recording's cost, if that is usable."""
+    measured = _dict(found, "recorder_overhead")
+    if measured.get("version") != _OVERHEAD_VERSION:
+        return None
+    frame, op, call = (_cost(_dict(measured, kind)) for kind in ("frame", "op", "call"))
+    stacks = measured.get("stacks") is True
+    if op is None or (stacks and frame is None):
+        return None
+    return RecorderOverhead(frame, op, call, stacks)
+
+
+def _cost(found: dict[str, Any]) -> HostCost | None:
+    times = [found.get(key) for key in HostCost._fields]
+    if all(type(ns) is int and 0 <= ns <= _LONGEST_EVENT_NS for ns in times):
+        return HostCost(*times)  # type: ignore[arg-type]  # just checked
+    return None
 
 
 def _file(folder: Path, entry: object) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,28 @@ class StepTime:
     max_ns: int
     steps: int
     """How many steps were timed."""
+
+
+class HostCost(NamedTuple):
+    """What one recorded event of the host takes, in nanoseconds."""
+
+    plain_ns: int
+    """Without the profiler."""
+    overhead_ns: int
+    """What recording adds."""
+
+
+@dataclass(frozen=True)
+class RecorderOverhead:
+    """What recording cost on the machine of a run, measured after it."""
+
+    frame: HostCost | None
+    """A call of a Python function; none without stacks."""
+    op: HostCost
+    call: HostCost | None
+    """A call of the CUDA runtime or driver; none without a GPU."""
+    stacks: bool
+    """Whether it was measured with Python stacks."""
 
 
 @dataclass(frozen=True)
@@ -55,5 +77,7 @@ class Run:
     """What the program wrote to stderr."""
     state: str
     """``finished``, or ``running`` if the launcher did not live to say so."""
+    recorder_overhead: RecorderOverhead | None = None
+    """What recording costs on that machine, where that was measured."""
     manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """All that run.json says."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from traceq.model.run import HostCost
+
 # -- The host's time without the profiler ---------------------------------------------
 #
 # Found by hand on the host-bound captures of benchmarks/pairs.json: what a step takes
@@ -16,16 +18,6 @@ from typing import NamedTuple
 # CUDA 13.0, 2026-11-15. `benchmarks/fit_host_costs.py` fits them again. On that day its
 # fit took the median error of the 6 host-bound captures from 14% to 4%, with 16 µs for
 # a runtime call, but left it at 20% on the 5 of pairs_held_out.json, so these stayed.
-
-
-class HostCost(NamedTuple):
-    """What one recorded event of the host takes, in nanoseconds."""
-
-    plain_ns: int
-    """Without the profiler."""
-    overhead_ns: int
-    """What recording adds."""
-
 
 # A call of a Python function, recorded with stacks.
 FRAME_COST = HostCost(300, 700)

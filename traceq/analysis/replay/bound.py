@@ -14,7 +14,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck, gpu_busy
 from traceq.analysis.replay.calibration import Calibration, calibrate
-from traceq.analysis.replay.model import build_model
+from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def bound_by(busy: float) -> By:
 @cached_per_trace
 def replay_of(trace: Trace) -> Replay:
     """Return the replay of a trace's steady-state steps."""
-    return Replay(build_model(trace, steady_steps(trace)))
+    return Replay(build_model(trace, steady_steps(trace), costs_of(trace)))
 
 
 @cached_per_trace

@@ -24,7 +24,6 @@ from traceq.analysis.base.assumptions import (
     SMOOTHING_NS,
     STREAM_WAIT_NS,
     TOLERATED_OVERHEAD,
-    HostCost,
 )
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import blocking_calls
@@ -33,6 +32,7 @@ from traceq.intervals import spans
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
+    from traceq.model.run import HostCost
     from traceq.trace import Trace
 
 _SIDES = ("start", "end")
@@ -51,6 +51,19 @@ class HostCosts:
 
 
 ASSUMED_COSTS = HostCosts()
+
+
+def costs_of(trace: Trace) -> HostCosts:
+    """Return the costs measured where the trace was recorded, else the assumed ones."""
+    measured = trace.run.recorder_overhead if trace.run else None
+    if measured is None or measured.stacks != trace.facts.stacks:
+        return ASSUMED_COSTS
+    return HostCosts(
+        frame=measured.frame or FRAME_COST,
+        op=measured.op,
+        op_with_stack=measured.op,
+        call=measured.call or CALL_COST,
+    )
 
 
 @dataclass(frozen=True)
