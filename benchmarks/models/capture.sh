@@ -6,6 +6,7 @@ programs=benchmarks/models/programs.py
 names=${*:-$(grep -A1 '^@program' $programs | grep -o 'def [a-z0-9_]*' | cut -d' ' -f2)}
 mkdir -p "$out"
 for name in $names; do
-    timeout 90 python collect --quiet --out "$out" --name "$name" -- python $programs "$name" 2>&1 | grep -a '^plain\|Error' | tail -2 | tee -a "$out/times.txt"
-    timeout 90 python $programs "$name" --fixed 2>&1 | grep -a '^plain\|Error' | tail -2 | tee -a "$out/times.txt"
+    python collect --quiet --out "$out" --name "$name" -- python $programs "$name" 2>&1 |
+        grep -a '^plain\|Error' | tee -a "$out/times.txt"
+    python $programs "$name" --fixed 2>&1 | grep -a '^plain\|Error' | tee -a "$out/times.txt"
 done
