@@ -12,8 +12,13 @@ from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
 from traceq.analysis.patterns.copies import copies
-from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
-from traceq.analysis.replay.host_account import HostAccount, host_account
+from traceq.analysis.replay.bound import (
+    Bound,
+    bound_of,
+    calibration_of,
+    host_account_of,
+    replay_of,
+)
 from traceq.expressions import known, text
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceq.analysis.replay.calibration import Calibration
+    from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.simulation import Replay
     from traceq.trace import Trace
 
@@ -65,10 +71,10 @@ class View:
         """How fast host and GPU are without the profiler."""
         return calibration_of(self.trace, self.step_ns)
 
-    @cached_property
+    @property
     def host_account(self) -> HostAccount:
         """Where the host's time of a step goes, entry by entry."""
-        return host_account(self.trace, self.replay, self.calibration.likely)
+        return host_account_of(self.trace, self.step_ns)
 
     @cached_property
     def host_scale(self) -> float:

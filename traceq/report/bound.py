@@ -14,13 +14,15 @@ from traceq.analysis.replay.bottleneck import (
     MOVING,
     ON_GPU,
 )
+from traceq.analysis.replay.host_account import DISPATCH
 from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.report.base.text import place, printable
 from traceq.units import share, time
+from traceq.words import counted
 
 if TYPE_CHECKING:
-    from traceq.analysis.replay.bottleneck import Bottleneck
     from traceq.analysis.replay.bound import Bound
+    from traceq.analysis.replay.idle_account import Entry, IdleAccount
 
 NO_GPU = "no GPU work in the trace"
 AS_RECORDED = "as recorded"
@@ -41,7 +43,10 @@ _IDLE = "·"
 _BAR = 40
 _MOST_STEPS = 6
 # Causes that take a smaller share of the step are not listed.
-_WORTH_NAMING = 0.005
+_WORTH_NAMING = 0.01
+# A line that has more of its kind is all of it.
+_WHOLE = 0.995
+_MOST_ENTRIES = 20
 
 
 def source(bound: Bound) -> str:
@@ -63,20 +68,32 @@ def sentence(bound: Bound) -> str:
         busy = share(bound.gpu_busy, 1)
         return f"{likely}GPU-bound: the GPU has work for {busy} of {step}"
     idle = share(bound.gpu_idle, 1)
-    return f"{likely}host-bound: the GPU idles {idle} of {step}{_mostly(found)}"
+    return f"{likely}host-bound: the GPU idles {idle} of {step}{_mostly(bound.waits)}"
 
 
-def _mostly(found: Bottleneck) -> str:
-    """Return what the host mostly does while the GPU idles, and before which launch."""
-    text = ""
-    cause = found.causes.filter(~pl.col("cause").is_in(ON_GPU))["cause"].first()
-    if isinstance(cause, str):
-        text = f", mostly while the host is {_words(cause)}"
-    where = found.places.head(1)
-    if where.height:
-        file, line, function, _ = where.row(0)
-        text += f", before launches of {place(file, line, function)}"
-    return text
+def _mostly(waits: IdleAccount | None) -> str:
+    """Return what the host does most while the GPU idles, and where most of that."""
+    largest = waits.largest if waits else None
+    if waits is None or largest is None:
+        return ""
+    most = "most of it" if largest.ns > waits.idle_ns / 2 else "the most of it"
+    return f"; {most}, {share(largest.ns, waits.idle_ns)}, goes to {entry(largest)}"
+
+
+def entry(largest: Entry) -> str:
+    """Return a kind of what the host does, with its largest line."""
+    kind = "something unknown" if largest.kind == UNKNOWN else largest.kind
+    if largest.kind == DISPATCH:
+        kind = f"{counted(round(largest.calls), 'operator')} at their usual cost"
+    source = place(largest.file, largest.line, largest.function)
+    # A function is named by its place already.
+    name = "" if largest.name == largest.function else printable(largest.name or "")
+    line = " at ".join(filter(None, (name, source)))
+    if not line:
+        return kind
+    part = share(largest.line_ns, largest.ns)
+    whole = largest.line_ns > _WHOLE * largest.ns
+    return f"{kind} ({line})" if whole else f"{kind} ({part} of that: {line})"
 
 
 def by_step(bound: Bound) -> str:
@@ -98,7 +115,7 @@ def bar(bound: Bound) -> str:
     if found is None or not found.step_ns:
         return ""
     rank = {cause: index for index, cause in enumerate(ON_GPU)}
-    rows = sorted(found.causes.iter_rows(), key=lambda row: rank.get(row[0], len(rank)))
+    rows = sorted(_parts(bound), key=lambda row: rank.get(row[0], len(rank)))
     drawn, reached = "", 0.0
     for cause, ns in rows:
         reached = min(1.0, reached + ns / found.step_ns)
@@ -109,6 +126,17 @@ def bar(bound: Bound) -> str:
         if ns >= _WORTH_NAMING * found.step_ns
     ]
     return f"{drawn.ljust(_BAR)}  {', '.join(parts)}, {source(bound)}"
+
+
+def _parts(bound: Bound) -> list[tuple[str, float]]:
+    """Return the time of a step by cause; what the host does by kind if it bounds."""
+    found = bound.bottleneck
+    if found is None:
+        return []
+    if bound.waits is None:
+        return found.causes.rows()
+    on_gpu = found.causes.filter(pl.col("cause").is_in(ON_GPU))
+    return [*on_gpu.rows(), *bound.waits.kinds.select("kind", "time").rows()]
 
 
 def bound_data(bound: Bound) -> dict[str, Any]:
@@ -128,12 +156,29 @@ def bound_data(bound: Bound) -> dict[str, Any]:
         ]
         if found
         else [],
+        "waits": waits_data(bound.waits) if bound.waits else None,
         "steps": [
             {"step": step, "busy_ns": round(busy), "idle_ns": round(idle)}
             for step, busy, idle in found.steps.rows()
         ]
         if found
         else [],
+    }
+
+
+def waits_data(waits: IdleAccount) -> dict[str, Any]:
+    """Return what the host does while the GPU waits as plain data, per step."""
+    columns = ("kind", "name", "file", "line", "function", "calls")
+    lines = waits.lines.head(_MOST_ENTRIES)
+    return {
+        "idle_ns": round(waits.idle_ns),
+        "kinds": [
+            {"kind": kind, "ns": round(ns)} for kind, ns, _ in waits.kinds.iter_rows()
+        ],
+        "entries": [
+            {name: row[name] for name in columns} | {"ns": round(row["time"])}
+            for row in lines.iter_rows(named=True)
+        ],
     }
 
 

@@ -40,8 +40,6 @@ class Bottleneck:
     causes: pl.DataFrame
     """``cause`` and ``time`` per step, longest first. What is not in ON_GPU is what the
     host did while the GPU had nothing to do."""
-    places: pl.DataFrame
-    """Where the GPU waited for launches: ``file``, ``line``, ``function``, ``time``."""
     steps: pl.DataFrame
     """Each ``step``: how long the GPU had work, ``busy``, and waited for the host,
     ``idle``; none where the trace has no steps."""
@@ -78,9 +76,34 @@ def bottleneck(trace: Trace, replay: Replay, scale: TimeScale) -> Bottleneck:
         causes=causes.filter(pl.col("time") > 0)
         .with_columns(pl.col("time") / steps)
         .sort("time", "cause", descending=[True, False]),
-        places=_places(trace, late, steps),
         steps=_by_step(trace, work),
         step_ns=step_ns,
+    )
+
+
+@dataclass(frozen=True)
+class LateWork:
+    """The GPU's work that it waited for, in the replayed steps."""
+
+    work: pl.DataFrame
+    """As the replay's timeline has it, with ``idle``: the wait before each."""
+    idle_ns: float
+    """How long the GPU waits for the host in all steps."""
+    step_ns: float
+    """What a step takes."""
+
+
+def late_work(
+    trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change] = ()
+) -> LateWork:
+    """Return the work that was launched late, after these changes."""
+    work = _simulated_work(trace, replay, scale, changes)
+    step_ns = replay.run(changes, scale).step_ns
+    gpu_ns = float(work["busy"].sum()) + _between_ns(work)
+    return LateWork(
+        work.filter("by_launch", pl.col("idle") > 0),
+        max(0.0, step_ns * replay.model.steps - gpu_ns),
+        step_ns,
     )
 
 
@@ -161,17 +184,4 @@ def _by_step(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         .group_by("step")
         .agg(busy=(pl.col("busy") + pl.col("idle")).sum() - waited, idle=waited)
         .sort("step")
-    )
-
-
-def _places(trace: Trace, late: pl.DataFrame, steps: int) -> pl.DataFrame:
-    place = trace.kernels.select("file", "line", "function")
-    return (
-        place.select(pl.all().gather(late["id"]))
-        .with_columns(time=late["idle"] / steps)
-        .drop_nulls("file")
-        .group_by("file", "line", "function")
-        .agg(pl.col("time").sum())
-        .with_columns(text("file"), text("function"))
-        .sort("time", "file", "line", descending=[True, False, False])
     )

@@ -14,10 +14,15 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck, gpu_busy
 from traceq.analysis.replay.calibration import Calibration, calibrate
+from traceq.analysis.replay.host_account import HostAccount, host_account
+from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.replay.simulation import Change
     from traceq.trace import Trace
 
 By = Literal["gpu", "host"]
@@ -45,6 +50,8 @@ class Bound:
     """Share of the step in which the GPU waits for the host."""
     bottleneck: Bottleneck | None
     """The time of the step by cause; none without GPU work."""
+    waits: IdleAccount | None = None
+    """What the host does while the GPU waits; none where the step is GPU-bound."""
 
     @property
     def measured(self) -> bool:
@@ -70,6 +77,25 @@ def calibration_of(trace: Trace, step_ns: int | None) -> Calibration:
 
 
 @cached_per_trace
+def host_account_of(trace: Trace, step_ns: int | None) -> HostAccount:
+    """Return where the host's time goes; ``step_ns`` is as for the calibration."""
+    return host_account(trace, replay_of(trace), calibration_of(trace, step_ns).likely)
+
+
+def waits_after(
+    trace: Trace, step_ns: int | None, changes: Sequence[Change] = ()
+) -> IdleAccount:
+    """Return what the host does while the GPU waits, after these changes."""
+    return idle_account(
+        trace,
+        replay_of(trace),
+        calibration_of(trace, step_ns).likely,
+        host_account_of(trace, step_ns),
+        changes,
+    )
+
+
+@cached_per_trace
 def bound_of(trace: Trace, step_ns: int | None) -> Bound:
     """Return what bounds a step; ``step_ns`` is measured without the profiler."""
     if not trace.facts.gpu:
@@ -92,6 +118,7 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
         gpu_busy=busy,
         gpu_idle=1 - busy,
         bottleneck=found,
+        waits=waits_after(trace, step_ns) if bound_by(busy) == "host" else None,
     )
 
 

@@ -222,9 +222,12 @@ class Replay:
             .drop("time", "time_before", "gap_time", "reach", "entered")
         )
 
-    def host_time(self, scale: TimeScale) -> tuple[pl.Series, pl.Series]:
+    def host_time(
+        self, scale: TimeScale, changes: Sequence[Change] = ()
+    ) -> tuple[pl.Series, pl.Series]:
         """Return moments as recorded, and how much the host has worked until each."""
-        return self._edges, self._worked((), scale)
+        changes = [one for one in changes if one.host_share and one.spans.height]
+        return self._edges, self._worked(changes, scale)
 
     def moments(self, worked: pl.Series, scale: TimeScale) -> pl.Series:
         """Return when, as recorded, the host had worked that much."""

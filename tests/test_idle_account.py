@@ -1,0 +1,81 @@
+"""What the host does while the GPU waits for it: the verdict names the largest part."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command import traceq
+from recordings import CAPTURES, FIXTURE_TRACES, loaded
+
+from traceq.analysis.replay.bound import bound_of, waits_after
+from traceq.analysis.replay.host_account import PYTHON
+from traceq.analysis.replay.simulation import Change
+from traceq.intervals import spans
+from traceq.report.bound import bar, sentence
+from traceq.testing import load_drawn
+
+HOST_BOUND = ("moe_loop", "optimizer_loop_sync", "optimizer_fused")
+SLOW_PYTHON = """
+    host  [ProfilerStep#1                                                             ]
+    host   [train.py(3): main                                                        ]
+    host    [train.py(9): tokenise                      ] [aten::mm           ]
+    host                                                   [cudaLaunchKernel>1]
+    gpu 7                                                            [gemm<1     ]
+"""
+
+
+@pytest.mark.parametrize("name", HOST_BOUND)
+def test_the_entries_add_up_to_the_time_in_which_the_gpu_idles(name: str) -> None:
+    found = bound_of(loaded(CAPTURES.trace(name)), CAPTURES.step_ns(name))
+
+    assert found.waits is not None
+    assert found.bottleneck is not None
+    assert found.waits.idle_ns == pytest.approx(found.bottleneck.idle_ns)
+    assert found.waits.lines["time"].sum() == pytest.approx(found.waits.idle_ns)
+    assert found.waits.kinds["time"].sum() == pytest.approx(found.waits.idle_ns)
+
+
+def test_a_gpu_bound_step_has_no_such_entries() -> None:
+    assert bound_of(loaded(CAPTURES.trace("attn_flash")), None).waits is None
+
+
+def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
+    found = bound_of(load_drawn(SLOW_PYTHON), 80_000)
+
+    assert found.waits is not None
+    assert found.waits.largest is not None
+    assert (found.waits.largest.kind, found.waits.largest.function) == (
+        PYTHON,
+        "tokenise",
+    )
+    assert "goes to Python (" in sentence(found)
+    assert "train.py:9 tokenise)" in sentence(found)
+    assert "running" not in sentence(found)
+    assert "· Python " in bar(found)
+
+
+def test_what_a_change_removes_is_waited_for_no_longer() -> None:
+    trace = load_drawn(SLOW_PYTHON)
+    frames = trace.frames.filter(trace.frames["function"] == "tokenise")
+
+    before = waits_after(trace, 80_000)
+    after = waits_after(trace, 80_000, [Change(spans=spans(frames), host_share=1.0)])
+
+    gone = before.idle_ns - after.idle_ns
+    assert gone == pytest.approx(before.step_ns - after.step_ns)
+    assert gone > 0.4 * before.idle_ns
+    assert "tokenise" not in after.lines["function"].to_list()
+
+
+def test_the_json_has_the_entries() -> None:
+    answer = traceq(
+        "summary", FIXTURE_TRACES["twins/optimizer_fused"], "--format", "json"
+    )
+
+    (found,) = json.loads(answer.out)["traces"]
+    waits = found["bound"]["waits"]
+    assert sum(one["ns"] for one in waits["kinds"]) == pytest.approx(
+        waits["idle_ns"], rel=1e-3
+    )
+    assert waits["entries"][0].keys() >= {"kind", "name", "file", "line", "ns", "calls"}

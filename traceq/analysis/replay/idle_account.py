@@ -1,0 +1,172 @@
+"""What the host does while the GPU waits for it, entry by entry of its account.
+
+Of the steps as they go without the profiler, and after changes where there are any. The
+GPU waits for a launch while the host does what comes before it, so on the host's own
+clock, which counts how much it has worked, a wait is the stretch that ends with the
+launch. What a change removes has no length on that clock: nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from traceq.analysis.replay.bottleneck import late_work
+from traceq.analysis.replay.host_account import UNKNOWN
+from traceq.intervals import disjoint, overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.replay.host_account import HostAccount
+    from traceq.analysis.replay.simulation import Change, Replay, TimeScale
+    from traceq.trace import Trace
+
+_LINE = ("kind", "name", "file", "line", "function")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kind of what the host does, and its largest line; times are per step."""
+
+    kind: str
+    ns: float
+    """How long the GPU waits in all of this kind."""
+    calls: float
+    name: str | None
+    """Of the op, function, library or call that is the largest in it."""
+    file: str | None
+    line: int | None
+    function: str | None
+    line_ns: float
+    """How long the GPU waits there."""
+
+
+@dataclass(frozen=True)
+class IdleAccount:
+    """What the host does while the GPU waits for it."""
+
+    segments: pl.DataFrame
+    """The host's segments in which the GPU waits, as the account has them, with
+    ``waits``: how long it does in all steps, in ns."""
+    steps: int
+    idle_ns: float
+    """How long the GPU waits for the host in a step."""
+    step_ns: float
+    """What a step takes."""
+
+    @property
+    def kinds(self) -> pl.DataFrame:
+        """By ``kind``: ``time`` per step and ``calls``, longest first."""
+        return self._by("kind")
+
+    @property
+    def lines(self) -> pl.DataFrame:
+        """By kind, name and place: ``time`` per step and ``calls``, longest first."""
+        return self._by(*_LINE)
+
+    @property
+    def largest(self) -> Entry | None:
+        """The kind that takes longest, with its largest line."""
+        kinds = self.kinds
+        if not kinds.height:
+            return None
+        kind, ns, calls = kinds.row(0)
+        *line, line_ns, _ = self.lines.filter(pl.col("kind") == kind).row(0)
+        _, name, file, number, function = line
+        return Entry(kind, ns, calls, name, file, number, function, line_ns)
+
+    def _by(self, *keys: str) -> pl.DataFrame:
+        return (
+            self.segments.group_by(keys)
+            .agg(
+                time=pl.col("waits").sum() / self.steps,
+                calls=pl.col("at").n_unique() / self.steps,
+            )
+            .sort("time", *keys, descending=[True, *(False for _ in keys)])
+        )
+
+
+def idle_account(
+    trace: Trace,
+    replay: Replay,
+    scale: TimeScale,
+    account: HostAccount,
+    changes: Sequence[Change] = (),
+) -> IdleAccount:
+    """Return what the host does while the GPU waits, at this speed, after changes."""
+    late = late_work(trace, replay, scale, changes)
+    clock = _clock(account.segments, replay, scale, changes)
+    waits = overlap(clock.spans, _waits(late.work, clock.whole))
+    known = float(waits.sum())
+    # Where the trace does not show what the host did, it is the same all over.
+    each = late.idle_ns / (known or max(1, len(waits)))
+    segments = account.segments.with_columns(
+        waits=waits * each if known else pl.lit(each),
+        kind=pl.col("kind") if known else pl.lit(UNKNOWN),
+    )
+    return IdleAccount(
+        segments.filter(pl.col("waits") > 0),
+        replay.model.steps,
+        late.idle_ns / replay.model.steps,
+        late.step_ns,
+    )
+
+
+class _Clock(NamedTuple):
+    """The host's own clock, which counts how much it has worked."""
+
+    spans: pl.DataFrame
+    """When each segment is on it: ``start`` and ``end``."""
+    whole: float
+    """How much the host works in all steps."""
+
+
+def _clock(
+    segments: pl.DataFrame, replay: Replay, scale: TimeScale, changes: Sequence[Change]
+) -> _Clock:
+    """Return when segments are on the host's own clock.
+
+    The replay counts the host's work in pieces of time; what is left of a piece is
+    spread over its segments, less over those that the changes remove.
+    """
+    edges, worked = replay.host_time(scale, changes)
+    middle = (segments["start"] + segments["end"]) // 2
+    piece = edges.search_sorted(middle, side="right").cast(pl.Int64) - 1
+    piece = piece.clip(0, max(0, len(edges) - 2))
+    length = (segments["end"] - segments["start"]) * _left(segments, changes)
+    begin, end = worked.gather(piece), worked.gather(piece + 1)
+    spans = pl.DataFrame(
+        {"piece": piece, "length": length, "begin": begin, "own": end - begin}
+    ).with_columns(
+        own=(pl.col("own") / pl.col("length").sum().over("piece")).fill_nan(0)
+        * pl.col("length")
+    )
+    done = pl.col("begin") + pl.col("own").cum_sum().over("piece")
+    return _Clock(spans.select(start=done - pl.col("own"), end=done), float(worked[-1]))
+
+
+def _left(segments: pl.DataFrame, changes: Sequence[Change]) -> pl.Series:
+    """Return which part of each segment the changes leave."""
+    left = pl.repeat(1.0, segments.height, dtype=pl.Float64, eager=True)
+    length = (segments["end"] - segments["start"]).cast(pl.Float64)
+    for change in changes:
+        if change.host_share and change.spans.height:
+            less = 1 - change.host_share * overlap(segments, change.spans) / length
+            left = less.zip_with(less < left, left)
+    return left
+
+
+def _waits(late: pl.DataFrame, whole: float) -> pl.DataFrame:
+    """Return when, on the host's own clock, the GPU waits; each instant once.
+
+    What the GPU waits for before the first launch began in the round before.
+    """
+    spans = late.select(start=pl.col("host_ns") - pl.col("idle"), end="host_ns")
+    before = spans.filter(pl.col("start") < 0).select(
+        start=(pl.col("start") + whole).clip(lower_bound=0), end=pl.lit(whole)
+    )
+    inside = spans.with_columns(pl.col("start").clip(lower_bound=0))
+    return disjoint(pl.concat([inside, before])).filter(pl.col("end") > pl.col("start"))
