@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.analysis.base.assumptions import (
     FLOAT32_ATTENTION_SAVING,
-    FUSED_HOST_SAVING,
+    FUSED_ATTENTION_LAUNCHES,
 )
 from traceq.analysis.base.device import Gpu, used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import flash_share
 from traceq.analysis.patterns.attention_handwritten import handwritten_attention
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.lint.fused import fused_fixes
 from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
 from traceq.words import listed, shape, times
 
@@ -145,7 +144,11 @@ class HandwrittenAttention(Rule):
             subject=_MODULE if most["by_torch"] else "attention",
             place=view.place(most),
             count=calls,
-            fix=[_fix(row) for row in rows],
+            fix=[
+                one
+                for row in rows
+                for one in fused_fixes(row, FUSED_ATTENTION_LAUNCHES)
+            ],
             evidence=[
                 Evidence("ops", listed(steps, most=12)),
                 Evidence(
@@ -169,15 +172,6 @@ def _share(row: Row, gpu: Gpu) -> float:
     if row["type"] not in HALF:
         return FLOAT32_ATTENTION_SAVING
     return flash_share(row, gpu, causal=_causal(row))
-
-
-def _fix(row: Row) -> Fix:
-    return Fix(
-        kernels=row["kernels"],
-        kernel_share=row["share"],
-        spans=pl.DataFrame(row["spans"]),
-        host_share=FUSED_HOST_SAVING,
-    )
 
 
 def _operands(row: Row, names: tuple[str, ...]) -> list[list[int]]:

@@ -94,6 +94,7 @@ class RepeatedKeyValueHeads(Rule):
     def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], prod(row["key"])))
         kernels = [kernel for row in rows for kernel in row["kernels"]]
+        copying = [op for row in rows for op in row["ops"]]
         copies = sum(row["calls"] for row in rows) / view.steps
         heads = most["heads"] * most["repeats"]
         advice = (
@@ -106,7 +107,7 @@ class RepeatedKeyValueHeads(Rule):
             subject=f"{most['heads']} to {heads}",
             place=view.place(most),
             count=copies,
-            fix=Fix(kernels=kernels),
+            fix=Fix(kernels=kernels, ops=copying),
             evidence=[
                 Evidence(
                     "shapes", f"query {shape(most['query'])}, key {shape(most['key'])}"
@@ -117,5 +118,4 @@ class RepeatedKeyValueHeads(Rule):
             ],
             data={key: most[key] for key in ("heads", "repeats", "query", "key")},
             advice=located_advice(view, most["function"], advice),
-            ops=[op for row in rows for op in row["ops"]],
         )

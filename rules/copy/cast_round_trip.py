@@ -130,7 +130,7 @@ class CastRoundTrip(Rule):
             subject=f"{low} {high}",
             place=view.place_of_group(row),
             count=count,
-            fix=Fix(kernels=mine["id"], ops=casts),
+            fix=Fix(kernels=mine["id"], ops=mine["host"].drop_nulls()),
             evidence=[
                 Evidence("back", f"autocast in {undone}" if undone else "the program"),
                 *pass_lines(view, mine, backward),

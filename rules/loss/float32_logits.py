@@ -136,7 +136,7 @@ class Float32Logits(Rule):
             place=view.place_of_group(row),
             count=len(requests) / view.steps,
             fix=[
-                Fix(kernels=casts["id"]),
+                Fix(kernels=casts["id"], ops=casts["host"].drop_nulls()),
                 Fix(kernels=wide["id"], kernel_share=FLOAT32_SOFTMAX_SAVING),
             ],
             evidence=[

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
-
-from traceq.analysis.base.assumptions import FUSED_HOST_SAVING
+from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share
 from traceq.analysis.patterns.norms_handwritten import handwritten_norms
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.lint.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
 from traceq.words import listed, shape, times
 
@@ -107,7 +106,7 @@ class HandwrittenNorm(Rule):
             subject=most["kind"],
             place=view.place(most),
             count=calls,
-            fix=[_fix(row) for row in rows],
+            fix=[one for row in rows for one in fused_fixes(row, FUSED_NORM_LAUNCHES)],
             evidence=[
                 Evidence("ops", listed(steps, most=12)),
                 Evidence("input", f"{dtype_name(most['type'])} {shape(most['dims'])}"),
@@ -122,15 +121,6 @@ class HandwrittenNorm(Rule):
 
 def _kind(row: Row) -> str:
     return "LayerNorm" if set(_CENTRING) & set(row["steps"]) else "RMSNorm"
-
-
-def _fix(row: Row) -> Fix:
-    return Fix(
-        kernels=row["kernels"],
-        kernel_share=row["share"],
-        spans=pl.DataFrame(row["spans"]),
-        host_share=FUSED_HOST_SAVING,
-    )
 
 
 def _advice(row: Row) -> str:

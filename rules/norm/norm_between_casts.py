@@ -112,7 +112,7 @@ class NormBetweenCasts(Rule):
             place=view.place(most),
             count=calls,
             fix=[
-                Fix(kernels=casts),
+                Fix(kernels=casts, ops={op for row in rows for op in row["cast_ops"]}),
                 Fix(kernels=kernels - casts, kernel_share=FLOAT32_NORM_SAVING),
             ],
             evidence=[

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FUSED_HOST_SAVING
+from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, module_line
+from traceq.lint.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import version
 from traceq.words import counted, shape, times
@@ -117,7 +118,7 @@ class UnfusedRmsNorm(Rule):
             subject=f"rms_norm {most['cause']}",
             place=view.place(most),
             count=calls,
-            fix=[_fix(row) for row in rows],
+            fix=[one for row in rows for one in fused_fixes(row, FUSED_NORM_LAUNCHES)],
             evidence=[
                 *_input_lines(most),
                 *kernel_lines(view, kernels, most=4),
@@ -133,15 +134,6 @@ def _cause(row: Row, torch: tuple[int, ...]) -> str:
         return "version"
     known = row["type"] and row["weight"]
     return "dtype" if known and row["type"] != row["weight"] else "unknown"
-
-
-def _fix(row: Row) -> Fix:
-    return Fix(
-        kernels=row["kernels"],
-        kernel_share=row["share"],
-        ops=row["ops"],
-        host_share=FUSED_HOST_SAVING,
-    )
 
 
 def _input_lines(row: Row) -> Iterator[Evidence]:

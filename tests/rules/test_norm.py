@@ -138,10 +138,52 @@ def test_the_casts_go_whole_and_the_norm_in_part() -> None:
     assert one.kernel_ns == pytest.approx(cast + norm / 3, abs=1)
 
 
-def test_of_a_handwritten_norm_half_of_the_host_time_between_its_ends_goes() -> None:
-    names = ("pow", "mean", "rsqrt", "mul")
+def test_of_a_handwritten_norm_all_host_time_goes_but_that_of_a_fused_call() -> None:
+    names = ("to", "pow", "mean", "add", "rsqrt", "mul", "type_as", "mul_")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
 
     (one,) = drawn_findings(drawing, "NRM002", args=NORM)
 
-    assert one.host_ns == 0.5 * 1000 * 20 * len(names)
+    # A fused norm takes the host as long as three launches.
+    assert one.host_ns == 1000 * 20 * (len(names) - 3)
+
+
+def test_the_backward_of_a_handwritten_norm_goes_too() -> None:
+    forward = ("pow", "mean", "rsqrt", "mul")
+    nodes = [*forward, "add"]
+    names = [
+        *(f"aten::{name}" for name in forward),
+        *(f"{name}Backward0" for name in nodes),
+    ]
+    args = {
+        f"aten::{name}": {**NORM[f"aten::{name}"], **_numbered(number, 0)}
+        for number, name in enumerate(forward)
+    } | {f"{name}Backward0": _numbered(at % 4, 1) for at, name in enumerate(nodes)}
+
+    (one,) = drawn_findings(ops_in_a_row(*names), "NRM002", args=args)
+
+    # Of four launches the fused forward leaves three, of five its backward four.
+    assert one.host_ns == 1000 * 20 * (1 + 1)
+
+
+def _numbered(sequence: int, thread: int) -> dict[str, int]:
+    return {"Sequence number": sequence, "Fwd thread id": thread}
+
+
+def test_the_host_time_of_the_casts_around_a_norm_goes() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                      ]
+    host   [aten::layer_norm        ][aten::linear                            ]
+    host   [aten::native_layer_norm ][aten::_to_copy                         ]
+    host   [cudaLaunchKernel>1]      [aten::copy_                          ]
+    host                              [cudaLaunchKernel>2]
+    gpu 7              [layer_norm<1 ]          [copy<2  ]
+    """
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
+    }
+
+    (one,) = drawn_findings(drawing, "NRM003", args=args)
+
+    assert one.host_ns == 1000 * len("[aten::_to_copy                         ]")

@@ -186,9 +186,17 @@ FLOAT32_NORM_SAVING = 1 / 3
 # Of a softmax in float32, if it runs in bf16 or fp16: it is memory-bound, and moves
 # half the bytes. Computed, not measured.
 FLOAT32_SOFTMAX_SAVING = 0.5
-# Of the host's time for the ops that one fused op replaces. Judgement: at least three
-# ops become one, which takes longer than each of them.
-FUSED_HOST_SAVING = 0.5
+
+# -- Host time of fused ops ------------------------------------------------------------
+#
+# A call of a fused op takes the host as long as this many launches of the ops that it
+# replaces, in the forward and in the backward. From recorded times in the captures of
+# fixtures/ and benchmarks/held_out (H200, torch 2.11, 2026-11): RMSNorm takes 57 and
+# 63 µs, and 259 and 291 µs with 8 and 16 launches without fusion, so 2 and 3.4 of
+# them; FlashAttention 116 and 103 µs, attention by hand 306 to 434 and 311 to 321 µs
+# with 11 or 12 and 11 to 14 launches, so 3 to 4.5 of them. Rounded up.
+FUSED_NORM_LAUNCHES = (3, 4)
+FUSED_ATTENTION_LAUNCHES = (4, 5)
 
 # -- Model FLOP utilisation ------------------------------------------------------------
 #

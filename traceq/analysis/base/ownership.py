@@ -124,9 +124,40 @@ def by_place(
     )
 
 
-def host_spans() -> pl.Expr:
-    """Return the ``start`` and ``end`` that kernels have of their owner, each once."""
-    return pl.struct("start", "end").filter(pl.col("owner").is_first_distinct())
+def host_work(trace: Trace, owners: pl.Series) -> pl.DataFrame:
+    """Return when the host was at the ops that have an owner, a row for each owner.
+
+    ``start`` and ``end`` are from the first op of the forward to the last,
+    ``went_back`` is a list of when it was in their backward.
+    """
+    back = owners.gather(trace.ops["forward"])
+    ops = trace.ops.select("ts", "dur", "parent", back=back, owner=owners)
+    forward = (
+        ops.filter(pl.col("owner").is_not_null(), pl.col("back").is_null())
+        .group_by("owner")
+        .agg(start=pl.col("ts").min(), end=END.max())
+    )
+    backward = (
+        ops.filter(pl.col("back").is_not_null(), pl.col("parent").is_null())
+        .group_by(owner="back")
+        .agg(went_back=pl.struct(start="ts", end=END))
+    )
+    return forward.join(backward, on="owner", how="left")
+
+
+def host_totals() -> dict[str, pl.Expr]:
+    """Return what to ask ``by_place`` for kernels that were joined with ``host_work``.
+
+    A group has ``spans`` and ``backward_spans``, and the number of kernels that each
+    pass launches, ``forward_launches`` and ``backward_launches``.
+    """
+    each = pl.col("owner").is_first_distinct()
+    return {
+        "spans": pl.struct("start", "end").filter(each),
+        "backward_spans": pl.col("went_back").filter(each).explode().drop_nulls(),
+        "forward_launches": (~pl.col("back")).sum(),
+        "backward_launches": pl.col("back").sum(),
+    }
 
 
 def together(rows: Iterable[Row], *keys: str) -> list[list[Row]]:

@@ -10,7 +10,8 @@ from traceq.analysis.base.ownership import (
     at_owner,
     by_place,
     during,
-    host_spans,
+    host_totals,
+    host_work,
     inside,
     named,
     owned,
@@ -33,17 +34,20 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
     A row has ``scores``, the shape of the softmax's input, ``type``, the shapes of
     ``query``, ``key`` and ``value`` as [1, batch and heads, sequence, head dim], what
-    ``by_place`` adds, the ``spans`` of the host from the first matmul to the last,
-    whether there is a ``backward``, and the ops of the first call in their order: names
-    as ``steps``, shapes of their inputs as ``given``.
+    ``by_place`` and ``host_totals`` add, whether there is a ``backward``, and the ops
+    of the first call in their order: names as ``steps``, shapes of their inputs as
+    ``given``.
     """
     spans = _spans(trace)
     owners = during(trace, spans.select("owner", "thread", "start", "end"))
     ran = owned(trace, kernels, owners)
+    found = spans.drop("thread", "start", "end").join(
+        host_work(trace, owners), on="owner"
+    )
     rows = by_place(
-        at_owner(trace, ran).join(spans.drop("thread"), on="owner"),
+        at_owner(trace, ran).join(found, on="owner"),
         ("scores", "type", "query", "key", "value"),
-        spans=host_spans(),
+        **host_totals(),
         backward=pl.col("back").any(),
         first=pl.col("owner").min(),
     )

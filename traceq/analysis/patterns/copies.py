@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named
+from traceq.analysis.base.ownership import named, outermost_ops
 from traceq.expressions import elements, known, nth, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
@@ -117,9 +117,10 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
     Also added are ``request`` and ``origin`` (ids of ops: the one that asks for the
     copy, and for a copy in the backward pass the one that did in the forward pass),
-    ``asked`` and ``caller`` (names), ``dims``, ``numel``, ``dst`` and ``src`` (dtypes),
-    ``dst_strides``, ``src_strides``, ``cast``, ``own`` (the program itself asks) and
-    ``order`` (its position among all work on its stream).
+    ``host`` (the op whose host time goes with the copy: the request, or autograd's node
+    that undoes it), ``asked`` and ``caller`` (names), ``dims``, ``numel``, ``dst`` and
+    ``src`` (dtypes), ``dst_strides``, ``src_strides``, ``cast``, ``own`` (the program
+    itself asks) and ``order`` (its position among all work on its stream).
     """
     ordered = kernels.sort("device", "stream", "ts", maintain_order=True).with_columns(
         order=pl.int_range(pl.len()).over("device", "stream")
@@ -144,9 +145,11 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     forward = ops["forward"].gather(op)
     request = _only(requests.gather(op), copying.gather(op))
     around = callers.gather(op)
+    origin = _only(requests.gather(forward), copying.gather(forward))
     return moved.with_columns(
         request=request,
-        origin=_only(requests.gather(forward), copying.gather(forward)),
+        origin=origin,
+        host=outermost_ops(trace).gather(op).zip_with(origin.is_not_null(), request),
         around=around,
         asked=_plain(ops["name"].gather(request)),
         caller=_plain(ops["name"].gather(around)),

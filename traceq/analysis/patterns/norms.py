@@ -15,6 +15,8 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.ownership import (
     at_owner,
     by_place,
+    host_totals,
+    host_work,
     inside,
     named,
     outermost_ops,
@@ -41,7 +43,7 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return calls of rms_norm that run op by op, grouped by place and input.
 
     A row has ``dims`` of the input, ``type`` and ``weight`` (dtypes, None without
-    shapes), and what ``grouped`` adds.
+    shapes), and what ``host_totals`` and ``grouped`` add.
     """
     ops = trace.ops
     calls = named(ops, [_RMS]) & ~ops["compiling"]
@@ -60,8 +62,10 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
             weight=pl.col("types").list.get(2, null_on_oob=True),
         )
     )
-    ran = owned(trace, kernels, inside(trace, found["owner"]))
-    return grouped(trace, ran.join(found, on="owner"), ["dims", "type", "weight"])
+    owners = inside(trace, found["owner"])
+    found = found.join(host_work(trace, owners), on="owner")
+    ran = owned(trace, kernels, owners).join(found, on="owner")
+    return grouped(trace, ran, ["dims", "type", "weight"], **host_totals())
 
 
 def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -69,7 +73,8 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
     A row has ``norm`` (its op), ``half``, the dtype cast from or to, ``up`` and
     ``down``, whether its input and whether its result is cast, ``casts``, the kernels
-    of the casts, ``cast_ns``, their time, and what ``grouped`` adds.
+    of the casts, ``cast_ns``, their time, ``cast_ops``, the casts of the forward and
+    autograd's nodes that undo them, and what ``grouped`` adds.
     """
     norms, casts = _float_norms(trace), _casts(trace)
     in_norm = inside(trace, norms["owner"])
@@ -98,6 +103,7 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         _of_norms_and_casts(trace, kernels, found, around),
         ["norm", "half", "up", "down", "dims"],
         casts=pl.col("id").filter("cast"),
+        cast_ops=pl.col("cast_op").filter("cast").unique(maintain_order=True),
         cast_ns=pl.col("dur").filter("cast").sum(),
     )
 
@@ -110,6 +116,8 @@ def _of_norms_and_casts(
     norms = found.select("owner", part="owner").with_columns(cast=False)
     parts = pl.concat([casts, norms.select(casts.columns)]).unique("part", keep="first")
     ran = owned(trace, kernels, inside(trace, parts["part"])).rename({"owner": "part"})
+    node = outermost_ops(trace).gather(ran["op"])
+    ran = ran.with_columns(cast_op=pl.when("back").then(node).otherwise("part"))
     return ran.join(parts, on="part").join(found, on="owner")
 
 

@@ -8,7 +8,8 @@ import polars as pl
 
 from traceq.analysis.base.ownership import (
     during,
-    host_spans,
+    host_totals,
+    host_work,
     outermost_ops,
     owned,
     plain_names,
@@ -35,14 +36,16 @@ _REACH = list(range(-8, 5))
 def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return norms written op by op, grouped by place and input.
 
-    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, the
-    ``spans`` of the host from the first op to the last, and what
-    traceq.analysis.patterns.norms.grouped adds.
+    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, and
+    what ``host_totals`` and traceq.analysis.patterns.norms.grouped add.
     """
     norms = _norms(trace, kernels)
     owners = during(trace, norms.select("owner", "thread", "start", "end"))
-    ran = owned(trace, kernels, owners).join(norms.drop("thread"), on="owner")
-    return grouped(trace, ran, ("dims", "type", "steps"), spans=host_spans())
+    host = norms.drop("thread", "start", "end").join(
+        host_work(trace, owners), on="owner"
+    )
+    ran = owned(trace, kernels, owners).join(host, on="owner")
+    return grouped(trace, ran, ("dims", "type", "steps"), **host_totals())
 
 
 def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
