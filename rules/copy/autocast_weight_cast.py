@@ -31,8 +31,9 @@ _ONCE = (
 )
 _MANY = (
     "put one autocast around all forward passes of a step (its cache of cast weights"
-    " lives as long as the outermost autocast, and is off under inference_mode); to"
-    " avoid all casts, "
+    " lives as long as the outermost autocast, is off under inference_mode, and does"
+    " not hold weights that are viewed before they are cast); to avoid all casts, of"
+    " gradients too, "
 )
 
 
@@ -43,9 +44,11 @@ class AutocastWeightCast(Rule):
     ## What it does
 
     Looks for casts from float32 to bf16 or fp16 inside ``linear`` and convolutions, of
-    tensors with the shape of the op's weight or bias, and for the casts of their
-    gradients in the backward pass. There is one finding for the model, since all its
-    weights have the same fix.
+    tensors with the shape of the op's weight or bias, and inside any op, of tensors
+    whose gradient is cast back and accumulated: weights in ``einsum`` or ``x @ w.t()``,
+    which are views when they are cast. Casts of gradients in the backward pass belong
+    to them. There is one finding for the model, since all its weights have the same
+    fix.
 
     ## Why is this bad?
 
@@ -55,14 +58,18 @@ class AutocastWeightCast(Rule):
 
     ## How to fix it
 
-    With micro-batches, put one autocast around all of them. To avoid all casts, keep
-    the weights in bf16 with float32 copies in the optimizer, or use ``torch.compile``,
-    which casts while it reads.
+    With micro-batches, put one autocast around all of them: each weight is then cast
+    once a step, and the gradient still once for each micro-batch. Autocast caches
+    parameters, not views of them. To avoid all casts, keep the weights in bf16 with
+    float32 copies in the optimizer, or use ``torch.compile``, which casts while it
+    reads.
 
     ## When it is wrong
 
-    16-bit weights without float32 copies train worse. The saving assumes that all of
-    these casts go; with a large batch they are a small share of the step.
+    16-bit weights without float32 copies train worse, and an optimizer that keeps the
+    copies casts each weight once a step. With micro-batches the saving is that of one
+    autocast around them; otherwise it assumes that all of these casts go. With a large
+    batch they are a small share of the step.
     """
 
     code = "CPY006"
@@ -117,6 +124,9 @@ class AutocastWeightCast(Rule):
             .sort("moved", "file", "line", descending=[True, False, False])
         )
         lines = places.drop_nulls("file").select("file", "line").rows()[1:_MOST_LINES]
+        cached = casts.filter(~pl.col("viewed"))
+        often = cached.height / view.steps / max(1, _weights(view, cached))
+        again = 1 - 1 / often if often > 1 else 0.0
         advice = _ONCE.format(half=half)
         return self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
@@ -124,7 +134,7 @@ class AutocastWeightCast(Rule):
             subject="weights",
             place=view.place_of_group(places.row(0, named=True)),
             count=casts.height / view.steps,
-            fix=Fix(kernels=mine["id"], ops=casts["request"]),
+            fix=_cast_once(cached, again) if again else _cast_never(mine),
             evidence=[
                 Evidence("weights", value=moved, unit="bytes", note="a step"),
                 *pass_lines(view, mine, backward),
@@ -132,8 +142,25 @@ class AutocastWeightCast(Rule):
                 *kernel_lines(view, mine["id"]),
             ],
             data={"weights": weights, "casts": casts.height // view.steps, "to": half},
-            advice=_MANY + advice if each > 1 else advice,
+            advice=_MANY + advice if again else advice,
         )
+
+
+def _cast_once(casts: pl.DataFrame, again: float) -> Fix:
+    """Return what goes if autocast keeps the cast weights for all micro-batches.
+
+    Each micro-batch has a gradient of its own, which is cast as before.
+    """
+    return Fix(
+        kernels=casts["id"],
+        kernel_share=again,
+        ops=casts["request"],
+        host_share=again,
+    )
+
+
+def _cast_never(casts: pl.DataFrame) -> Fix:
+    return Fix(kernels=casts["id"], ops=casts["host"].drop_nulls())
 
 
 def _weights(view: View, casts: pl.DataFrame) -> int:

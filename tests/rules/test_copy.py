@@ -94,6 +94,119 @@ def test_weights_that_are_cast_for_each_micro_batch_are_counted_once() -> None:
     assert finding.advice.startswith("put one autocast around all forward passes")
 
 
+def _of_node(sequence: int, thread: int, dims: list[int], kind: str) -> dict[str, Any]:
+    numbered = {"Sequence number": sequence, "Fwd thread id": thread}
+    return inputs([dims, dims], [kind, kind]) | numbered
+
+
+# A weight [64,4,16] that einsum multiplies by as a view, cast by autocast, and its
+# gradient, which is cast back and reaches the weight through views.
+_EINSUM = """
+    host  [ProfilerStep#1                                                                              ]
+    host   [aten::einsum          ]
+    host    [aten::bmm           ]
+    host     [aten::_to_copy    ]
+    host      [aten::copy_     ]
+    host       [cuLaunch>1]
+    host 2                           [ToCopyBackward0      ][{between}][torch::autograd::AccumulateGrad]
+    host 2                            [aten::_to_copy.back]
+    host 2                             [aten::copy_.back ]
+    host 2                              [cuLaunch>2]
+    gpu 7                   [copy_kernel<1]            [copy_kernel<2]
+"""  # noqa: E501 - a forward and its backward side by side
+
+
+def _einsum(grad: list[int]) -> dict[str, Any]:
+    return {
+        "aten::bmm": inputs([[1, 256, 64], [1, 64, 64]], [FLOAT] * 2),
+        "aten::_to_copy": _of_node(7, 0, [1, 64, 64], FLOAT),
+        "aten::copy_": inputs([[1, 64, 64]] * 2, [HALF, FLOAT]),
+        "ToCopyBackward0": _of_node(7, 1, [1, 64, 64], HALF),
+        "aten::copy_.back": inputs([[1, 64, 64]] * 2, [FLOAT, HALF]),
+        "torch::autograd::AccumulateGrad": inputs([grad], [FLOAT]),
+    }
+
+
+def test_a_weight_that_is_a_view_when_it_is_cast_is_a_weight() -> None:
+    drawing = _EINSUM.format(between="PermuteBackward0")
+
+    (finding,) = drawn_findings(drawing, "CPY006", args=_einsum([64, 4, 16]))
+
+    assert finding.message == (
+        "autocast casts 1 weight from float32 to bfloat16, each once a step"
+    )
+    # The casts of both passes go, on the GPU and on the host.
+    assert finding.kernel_ns == 1000 * 2 * len("[copy_kernel<1]")
+    assert finding.host_ns == 1000 * (
+        len("[aten::_to_copy    ]") + len("[ToCopyBackward0      ]")
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "grad"),
+    [
+        # A matmul in between, and a gradient of another size.
+        ("BmmBackward0    ", [64, 4, 16]),
+        ("PermuteBackward0", [64, 4, 8]),
+    ],
+)
+def test_an_activation_that_autocast_casts_is_not_a_weight(
+    between: str, grad: list[int]
+) -> None:
+    drawing = _EINSUM.format(between=between)
+
+    assert not drawn_findings(drawing, "CPY006", args=_einsum(grad))
+
+
+def test_one_autocast_around_micro_batches_saves_casts_of_the_forward_only() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                      ]
+    host   [nn.Module: Linear_0   ][nn.Module: Linear_0   ]
+    host   [aten::linear          ][aten::linear          ]
+    host    [aten::_to_copy      ]  [aten::_to_copy      ]
+    host     [aten::copy_       ]    [aten::copy_       ]
+    host      [cuLaunch>1]            [cuLaunch>2]
+    host 2                                                 [ToCopyBackward0      ]
+    host 2                                                  [aten::_to_copy.back]
+    host 2                                                   [aten::copy_.back ]
+    host 2                                                    [cuLaunch>3]
+    gpu 7          [copy_kernel<1]        [copy_kernel<2]         [copy_kernel<3]
+    """
+    args = {
+        "aten::linear": inputs([[32, 64], [64, 64]], [HALF, FLOAT]),
+        "aten::_to_copy": _of_node(7, 0, [64, 64], FLOAT),
+        "aten::copy_": inputs([[64, 64]] * 2, [HALF, FLOAT]),
+        "ToCopyBackward0": _of_node(7, 1, [64, 64], HALF),
+        "aten::copy_.back": inputs([[64, 64]] * 2, [FLOAT, HALF]),
+    }
+
+    (finding,) = drawn_findings(drawing, "CPY006", args=args)
+
+    assert finding.advice.startswith("put one autocast around all forward passes")
+    assert finding.kernel_ns == 1000 * len("[copy_kernel<1]")
+    assert finding.host_ns == 1000 * len("[aten::_to_copy      ]")
+
+
+def test_autocast_does_not_cache_a_weight_that_is_a_view_when_it_is_cast() -> None:
+    lines = _EINSUM.format(between="PermuteBackward0").splitlines()
+    # The second micro-batch is the first one again, in the same step.
+    width = len("[ProfilerStep#1") + 80
+    again = [
+        line[:10] + (line[10:].ljust(width) + line[10:].translate({49: "3", 50: "4"}))
+        if at > 1
+        else line.replace("]", " " * width + "]")
+        for at, line in enumerate(lines)
+    ]
+    module = "    host   [nn.Module: Einsum_0  ]"
+    again.insert(2, module + " " * (10 + width - len(module)) + module[10:])
+
+    (finding,) = drawn_findings("\n".join(again), "CPY006", args=_einsum([64, 4, 16]))
+
+    assert "each twice a step" in finding.message
+    assert finding.advice.startswith("keep the weights in bfloat16")
+    assert [fix.kernel_share for fix in finding.fixes] == [1.0]
+
+
 def test_a_pageable_copy_that_runs_beside_kernels_costs_the_gpu_nothing() -> None:
     drawing = """
         host  [ProfilerStep#1                                                        ]

@@ -36,6 +36,14 @@ _COPYING = (
 )
 _CASTING = ("aten::to", "aten::type_as", "aten::_to_copy")
 _JOINING = ("aten::cat", "aten::concat", "aten::stack")
+# Nodes of autograd: a cast, what gives a weight its gradient, and what between the two
+# only views it. All others compute.
+_UNCASTING = r"^ToCopyBackward\d*$"
+_ACCUMULATING = r"^torch::autograd::AccumulateGrad$"
+_VIEWING = (
+    r"\b((Reshape|Unsafe)?(Alias|View)|T|Transpose|Permute|Squeeze|Unsqueeze|Expand"
+    r"|AsStrided|Unflatten|ToCopy)Backward\d*$"
+)
 # Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
@@ -120,7 +128,8 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     ``host`` (the op whose host time goes with the copy: the request, or autograd's node
     that undoes it), ``asked`` and ``caller`` (names), ``dims``, ``numel``, ``dst`` and
     ``src`` (dtypes), ``dst_strides``, ``src_strides``, ``cast``, ``own`` (the program
-    itself asks) and ``order`` (its position among all work on its stream).
+    itself asks), ``viewed`` (what is cast is a view of a weight) and ``order`` (its
+    position among all work on its stream).
     """
     ordered = kernels.sort("device", "stream", "ts", maintain_order=True).with_columns(
         order=pl.int_range(pl.len()).over("device", "stream")
@@ -138,8 +147,7 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
     copying = named(ops, _COPYING)
-    inner = known(copying.gather(ops["parent"]))
-    requests = nearest(ops["parent"], copying & ~inner)
+    requests = _requests(trace)
     callers = nearest(ops["parent"], ~copying)
     op = moved["op"]
     forward = ops["forward"].gather(op)
@@ -157,6 +165,12 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         & around.is_null()
         & (moved["phase"] != "backward").fill_null(value=True),
     )
+
+
+def _requests(trace: Trace) -> pl.Series:
+    """Return for each op the outermost of the copying ops around it, or itself."""
+    parent, copying = trace.ops["parent"], named(trace.ops, _COPYING)
+    return nearest(parent, copying & ~known(copying.gather(parent)))
 
 
 def _plain(names: pl.Series) -> pl.Series:
@@ -211,25 +225,67 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     A copy in the backward pass has the reason of the request that it undoes.
     """
     request = pl.coalesce("origin", "request")
+    weights = _weight_casts(trace)
+    viewed = weights.filter("viewed")["request"]
     reasons = {
-        "of_weight": _casts_weight(),
+        "of_weight": _casts_weight(weights["request"]),
         "of_loss": pl.col("cast") & _feeds_loss(trace),
         "of_program": pl.col("own"),
     }
     return moved.with_columns(
-        request.is_in(moved.filter(reason)["request"].implode()).alias(column)
-        for column, reason in reasons.items()
+        *(
+            request.is_in(moved.filter(reason)["request"].implode()).alias(column)
+            for column, reason in reasons.items()
+        ),
+        viewed=known(request.is_in(viewed.implode())),
     )
 
 
-def _casts_weight() -> pl.Expr:
+def _casts_weight(weights: pl.Series) -> pl.Expr:
+    """Return whether a copy casts a weight: by its shape, or by its gradient."""
+    shaped = pl.col("caller").str.contains(_WEIGHTED) & (
+        (pl.col("dims") == pl.col("second")) | (pl.col("dims") == pl.col("third"))
+    )
+    by_gradient = pl.col("request").is_in(weights.implode()) & ~pl.col("own")
     return (
         pl.col("cast")
         & (pl.col("src") == FLOAT32)
         & pl.col("dst").is_in(HALF)
-        & pl.col("caller").str.contains(_WEIGHTED)
-        & ((pl.col("dims") == pl.col("second")) | (pl.col("dims") == pl.col("third")))
+        & (known(shaped) | known(by_gradient))
     )
+
+
+def _weight_casts(trace: Trace) -> pl.DataFrame:
+    """Return the ``request`` of casts whose gradient is that of a weight.
+
+    In the backward the cast is undone, and an AccumulateGrad of as many elements
+    follows, with no node in between that computes anything. ``viewed`` is whether the
+    weight was a view when it was cast, as in einsum: its gradient is viewed too.
+    """
+    name, outermost = text("name"), pl.col("parent").is_null()
+    computes = outermost & ~name.str.contains(f"{_VIEWING}|AccumulateGrad$")
+    nodes = (
+        trace.ops.filter(pl.col("phase") == "backward")
+        .sort("thread", "ts")
+        .with_columns(
+            run=computes.cum_sum().over("thread"),
+            node=outermost.cum_sum().over("thread"),
+            name=name,
+        )
+        .join(trace.inputs.select(inputs="id", numel=elements()), on="inputs")
+    )
+    weights = nodes.filter(pl.col("name").str.contains(_ACCUMULATING))
+    behind = (pl.col("node_right") - pl.col("node")).alias("behind")
+    casts = (
+        nodes.filter(pl.col("name").str.contains(_UNCASTING))
+        .join(weights, on=["thread", "run", "numel"])
+        .select("forward", behind)
+        .filter(pl.col("behind") > 0)
+        .group_by("forward")
+        .agg(viewed=pl.col("behind").min() > 1)
+    )
+    requests = _requests(trace).gather(casts["forward"])
+    return casts.select("viewed", request=requests).drop_nulls()
 
 
 def _feeds_loss(trace: Trace) -> pl.Expr:
