@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.callers import library_calls
+from traceq.analysis.base.callers import innermost_calls, library_calls
 from traceq.analysis.base.ownership import same_place
+from traceq.analysis.time.device_syncs import sync_chains
+from traceq.expressions import text
 from traceq.lint import Evidence, Fix, Rule, View
 from traceq.lint.evidence import module_line
 from traceq.words import times
+
+from ._known_waits import known_wait, torch_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _LIBRARY = ("library", "library_line", "library_function")
+_PLACE = pl.format("{}:{} {}", text("file"), "line", text("function"))
+_MOST_ALSO = 3
+_INNER = ("inner_file", "inner_line", "inner_function")
 
 
 @dataclass(frozen=True)
@@ -31,21 +38,23 @@ class DeviceSync(Rule):
     ) -> Iterator[Mapping[str, Any]]:
         """Yield a row for each cause and place: one line of the program, or a library.
 
-        The waits are those of traceq.analysis.time.device_syncs, with ``calls``, the
-        ids of the runtime calls that wait.
+        The waits are those of traceq.analysis.time.device_syncs.
         """
         if not waits.height:
             return
         yield from (
-            waits.with_columns(
-                library_calls(view.trace.frames, waits),
+            waits.join(_chains(view), on="id", how="left", maintain_order="left")
+            .with_columns(
+                *library_calls(view.trace.frames, waits),
+                *_functions(view, waits),
                 lost=pl.min_horizontal("wait", "gap"),
             )
-            .group_by(*causes, *same_place(), *_LIBRARY, maintain_order=True)
+            .group_by(*causes, *same_place(), *_LIBRARY, *_INNER, maintain_order=True)
             .agg(
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode(),
                 pl.col("module").first(),
+                also=pl.col("places").explode().drop_nulls().unique().sort(),
                 waits=pl.len(),
                 modules=pl.col("module").cast(pl.String).drop_nulls().unique().sort(),
                 ops=pl.col("op").drop_nulls(),
@@ -62,8 +71,11 @@ class DeviceSync(Rule):
         advice: str,
     ) -> Finding:
         count = row["waits"] / view.steps
-        file, line, function = (row[column] for column in _LIBRARY)
-        where = f" in {function} ({file}:{line})" if file else ""
+        known = known_wait(row["inner_file"], row["inner_function"], cause.name)
+        if known:
+            written, advice = known.written, known.advice
+        file, line, function = _library(row)
+        where = f" in {function} ({file}:{line})" if file and not known else ""
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {times(count)} a step",
             subject=cause.name + (f" in {file}:{function}" if file else ""),
@@ -82,6 +94,7 @@ class DeviceSync(Rule):
                     unit="ns",
                     note="on the GPU after each",
                 ),
+                *_also(row),
                 *module_line(row["modules"]),
             ],
             data={
@@ -91,3 +104,52 @@ class DeviceSync(Rule):
             advice=advice,
             ops=row["ops"],
         )
+
+
+def _chains(view: View) -> pl.DataFrame:
+    """Return for each sync the ``calls`` to remove, and ``places`` that wait instead.
+
+    The longest one of a chain has those of all.
+    """
+    calls = view.trace.runtime.group_by("op").agg(mine="id").drop_nulls("op")
+    # All calls of an op: a copy and the sync that follows it wait for the same.
+    found = (
+        sync_chains(view.trace)
+        .join(calls, on="op", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("mine", pl.concat_list("id")), place=_PLACE)
+    )
+    chains = found.group_by("chain").agg(
+        chained=pl.col("mine").explode(), places=pl.col("place").drop_nulls()
+    )
+    return found.join(chains, on="chain", how="left", maintain_order="left").select(
+        "id",
+        calls=pl.when("longest").then("chained").otherwise("mine"),
+        places=pl.when("longest").then("places"),
+    )
+
+
+def _also(row: Mapping[str, Any]) -> list[Evidence]:
+    """Return the other places that must not wait either."""
+    own = f"{row['file']}:{row['line']} {row['function']}"
+    return [
+        Evidence("also", place, note="waits instead, unless it goes too")
+        for place in row["also"]
+        if place != own
+    ][:_MOST_ALSO]
+
+
+def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return the functions that wait; all that print a tensor are as none."""
+    found = innermost_calls(view.trace.frames, waits)
+    printing = pl.col("inner_file").str.contains(r"torch/_tensor_str\.py$")
+    return found.select(
+        pl.when(~printing.fill_null(value=False)).then(one).alias(one) for one in _INNER
+    )
+
+
+def _library(row: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
+    """Return the function of a library that waits: its file, line and name."""
+    torch = torch_file(row["inner_file"])
+    if row["library"] is None and torch:
+        return torch, row["inner_line"], row["inner_function"]
+    return row["library"], row["library_line"], row["library_function"]

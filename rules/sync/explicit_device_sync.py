@@ -95,7 +95,7 @@ class ExplicitDeviceSync(DeviceSync):
         waits = (
             syncs_outside_ops(view.trace, view.steady)
             .filter(pl.col("wait") >= self.min_wait_us * 1000)
-            .with_columns(pl.col("name").cast(pl.String), calls=pl.concat_list("id"))
+            .with_columns(pl.col("name").cast(pl.String))
         )
         for row in self._by_place(view, waits, "name"):
             name = row["name"]

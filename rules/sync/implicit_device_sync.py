@@ -101,7 +101,13 @@ class ImplicitDeviceSync(DeviceSync):
     pageable memory to the GPU, with their waits, are left to CPY003. The fix removes
     the wait: the host runs ahead, and launches the next work while the GPU is busy.
 
-    If a library waits on behalf of the program, the finding names its function.
+    If a library waits on behalf of the program, the finding names its function; for
+    some that have a switch (GradScaler, ``clip_grad_norm_``, the Trainer of
+    transformers, distributions) it names the switch.
+
+    Where little is launched between two waits, the second waits instead if only the
+    first goes. The saving is then that of removing both, and the finding names the
+    other place.
 
     ## Why is this bad?
 
@@ -158,12 +164,10 @@ class ImplicitDeviceSync(DeviceSync):
         )
         called = outermost_ops(view.trace, tuple(_WRITTEN)).gather(waits["op"])
         causes = view.trace.ops["name"].gather(called.fill_null(waits["op"]))
-        # All calls of the op: a copy and the sync that follows it wait for the same.
-        calls = view.runtime.group_by("op").agg(calls="id")
         waits = waits.with_columns(
             cause=causes.cast(pl.String).replace(_INNER),
             method=written_as(view.trace, waits),
-        ).join(calls, on="op", how="left", maintain_order="left")
+        )
         for row in self._by_place(view, waits, "cause", "method", "copies"):
             cause = Evidence("op", row["cause"])
             yield self._finding(view, row, cause, *_written(row))

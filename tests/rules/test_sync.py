@@ -174,5 +174,165 @@ def test_a_wait_of_torch_itself_is_at_the_line_that_calls_torch() -> None:
         "SYN001",
     )
 
-    assert found.message == "`.item()` makes the host wait for the GPU once a step"
+    assert found.message == (
+        "`.item()` in clip (torch/nn/utils/clip_grad.py:30)"
+        " makes the host wait for the GPU once a step"
+    )
     assert (found.place.file, found.place.line) == ("train.py", 3)
+
+
+def test_waits_in_two_functions_of_torch_are_two_findings() -> None:
+    found = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                       ]
+        host   [train.py(3): step                                                  ]
+        host    [cudaLaunch>1]                                         [cudaLaunch>3]
+        host                  [torch/a/b.py(3): f     ] [torch/a/c.py(8): g    ]
+        host                   [aten::item           ]   [aten::item          ]
+        host                   [cudaStreamSynchronize]   [cudaEventSynchronize]
+        gpu 7             [gemm<1               ]                           [gemm<3]
+        """,
+        "SYN001",
+    )
+
+    assert {one.message for one in found} == {
+        f"`.item()` in {where} makes the host wait for the GPU once a step"
+        for where in ("f (torch/a/b.py:3)", "g (torch/a/c.py:8)")
+    }
+
+
+def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
+    found = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                       ]
+        host   [nn.Module: Model_0                                                 ]
+        host    [cudaLaunch>1]                                         [cudaLaunch>3]
+        host                  [a.py(3): f             ] [a.py(8): g            ]
+        host                   [aten::item           ]   [aten::item          ]
+        host                   [cudaStreamSynchronize]   [cudaEventSynchronize]
+        gpu 7             [gemm<1               ]                           [gemm<3]
+        """,
+        "SYN001",
+    )
+
+    assert {one.place.line for one in found} == {3, 8}
+
+
+@pytest.mark.parametrize(
+    ("frame", "op", "written", "switch"),
+    [
+        ("torch/_tensor.py(9): __format__", "item", "formatting a tensor", "loop"),
+        (
+            "torch/amp/grad_scaler.py(371): <genexpr>",
+            "item",
+            "GradScaler's check of the gradients",
+            "fused=True",
+        ),
+        (
+            "torch/amp/grad_scaler.py(571): get_scale",
+            "item",
+            "`scaler.get_scale()`",
+            "once in many steps",
+        ),
+        (
+            "torch/nn/utils/clip_grad.py(47): _get_total_norm",
+            "is_nonzero",
+            "the error check of `clip_grad_norm_`",
+            "error_if_nonfinite=False",
+        ),
+        (
+            "transformers/trainer.py(2400): _inner_training_loop",
+            "is_nonzero",
+            "the Trainer's filter of NaN losses",
+            "logging_nan_inf_filter=False",
+        ),
+        (
+            "transformers/trainer.py(3000): _maybe_log_save_evaluate",
+            "item",
+            "the Trainer's logging",
+            "logging_steps",
+        ),
+        (
+            "torch/distributions/distribution.py(70): __init__",
+            "is_nonzero",
+            "the check of a distribution's arguments",
+            "validate_args=False",
+        ),
+    ],
+)
+def test_a_wait_of_a_library_is_named_with_its_switch(
+    frame: str, op: str, written: str, switch: str
+) -> None:
+    wide = len(frame) + 4
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * (wide + 60)}]
+        host   [train.py(3): step{" " * (wide + 54)}]
+        host    [aten::mm    ][{frame}   ]
+        host    [cudaLaunch>1] [{"aten::" + op:<{wide - 4}}] [cudaLaunch>3]
+        host                    [{"cudaStreamSynchronize":<{wide - 6}}]
+        gpu 7             [gemm<1{" " * (wide - 12)}] [gemm<3]
+        """,
+        "SYN001",
+    )
+
+    assert found.message.startswith(written)
+    assert switch in found.advice
+
+
+def test_a_condition_of_a_model_that_a_trainer_calls_is_not_the_trainers() -> None:
+    (found,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                       ]
+        host   [transformers/trainer.py(2400): _inner_training_loop                ]
+        host    [cudaLaunch>1]                                         [cudaLaunch>3]
+        host                  [model.py(30): forward                ]
+        host                   [aten::is_nonzero                   ]
+        host                   [cudaStreamSynchronize              ]
+        gpu 7             [gemm<1                             ]             [gemm<3]
+        """,
+        "SYN001",
+    )
+
+    assert found.message.startswith("`if tensor` makes")
+
+
+def _asks(*, twice: bool) -> str:
+    """Draw two GPU-bound steps, in which the host asks for one or two values."""
+    lanes: dict[str, list[tuple[int, int, str]]] = {
+        "host ": [(0, 300, "ProfilerStep#{}")],
+        "host  ": [(60, 169, "a.py(3): f")],
+        "host   ": [(65, 160, "aten::item")],
+        "host    ": [
+            (20, 15, "cudaLaunch>{}1"),
+            (42, 15, "cudaLaunch>{}2"),
+            (67, 153, "cudaStreamSynchronize"),
+        ],
+        "gpu 7": [(32, 97, "gemm<{}1"), (135, 83, "gemm<{}2")],
+    }
+    if twice:
+        lanes["host  "].append((235, 53, "b.py(8): g"))
+        lanes["host   "].append((238, 48, "aten::item"))
+        lanes["host    "].append((239, 21, "cudaMemcpyAsync>{}3"))
+        lanes["host    "].append((262, 23, "cudaStreamSynchronize"))
+        lanes["gpu 7"].append((255, 8, "Mem<{}3"))
+    drawn = []
+    for name, spans in lanes.items():
+        line = f"{name.strip():<6}"
+        for step in (1, 2):
+            for start, length, text in spans:
+                line = line.ljust(6 + 300 * (step - 1) + start)
+                line += f"[{text.format(step):<{length - 2}}]"
+        drawn.append(line)
+    return "\n".join(drawn)
+
+
+def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
+    """Removing one of two waits in a row only moves the wait to the other."""
+    (alone,) = drawn_findings(_asks(twice=False), "SYN001")
+    found = drawn_findings(_asks(twice=True), "SYN001")
+
+    first = next(one for one in found if one.place.file == "a.py")
+    assert first.saves_ns > 0.5 * alone.saves_ns
+    (also,) = (line for line in first.evidence if line.label == "also")
+    assert also.name == "b.py:8 g"

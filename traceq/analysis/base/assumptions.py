@@ -62,6 +62,10 @@ STREAM_WAIT_NS = 2_000
 # A sync that returns sooner found the GPU done, or nearly: in an operator, and outside
 # of all. Microseconds; chosen by judgement, above what the call itself takes.
 SHORT_OP_SYNC_US, SHORT_PROGRAM_SYNC_US = 5, 10
+# Between two syncs too little is launched to keep the GPU busy, if it is less than this
+# share of what the longer one waits: without the first, the second waits as long.
+# Chosen by judgement.
+LITTLE_LAUNCHED = 0.5
 # A copy from pageable memory to the GPU ends in a sync of its own, which takes less
 # than this unless the GPU is behind. Chosen by judgement.
 COPY_SYNC_NS = 50_000

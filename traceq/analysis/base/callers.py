@@ -74,7 +74,29 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     known = frames.join(files, on="file").filter(
         pl.col("library").is_not_null() | pl.col("user")
     )
-    calls = known.select("thread", start="ts", end=END).with_row_index("call")
+    theirs = pl.col("library").is_not_null()
+    return _innermost(known, moments).select(
+        "library",
+        library_line=pl.when(theirs).then("line"),
+        library_function=pl.when(theirs).then(text("function")),
+    )
+
+
+def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
+    """Return the innermost Python function that runs at each moment, whoever's it is.
+
+    The moments have ``thread`` and ``ts``; the result has a row for each, in their
+    order: ``inner_file``, ``inner_line`` and ``inner_function``, null if none runs.
+    """
+    known = frames.filter(pl.col("file").is_not_null())
+    return _innermost(known, moments).select(
+        inner_file=text("file"), inner_line="line", inner_function=text("function")
+    )
+
+
+def _innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
+    """Return the innermost of the frames around each moment, a row for each."""
+    calls = frames.select("thread", start="ts", end=END).with_row_index("call")
     rows = moments.select("thread", start="ts", end=pl.col("ts") + 1)
     tree = pl.concat([calls, rows.with_row_index("moment")], how="diagonal").sort(
         pl.col("thread"), pl.col("start"), -pl.col("end"), maintain_order=True
@@ -85,10 +107,4 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
         .drop_nulls("moment")
         .sort("moment")["call"]
     )
-    return known.select(
-        pl.col("library").gather(innermost),
-        pl.when(pl.col("library").is_not_null())
-        .then(pl.struct(library_line="line", library_function=text("function")))
-        .gather(innermost)
-        .alias("place"),
-    ).unnest("place")
+    return frames.select(pl.all().gather(innermost))

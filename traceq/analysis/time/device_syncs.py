@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import (
     COPY_SYNC_NS,
+    LITTLE_LAUNCHED,
     PAGEABLE_COPY_BYTES,
     SHORT_OP_SYNC_US,
     SHORT_PROGRAM_SYNC_US,
@@ -112,6 +113,37 @@ def _outside_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         .join(last, on="thread", maintain_order="left")
         .filter(pl.col("ts") < pl.col("last"))
         .select("id", "name", "op", "ts", *_PLACE, wait="dur", end=END)
+    )
+
+
+@cached_per_trace
+def sync_chains(trace: Trace) -> pl.DataFrame:
+    """Return the syncs with their ``chain``, and whether each is the ``longest`` in it.
+
+    Little is launched between those of a chain: the next one waits instead of one that
+    is removed, so that only removing all of them makes the host run ahead.
+    """
+    syncs = device_syncs(trace).sort("thread", "ts", "id")
+    launched = trace.kernels.select(
+        "dur", at=trace.runtime["ts"].gather(trace.kernels["launch"])
+    ).drop_nulls()
+    launched = launched.sort("at")
+    total = pl.concat([pl.Series([0]), launched["dur"].cum_sum()])
+    begun, ended = (
+        total.gather(launched["at"].search_sorted(syncs[side]))
+        for side in ("ts", "end")
+    )
+    before = pl.col("ended").shift(1).over("thread")
+    longer = pl.max_horizontal("wait", pl.col("wait").shift(1).over("thread"))
+    apart = pl.col("begun") - before >= LITTLE_LAUNCHED * longer
+    return (
+        syncs.with_columns(begun=begun, ended=ended)
+        .with_columns(chain=apart.fill_null(value=True).cum_sum())
+        .with_columns(
+            longest=pl.col("wait").arg_max().over("chain")
+            == pl.int_range(pl.len()).over("chain")
+        )
+        .drop("begun", "ended")
     )
 
 

@@ -1,0 +1,97 @@
+"""Waits of libraries that have a switch: by the function that waits, and its op."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_ASKED = "aten::is_nonzero"
+
+
+class KnownWait(NamedTuple):
+    """A wait by the innermost function, as ``file: function``."""
+
+    function: str
+    """A pattern."""
+    op: str | None
+    """The op that waits; any if none."""
+    written: str
+    advice: str
+
+
+_WAITS = (
+    KnownWait(
+        r"(^|/)torch/_tensor\.py: __format__$",
+        None,
+        "formatting a tensor",
+        "format it (f-string, format, logging) once in many steps, or after the loop",
+    ),
+    KnownWait(
+        r"(^|/)torch/(cuda/)?amp/grad_scaler\.py: (_maybe_opt_step|<genexpr>)$",
+        None,
+        "GradScaler's check of the gradients",
+        "use an optimizer with fused=True (Adam, AdamW, SGD, Adagrad), which checks on"
+        " the GPU; or train in bfloat16, which needs no GradScaler",
+    ),
+    KnownWait(
+        r"(^|/)torch/(cuda/)?amp/grad_scaler\.py: get_scale$",
+        None,
+        "`scaler.get_scale()`",
+        "read the scale once in many steps",
+    ),
+    KnownWait(
+        r"(^|/)torch/nn/utils/clip_grad\.py: ",
+        _ASKED,
+        "the error check of `clip_grad_norm_`",
+        "pass error_if_nonfinite=False, and look at the norm that it returns once in"
+        " many steps",
+    ),
+    KnownWait(
+        r"(^|/)transformers/trainer\.py: ",
+        _ASKED,
+        "the Trainer's filter of NaN losses",
+        "set logging_nan_inf_filter=False in TrainingArguments: it only concerns the"
+        " loss that is logged",
+    ),
+    KnownWait(
+        r"(^|/)transformers/trainer\.py: _maybe_log_save_evaluate$",
+        None,
+        "the Trainer's logging",
+        "raise logging_steps in TrainingArguments",
+    ),
+    KnownWait(
+        r"(^|/)torch/distributions/",
+        _ASKED,
+        "the check of a distribution's arguments",
+        "pass validate_args=False once the program is right",
+    ),
+    KnownWait(
+        r"(^|/)torch/nn/modules/transformer\.py: _detect_is_causal_mask$",
+        None,
+        "the check whether a mask is causal",
+        "pass is_causal=True or False along with the mask",
+    ),
+)
+# Functions of torch that do what their caller asks, as a method written in Python.
+_PLUMBING = re.compile(
+    r"(^|/)torch/((functional|_tensor|_tensor_str|_jit_internal|overrides|_ops"
+    r"|_compile|storage)\.py|utils/(_contextlib|_device|_python_dispatch)\.py"
+    r"|nn/modules/module\.py|autograd/|_dynamo/|_inductor/|_functorch/|profiler/)"
+)
+_TORCH = re.compile(r"(^|.*/)(?=torch/)")
+
+
+def known_wait(file: str | None, function: str | None, op: str) -> KnownWait | None:
+    """Return what is known of a wait in this function."""
+    where = f"{file}: {function}"
+    for wait in _WAITS:
+        if wait.op in (None, op) and re.search(wait.function, where):
+            return wait
+    return None
+
+
+def torch_file(file: str | None) -> str | None:
+    """Return a file of torch as in its package; none if it is not what waits."""
+    if file is None or _PLUMBING.search(file) or not _TORCH.match(file):
+        return None
+    return _TORCH.sub("", file, count=1)
