@@ -518,6 +518,8 @@ def test_a_frame_of_the_users_own_is_theirs(name: str) -> None:
         "/tmp/torchinductor_me/n6/cn6djab.py(44): call",  # noqa: S108 - only its name
         "<built-in method linear of type object at 0x7f>",
         "nn.Module: Linear_0",
+        "collect/agent/steps.py(97): after",
+        "/env/traceq/_bundled/collect/shared/manifest.py(5): write",
     ],
 )
 def test_a_frame_of_a_library_is_not_the_users(name: str) -> None:

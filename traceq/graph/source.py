@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.graph.host import HostTree, only
-from traceq.graph.nesting import INDEX, row_numbers
+from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.model import names, schema
 
 if TYPE_CHECKING:
@@ -24,10 +24,12 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
     """
     is_user = tree.spread("frames", frames["user"]).fill_null(value=False)
     is_node = tree.spread("ops", backward).fill_null(value=False)
-    nearest = tree.row.gather(tree.at(is_user))
-    place = frames.select(pl.col("file", "line", "function").gather(nearest))
+    frame = tree.row.gather(tree.at(is_user))
+    place = frames.select(pl.col("file", "line", "function").gather(frame))
     return place.select(
-        _module_paths(tree, frames["module"]),
+        module_paths(
+            tree.spread("frames", frames["module"].cast(pl.String)), tree.parent
+        ),
         pl.all(),
         is_node.gather(tree.at(is_user | is_node))
         .fill_null(value=False)
@@ -35,12 +37,17 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
     )
 
 
-def _module_paths(tree: HostTree, module: pl.Series) -> pl.Series:
-    name = tree.spread("frames", module.cast(pl.String))
-    modules = row_numbers(len(name)).filter(name.is_not_null())
+def module_paths(name: pl.Series, parent: pl.Series) -> pl.Series:
+    """Return for each row of a tree the path of the module whose call it is in.
+
+    ``name`` is the module's where a row is the call of one; ``parent`` the row around.
+    """
+    called = name.is_not_null()
+    inside = nearest(parent, called)
+    modules = row_numbers(len(name)).filter(called)
     # From here on, a module is its place in this list.
-    place = only(name.is_not_null().cast(INDEX).cum_sum() - 1, name.is_not_null())
-    outer = place.gather(tree.around(name.is_not_null()).gather(modules))
+    place = only(called.cast(INDEX).cum_sum() - 1, called)
+    outer = place.gather(inside.gather(parent).gather(modules))
     paths, waiting = name.gather(modules), row_numbers(len(modules))
     waiting = waiting.filter(outer.is_not_null())
     done = outer.is_null()
@@ -51,8 +58,7 @@ def _module_paths(tree: HostTree, module: pl.Series) -> pl.Series:
         paths = paths.scatter(ready, prefix + "/" + paths.gather(ready))
         done = done.scatter(ready, values=True)
         waiting = waiting.filter(~done.gather(waiting))
-    at = place.gather(tree.at(name.is_not_null()))
-    return paths.cast(schema.TEXT).gather(at).alias("module")
+    return paths.cast(schema.TEXT).gather(place.gather(inside)).alias("module")
 
 
 def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:

@@ -238,11 +238,13 @@ _STDLIB_PACKAGES = """
     logging multiprocessing pathlib re sqlite3 sysconfig unittest urllib xml zoneinfo
 """.split()  # noqa: SIM905 - as a list it is a page long
 _FRAME = r"^(?<file>.+?)\((?<line>\d+)\): (?<function>.+)$"
+RECORDER_FILE = r"(^|/)collect/(agent|shared|bootstrap)/\w+\.py$"
+"""The code of ``traceq collect`` that runs in the profiled program."""
 _LIBRARY_FILE = (
     r"^<|/(site|dist)-packages/|/lib/python\d|^/tmp/torchinductor"
     r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
     rf"|^({'|'.join(_LIBRARIES + _STDLIB_PACKAGES)})/"
-    rf"|^({'|'.join(_STDLIB_MODULES)})\.py$"
+    rf"|^({'|'.join(_STDLIB_MODULES)})\.py$|{RECORDER_FILE}"
 )
 _INSTALLED = r"^.*/(site|dist)-packages/"
 # Torch and Python themselves: what they do, they do for whoever calls them.
@@ -250,7 +252,7 @@ _RUNTIME_FILE = (
     r"^<|^(torch|functorch|caffe2|triton)/|^/tmp/torchinductor"
     r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
     rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_PACKAGES)})/"
-    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_MODULES)})\.py$"
+    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_MODULES)})\.py$|{RECORDER_FILE}"
 )
 
 

@@ -235,6 +235,9 @@ EXCESS_FACTOR = 4.0
 # What such a call takes on a known shape, with stacks recorded, where the trace has
 # none to compare with. By judgement: 14 to 57 µs were measured without the profiler.
 USUAL_PLANNED_OP_NS = 60_000
+# An op that no list names makes plans too if this many calls on new shapes are slow, in
+# two steps or more, and hardly one on a known shape. Chosen by judgement.
+SEEN_PLANNED_CALLS = 4
 
 # -- Loading data ----------------------------------------------------------------------
 #

@@ -16,11 +16,25 @@ import polars as pl
 from traceq.analysis.base.assumptions import (
     EXCESS_FACTOR,
     EXCESS_NS,
+    SEEN_PLANNED_CALLS,
     USUAL_PLANNED_OP_NS,
 )
-from traceq.analysis.time.host_segments import PARTS, host_segments
+from traceq.analysis.time.host_kinds import (
+    ENGINE,
+    HOOKS,
+    LIBRARY,
+    MODULES,
+    NO_STACKS,
+    PLACE,
+    PYTHON,
+    UNKNOWN,
+    WITH_LIBRARIES,
+    describe,
+)
+from traceq.analysis.time.host_segments import host_segments
 from traceq.expressions import known, text
-from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
+from traceq.graph.nesting import nearest
+from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,58 +43,25 @@ if TYPE_CHECKING:
     from traceq.analysis.time.host_segments import HostSegments
     from traceq.trace import Trace
 
-DISPATCH = "operators"
 NEW_SHAPE = "operators on new shapes"
 LOADING = "loading kernels"
 SLOW = "operators slower than usual"
-PYTHON = "Python"
-LIBRARY = "Python of libraries"
-MODULES = "module calls"
-OPTIMIZER = "Python of the optimizer"
-ENGINE = "autograd engine"
-COMPILED = "guards and wrappers of compiled code"
-DATA = "loading data"
-COMPILING = "compiling"
-CAPTURING = "capturing CUDA graphs"
-SYNC = "waiting for the GPU"
-BLOCKED = "waiting for locks and I/O"
-PROFILER = "the profiler itself"
-UNKNOWN = "unknown"
-_KIND_OF_CALL = {
-    "launch": "launches",
-    "graph launch": "launches of CUDA graphs",
-    "copy": "copies and sets",
-    "set": "copies and sets",
-    "allocation": "allocating memory",
-    "capture": CAPTURING,
-    "sync": SYNC,
-    "other": "other runtime calls",
-}
 # Ops for which a library chooses an algorithm, or makes a plan, for each new shape.
 PLANNED = (
     r"^aten::(add|b|badd)?mm$|^aten::_(scaled|grouped)_mm$"
     r"|^aten::(cudnn|miopen|slow|thnn|mkldnn)?_?conv|^aten::_cudnn_attention"
     r"|^aten::_fft_"
 )
-# Calls with which the code of a kernel is loaded when it is first launched.
-_LOADS = (
-    r"^cu(da)?(LibraryLoad|LibraryGet|ModuleLoad|ModuleGet|FuncGetAttr|FuncLoad"
-    r"|FuncSetAttr|KernelGet|KernelSet)"
-)
-_WAITS = r"acquire of _thread|time\.sleep|select\.(e?poll|select)|recv of _socket"
-# Python that is not the user's, by the file of the function, or else by its name.
-_KIND_OF_LIBRARY = (
-    (
-        PROFILER,
-        r"^torch/(profiler/|autograd/profiler)|(^|/)collect/(agent|shared)/\w+\.py",
-    ),
-    (COMPILED, r"^torch/_(dynamo|inductor|functorch)/|TorchDynamo Cache Lookup"),
-    (MODULES, r"^torch/nn/modules/(module|container)\.py|^nn\.Module: "),
-    (OPTIMIZER, r"^torch/optim/"),
-    (ENGINE, r"^torch/(autograd/|_tensor\.py)|run_backward"),
-    (DATA, r"^torch/utils/data/"),
-)
-_PLACE = ("file", "line", "function")
+# How the profiler names the loading of a kernel's code at its first use.
+_LAZY_LOADING = "Lazy Function Loading"
+_NODE = "^autograd::engine::evaluate_function"
+# What belongs to the main thread while backward runs in one of its own.
+_OF_CALLER = (PYTHON, WITH_LIBRARIES, LIBRARY, MODULES, NO_STACKS, UNKNOWN)
+
+
+_TIMES = ("recorded", "idle", "estimated")
+# Entries that are functions of the user's.
+_FUNCTIONS = (PYTHON, WITH_LIBRARIES, HOOKS)
 
 
 @dataclass(frozen=True)
@@ -88,34 +69,58 @@ class HostAccount:
     """Where the host's time of a step goes."""
 
     entries: pl.DataFrame
-    """Longest first: ``kind``, ``name`` (of the op, function, library or call), the
-    user's ``file``, ``line`` and ``function``, ``module``; per step ``calls`` and, in
-    ns, ``recorded``, ``idle`` (of it, while the GPU idled) and ``estimated`` (without
-    the profiler)."""
+    """``kind``, ``name`` (of the op, function, library or call), the user's ``file``,
+    ``line`` and ``function``, ``module``; per step ``calls`` and, in ns, ``recorded``,
+    ``idle`` (of it, while the GPU idled) and ``estimated`` (without the profiler), the
+    largest of which is first."""
     calls: pl.DataFrame
     """Operator calls: ``op``, ``name``, ``own`` (time in no other op, launches aside),
     ``usual``, ``excess`` (0 unless it is far beyond the usual), ``idle``, ``new`` (the
     first use of this op on these inputs), ``planned`` and ``loads``."""
     segments: pl.DataFrame
     """The host's time in order: ``start``, ``end``, ``idle``, ``kind``, ``name``,
-    ``file``, ``line``, ``function``, ``op`` (around it), ``own`` (of that op)."""
+    ``file``, ``line``, ``function``, ``op`` (around it), ``own`` (of that op),
+    ``caller`` and ``library`` (see host_kinds)."""
     steps: int
 
     @property
     def kinds(self) -> pl.DataFrame:
-        """The entries by ``kind``, longest first."""
+        """The entries by ``kind``, the largest estimate first."""
         return self._by("kind")
 
     @property
     def lines(self) -> pl.DataFrame:
-        """The entries by kind, name and place, all modules together, longest first."""
-        return self._by("kind", "name", *_PLACE)
+        """The entries by kind, name and place, all modules together."""
+        return self._by("kind", "name", *PLACE)
+
+    @property
+    def modules(self) -> pl.DataFrame:
+        """The time in each module, with what it calls, all layers together.
+
+        ``module`` is a path without numbers, ``depth`` its length less one; the largest
+        estimate is first among siblings. Without the time that is in no module.
+        """
+        parts = layer_names(pl.col("module")).str.split("/")
+        depths = pl.int_ranges(pl.col("path").list.len())
+        found = (
+            self.entries.select(*_TIMES, path=parts)
+            .drop_nulls("path")
+            .group_by("path")
+            .agg(pl.col(_TIMES).sum())
+            .with_columns(depth=depths)
+            .explode("depth")
+            .with_columns(path=pl.col("path").list.head(pl.col("depth") + 1))
+            .group_by("path", "depth")
+            .agg(pl.col(_TIMES).sum())
+            .with_columns(module=pl.col("path").list.join("/"))
+        )
+        return _in_order(found).drop("path")
 
     def _by(self, *keys: str) -> pl.DataFrame:
         return (
             self.entries.group_by(keys)
-            .agg(pl.col("recorded", "idle", "estimated", "calls").sum())
-            .sort("recorded", *keys, descending=[True, *(False for _ in keys)])
+            .agg(pl.col(*_TIMES, "calls").sum())
+            .sort("estimated", *keys, descending=[True, *(False for _ in keys)])
         )
 
 
@@ -126,14 +131,46 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     segments = host.segments.with_columns(
         recorded=pl.col("end") - pl.col("start"), estimated=worked[1] - worked[0]
     )
-    rows = _described(trace, host)
+    rows = describe(trace, host, replay.model.waits["id"])
     calls = _calls(trace, segments, rows)
+    nothing = UNKNOWN if trace.frames.height else NO_STACKS
     described = segments.join(
         _with_excess(rows, calls), on="at", how="left", maintain_order="left"
     ).with_columns(
-        pl.col("kind").fill_null(UNKNOWN), pl.col("own").fill_null(value=False)
+        pl.col("kind").replace(UNKNOWN, nothing).fill_null(nothing),
+        pl.col("own").fill_null(value=False),
     )
+    described = _with_engine(trace, host, described)
     return HostAccount(_entries(described, host.steps), calls, described, host.steps)
+
+
+def _with_engine(
+    trace: Trace, host: HostSegments, segments: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the segments, with autograd's engine between the nodes of a backward.
+
+    Of that time the main thread knows nothing but that it waits, if that.
+    """
+    ops, op = trace.ops, segments["op"]
+    root = nearest(ops["parent"], ops["parent"].is_null()).gather(op)
+    node = ops["name"].cast(pl.String).str.contains(_NODE).gather(root)
+    thread = ops["thread"].gather(op)
+    mine = host.tree["thread"].gather(segments["at"])
+    around = pl.DataFrame({"node": node, "thread": thread, "mine": mine}).with_columns(
+        before=pl.col("node").forward_fill(),
+        after=pl.col("node").backward_fill(),
+        of=pl.col("thread").forward_fill(),
+    )
+    between = around.select(
+        known(pl.col("before") & pl.col("after"))
+        & pl.col("node").is_null()
+        & (pl.col("mine").is_null() | (pl.col("mine") != pl.col("of")))
+    ).to_series()
+    engine = between & segments["kind"].is_in(_OF_CALLER)
+    return segments.with_columns(
+        kind=pl.when(engine).then(pl.lit(ENGINE)).otherwise("kind"),
+        name=pl.when(engine).then(pl.lit("torch")).otherwise("name"),
+    )
 
 
 def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
@@ -146,122 +183,23 @@ def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
     return worked.gather(at) + into * (worked.gather(at + 1) - worked.gather(at))
 
 
-def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
-    """Return for each row of the tree, ``at``, its kind, name and place."""
-    row = {part: host.rows_of(part) for part in PARTS}
-    region, frame, op, call = (row[part] for part in PARTS)
-    frames, ops, runtime = trace.frames, trace.ops, trace.runtime
-    in_file = known(frames["file"].is_not_null().gather(frame))
-    # Built-in functions have no file; their time is of the function that calls them.
-    python = frame.gather(host.nearest(in_file))
-    user = frame.gather(host.nearest(known(frames["user"].gather(frame))))
-    around = op.gather(host.nearest(op.is_not_null()))
-    region = region.gather(host.nearest(region.is_not_null()))
-    tree = pl.DataFrame(
-        {
-            "call": _texts(runtime["call"], call),
-            "call_name": _texts(runtime["name"], call),
-            "is_op": op.is_not_null(),
-            "op": around,
-            "op_name": _texts(ops["name"], around),
-            "compiling": ops["compiling"].gather(around),
-            "is_frame": frame.is_not_null(),
-            "built_in": _texts(frames["name"], frame),
-            "source": _texts(frames["file"], python),
-            "user": frames["user"].gather(python),
-            "region": _texts(trace.annotations["name"], region),
-            "module": _texts(ops["module"], around),
-            **{
-                column: _first(ops[column].gather(around), frames[column].gather(user))
-                for column in _PLACE
-            },
-        }
-    )
-    return tree.with_row_index("at").select(
-        "at",
-        "op",
-        "module",
-        *_PLACE,
-        kind=_first_of(_KINDS),
-        name=_first_of(_NAMES),
-        loads=known(pl.col("call_name").str.contains(_LOADS)),
-        # What an op asks of the runtime before it launches is its own time.
-        own=pl.col("is_op")
-        | known((pl.col("call") == "other") & pl.col("op").is_not_null()),
-    )
-
-
-def _texts(names: pl.Series, rows: pl.Series) -> pl.Series:
-    return names.gather(rows).cast(pl.String)
-
-
-def _first(*values: pl.Series) -> pl.Series:
-    plain = [
-        one.cast(pl.String) if one.dtype == pl.Categorical else one for one in values
-    ]
-    return pl.select(pl.coalesce(plain)).to_series()
-
-
-def _matches(column: str, pattern: str) -> pl.Expr:
-    return known(pl.col(column).str.contains(pattern))
-
-
-_LIBRARY_FILE = pl.coalesce("source", "built_in")
-# What a row of the tree is: the first of these that it fits.
-_KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
-    (known(pl.col("compiling")), pl.lit(COMPILING)),
-    (_matches("op_name", GRAPH_CAPTURE), pl.lit(CAPTURING)),
-    (_matches("region", DATA_REGION), pl.lit(DATA)),
-    (
-        pl.col("call").is_not_null(),
-        pl.col("call").replace_strict(_KIND_OF_CALL, default=UNKNOWN),
-    ),
-    (
-        pl.col("is_op") & _matches("op_name", "^TorchDynamo Cache Lookup"),
-        pl.lit(COMPILED),
-    ),
-    (pl.col("is_op"), pl.lit(DISPATCH)),
-    (_matches("built_in", "run_backward"), pl.lit(ENGINE)),
-    (_matches("built_in", _WAITS), pl.lit(BLOCKED)),
-    *(
-        (
-            pl.col("is_frame") & known(_LIBRARY_FILE.str.contains(pattern)),
-            pl.lit(kind),
-        )
-        for kind, pattern in _KIND_OF_LIBRARY
-    ),
-    (known(pl.col("user")), pl.lit(PYTHON)),
-    (pl.col("is_frame"), pl.lit(LIBRARY)),
-    (pl.lit(value=True), pl.lit(UNKNOWN)),
-)
-_NAMES: Sequence[tuple[pl.Expr, pl.Expr]] = (
-    (pl.col("call").is_not_null(), pl.col("call_name")),
-    (pl.col("is_op"), pl.col("op_name")),
-    (known(pl.col("user")), pl.col("function")),
-    (pl.col("is_frame"), _LIBRARY_FILE.str.extract(r"^([\w-]+)", 1)),
-    (pl.lit(value=True), pl.col("region")),
-)
-
-
-def _first_of(cases: Sequence[tuple[pl.Expr, pl.Expr]]) -> pl.Expr:
-    return pl.coalesce(pl.when(condition).then(value) for condition, value in cases)
-
-
 def _calls(trace: Trace, segments: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the operator calls with their own time, the usual one and the excess."""
     first = trace.ops.sort("ts", maintain_order=True).select(
         text("name"),
+        "step",
         op="id",
         new=pl.struct("name", "inputs").is_first_distinct()
         & pl.col("inputs").is_not_null(),
     )
     own = (
-        segments.join(rows.filter("own").select("at", "op", "loads"), on="at")
+        segments.with_columns(lazy=_lazily_loaded(trace, segments))
+        .join(rows.filter("own").select("at", "op", "loads"), on="at")
         .group_by("op")
         .agg(
             own=pl.col("recorded").sum(),
             idle=pl.col("idle").sum(),
-            loads=pl.col("loads").any(),
+            loads=(pl.col("loads") | pl.col("lazy")).any(),
         )
     )
     again = pl.col("own").filter(~pl.col("new")).median().over("name")
@@ -277,6 +215,26 @@ def _calls(trace: Trace, segments: pl.DataFrame, rows: pl.DataFrame) -> pl.DataF
         .with_columns(
             excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
         )
+        .with_columns(planned=pl.col("planned") | _seen_planned().over("name"))
+        .drop("step")
+    )
+
+
+def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
+    """Return for each segment whether code of a kernel was loaded in it."""
+    loaded = trace.other.filter(text("name") == _LAZY_LOADING)["ts"].sort()
+    before, until = (loaded.search_sorted(segments[side]) for side in ("start", "end"))
+    return until > before
+
+
+def _seen_planned() -> pl.Expr:
+    """Return whether calls of an op are slow on new shapes, and on these alone."""
+    slow, new = pl.col("excess") > 0, pl.col("new")
+    return (
+        ((slow & new).sum() >= SEEN_PLANNED_CALLS)
+        & (pl.col("step").filter(slow & new).n_unique() > 1)
+        & ((slow & new).sum() > new.sum() / 2)
+        & ((slow & ~new).sum() < (~new).sum() / 10)
     )
 
 
@@ -297,13 +255,29 @@ def _with_excess(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _called() -> pl.Expr:
+    """Return what to count: calls of the function, not of what is built in to it."""
+    return pl.when(pl.col("kind").is_in(_FUNCTIONS)).then("caller").otherwise("at")
+
+
+def _in_order(modules: pl.DataFrame) -> pl.DataFrame:
+    """Return a tree of modules with each after the one around it."""
+    sizes = dict(modules.select("module", "estimated").iter_rows())
+
+    def rank(path: Sequence[str]) -> list[tuple[float, str]]:
+        outer = ("/".join(path[:end]) for end in range(1, len(path) + 1))
+        return [(-sizes[one], one) for one in outer]
+
+    order = sorted(range(modules.height), key=[*map(rank, modules["path"])].__getitem__)
+    return modules[order]
+
+
 def _entries(segments: pl.DataFrame, steps: int) -> pl.DataFrame:
-    times = ("recorded", "idle", "estimated")
     return (
-        segments.group_by("kind", "name", *_PLACE, "module", maintain_order=True)
+        segments.group_by("kind", "name", *PLACE, "module", maintain_order=True)
         .agg(
-            calls=pl.col("at").n_unique() / steps,
-            **{one: pl.col(one).sum() / steps for one in times},
+            calls=_called().drop_nulls().n_unique() / steps,
+            **{one: pl.col(one).sum() / steps for one in _TIMES},
         )
-        .sort("recorded", "kind", "name", descending=[True, False, False])
+        .sort("estimated", "kind", "name", descending=[True, False, False])
     )

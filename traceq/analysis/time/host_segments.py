@@ -46,6 +46,10 @@ class HostSegments:
         """Return for each row of the tree itself, if marked, or the nearest around."""
         return nearest(self.tree["parent"], marked)
 
+    def around(self, marked: pl.Series) -> pl.Series:
+        """Return for each row of the tree the nearest marked one around it."""
+        return self.nearest(marked).gather(self.tree["parent"])
+
     def rows_of(self, part: str) -> pl.Series:
         """Return for each row of the tree its row in a table, if it is of that."""
         mine = pl.col("part") == PARTS.index(part)

@@ -40,6 +40,8 @@ _MOST_OPS = 8
 _MOST_KERNELS = 6
 _MOST_CRITICAL = 12
 _MOST_CAUSES = 4
+_MOST_MODULES = 20
+_LEAST_IN_MODULE = 0.01
 _LEAST_PERCENT = 0.001
 # Below this much GPU time a step, times are written in microseconds.
 _TINY_NS = 100_000
@@ -53,7 +55,9 @@ def content(summary: Summary) -> Content:
     if summary.path:
         tables = [_critical_kernels(summary.path), _critical_host(summary.path)]
     if summary.host:
-        tables = [_host_kinds(summary.host), _host_entries(summary.host)]
+        tables = [
+            part(summary.host) for part in (_host_kinds, _host_entries, _host_modules)
+        ]
     return Content(
         title=printable(summary.facts.path),
         warnings=tuple(map(printable, (*summary.facts.damage, *_unrecorded(summary)))),
@@ -470,6 +474,21 @@ def _host_entries(account: HostAccount) -> TextTable:
                 place(row["file"], row["line"], row["function"]),
             )
             for row in account.lines.head(_MOST_CRITICAL).iter_rows(named=True)
+        ),
+    )
+
+
+def _host_modules(account: HostAccount) -> TextTable:
+    whole = float(account.entries["recorded"].sum())
+    found = account.modules.filter(pl.col("recorded") >= _LEAST_IN_MODULE * whole)
+    return TextTable(
+        (Column("Time of the host by module", weight=3), *_HOST_COLUMNS),
+        tuple(
+            (
+                "  " * row["depth"] + printable(row["module"].rpartition("/")[2]),
+                *_host_times(row, whole),
+            )
+            for row in found.head(_MOST_MODULES).iter_rows(named=True)
         ),
     )
 

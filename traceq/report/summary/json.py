@@ -102,6 +102,7 @@ def _host(account: HostAccount) -> dict[str, Any]:
     return {
         "kinds": account.kinds.to_dicts(),
         "entries": account.entries.to_dicts(),
+        "modules": account.modules.to_dicts(),
     }
 
 

@@ -1,0 +1,302 @@
+"""What each thing that the host does is: its kind, name and place in the program.
+
+Operators and runtime calls are what they are called. Python is self time by function:
+built-in functions belong to the function that calls them, and what a hook on a module
+does belongs to the hook, operators and launches included.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import PAGEABLE_COPY_BYTES
+from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_directions
+from traceq.expressions import known
+from traceq.graph.host import only
+from traceq.graph.source import module_paths
+from traceq.model.names import DATA_REGION, GRAPH_CAPTURE, MODULE, RECORDER_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.time.host_segments import HostSegments
+    from traceq.trace import Trace
+
+DISPATCH = "operators"
+LAUNCHES = "launches"
+PYTHON = "Python"
+HOOKS = "module hooks"
+LIBRARY = "Python of libraries"
+MODULES = "module calls"
+OPTIMIZER = "Python of the optimizer"
+ENGINE = "autograd engine"
+COMPILED = "guards and wrappers of compiled code"
+DATA = "loading data"
+COMPILING = "compiling"
+CAPTURING = "capturing CUDA graphs"
+SYNC = "waiting for the GPU"
+BLOCKING = "copies that block"
+BLOCKED = "waiting for locks and I/O"
+PROFILER = "the profiler itself"
+WITH_LIBRARIES = "Python with its libraries (their calls were not kept)"
+NO_STACKS = "Python between operators (stacks were not recorded)"
+UNKNOWN = "unknown"
+
+PLACE = ("file", "line", "function")
+_DESCRIBED = (
+    *("at", "kind", "name", *PLACE, "module", "op", "own", "caller", "library"),
+    "loads",
+)
+_KIND_OF_CALL = {
+    "launch": LAUNCHES,
+    "graph launch": "launches of CUDA graphs",
+    "copy": "copies and sets",
+    "set": "copies and sets",
+    "allocation": "allocating memory",
+    "capture": CAPTURING,
+    "sync": SYNC,
+    "other": "other runtime calls",
+}
+# What a hook does is the hook's, but for waits, and for what no hook can help.
+_OF_HOOK = (
+    *(DISPATCH, LAUNCHES, "copies and sets", "other runtime calls"),
+    *(PYTHON, WITH_LIBRARIES, LIBRARY),
+)
+# Calls with which the code of a kernel is loaded when it is first launched.
+_LOADS = r"^cu(da)?(LibraryLoad|ModuleLoad)"
+_WAITS = (
+    r"acquire of _thread|time\.sleep|<built-in function sleep>"
+    r"|select\.(e?poll|select)|recv of _socket"
+)
+# Python that is not the user's, by the file of the function, or else by its name.
+_KIND_OF_LIBRARY = (
+    (PROFILER, rf"^torch/(profiler/|autograd/profiler)|{RECORDER_FILE}"),
+    (COMPILED, r"^torch/_(dynamo|inductor|functorch)/|TorchDynamo Cache Lookup"),
+    (MODULES, r"^torch/nn/modules/(module|container)\.py|^nn\.Module: "),
+    (OPTIMIZER, r"^torch/optim/"),
+    (ENGINE, r"^torch/(autograd/|_tensor\.py)|run_backward"),
+    (DATA, r"^torch/utils/data/"),
+)
+# The same by what torch marks, which is there without stacks, too.
+_KIND_OF_REGION = (
+    (OPTIMIZER, r"^Optimizer\.(step|zero_grad)#"),
+    (COMPILED, r"^## Call CompiledFxGraph|^Torch-Compiled Region|dynamo_timed\)$"),
+)
+# Files through which a module calls its forward and its hooks.
+_CALLS_HOOKS = r"^torch/nn/modules/module\.py$|^torch/utils/hooks\.py$"
+_FORWARD = r"^(forward|__\w+__)$"
+
+
+def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
+    """Return for each row of the host's tree, ``at``, what it is.
+
+    ``kind`` and ``name``; the user's ``file``, ``line`` and ``function``; ``module``;
+    the ``op`` around it; ``caller``, the row of the Python function that it belongs to;
+    ``library``, what the user's function calls where it is a library's; ``own``,
+    whether it is the op's own time; ``loads``, whether it loads code of a kernel.
+    ``waits`` are the runtime calls that waited for the GPU.
+    """
+    tree = _tree(trace, host, waits)
+    rows = tree.with_row_index("at").with_columns(
+        kind=_first_of(_KINDS),
+        name=_first_of(_NAMES),
+        loads=known(pl.col("call_name").str.contains(_LOADS)),
+        # What an op asks of the runtime before it launches is its own time.
+        own=pl.col("is_op")
+        | known((pl.col("call") == "other") & pl.col("op").is_not_null()),
+    )
+    if not _keeps_libraries(trace):
+        rows = rows.with_columns(pl.col("kind").replace(PYTHON, WITH_LIBRARIES))
+    of_hook = pl.col("hook").is_not_null() & pl.col("kind").is_in(_OF_HOOK)
+    return rows.with_columns(
+        kind=pl.when(of_hook).then(pl.lit(HOOKS)).otherwise("kind"),
+        name=pl.when(of_hook).then("hook_function").otherwise("name"),
+        caller=pl.when(of_hook).then("hook").otherwise("caller"),
+        **{
+            column: pl.when(of_hook).then(f"hook_{column}").otherwise(column)
+            for column in PLACE
+        },
+    ).select(*_DESCRIBED)
+
+
+def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
+    """Return what there is to know of each row of the host's tree."""
+    region, frame, op, call = map(
+        host.rows_of, ("annotations", "frames", "ops", "runtime")
+    )
+    frames, ops, runtime = trace.frames, trace.ops, trace.runtime
+    in_file = known(frames["file"].is_not_null().gather(frame))
+    own = known(frames["user"].gather(frame))
+    # Built-in functions have no file; their time is of the function that calls them.
+    caller = host.nearest(in_file)
+    python, user = frame.gather(caller), frame.gather(host.nearest(own))
+    around = op.gather(host.nearest(op.is_not_null()))
+    is_region, in_python = region.is_not_null(), frame.is_not_null()
+    # Inside of the innermost Python call, or around it: what of the two is it in?
+    inner = known(is_region.gather(host.nearest(is_region | in_python)))
+    region = region.gather(host.nearest(is_region))
+    first = host.nearest(in_file & ~own & known(own.gather(host.around(in_file))))
+    ours = known(frames["user"].gather(python))
+    hook = host.nearest(_hooks(trace, host))
+    called = _texts(frames["name"], frame).str.extract(MODULE)
+    modules = module_paths(called, host.tree["parent"])
+    hooked = frame.gather(hook)
+    return pl.DataFrame(
+        {
+            "call": _texts(runtime["call"], call),
+            "call_name": _texts(runtime["name"], call),
+            "waited": call.is_in(waits.implode()),
+            "blocking": call.is_in(_blocking_copies(trace).implode()),
+            "is_op": op.is_not_null(),
+            "op": around,
+            "op_name": _texts(ops["name"], around),
+            "compiling": ops["compiling"].gather(around),
+            "is_frame": frame.is_not_null(),
+            "built_in": _texts(frames["name"], frame),
+            "caller": caller,
+            "source": _texts(frames["file"], python),
+            "user": ours,
+            "library": _texts(frames["name"], only(frame.gather(first), ~ours)),
+            "region": _texts(trace.annotations["name"], region),
+            "inner_region": inner,
+            "module": _first(ops["module"].gather(around), modules),
+            "hook": hook,
+            **{
+                f"hook_{column}": _plain(frames[column].gather(hooked))
+                for column in PLACE
+            },
+            **{
+                column: _first(ops[column].gather(around), frames[column].gather(user))
+                for column in PLACE
+            },
+        }
+    )
+
+
+def _keeps_libraries(trace: Trace) -> bool:
+    """Return whether calls in libraries are in the trace; ``shrink`` drops them."""
+    frames = trace.frames.filter(pl.col("file").is_not_null())
+    return not frames.height or not frames["user"].all()
+
+
+def _blocking_copies(trace: Trace) -> pl.Series:
+    """Return the copies to the GPU, by their call, that the driver does not stage."""
+    copies = blocking_calls(trace).filter(pl.col("kind") == OTHER_COPY)
+    size = copy_directions(trace).filter(pl.col("bytes") >= PAGEABLE_COPY_BYTES)
+    return copies.join(size, left_on="id", right_on="launch", how="semi")["id"]
+
+
+def _hooks(trace: Trace, host: HostSegments) -> pl.Series:
+    """Return which rows of the tree are calls of the user's hooks on modules.
+
+    They are functions that a module's call machinery calls beside the forward, which
+    is another function or, where libraries' calls were not kept, operators.
+    """
+    frame = host.rows_of("frames")
+    frames = trace.frames
+    names, files = _texts(frames["name"], frame), _texts(frames["file"], frame)
+    function = _texts(frames["function"], frame)
+    module = known(names.str.contains(MODULE))
+    machinery = known(files.str.contains(_CALLS_HOOKS))
+    is_op = host.rows_of("ops").is_not_null()
+    called = (frame.is_not_null() & files.is_not_null() & ~machinery) | is_op
+    # What a module's call calls itself, not counting its machinery.
+    around = host.around(module | called)
+    direct = called & known(module.gather(around))
+    hook = (
+        direct
+        & known(frames["user"].gather(frame))
+        & ~known(function.str.contains(_FORWARD))
+    )
+    rows = pl.DataFrame(
+        {
+            "hook": hook,
+            "by": around,
+            "forward": direct & ~hook,
+            "file": files,
+            "function": function,
+        }
+    )
+    beside = rows.filter("forward").select(pl.col("by").unique())["by"].implode()
+    seen = rows.filter("hook", pl.col("by").is_in(beside))
+    functions = seen.select("file", "function").unique()
+    return (
+        rows.with_row_index("at")
+        .join(
+            functions.with_columns(known=pl.lit(value=True)),
+            on=["file", "function"],
+            how="left",
+            maintain_order="left",
+        )
+        .select(pl.col("hook") & known(pl.col("known")))
+        .to_series()
+    )
+
+
+def _texts(names: pl.Series, rows: pl.Series) -> pl.Series:
+    return names.gather(rows).cast(pl.String)
+
+
+def _plain(values: pl.Series) -> pl.Series:
+    return values.cast(pl.String) if values.dtype == pl.Categorical else values
+
+
+def _first(*values: pl.Series) -> pl.Series:
+    return pl.select(pl.coalesce(map(_plain, values))).to_series()
+
+
+def _matches(column: str, pattern: str) -> pl.Expr:
+    return known(pl.col(column).str.contains(pattern))
+
+
+def _first_of(cases: Sequence[tuple[pl.Expr, pl.Expr]]) -> pl.Expr:
+    return pl.coalesce(pl.when(condition).then(value) for condition, value in cases)
+
+
+_LIBRARY_FILE = pl.coalesce("source", "built_in")
+_OF_TORCH = pl.col("inner_region") & _matches(
+    "region", "|".join(pattern for _, pattern in _KIND_OF_REGION)
+)
+# What a row of the tree is: the first of these that it fits.
+_KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
+    (known(pl.col("compiling")), pl.lit(COMPILING)),
+    (_matches("op_name", GRAPH_CAPTURE), pl.lit(CAPTURING)),
+    (_matches("region", DATA_REGION), pl.lit(DATA)),
+    (pl.col("blocking"), pl.lit(BLOCKING)),
+    (pl.col("waited"), pl.lit(SYNC)),
+    (
+        pl.col("call").is_not_null(),
+        pl.col("call").replace_strict(_KIND_OF_CALL, default=UNKNOWN),
+    ),
+    (
+        pl.col("is_op") & _matches("op_name", "^TorchDynamo Cache Lookup"),
+        pl.lit(COMPILED),
+    ),
+    (pl.col("is_op"), pl.lit(DISPATCH)),
+    (_matches("built_in", "run_backward"), pl.lit(ENGINE)),
+    (_matches("built_in", _WAITS), pl.lit(BLOCKED)),
+    *(
+        (
+            pl.col("is_frame") & known(_LIBRARY_FILE.str.contains(pattern)),
+            pl.lit(kind),
+        )
+        for kind, pattern in _KIND_OF_LIBRARY
+    ),
+    *(
+        (pl.col("inner_region") & _matches("region", pattern), pl.lit(kind))
+        for kind, pattern in _KIND_OF_REGION
+    ),
+    (known(pl.col("user")), pl.lit(PYTHON)),
+    (pl.col("is_frame"), pl.lit(LIBRARY)),
+    (pl.lit(value=True), pl.lit(UNKNOWN)),
+)
+_NAMES: Sequence[tuple[pl.Expr, pl.Expr]] = (
+    (pl.col("call").is_not_null(), pl.col("call_name")),
+    (pl.col("is_op"), pl.col("op_name")),
+    (_OF_TORCH, pl.lit("torch")),
+    (known(pl.col("user")), pl.col("function")),
+    (pl.col("is_frame"), _LIBRARY_FILE.str.extract(r"^([\w-]+)", 1)),
+    (pl.lit(value=True), pl.col("region")),
+)
