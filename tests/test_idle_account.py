@@ -9,8 +9,8 @@ from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
 from traceq.analysis.replay.bound import bound_of, waits_after
-from traceq.analysis.replay.host_account import PYTHON
 from traceq.analysis.replay.simulation import Change
+from traceq.analysis.time.host_kinds import WITH_LIBRARIES
 from traceq.intervals import spans
 from traceq.report.bound import bar, sentence
 from traceq.testing import load_drawn
@@ -46,10 +46,10 @@ def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
     assert found.waits is not None
     assert found.waits.largest is not None
     assert (found.waits.largest.kind, found.waits.largest.function) == (
-        PYTHON,
+        WITH_LIBRARIES,
         "tokenise",
     )
-    assert "goes to Python (" in sentence(found)
+    assert "goes to Python with its libraries (" in sentence(found)
     assert "train.py:9 tokenise)" in sentence(found)
     assert "running" not in sentence(found)
     assert "· Python " in bar(found)

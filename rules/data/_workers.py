@@ -15,8 +15,8 @@ from traceq.analysis.base.assumptions import (
     WORKER_TENSOR_NS,
 )
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
-from traceq.analysis.replay.host_account import DATA
 from traceq.analysis.replay.simulation import Change
+from traceq.analysis.time.host_kinds import DATA
 
 if TYPE_CHECKING:
     from traceq.lint import View

@@ -14,7 +14,7 @@ from traceq.analysis.replay.bottleneck import (
     MOVING,
     ON_GPU,
 )
-from traceq.analysis.replay.host_account import DISPATCH
+from traceq.analysis.time.host_kinds import DISPATCH
 from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.report.base.text import place, printable
 from traceq.units import share, time

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.replay.bottleneck import late_work
-from traceq.analysis.replay.host_account import UNKNOWN
+from traceq.analysis.time.host_kinds import UNKNOWN
 from traceq.intervals import disjoint, overlap
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ SYNC = "waiting for the GPU"
 BLOCKING = "copies that block"
 BLOCKED = "waiting for locks and I/O"
 PROFILER = "the profiler itself"
-WITH_LIBRARIES = "Python with its libraries (their calls were not kept)"
+WITH_LIBRARIES = "Python with its libraries"
 NO_STACKS = "Python between operators (stacks were not recorded)"
 UNKNOWN = "unknown"
 
