@@ -131,6 +131,8 @@ class Finding:
     """It reports what no other finding explains, and so comes after them."""
     explains: frozenset[str] = frozenset()
     """Codes of findings that this one, seen in a log, is the reason of."""
+    confirmed_by: frozenset[str] = frozenset()
+    """Codes one of which must be found too, or this one, seen in a log, is minor."""
     saves_ns: int = 0
     """What a step gets shorter by with the fix: the engine's replay says."""
     saves_low_ns: int = 0

@@ -23,6 +23,7 @@ _MESSAGES = (
         "drop a causal mask and pass is_causal=True; for padding use variable-length"
         " sequences, for a bias FlexAttention",
         ("ATT001",),
+        to_confirm=True,
     ),
     Message(
         "dtype",
@@ -31,6 +32,7 @@ _MESSAGES = (
         "fused attention does not support {got}, only {wanted}",
         "run attention in bfloat16 or float16, for example under torch.autocast",
         ("ATT002",),
+        to_confirm=True,
     ),
     Message(
         "head dim",
@@ -39,6 +41,7 @@ _MESSAGES = (
         "FlashAttention does not support head dimensions that differ or exceed {most}",
         "give queries, keys and values one head dimension of at most {most}",
         ("ATT002",),
+        to_confirm=True,
     ),
     Message(
         "causal",
@@ -46,6 +49,7 @@ _MESSAGES = (
         "FlashAttention supports is_causal only for queries and keys of equal length",
         "pass attn_mask=torch.nn.attention.bias.causal_lower_right(q_len, k_len)",
         ("ATT002",),
+        to_confirm=True,
     ),
     Message(
         "stride",
@@ -53,6 +57,7 @@ _MESSAGES = (
         "fused attention supports only inputs whose last dimension is contiguous",
         "transpose so that the head dimension stays last in memory",
         ("ATT002",),
+        to_confirm=True,
     ),
     Message(
         "hardware",
@@ -69,6 +74,7 @@ _MESSAGES = (
         "this build of torch has no FlashAttention",
         "install a build that has it (Linux, CUDA)",
         ("ATT002",),
+        to_confirm=True,
     ),
     Message(
         "no kernel",

@@ -38,6 +38,7 @@ _MESSAGES = (
         "torch.compile recompiles {function}: {reason}",
         _DYNAMIC,
         ("JIT002",),
+        to_confirm=True,
         details=(r"guard failure\(s\):[^\n]*\n[^\n]*?- (?P<reason>[^\n]+)",),
     ),
     Message(
@@ -89,7 +90,8 @@ class CompileWarning(Rule):
 
     ## When it is wrong
 
-    A few recompilations in the first steps, one for each kind of batch, are normal.
+    A few recompilations in the first steps, one for each kind of batch, are normal:
+    where a trace shows none in its steps (JIT002), they are minor.
     """
 
     code = "LOG001"

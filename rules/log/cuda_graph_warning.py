@@ -24,6 +24,7 @@ _MESSAGES = (
         "pad the inputs to a few fixed sizes, or skip graphs for those that vary:"
         " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True",
         ("JIT001",),
+        to_confirm=True,
     ),
     Message(
         "recapture limit",
@@ -90,7 +91,8 @@ class CudaGraphWarning(Rule):
     ## When it is wrong
 
     A graph that is skipped for one small function may not matter: JIT004 estimates its
-    cost from a trace.
+    cost from a trace. Graphs that were captured for many sizes are minor where a trace
+    captures none in its steps (JIT001).
     """
 
     code = "LOG008"

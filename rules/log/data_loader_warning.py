@@ -23,6 +23,7 @@ _MESSAGES = (
         "set num_workers={most} or less: workers without a core of their own slow each"
         " other down",
         ("DAT001",),
+        to_confirm=True,
         details=(r"suggested max number of worker[^.]*? is (?P<most>\d+)",),
     ),
     Message(
@@ -56,7 +57,8 @@ class DataLoaderWarning(Rule):
 
     ## When it is wrong
 
-    Workers that wait for the network rather than compute may outnumber the cores.
+    Workers that wait for the network rather than compute may outnumber the cores. Where
+    a trace shows that the GPU does not wait for data (DAT001), the warning is minor.
     """
 
     code = "LOG005"

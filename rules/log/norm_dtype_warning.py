@@ -25,6 +25,7 @@ _MESSAGES = (
         "give the norm's weight the dtype of its input: model.to(torch.bfloat16) or"
         " nn.RMSNorm(..., dtype=torch.bfloat16)",
         ("NRM001",),
+        to_confirm=True,
     ),
 )
 
@@ -50,7 +51,8 @@ class NormDtypeWarning(Rule):
     ## When it is wrong
 
     The warning is printed once for all norms: it shows neither how many there are nor
-    whether they matter. NRM001 does, from a trace.
+    whether they matter. NRM001 does, from a trace; if it finds none, the warning is
+    minor.
     """
 
     code = "LOG003"

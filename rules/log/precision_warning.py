@@ -24,6 +24,7 @@ _MESSAGES = (
         "call torch.set_float32_matmul_precision('high') at the start, or compute in"
         " bfloat16",
         ("GEM001",),
+        to_confirm=True,
     ),
 )
 
@@ -49,7 +50,8 @@ class PrecisionWarning(Rule):
     ## When it is wrong
 
     If the ten bits of mantissa that TF32 has are not enough. GEM001 shows, from a
-    trace, whether these matmuls matter in a step.
+    trace, whether these matmuls matter in a step; if it ran and found none that do, the
+    warning is minor.
     """
 
     code = "LOG004"

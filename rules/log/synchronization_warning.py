@@ -22,6 +22,7 @@ _MESSAGES = (
         "torch warns that this line syncs with the GPU",
         "keep the value on the GPU, or do this less often",
         ("SYN001",),
+        to_confirm=True,
     ),
 )
 
@@ -48,7 +49,8 @@ class SynchronizationWarning(Rule):
 
     ## When it is wrong
 
-    Syncs before and after the loop cost next to nothing.
+    Syncs before and after the loop cost next to nothing. Where a trace shows no wait in
+    its steps (SYN001), the warning is minor.
     """
 
     code = "LOG009"

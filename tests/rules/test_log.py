@@ -112,3 +112,73 @@ def test_rules_on_logs_are_skipped_without_one() -> None:
 
     assert {one.code for one in skipped} == on_logs
     assert {one.reason for one in skipped} == {Need.LOG.value}
+
+
+TF32 = (
+    "UserWarning: TensorFloat32 tensor cores for float32 matrix multiplication"
+    " available but not enabled. Consider setting\n"
+)
+MATMUL = """
+host   [ProfilerStep#1                                    ]
+host    [aten::mm           ]
+host     [cudaLaunchKernel>1]
+gpu 7                [nvjet_tst_128x64_bf16<1       ]
+"""
+
+
+def test_a_warning_that_the_trace_does_not_confirm_is_minor() -> None:
+    """Compiled code warns of TF32 though no float32 matmul is worth a word."""
+    (found,) = drawn_findings(MATMUL, "GEM001", "LOG004", log=TF32)
+
+    assert (found.code, found.severity) == ("LOG004", "info")
+    assert ("trace", "shows nothing of it (GEM001)") in [
+        (line.label, line.name) for line in found.evidence
+    ]
+
+
+def test_a_warning_stays_one_where_no_rule_looked_for_it_in_a_trace() -> None:
+    (without_rule,) = drawn_findings(MATMUL, "LOG004", log=TF32)
+    (without_trace,) = log_findings(TF32, "GEM001", "LOG004")
+
+    assert without_rule.severity == without_trace.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("log", "rule", "code"),
+    [
+        (WARNED, "SYN001", "LOG009"),
+        (CAPTURED_AGAIN.format(9), "JIT001", "LOG008"),
+        ("Flash Attention does not support non-null attn_mask", "ATT001", "LOG002"),
+        (
+            "Mismatch dtype between input and weight: input dtype = c10::BFloat16,"
+            " weight dtype = float, Cannot dispatch to fused implementation",
+            "NRM001",
+            "LOG003",
+        ),
+        (
+            "This DataLoader will create 64 worker processes in total. Our suggested"
+            " max number of worker in current system is 8",
+            "DAT001",
+            "LOG005",
+        ),
+    ],
+)
+def test_warnings_of_things_that_the_steps_do_not_have_are_minor(
+    log: str, rule: str, code: str
+) -> None:
+    (found,) = drawn_findings(MATMUL, rule, code, log=log)
+
+    assert (found.code, found.severity) == (code, "info")
+
+
+def test_a_function_that_compilation_gave_up_on_matters_whatever_the_trace_has() -> (
+    None
+):
+    log = (
+        "torch._dynamo hit config.recompile_limit (8)\n"
+        "   function: 'f' (/src/m.py:12)\n"
+    )
+
+    (found,) = drawn_findings(MATMUL, "JIT002", "LOG001", log=log)
+
+    assert found.severity == "warning"

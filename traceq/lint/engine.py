@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.lint.config import configured
-from traceq.lint.run import Views, explained, run, worst_first
+from traceq.lint.run import Views, explained, run, unconfirmed, worst_first
 from traceq.lint.savings import Savings, price
 from traceq.lint.select import selected
 from traceq.lint.snapshot_view import Memory, highest
@@ -124,7 +124,8 @@ def _lint(
     kept, allowed = suppress(ran.findings, allows, recording)
     by_code = {rule.code: rule for rule in rules}
     savings = Savings(view, brief=brief) if view else None
-    priced, unpriced = price(explained(kept), by_code, savings, peak)
+    found = unconfirmed(explained(kept), rules, ran, views)
+    priced, unpriced = price(found, by_code, savings, peak)
     shown = sorted(
         (one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)),
         key=worst_first,

@@ -46,6 +46,8 @@ class Message:
     severity: Severity | None = None
     details: tuple[str, ...] = ()
     """What else to look for, in this line and those after it."""
+    to_confirm: bool = False
+    """Whether it only matters if the trace has one of the findings it explains."""
 
 
 def findings(
@@ -129,6 +131,7 @@ def _finding(
         advice=message.advice.format_map(last),
         severity=message.severity,
         explains=message.explains,
+        confirmed_by=message.explains if message.to_confirm else (),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from traceq.finding import Evidence
+from traceq.finding import Evidence, Severity
 from traceq.lint.need import Need
 from traceq.lint.snapshot_view import SnapshotView, snapshot_views
 from traceq.lint.view import View
@@ -178,6 +178,29 @@ def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
             calls=first.calls.union(*(one.calls for one in others)),
             fixes=tuple(fix for one in everything for fix in one.fixes),
         )
+
+
+def unconfirmed(
+    found: Iterable[Finding], rules: Iterable[Rule], ran: Ran, views: Views
+) -> list[Finding]:
+    """Make findings of a log minor that rules on the trace should see, and do not.
+
+    Rules that did not run confirm nothing, and contradict nothing.
+    """
+    if views.trace is None:
+        return list(found)
+    out = {one.code for one in (*ran.skipped, *ran.crashed, *ran.findings)}
+    silent = {rule.code for rule in rules} - out
+    return [
+        _contradicted(one) if one.confirmed_by and one.confirmed_by <= silent else one
+        for one in found
+    ]
+
+
+def _contradicted(finding: Finding) -> Finding:
+    codes = ", ".join(sorted(finding.confirmed_by))
+    seen = Evidence("trace", f"shows nothing of it ({codes})")
+    return replace(finding, severity=Severity.info, evidence=(*finding.evidence, seen))
 
 
 def explained(found: Sequence[Finding]) -> list[Finding]:
