@@ -58,7 +58,8 @@ class TinyKernelLoop(Rule):
     ## What it does
 
     Looks for operators that a single call of a function or module runs again and again:
-    from one run to the next is an iteration of a loop. A loop is reported, at the
+    from one run to the next, where the same operators run each time, is an iteration of
+    a loop. A loop is reported, at the
     function it is in, if its kernels are tiny and take less time than the host needs to
     launch them. A loop over the experts of an MoE layer is recognised by what it does:
     pick tokens, run a layer, add the result. Without stacks, only loops over experts
@@ -131,7 +132,7 @@ class TinyKernelLoop(Rule):
             fixes.append(_fewer_weights(view, row["gradients"] or 0))
         return self.finding(
             _message(row, experts=experts, stacks=view.trace.frames.height > 0)
-            + (" and syncs with the GPU" if syncs else ""),
+            + (", and syncs with the GPU" if syncs else ""),
             subject="loop over experts" if experts else f"loop of {row['mark']}",
             place=view.place({**row, "module": next(iter(row["modules"]), None)}),
             count=row["kernels"] / view.steps,
@@ -141,6 +142,7 @@ class TinyKernelLoop(Rule):
             data={
                 "iterations": row["iterations"] / row["calls"],
                 "launches": row["kernels"] / row["iterations"],
+                "backward_launches": row["back"] / row["iterations"],
                 "ops": row["names"],
                 "modules": row["modules"],
             },
@@ -155,13 +157,16 @@ def _over_experts(row: Mapping[str, Any]) -> bool:
 
 
 def _message(row: Mapping[str, Any], *, experts: bool, stacks: bool) -> str:
-    each = f"{row['iterations'] / row['calls']:.0f}"
-    loop = f"a loop of {each} iterations"
-    if experts:
-        # Without stacks the iterations are those of all layers together.
-        loop = f"a loop over {each} experts" if stacks else f"{loop} over experts"
-    launches = row["kernels"] / row["iterations"]
-    return f"{loop} launches {launches:.0f} tiny kernels in each"
+    loop = f"a loop of {row['iterations'] / row['calls']:.0f} iterations"
+    if experts and stacks:
+        # An expert that no token chose may be skipped.
+        loop = f"a loop over {row['longest']} experts"
+    elif experts:
+        loop += " over the experts of all layers"
+    back = row["back"] / row["iterations"]
+    launches = row["kernels"] / row["iterations"] - back
+    backward = f" and {back:.0f} in its backward" if back else ""
+    return f"{loop} launches {launches:.0f} tiny kernels in each{backward}"
 
 
 def _fewer_weights(view: View, gradients: int) -> Fix:
@@ -177,7 +182,11 @@ def _fewer_weights(view: View, gradients: int) -> Fix:
 
 
 def _evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Evidence]:
-    yield Evidence("launches", value=row["kernels"] / steps, note="kernels a step")
+    forward, back = row["kernels"] - row["back"], row["back"]
+    yield Evidence("launches", value=round(forward / steps), note="kernels a step")
+    if back:
+        note = "kernels a step in its backward"
+        yield Evidence("backward", value=round(back / steps), note=note)
     yield Evidence(
         "kernels", value=row["kernel_median_ns"], unit="ns", note="each at the median"
     )

@@ -11,7 +11,8 @@ def test_the_loop_over_experts_costs_what_the_batched_run_is_faster() -> None:
     (found,) = case_findings("moe_loop.trace.json.gz", "LCH", measured=True)
 
     assert found.message == (
-        "a loop over 32 experts launches 27 tiny kernels in each and syncs with the GPU"
+        "a loop over 32 experts launches 10 tiny kernels in each and 17 in its"
+        " backward, and syncs with the GPU"
     )
     assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
     saved = saved_ns("moe_loop", "moe_batched")
@@ -88,30 +89,58 @@ def test_with_an_old_torch_the_fix_is_a_newer_one() -> None:
     )
 
 
-@pytest.mark.parametrize("add", ["aten::index_add ", "aten::index_add_"])
+def a_loop(*iterations: str) -> str:
+    """Draw a loop in one call of a function; an iteration is names of ops."""
+    names = [name for iteration in iterations for name in iteration.split()]
+    width = 20
+    ops = "".join(f"[aten::{name}".ljust(width - 1) + "]" for name in names)
+    numbers = range(1, len(names) + 1)
+    launches = "".join(f"[cuLaunch>{n}]".ljust(width) for n in numbers)
+    kernels = "".join(f"[k<{n}]".ljust(width) for n in numbers)
+    return f"""
+        host  [ProfilerStep#1{" " * len(ops)}]
+        host   [moe.py(8): forward{" " * (len(ops) - 8)}]
+        host    {ops}
+        host     {launches.rstrip()}
+        gpu 7         {kernels.rstrip()}
+        """
+
+
+@pytest.mark.parametrize("add", ["index_add", "index_add_"])
 def test_experts_are_recognised_whether_results_are_added_in_place_or_not(
     add: str,
 ) -> None:
-    ops = f"[aten::where       ][aten::linear      ][{add}  ]"
-    width = len(ops)
-    numbers = range(8)
-    launches = "".join(
-        "".join(f"[cuLaunch>{3 * n + k}]".ljust(20) for k in (1, 2, 3)).ljust(width)
-        for n in numbers
-    )
-    kernels = "".join(
-        "".join(f"[k<{3 * n + k}]".ljust(20) for k in (1, 2, 3)).ljust(width)
-        for n in numbers
-    )
-    (found,) = drawn_findings(
-        f"""
-        host  [ProfilerStep#1{" " * width * 8}]
-        host   [moe.py(8): forward{" " * (width * 8 - 8)}]
-        host    {ops * 8}
-        host     {launches.rstrip()}
-        gpu 7         {kernels.rstrip()}
-        """,
-        "LCH001",
-    )
+    (found,) = drawn_findings(a_loop(*[f"where linear {add}"] * 8), "LCH001")
+
+    assert found.message.startswith("a loop over 8 experts launches 3 tiny kernels")
+
+
+def test_most_ops_of_an_iteration_may_be_called_twice_in_it() -> None:
+    expert = "where index linear mul linear mul index index_add_"
+
+    (found,) = drawn_findings(a_loop(*[expert] * 16), "LCH001")
+
+    assert found.message == "a loop over 16 experts launches 8 tiny kernels in each"
+
+
+def test_ops_around_a_loop_do_not_count_as_iterations_of_it() -> None:
+    expert = "where index linear index mul to mul index_add_"
+
+    (found,) = drawn_findings(a_loop("index mul", *[expert] * 8, "mul to"), "LCH001")
+
+    assert found.message == "a loop over 8 experts launches 8 tiny kernels in each"
+
+
+def test_an_expert_without_tokens_is_an_expert() -> None:
+    used, skipped = "where index linear index mul index_add_", "where"
+    experts = [used, used, skipped, used, used, used, used, used]
+
+    (found,) = drawn_findings(a_loop(*experts), "LCH001")
 
     assert found.message.startswith("a loop over 8 experts")
+
+
+def test_a_loop_in_a_loop_is_counted_by_the_outer_one() -> None:
+    (found,) = drawn_findings(a_loop(*["add relu mul mul mul"] * 8), "LCH001")
+
+    assert found.message == "a loop of 8 iterations launches 5 tiny kernels in each"

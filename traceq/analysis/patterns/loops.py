@@ -11,9 +11,11 @@ Example: a mixture of 32 experts, whose ``forward`` is called once in each layer
         out.index_add_(0, rows, expert(x[rows]) * weights[rows, slot, None])
 
 In one call of ``forward``, ``aten::eq``, ``aten::where``, ``aten::mul`` and
-``aten::index_add_`` are called 32 times and ``aten::index`` 64 times. Most of them are
-called 32 times, so there are 32 iterations, and the first of these ops, ``aten::eq``,
-is the mark. The layers have the same line, so their iterations are one loop.
+``aten::index_add_`` are called 32 times and ``aten::index`` 64 times. From one
+``aten::eq`` to the next the same ops are called each time; from one ``aten::index`` to
+the next they alternate. So there are 32 iterations, and the first op that is called 32
+times, ``aten::eq``, is the mark. The layers have the same line, so their iterations are
+one loop.
 """
 
 from __future__ import annotations
@@ -42,10 +44,16 @@ if TYPE_CHECKING:
 _PLACE = ("file", "line", "function", "module")
 _LOOP = ("file", "line", "function", "layer")
 _CALL = ("step", "call")
+_TRIED = (*_CALL, "times")
 _NO_LOOP = ("optimizer", "data", "backward")
 # An iteration this many times longer than the median holds something else as well,
 # such as what comes after the loop. Chosen by judgement.
 _UNUSUAL = 4
+# An iteration with less than this share of the usual number of ops was left early.
+_SHORT = 0.5
+# A mark fits as well as the best if it is behind by no more than this. Both chosen by
+# judgement.
+_AS_GOOD = 0.05
 
 
 def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
@@ -95,7 +103,8 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     """Return the loops of at least this many iterations, by place.
 
     The table has, for all calls of all steps together: ``iterations``, ``calls`` (of
-    the function), ``kernels``, ``kernel_median_ns``, ``gpu_ns`` (the sum of their
+    the function), ``longest`` (the most iterations of a call), ``kernels``, those of
+    them ``back``, in its backward, ``kernel_median_ns``, ``gpu_ns`` (the sum of their
     times), ``host_ns`` (in the loop and its backward), ``idle_ns`` (of the GPU
     meanwhile), ``syncs``, ``names`` (of its ops, in order), ``mark``, ``modules``,
     ``ops``, ``gradients`` (the number of weights that get theirs in its backward).
@@ -119,6 +128,7 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     table = found.group_by(_LOOP, maintain_order=True).agg(
         iterations=pl.len(),
         calls=pl.struct(_CALL).n_unique(),
+        longest=pl.struct(_CALL).unique_counts().max(),
         mark=text("mark").first(),
         modules=text("module").drop_nulls().unique().sort(),
     )
@@ -183,7 +193,7 @@ def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
 def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels of each loop, and how often the host waits for the GPU."""
     roots = outermost_ops(trace)
-    mine = ops.select(*_LOOP, root="id")
+    mine = ops.select(*_LOOP, root="id", back=pl.col("forward").is_not_null())
     kernels = trace.kernels.select("dur", root=roots.gather(trace.kernels["op"]))
     syncs = trace.runtime.filter(pl.col("call") == "sync")
     syncs = syncs.select(root=roots.gather(syncs["op"]))
@@ -192,6 +202,7 @@ def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         .group_by(_LOOP)
         .agg(
             kernels=pl.len(),
+            back=pl.col("back").sum(),
             kernel_median_ns=pl.col("dur").median(),
             gpu_ns=pl.col("dur").sum(),
         )
@@ -212,21 +223,84 @@ def _names(ops: pl.DataFrame) -> pl.DataFrame:
 def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
     """Return the ops that one call makes as often as there are iterations.
 
-    That is the count which most of its repeated ops have, the highest of several.
     Without stacks, where calls are not known, only ops that sync are marks: others come
     again in every layer.
     """
     ops = _launching(trace, steady)
+    # Some calls have fewer iterations: an expert that no token chose may be skipped.
+    fewest = max(2, min_iterations // 2)
     if trace.frames.height:
-        often = pl.len().over("step", *_PLACE, "name") >= min_iterations
+        often = pl.len().over("step", *_PLACE, "name") >= fewest
         ops = ops.filter(often)
         ops = ops.with_columns(call=_calls(trace, ops))
     else:
         ops = ops.filter("syncs").with_columns(call=pl.lit(None, pl.UInt32))
     times = pl.len().over(*_CALL, "name")
-    repeated = ops.with_columns(times=times).filter(pl.col("times") >= min_iterations)
-    most_common = pl.col("times").mode().max().over(_CALL)
-    return repeated.filter(pl.col("times") == most_common)
+    repeated = ops.with_columns(times=times).filter(pl.col("times") >= fewest)
+    marks = repeated.join(
+        _iteration_counts(repeated), on=[*_CALL, "times"], how="semi", nulls_equal=True
+    )
+    layers = layer_names(pl.col("module"))
+    most = pl.col("times").max().over("file", "line", "function", layers)
+    return marks.filter(most >= min_iterations)
+
+
+def _iteration_counts(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the number of iterations of each call, as ``times``.
+
+    One op for each count is tried as the mark: from one to the next the same ops must
+    be called, each as often as usual. Of marks that fit nearly as well as the best, the
+    one that is seen most often counts.
+    """
+    mark = (
+        ops.sort("ts")
+        .unique([*_CALL, "times"], keep="first", maintain_order=True)
+        .select(*_CALL, "times", mark="name")
+    )
+    part = (pl.col("name") == pl.col("mark")).cum_sum().over(*_TRIED)
+    parts = (
+        ops.select(*_CALL, "ts", "name")
+        .join(mark, on=_CALL, nulls_equal=True)
+        .sort("ts")
+        .with_columns(part=part)
+        # Before the first mark and after the last there are ops outside of the loop.
+        .filter(pl.col("part") > 0, pl.col("part") < pl.col("times"))
+    )
+    best = pl.col("score").max().over(_CALL)
+    return (
+        _scores(parts)
+        .filter(pl.col("score") >= best - _AS_GOOD)
+        .group_by(_CALL)
+        .agg(times=pl.col("times").max())
+    )
+
+
+def _scores(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return how alike the parts are that each mark cuts a call into, at most 1.
+
+    For each op that is the share of parts which call it as often as most do. Parts that
+    are much shorter than usual are iterations that were left early; they are not looked
+    at, but the more of them there are, the less likely is the mark.
+    """
+    lengths = parts.group_by(*_TRIED, "part").agg(length=pl.len())
+    usual = pl.col("length").median().over(_TRIED)
+    whole = lengths.with_columns(whole=pl.col("length") >= usual * _SHORT)
+    share, number = pl.col("whole").mean(), pl.col("whole").sum()
+    whole = whole.with_columns(share=share.over(_TRIED), number=number.over(_TRIED))
+    alike = pl.col("weight") * pl.col("same") / pl.col("number")
+    return (
+        parts.join(whole.filter("whole"), on=[*_TRIED, "part"], nulls_equal=True)
+        .group_by(*_TRIED, "name", "part", "share", "number")
+        .agg(count=pl.len())
+        .group_by(*_TRIED, "name", "share", "number")
+        .agg(
+            weight=pl.col("count").sum(),
+            same=(pl.col("count") == pl.col("count").mode().max()).sum(),
+        )
+        .group_by(*_TRIED, "share")
+        .agg(score=alike.sum() / pl.col("weight").sum())
+        .with_columns(score=pl.col("score") * (1 + pl.col("share")) / 2)
+    )
 
 
 def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
