@@ -189,8 +189,9 @@ def unconfirmed(
     """
     if views.trace is None:
         return list(found)
-    out = {one.code for one in (*ran.skipped, *ran.crashed, *ran.findings)}
-    silent = {rule.code for rule in rules} - out
+    not_run = {one.code for one in ran.skipped} | {one.code for one in ran.crashed}
+    silent = {rule.code for rule in rules} - not_run
+    silent -= {finding.code for finding in ran.findings}
     return [
         _contradicted(one) if one.confirmed_by and one.confirmed_by <= silent else one
         for one in found
