@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import traceq
+from traceq.analysis.patterns.host_collectives import host_collectives
 
 pytestmark = pytest.mark.collect
 
@@ -115,3 +116,28 @@ def test_shapes_are_decoded(trace: traceq.Trace) -> None:
 
 def test_allocations_are_read(trace: traceq.Trace) -> None:
     assert trace.memory.height > 0
+
+
+GLOO = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+store = dist.FileStore(sys.argv[1] + "/store", 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    dist.all_reduce(torch.ones(4))
+profiler.export_chrome_trace(sys.argv[1] + "/gloo.json")
+"""
+
+
+def test_a_collective_of_gloo_is_one_through_the_host(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", GLOO, str(tmp_path)], check=True, capture_output=True
+    )
+    trace = traceq.load(tmp_path / "gloo.json", cache=False)
+
+    found = host_collectives(trace).select("backend", "collective").rows()
+
+    assert found == [("gloo", "all_reduce")]

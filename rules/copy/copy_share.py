@@ -39,6 +39,7 @@ _NOUNS = {part.name: part.noun for part in PARTS}
 _HINTS = {
     "optimizer": "needed",
     "transfer": "needed",
+    "collective": "see NET001",
     "pageable": "see CPY003",
     "conv layout": "see LAY001",
     "weights": "see CPY006",

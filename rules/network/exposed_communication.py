@@ -6,8 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.analysis.base.assumptions import SLOW_MACHINE_LINK
 from traceq.analysis.patterns.collectives import exposed_by_collective
+from traceq.analysis.patterns.host_collectives import (
+    exposed_through_host,
+    serves_collective,
+)
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.lint.evidence import kernel_lines
 from traceq.words import counted, times
@@ -46,6 +52,10 @@ _SLOW = (
 )
 _UNSIZED = "message sizes were not recorded, so part of the time may be a wait"
 _OF_TIME = "of the collective's time"
+_THROUGH_HOST = (
+    'use NCCL, which sends from GPU to GPU: init_process_group("nccl"), with a GPU for'
+    " each rank; it refuses two ranks on one GPU"
+)
 _OTHER = "start it with async_op=True, and wait() only where the result is used"
 
 
@@ -58,6 +68,10 @@ class ExposedCommunication(Rule):
     Adds up the time in which NCCL or RCCL kernels run and no other kernel of this GPU
     does. Where message sizes were recorded, time far beyond what a slow network needs
     is left to NET002: it is a wait for a straggler.
+
+    Collectives through the host (gloo, MPI) have no kernels: their tensors are copied
+    to the host, sent by a thread there and copied back. These regions count where no
+    kernel runs, and the saving is that of sending the same from GPU to GPU.
 
     ## Why is this bad?
 
@@ -118,6 +132,49 @@ class ExposedCommunication(Rule):
         for row in found.iter_rows(named=True):
             if row["exposed"] >= self.min_share * view.steady.time:
                 yield self._finding(view, row)
+        for row in exposed_through_host(view.trace, view.steady).iter_rows(named=True):
+            if row["exposed"] >= self.min_share * view.steady.time:
+                yield self._through_host(view, row)
+
+    def _through_host(self, view: View, row: Mapping[str, Any]) -> Finding:
+        """Return that a collective goes through the host, which NCCL would not."""
+        count, exposed = row["calls"] / view.steps, row["exposed"] / view.steps
+        ranks = view.trace.facts.world_size
+        over = f" over {counted(ranks, 'rank')}" if ranks else ""
+        sending = min(1.0, 2 * row["bytes"] / SLOW_MACHINE_LINK / row["time"])
+        waits = pl.DataFrame(row["waits"], schema={"start": pl.Int64, "end": pl.Int64})
+        return self.finding(
+            f"{row['collective']}{over} goes through the host ({row['backend']})"
+            f" {times(count)} a step while the GPU computes nothing",
+            subject=f"{row['backend']}:{row['collective']}",
+            place=view.place(row),
+            count=count,
+            fix=[
+                Fix(spans=waits, host_share=1 - sending),
+                Fix(kernels=row["copies"], syncs=_syncs(view)),
+            ],
+            gpu_idle_ns=exposed,
+            evidence=[
+                Evidence(
+                    "region", f"{row['backend']}:{row['collective']}", count=count
+                ),
+                Evidence("exposed", value=exposed, unit="ns", note="a step"),
+                *kernel_lines(view, row["copies"]),
+                Evidence(
+                    "sent",
+                    value=row["bytes"] / view.steps,
+                    unit="bytes",
+                    note="a step, by its copies to the GPU",
+                ),
+            ],
+            data={
+                "collective": row["collective"],
+                "ranks": ranks,
+                "exposed_ns": round(exposed),
+                "bytes": row["bytes"],
+            },
+            advice=_THROUGH_HOST,
+        )
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         count, exposed = row["kernels"] / view.steps, row["exposed"] / view.steps
@@ -148,6 +205,12 @@ class ExposedCommunication(Rule):
             },
             advice=_advice(row["collective"]),
         )
+
+
+def _syncs(view: View) -> pl.Series:
+    """Return the calls in which threads of collectives wait for their copies."""
+    calls = view.runtime.filter(pl.col("call") == "sync")
+    return calls["id"].filter(serves_collective(view.trace, calls))
 
 
 def _sent(row: Mapping[str, Any]) -> Iterator[Evidence]:

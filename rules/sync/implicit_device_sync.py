@@ -66,6 +66,10 @@ _WRITTEN = {
         "`bincount`",
         "use zeros(n).scatter_add_(0, x, ones), whose size is known",
     ),
+    "c10d::barrier": (
+        "`dist.barrier()`",
+        "leave it out: a collective waits for the other ranks anyway",
+    ),
     "aten::repeat_interleave": (
         "`repeat_interleave`",
         "pass output_size=… where it is known",

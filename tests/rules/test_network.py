@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from linting import case_findings, drawn_findings
 
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.time.idle_causes import idle_causes
+from traceq.testing import load_drawn
+
 
 def test_the_rank_that_waits_has_a_finding_and_the_straggler_does_not() -> None:
     (waits,) = case_findings("public/v100_tp2_rank1.json.gz", "NET002")
@@ -56,3 +60,55 @@ def test_without_sizes_nothing_is_called_a_wait() -> None:
     assert {one.code for one in found} == {"NET001"}
     assert all("were not recorded" in one.evidence[-1].name for one in found)
     assert {one.subject for one in found} == {"alltoall", "allgather", "allreduce"}
+
+
+GLOO = """
+host   [ProfilerStep#1                                                                                         ]
+host    [train.py(3): step                                                                        ]
+host     [aten::mm    ] [c10d::allreduce_     ]                                              [aten::add   ]
+host      [cudaLaunch>1] [cudaMemcpyAsync>2  ]                                                [cudaLaunch>4]
+host 2                                    [@gloo:all_reduce                              ]
+host 2                                     [cudaStreamSynchronize]   [cudaMemcpyAsync>3]
+gpu 7           [gemm<1     ]       [Memcpy DtoH (Device -> Pinned)<2] [Memcpy HtoD (Pinned -> Device)<3][a<4]
+"""  # noqa: E501 - a collective is long
+
+
+def test_a_collective_of_gloo_is_communication_through_the_host() -> None:
+    found = drawn_findings(GLOO)
+
+    (exposed,) = (one for one in found if one.code == "NET001")
+    assert exposed.message == (
+        "all_reduce goes through the host (gloo) once a step while the GPU computes"
+        " nothing"
+    )
+    assert (exposed.place.file, exposed.place.function) == ("train.py", "step")
+    assert exposed.saves_ns > 0
+    assert "nccl" in exposed.advice
+
+
+def test_the_waits_of_a_collective_of_gloo_are_not_the_programs() -> None:
+    assert not drawn_findings(GLOO, "SYN")
+
+
+def test_copies_that_serve_gloo_are_its_cost_and_not_needed() -> None:
+    (found,) = drawn_findings(GLOO, "CPY001")
+
+    (part,) = (line for line in found.evidence if line.label == "part")
+    assert part.name == "copies for collectives through the host"
+    assert found.data["needed"] == 0
+    assert not drawn_findings(GLOO.replace("Pinned", "Pageable"), "CPY003")
+
+
+def test_the_gpu_idles_while_gloo_communicates() -> None:
+    trace = load_drawn(GLOO)
+    causes = idle_causes(trace, steady_steps(trace))
+
+    assert "communicating through the host" in causes["cause"].to_list()
+
+
+def test_copies_whose_launch_was_not_recorded_serve_no_collective() -> None:
+    unlaunched = GLOO.replace("HtoD (Pinned -> Device)<3", "HtoD (Pinned -> Device)  ")
+
+    found = drawn_findings(unlaunched, "NET001", "CPY001")
+
+    assert {one.code for one in found} == {"NET001", "CPY001"}

@@ -20,6 +20,8 @@ STEP = r"^(?:ProfilerStep|traceq: step)#(\d+)"
 COLLECTED_STEP = "traceq: step#"
 OPTIMIZER_STEP = r"^Optimizer\.step#"
 DATA_REGION = r"^enumerate\(DataLoader\)#"
+# How backends of torch.distributed that go through the host name what they do.
+HOST_COLLECTIVE = r"^(gloo|mpi):(\w+)$"
 REGION = (
     r"^((ProfilerStep|traceq: step)#|Optimizer\.(step|zero_grad)#"
     r"|enumerate\(DataLoader\)#)"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.expressions import elements, known, nth, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
@@ -66,6 +67,11 @@ _IN_BACKWARD = pl.col("phase") == "backward"
 
 PARTS = (
     Part("optimizer", pl.col("phase") == "optimizer", "the optimizer"),
+    Part(
+        "collective",
+        pl.col("of_collective"),
+        "copies for collectives through the host",
+    ),
     Part("pageable", text("name").str.contains(PAGEABLE), "pageable transfers"),
     Part(
         "transfer",
@@ -103,6 +109,7 @@ copy in the backward pass that undoes a cast belongs to that cast, and only the 
 are ``backward``. An example of each:
 
 - optimizer: ``exp_avg.copy_(state)`` within ``Optimizer.step``;
+- collective: the gradients that gloo copies to the host and back;
 - pageable: ``batch.to("cuda")`` of a batch that is not pinned;
 - transfer: the same from pinned memory, or ``loss.cpu()``;
 - conv layout: cuDNN's ``nchwToNhwcKernel`` before a convolution;
@@ -139,7 +146,7 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     part = pl.coalesce(pl.when(one.holds).then(pl.lit(one.name)) for one in PARTS)
     return (
         moved.with_columns(part=part.cast(pl.Enum([one.name for one in PARTS])))
-        .drop("of_weight", "of_loss", "of_program")
+        .drop("of_weight", "of_loss", "of_program", "of_collective")
         .sort("id")
     )
 
@@ -232,7 +239,9 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         "of_loss": pl.col("cast") & _feeds_loss(trace),
         "of_program": pl.col("own"),
     }
+    transfer = text("name").str.contains(TRANSFER)
     return moved.with_columns(
+        transfer.and_(launched_for_collective(trace, moved)).alias("of_collective"),
         *(
             request.is_in(moved.filter(reason)["request"].implode()).alias(column)
             for column, reason in reasons.items()

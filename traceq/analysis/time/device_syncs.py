@@ -24,6 +24,7 @@ from traceq.analysis.base.sync_calls import (
     copy_directions,
 )
 from traceq.analysis.patterns.compilation import all_captures
+from traceq.analysis.patterns.host_collectives import serves_collective
 from traceq.expressions import END, asof, text
 from traceq.graph.nesting import nearest
 
@@ -44,12 +45,14 @@ def device_syncs(trace: Trace) -> pl.DataFrame:
     ``ts`` and ``end`` span its blocking calls, ``wait`` is the time in them, ``gap``
     how long the GPU idles then, ``copies`` is TO_HOST or TO_GPU if the op copies. Left
     out are syncs while compiling or capturing CUDA graphs, those of the allocator or at
-    the end of a copy from pageable memory, and the one with which the profiler ends.
+    the end of a copy from pageable memory, those of collectives through the host, and
+    the one with which the profiler ends.
     """
     calls = blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS))
     found = pl.concat(
         [_by_op(trace, calls), _outside_ops(trace, calls)], how="diagonal"
     )
+    found = found.filter(~serves_collective(trace, found))
     return _with_gap(trace, found.sort("ts", "id"))
 
 

@@ -14,6 +14,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
+from traceq.analysis.patterns.host_collectives import host_collectives
 from traceq.expressions import END, text
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
@@ -27,6 +28,7 @@ COMPILING = "compiling"
 LOADING = "loading data"
 CAPTURING = "capturing CUDA graphs"
 ALLOCATING = "allocating memory"
+COMMUNICATING = "communicating through the host"
 WAITING = "waiting for the GPU"
 LAUNCHING = "launching"
 OPERATORS = "running operators"
@@ -36,6 +38,7 @@ CAUSES = (
     LOADING,
     CAPTURING,
     ALLOCATING,
+    COMMUNICATING,
     WAITING,
     LAUNCHING,
     OPERATORS,
@@ -117,6 +120,7 @@ def host_activities(trace: Trace) -> pl.DataFrame:
             (LOADING, _data_regions(trace)),
             *((CAPTURING, table) for table in captures),
             (ALLOCATING, trace.runtime.filter(pl.col("call") == "allocation")),
+            (COMMUNICATING, _collectives(trace)),
             (
                 WAITING,
                 blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS)),
@@ -141,6 +145,13 @@ def _data_regions(trace: Trace) -> pl.DataFrame:
     )
     loading = pl.col("name").is_in(names["name"].implode())
     return trace.annotations.filter(~pl.col("on_gpu"), loading)
+
+
+def _collectives(trace: Trace) -> pl.DataFrame:
+    """Return when collectives go through the host."""
+    return host_collectives(trace).select(
+        ts="start", dur=pl.col("end") - pl.col("start")
+    )
 
 
 def _spans(*tables: tuple[str, pl.DataFrame]) -> list[pl.DataFrame]:
