@@ -10,7 +10,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import same_place
+from traceq.analysis.base.ownership import outermost_ops, same_place
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.analysis.patterns.copies_by_slice import (
     backward_of_slices,
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _PLACE = ("file", "line", "function")
+# Where a slice begins, of its position.
+_BEGIN = r"^([^:]*)"
 
 _LOOP = """
     host  [ProfilerStep#1                                                                                                                ]
@@ -54,10 +56,11 @@ class SliceCopyLoop(Rule):
 
     ## What it does
 
-    Looks for ``out[:, i] = x``: an ``aten::copy_`` of the program right after a
-    ``select`` or ``slice``, at many positions of tensors of one shape, in the same
-    function and step. Writing the same position of many tensors, as in a KV cache, is
-    not a loop over slices. Also looks for the reverse: ``tensor[i]`` in a loop, where
+    Looks for ``out[:, i] = x`` and ``out[i, :n] = x``: an ``aten::copy_`` of the
+    program right after a ``select`` or ``slice``, at many positions of tensors of one
+    shape, in the same function and step. Slices may differ in length, and so may the
+    tensor in another step. Writing the same position of many tensors, as in a KV cache,
+    is not a loop over slices. Also looks for the reverse: ``tensor[i]`` in a loop, where
     the backward of each slice (``SelectBackward0``, ``SliceBackward0``) fills a
     gradient of the whole tensor, and all of these are added up.
 
@@ -68,7 +71,8 @@ class SliceCopyLoop(Rule):
 
     ## How to fix it
 
-    Collect the slices in a list and join them once: ``torch.stack(slices, dim=1)``.
+    Collect the slices in a list and join them once: ``torch.stack(slices, dim=1)``, or
+    ``pad_sequence(slices)`` if they differ in length.
     Better still, compute all of them at once. If slices are read, cut them all before
     the loop with ``slices = tensor.unbind(0)``: its backward joins the gradients once.
 
@@ -104,19 +108,29 @@ class SliceCopyLoop(Rule):
         yield from self._written(view)
         yield from self._read(view)
 
-    def _loops(self, slices: pl.DataFrame) -> Iterator[dict[str, Any]]:
-        """Yield slices by place and shape, where they have enough positions."""
+    def _loops(self, slices: pl.DataFrame, **more: pl.Expr) -> Iterator[dict[str, Any]]:
+        """Yield slices by place and tensor, where they have enough positions.
+
+        A tensor that has another size in every step is the same tensor: the first one,
+        the second one and so on that a step cuts at this place.
+        """
         places = same_place()
         count = pl.col("at").n_unique().over(*places, "whole", "along", "step")
+        first = pl.col("ts").min().over(*places, "whole", "along", "step")
         yield from (
-            slices.with_columns(slices=count)
+            slices.with_columns(slices=count, first=first)
             .filter(pl.col("slices") >= self.min_slices, pl.col("whole").is_not_null())
-            .group_by(*places, "whole", "along")
+            .with_columns(
+                tensor=pl.col("first").rank("dense").over(*places, "along", "step")
+            )
+            .group_by(*places, "tensor", "along")
             .agg(
                 "id",
-                "cut",
+                pl.col("whole").first(),
+                pl.col("whole").unique().alias("wholes"),
                 text("module").unique(maintain_order=True),
                 pl.col("slices").max(),
+                **more,
             )
             .with_columns(sharing=pl.len().over("whole"))
             .sort(*_PLACE, "whole", "along")
@@ -125,9 +139,16 @@ class SliceCopyLoop(Rule):
 
     def _written(self, view: View) -> Iterator[Finding]:
         back = backward_of_slices(view.trace, view.kernels)
-        for row in self._loops(slice_writes(view.trace, view.ops)):
+        writes = slice_writes(view.trace, view.ops)
+        loops = self._loops(
+            writes,
+            spans=pl.struct("start", "end"),
+            lengths=pl.col("written").n_unique(),
+            begins=pl.col("at").str.extract(_BEGIN).n_unique(),
+        )
+        for row in loops:
             forward = view.kernels.filter(pl.col("op").is_in(row["id"]))
-            backward = back.filter(pl.col("whole") == row["whole"]).drop("whole")
+            backward = back.filter(pl.col("whole").is_in(row["wholes"])).drop("whole")
             # Autograd does not record whose backward it is if several have this shape.
             part = 1 / row["sharing"]
             spent = int(forward["dur"].sum()) + int(backward["dur"].sum()) * part
@@ -135,17 +156,24 @@ class SliceCopyLoop(Rule):
             yield self._finding(
                 view,
                 row,
-                message=f"a {shape(row['whole'])} tensor is filled in"
-                f" {counted(row['slices'], 'slice')} along dimension {row['along']}",
+                message=_filled(row, len(row["id"]) / view.steps),
                 subject=f"slices along {row['along']}",
                 fix=[
                     Fix(
                         kernels=forward["id"],
                         kernel_share=saved,
-                        ops=[*row["id"], *row["cut"]],
+                        spans=pl.DataFrame(row["spans"]),
                         host_share=1 - 1 / row["slices"],
                     ),
-                    Fix(kernels=backward["id"], kernel_share=saved * part),
+                    Fix(
+                        kernels=backward["id"],
+                        kernel_share=saved * part,
+                        ops=outermost_ops(view.trace)
+                        .gather(backward["op"])
+                        .drop_nulls()
+                        .unique(),
+                        host_share=part * (1 - 1 / row["slices"]),
+                    ),
                 ],
                 evidence=[
                     _time(view, "forward", forward),
@@ -155,7 +183,8 @@ class SliceCopyLoop(Rule):
             )
 
     def _read(self, view: View) -> Iterator[Finding]:
-        loops = list(self._loops(slice_gradients(view.trace, view.ops)))
+        cut = pl.col("cut").unique()
+        loops = list(self._loops(slice_gradients(view.trace, view.ops), cut=cut))
         if not loops:
             return
         nodes = [node for row in loops for node in row["id"]]
@@ -226,7 +255,28 @@ def _saved_share(view: View, row: Mapping[str, Any], spent: float) -> float:
     return saved_share(spent, (one or 0.0) * tensors)
 
 
+def _filled(row: Mapping[str, Any], writes: float) -> str:
+    if row["begins"] == 1:
+        # They all begin at one position, so that each is of another tensor.
+        return (
+            f"{counted(writes, 'tensor')} {shape(row['whole'])} a step are filled one"
+            f" by one, to different lengths along dimension {row['along']}"
+        )
+    slices = counted(row["slices"], "slice")
+    return (
+        f"a {shape(row['whole'])} tensor is filled in {slices} along dimension"
+        f" {row['along']}"
+    )
+
+
 def _join_at_once(row: Mapping[str, Any]) -> str:
+    if row["lengths"] > 1:
+        return (
+            "collect the slices in a list and join them after the loop:"
+            " torch.nn.utils.rnn.pad_sequence(slices, batch_first=True) where they are"
+            f" padded, torch.cat(slices, dim={row['along']}) where they follow each"
+            " other; or compute all of them at once"
+        )
     return (
         "collect the slices in a list and join them after the loop:"
         f" torch.stack(slices, dim={row['along']}); or compute all of them at once"

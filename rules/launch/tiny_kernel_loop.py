@@ -11,7 +11,7 @@ from traceq.expressions import text
 from traceq.intervals import spans
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.lint.evidence import module_line
-from traceq.words import listed
+from traceq.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -166,7 +166,9 @@ def _message(row: Mapping[str, Any], *, experts: bool, stacks: bool) -> str:
     back = row["back"] / row["iterations"]
     launches = row["kernels"] / row["iterations"] - back
     backward = f" and {back:.0f} in its backward" if back else ""
-    return f"{loop} launches {launches:.0f} tiny kernels in each{backward}"
+    return (
+        f"{loop} launches {counted(round(launches), 'tiny kernel')} in each{backward}"
+    )
 
 
 def _fewer_weights(view: View, gradients: int) -> Fix:

@@ -320,6 +320,102 @@ def test_a_loop_over_slices_pays_for_its_backward_too() -> None:
     assert finding.gpu_ns == 5 * 10_000 + 21_000
 
 
+def _padding(lengths: list[int], step: int = 1) -> tuple[str, dict[str, Any]]:
+    """Draw ``out[i, :n] = x[s:s+n]`` for rows of these lengths."""
+    args: dict[str, Any] = {}
+    lanes = {"op": "", "call": "", "gpu": "   "}
+    width = len("[aten::slice.s0][aten::select.s0][aten::slice.t0][aten::copy_.s0]") + 5
+    kinds = [FLOAT, "Scalar", "Scalar", "Scalar"]
+    for row, length in enumerate(lengths):
+        name = f"{'abc'[step]}{row}"
+        cut = f"[aten::slice.s{name}][aten::select.s{name}][aten::slice.t{name}]"
+        lanes["op"] += f"{cut}[aten::copy_.s{name}]".ljust(width + 4)
+        launch = f"[cuLaunch>{step * 100 + row}]"
+        lanes["call"] += (" " * (len(cut) + 1) + launch).ljust(width + 4)
+        kernel = f"[k<{step * 100 + row}]"
+        lanes["gpu"] += (" " * (len(cut) + 1) + kernel).ljust(width + 4)
+        packed = [[sum(lengths), 64], [], [], []]
+        args |= {
+            f"aten::slice.s{name}": inputs(packed, kinds, values=["", "0", "0", "9"]),
+            f"aten::select.s{name}": inputs(
+                [[8, 16, 64], [], []], kinds[:3], values=["", "0", str(row)]
+            ),
+            f"aten::slice.t{name}": inputs(
+                [[16, 64], [], [], []], kinds, values=["", "0", "0", str(length)]
+            ),
+            f"aten::copy_.s{name}": inputs([[length, 64]] * 2, [FLOAT] * 2),
+        }
+    drawing = f"""
+        host  [ProfilerStep#{step}{" " * len(lanes["op"])}]
+        host   {lanes["op"]}
+        host   {lanes["call"]}
+        gpu 7  {lanes["gpu"]}
+        """
+    return drawing, args
+
+
+def test_rows_of_different_length_are_slices_of_one_tensor() -> None:
+    # Two rows are equally long; they are two rows all the same.
+    drawing, args = _padding([3, 5, 5, 7, 9])
+
+    (finding,) = drawn_findings(drawing, "CPY004", args=args)
+
+    assert (
+        finding.message == "a [8,16,64] tensor is filled in 5 slices along dimension 0"
+    )
+    assert "pad_sequence" in finding.advice
+    # The host cuts and writes for 66 µs in each iteration; joining takes one of them.
+    assert finding.host_ns == pytest.approx(4 * 70_000, rel=0.1)
+
+
+def test_a_tensor_of_another_size_in_every_step_is_one_finding() -> None:
+    numbers, height = range(4), [40, 50]
+    kinds = [FLOAT, "Scalar", "Scalar", "Scalar"]
+    args = {}
+    lines = {"step": "", "op": "", "call": "", "gpu": "  "}
+    for step, rows in enumerate(height):
+        ops = "".join(f"[aten::slice.{step}{n}][aten::copy_        ]" for n in numbers)
+        lines["step"] += f"[ProfilerStep#{step}".ljust(len(ops)) + "]"
+        lines["op"] += " " + ops
+        part = len(ops) // len(height) // 2
+        for n in numbers:
+            number = 10 * step + n + 1
+            cut = len(f"[aten::slice.{step}{n}]")
+            lines["call"] += (" " * cut + f"  [cuLaunch>{number}]").ljust(2 * part)
+            lines["gpu"] += (" " * cut + f"  [kernel<{number}]").ljust(2 * part)
+            values = ["", "0", str(7 * n), str(7 * n + n + 1)]
+            args[f"aten::slice.{step}{n}"] = inputs(
+                [[rows, 64], [], [], []], kinds, values=values
+            )
+    args["aten::copy_"] = inputs([[8, 64], [8, 64]], [FLOAT] * 2)
+    drawing = "\n".join(
+        f"{'gpu 7 ' if name == 'gpu' else 'host  '}{line}"
+        for name, line in lines.items()
+    )
+
+    (finding,) = drawn_findings(drawing, "CPY004", args=args)
+
+    assert finding.count == 4
+
+
+def test_tensors_that_are_filled_to_different_lengths_are_many() -> None:
+    drawing, args = _padding([3, 5, 7, 9])
+    # Not a row of the tensor that was selected before.
+    args = {
+        name: one
+        if not name.startswith("aten::select")
+        else inputs([[8, 99], [], []], [FLOAT] * 3, values=["", "0", "0"])
+        for name, one in args.items()
+    }
+
+    (finding,) = drawn_findings(drawing, "CPY004", args=args)
+
+    assert finding.message == (
+        "4 tensors [16,64] a step are filled one by one, to different lengths along"
+        " dimension 0"
+    )
+
+
 def test_one_position_in_many_tensors_is_not_a_loop_over_slices() -> None:
     drawing, args = slice_loop([7, 7, 7, 7, 7])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named, plain_names
-from traceq.expressions import nth, text
+from traceq.expressions import END, known, nth, text
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -29,28 +29,61 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the program's writes into slices, as in ``out[:, i] = x``.
 
     Added are ``whole``, the shape of the tensor that the slice is cut out of, ``along``
-    and ``at``, the dimension and the position, and ``cut``, the op that cuts.
+    and ``at``, the dimension and the position, ``written``, the shape of the slice, and
+    ``start`` and ``end``, when the host cut and wrote it. A part of a row, as in
+    ``out[i, :n] = x``, is cut out of the tensor that the row belongs to.
     """
-    plain = plain_names(ops)
     outermost = (
         ops.filter(pl.col("parent").is_null())
-        .join(plain, on="name", how="left", maintain_order="left")
+        .join(plain_names(ops), on="name", how="left", maintain_order="left")
         .sort("thread", "ts", maintain_order=True)
         .filter(~pl.col("plain").is_in(_VIEWING))
+        .join(_positions(trace), on="inputs", how="left", maintain_order="left")
     )
-    before = pl.col("plain", "id", "inputs").shift(1).over("thread").name.suffix("_cut")
-    values = trace.inputs.select(
-        inputs_cut="id",
+    before = pl.col("plain", "ts", "whole", "along", "at")
+    writes = outermost.with_columns(
+        before.shift(1).over("thread").name.suffix("_cut"),
+        before.shift(2).over("thread").name.suffix("_row"),
+        done=_done_before(),
+    ).filter(pl.col("plain") == _WRITING, pl.col("plain_cut").is_in(_CUTTING))
+    of_row = known((pl.col("plain_row") == "aten::select") & _is_row())
+    writes = writes.with_columns(
+        written=pl.col("whole"),
+        whole=pl.when(of_row).then("whole_row").otherwise("whole_cut"),
+        along=pl.when(of_row).then("along_row").otherwise("along_cut"),
+        at=pl.concat_str(
+            pl.when(of_row).then("at_row"), "at_cut", separator=",", ignore_nulls=True
+        ),
+        start=pl.when(of_row).then("ts_row").otherwise("ts_cut"),
+        end=END,
+    )
+    # What Python does between two writes goes with them; before the first it does not.
+    soon = pl.col("start") - pl.col("done") < pl.col("end") - pl.col("start")
+    return writes.with_columns(start=pl.when(soon).then("done").otherwise("start"))
+
+
+def _positions(trace: Trace) -> pl.DataFrame:
+    """Return what inputs of ops that cut say: ``whole``, ``along`` and ``at``."""
+    begin, until = nth("values", 2), nth("values", 3)
+    return trace.inputs.select(
+        inputs="id",
         whole=nth("dims", 0),
         along=nth("values", 1),
-        at=nth("values", 2),
+        at=pl.concat_str(begin, until, separator=":", ignore_nulls=True),
     )
-    return (
-        outermost.with_columns(before)
-        .filter(pl.col("plain") == _WRITING, pl.col("plain_cut").is_in(_CUTTING))
-        .rename({"id_cut": "cut"})
-        .join(values, on="inputs_cut", how="left", maintain_order="left")
-    )
+
+
+def _done_before() -> pl.Expr:
+    """Return when the last op before was done that does not cut."""
+    cuts = pl.col("plain").is_in(_CUTTING)
+    return pl.when(~cuts).then(END).forward_fill().shift(1).over("thread")
+
+
+def _is_row() -> pl.Expr:
+    """Return whether what is cut has the shape of what was selected before it."""
+    whole, along = pl.col("whole_row"), pl.col("along_row").cast(pl.Int64, strict=False)
+    row = pl.concat_list(whole.list.head(along), whole.list.slice(along + 1))
+    return (along >= 0) & (row == pl.col("whole_cut"))
 
 
 def backward_of_slices(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -86,7 +119,9 @@ def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         inputs="id",
         whole=nth("values", 1).str.extract_all(_SIZES).cast(pl.List(pl.Int64)),
         along=nth("values", 2),
-        at=nth("values", 3),
+        at=pl.concat_str(
+            nth("values", 3), nth("values", 4), separator=":", ignore_nulls=True
+        ),
     )
     found = made.select(
         "inputs", cut=text("name"), id=node.gather(made["id"])
