@@ -113,8 +113,9 @@ class MaskedAttentionFallback(Rule):
     Finds ``scaled_dot_product_attention`` on mem-efficient or unfused kernels where the
     ``attn_mask`` is all that keeps it from FlashAttention. Masks are described by their
     shape. One is called causal only if the trace shows how it is made: by ``tril`` or
-    ``triu`` of that size, or by a function that makes causal masks. A mask on cuDNN's
-    fused kernels is not a fallback.
+    ``triu`` of that size, or by a function that makes causal masks, and none that makes
+    bidirectional masks or sliding windows. A mask on cuDNN's fused kernels is not a
+    fallback.
 
     ## Why is this bad?
 
@@ -216,7 +217,8 @@ def _kind(view: View, call: Row) -> tuple[str, str]:
     kind = mask_kind(call)
     if kind not in ("square", "batched"):
         return kind, ""
-    making = causal_making(view.trace, *call["mask"][-2:])
+    rows, columns = call["mask"][-2:]
+    making = causal_making(view.trace, rows, columns, call["module"])
     if not making:
         return kind, ""
     return "causal" if kind == "square" else "batched causal", making

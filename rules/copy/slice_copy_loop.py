@@ -60,8 +60,8 @@ class SliceCopyLoop(Rule):
     program right after a ``select`` or ``slice``, at many positions of tensors of one
     shape, in the same function and step. Slices may differ in length, and so may the
     tensor in another step. Writing the same position of many tensors, as in a KV cache,
-    is not a loop over slices. Also looks for the reverse: ``tensor[i]`` in a loop, where
-    the backward of each slice (``SelectBackward0``, ``SliceBackward0``) fills a
+    is not a loop over slices. Also looks for the reverse: ``tensor[i]`` in a loop,
+    where the backward of each slice (``SelectBackward0``, ``SliceBackward0``) fills a
     gradient of the whole tensor, and all of these are added up.
 
     ## Why is this bad?

@@ -183,8 +183,10 @@ def test_a_mask_is_causal_where_its_making_is_seen(
         ("[aten::tril][aten::triu]", {"tril": cut(0), "triu": cut(-256)}),
         ("[aten::tril]", {"tril": cut(256)}),
         ("[nn.Module: LlamaForCausalLM_0]", {}),
+        ("[mask.py(9): create_sliding_window_causal_mask]", {}),
+        ("[mask.py(9): create_causal_mask][mask.py(5): sliding_window_mask]", {}),
     ],
-    ids=["sliding window", "other diagonal", "name of a model"],
+    ids=["sliding window", "other diagonal", "name of a model", "window", "both"],
 )
 def test_a_mask_that_is_cut_otherwise_is_not_called_causal(
     making: str, cuts: dict[str, dict[str, Any]]
@@ -192,6 +194,50 @@ def test_a_mask_that_is_cut_otherwise_is_not_called_causal(
     advice = masked_advice([1024, 1024], making, **cuts)
 
     assert advice.startswith("if it is the lower triangle")
+
+
+@pytest.mark.parametrize(
+    ("making", "cuts"),
+    [
+        ("", {}),
+        ("[mask.py(9): create_bidirectional_mask][mask.py(5): causal_mask]", {}),
+        (
+            "[mask.py(9): _prepare_4d_attention_mask_for_sdpa][aten::tril]",
+            {"tril": cut(0)},
+        ),
+    ],
+    ids=["unseen", "with a causal mask elsewhere", "with a triangle elsewhere"],
+)
+@pytest.mark.parametrize("mask", [[8, 1, 1024, 1024], [8, 1, 1, 1024]])
+def test_advice_on_a_bidirectional_padding_mask_keeps_it_bidirectional(
+    mask: list[int], making: str, cuts: dict[str, dict[str, Any]]
+) -> None:
+    advice = masked_advice(mask, making, **cuts)
+
+    assert "is_causal" not in advice
+    assert "drop attn_mask where nothing is padded" in advice or advice.startswith(
+        "where nothing is padded, drop attn_mask"
+    )
+    for instead in ("varlen", "nested jagged", "pack the sequences", "FlexAttention"):
+        assert instead in advice
+
+
+def test_the_mask_of_an_encoder_is_not_causal_because_a_decoder_makes_one() -> None:
+    drawing = f"""
+    host  [ProfilerStep#1                                                          ]
+    host   [nn.Module: Decoder_0][nn.Module: Encoder_0                             ]
+    host    [aten::tril     ]     [aten::scaled_dot_product_attention              ]
+    host                           [aten::_scaled_dot_product_efficient_attention ]
+    host     [cuLaunch>2]           [cudaLaunchKernel>1]
+    gpu 7         [tril<2]                [{KERNELS["efficient"]}<1]
+    """
+    masked = called(*[SQUARE] * 3, [8, 1, 1024, 1024], types=(*[HALF] * 3, "bool"))
+    args = {"aten::tril": cut(0), "aten::scaled_dot_product_attention": masked}
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (one,) = outcome(recording, "ATT").findings
+
+    assert "is_causal" not in one.advice
 
 
 def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:

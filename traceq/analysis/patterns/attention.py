@@ -93,6 +93,11 @@ _CAUSAL_DIAGONAL = {
     "aten::triu_": "1",
 }
 _MAKES_CAUSAL = r"(?i)causal\w*mask|mask\w*causal|square_subsequent_mask"
+# Functions that make masks which may be as large and are not the lower triangle.
+_MAKES_OTHER = (
+    r"(?i)(sliding|window|chunk|local|prefix|bidirectional|extended_attention)\w*mask"
+    r"|_prepare_4d_attention_mask"
+)
 _FIRST_WITH_FLASH = 8
 # What no fused kernel takes, on any GPU.
 _FOR_ALL = ("rank", "strides", "mixed dtypes")
@@ -277,12 +282,17 @@ def mask_kind(call: Mapping[str, Any]) -> str:
     return "square" if rows == columns == query[2] == key[2] else "rectangle"
 
 
-def causal_making(trace: Trace, rows: int, columns: int) -> str:
+def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> str:
     """Return what makes a causal mask of this size in the trace: an op or a function.
 
-    It is empty where nothing does, and where triangles of this size are cut in other
-    ways too, as for a sliding window.
+    It is empty where nothing does, and where it may be the making of another mask: if
+    triangles of this size are cut in other ways too, if a function makes bidirectional
+    masks or sliding windows, or if the call is in the encoder of a model that has a
+    decoder.
     """
+    functions = trace.frames["function"].unique().cast(pl.String).sort()
+    if known(functions.str.contains(_MAKES_OTHER)).any() or _encodes(trace, module):
+        return ""
     size = pl.col("dims").list.first()
     cuts = _triangles(trace).filter(
         size.list.get(-2, null_on_oob=True) == rows,
@@ -291,9 +301,16 @@ def causal_making(trace: Trace, rows: int, columns: int) -> str:
     if cuts.height:
         surely = cuts["diagonal"].null_count() == 0 or cuts["plain"].n_unique() == 1
         return str(cuts["plain"][0]) if surely and cuts["causal"].all() else ""
-    functions = trace.frames["function"].unique().cast(pl.String).sort()
     made = functions.filter(known(functions.str.contains(_MAKES_CAUSAL)))
     return str(made[0]) if len(made) else ""
+
+
+def _encodes(trace: Trace, module: str | None) -> bool:
+    """Return whether a module is in an encoder, and there is a decoder elsewhere."""
+    if not module or "Encoder" not in module:
+        return False
+    modules = trace.ops["module"].unique().cast(pl.String)
+    return bool(known(modules.str.contains("Decoder")).any())
 
 
 def _triangles(trace: Trace) -> pl.DataFrame:
