@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.lint.config import configured
+from traceq.lint.idle import explained_idle
 from traceq.lint.run import Views, explained, run, unconfirmed, worst_first
 from traceq.lint.savings import Savings, price
 from traceq.lint.select import selected
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.analysis.replay.bound import Bound
+    from traceq.analysis.replay.simulation import Change
     from traceq.finding import Finding
     from traceq.lint.config import Allow, Config
+    from traceq.lint.idle import ExplainedIdle
     from traceq.lint.pack import Rules
     from traceq.lint.rule import Rule
-    from traceq.lint.run import Crashed, Skipped
+    from traceq.lint.run import Crashed, Ran, Skipped
     from traceq.lint.savings import Together
     from traceq.lint.suppress import Allowed
     from traceq.model.facts import Facts
@@ -54,6 +57,9 @@ class Outcome:
     """How many rules ran to their end."""
     memory: Memory | None = None
     """The peak, where there is a memory snapshot."""
+    idle: ExplainedIdle | None = None
+    """How much of the GPU's idle time the findings explain; none if it bounds a step,
+    or where that was not asked for."""
     in_baseline: int = 0
     """How many findings are hidden, since a baseline lists them."""
 
@@ -120,10 +126,10 @@ def _lint(
 ) -> Outcome:
     views = Views(recording)
     view, peak = views.trace, highest(views.memory)
-    ran = run(rules, views)
+    savings = Savings(view, brief=brief) if view else None
+    ran = _run(rules, views, savings)
     kept, allowed = suppress(ran.findings, allows, recording)
     by_code = {rule.code: rule for rule in rules}
-    savings = Savings(view, brief=brief) if view else None
     found = unconfirmed(explained(kept), rules, ran, views)
     priced, unpriced = price(found, by_code, savings, peak)
     shown = sorted(
@@ -141,12 +147,27 @@ def _lint(
         findings=tuple(shown),
         together=tuple(savings.together(_to_fix(shown))) if savings and full else (),
         below_min_cost=len(priced) - len(shown),
-        skipped=ran.skipped,
+        skipped=tuple(sorted(ran.skipped, key=lambda one: one.code)),
         crashed=crashed,
         allowed=tuple(allowed),
         ran=len(rules) - len(ran.skipped) - len(crashed),
         memory=peak,
+        idle=explained_idle(view, savings, ran.findings)
+        if view and savings and full
+        else None,
     )
+
+
+def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
+    """Run the rules; those that report what remains see what the others would fix."""
+    ran = run([rule for rule in rules if not rule.residual], views)
+    for rule in rules:
+        if rule.residual:
+            fixed: tuple[Change, ...] = ()
+            if savings and views.trace and views.trace.bound.by == "host":
+                fixed = savings.host_changes(ran.findings)
+            ran += run([rule], views.after(fixed))
+    return ran
 
 
 def _is_shown(finding: Finding, rule: Rule, min_cost_ns: float) -> bool:

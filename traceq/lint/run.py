@@ -14,6 +14,7 @@ from traceq.lint.view import View
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from traceq.analysis.replay.simulation import Change
     from traceq.finding import Finding
     from traceq.lint.rule import Rule
     from traceq.recording import Recording
@@ -47,12 +48,20 @@ class Views:
     """A recording as rules see it; each view is made once."""
 
     recording: Recording
+    fixed: tuple[Change, ...] = ()
+    """What is fixed already, for rules that report what remains after the others."""
 
     @cached_property
     def trace(self) -> View | None:
         """The steady steps of its trace."""
         recording = self.recording
-        return View(recording.trace, recording.step_ns) if recording.trace else None
+        if recording.trace is None:
+            return None
+        return View(recording.trace, recording.step_ns, self.fixed)
+
+    def after(self, fixed: tuple[Change, ...]) -> Views:
+        """Return the same for rules that report what remains after fixes."""
+        return replace(self, fixed=fixed) if fixed else self
 
     @cached_property
     def memory(self) -> tuple[SnapshotView, ...]:
@@ -67,6 +76,14 @@ class Ran:
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
     crashed: tuple[Crashed, ...]
+
+    def __add__(self, other: Ran) -> Ran:
+        """Return what both found."""
+        return Ran(
+            self.findings + other.findings,
+            self.skipped + other.skipped,
+            self.crashed + other.crashed,
+        )
 
 
 def run(rules: Iterable[Rule], views: Views) -> Ran:
@@ -109,7 +126,6 @@ def worst_first(finding: Finding) -> tuple[object, ...]:
     place = finding.place
     return (
         -finding.severity.rank,
-        finding.residual,
         -finding.saves_ns,
         -finding.gpu_ns,
         -finding.host_ns,

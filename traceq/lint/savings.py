@@ -6,12 +6,14 @@ Here that becomes changes of the replay, alone and together with others.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import GPU_BOUND
 from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import Change, TimeScale
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 # A finding that costs less than this share of the step is minor. Chosen by judgement.
 WORTH_FIXING = 0.01
+# Idle time of this share of the step, or more, matters though nothing explains it.
+# Chosen by judgement: a step in which the GPU idles less is GPU-bound.
+LARGE_IDLE = 1 - GPU_BOUND
 # A fix that removes this share of an op removes the op's blocking calls too.
 _MOSTLY = 0.5
 _MOST_TOGETHER = 5
@@ -84,7 +89,7 @@ def _priced(
     if not rule.priced:
         return finding
     finding = savings.of(finding)
-    if finding.saves_ns < WORTH_FIXING * savings.step_ns:
+    if finding.saves_ns < WORTH_FIXING * savings.step_ns and not savings.idles(finding):
         return replace(finding, severity=Severity.info)
     return finding
 
@@ -139,6 +144,30 @@ class Savings:
             saves_ns=saved[0],
             saves_low_ns=min(saved),
             saves_high_ns=max(saved),
+        )
+
+    def idles(self, finding: Finding) -> bool:
+        """Return whether it is on idle time that matters though no fix is known."""
+        recorded_ns = self._view.bound.recorded_step_ns
+        return finding.residual and finding.gpu_idle_ns >= LARGE_IDLE * recorded_ns
+
+    def host_changes(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
+        """Return what the fixes of findings change on the host, all of them together.
+
+        A finding whose fix cannot be read changes nothing; pricing reports it.
+        """
+        by_share: dict[float, list[Change]] = {}
+        for one in findings:
+            with suppress(Exception):
+                for change in self._changes(one):
+                    by_share.setdefault(change.host_share, []).append(change)
+        return tuple(
+            Change(
+                spans=pl.concat(change.spans for change in changes),
+                host_share=share,
+                syncs=frozenset[int]().union(*(change.syncs for change in changes)),
+            )
+            for share, changes in by_share.items()
         )
 
     def _kernel_ns(self, change: Change) -> float:

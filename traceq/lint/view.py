@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from traceq.analysis.replay.bound import (
     calibration_of,
     host_account_of,
     replay_of,
+    waits_after,
 )
 from traceq.expressions import known, text
 from traceq.finding import Place
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
     from traceq.analysis.replay.calibration import Calibration
     from traceq.analysis.replay.host_account import HostAccount
-    from traceq.analysis.replay.simulation import Replay
+    from traceq.analysis.replay.idle_account import IdleAccount
+    from traceq.analysis.replay.simulation import Change, Replay
     from traceq.trace import Trace
 
 PLACE = ("file", "line", "function", "module")
@@ -45,6 +47,9 @@ class View:
     trace: Trace
     step_ns: int | None = None
     """What a step takes without the profiler, where that was measured."""
+    fixed: tuple[Change, ...] = ()
+    """What the fixes of the other findings change, as far as it is the host's: for
+    rules that report what remains."""
 
     @cached_property
     def steady(self) -> SteadySteps:
@@ -75,6 +80,17 @@ class View:
     def host_account(self) -> HostAccount:
         """Where the host's time of a step goes, entry by entry."""
         return host_account_of(self.trace, self.step_ns)
+
+    @cached_property
+    def waits(self) -> IdleAccount:
+        """What the host does while the GPU waits for it, once that is ``fixed``."""
+        if self.bound.waits and not self.fixed:
+            return self.bound.waits
+        return waits_after(self.trace, self.step_ns, self.fixed)
+
+    def after(self, fixed: tuple[Change, ...]) -> View:
+        """Return the same steps for rules that report what remains after fixes."""
+        return replace(self, fixed=fixed) if fixed else self
 
     @cached_property
     def host_scale(self) -> float:

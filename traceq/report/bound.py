@@ -166,6 +166,19 @@ def bound_data(bound: Bound) -> dict[str, Any]:
     }
 
 
+def entry_data(one: Entry) -> dict[str, Any]:
+    """Return a kind of what the host does, with its largest line, as plain data."""
+    return {
+        "text": entry(one),
+        "kind": one.kind,
+        "ns": round(one.ns),
+        "calls": one.calls,
+        "name": one.name,
+        "place": {"file": one.file, "line": one.line, "function": one.function},
+        "line_ns": round(one.line_ns),
+    }
+
+
 def waits_data(waits: IdleAccount) -> dict[str, Any]:
     """Return what the host does while the GPU waits as plain data, per step."""
     columns = ("kind", "name", "file", "line", "function", "calls")

@@ -25,6 +25,7 @@ def render(report: Report) -> str:
                 + (f"; {cost}" if cost else "")
             )
         lines += [f"{words.title(outcome)}: {note}" for note in words.notes(outcome)]
-        lines.append(f"{words.title(outcome)}: {words.verdict(outcome)}")
+        for text in filter(None, (words.idle(outcome), words.verdict(outcome))):
+            lines.append(f"{words.title(outcome)}: {text}")
     lines += words.unused(report)
     return "\n".join(lines) + "\n"

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from traceq.lint.engine import Outcome, Report
 
 _PAIR = 2
+_LARGE = 1000
 # A fix that saves less than this share of the step saves nothing.
 _NOTHING = 0.0005
 # A saving whose range is wider than this share of it is printed with the range.
 _VAGUE = 0.15
+# If this share of the idle time is explained, nothing is worth a word.
+_ALL_EXPLAINED = 0.95
 
 
 def title(outcome: Outcome) -> str:
@@ -70,8 +73,14 @@ def cost(finding: Finding, outcome: Outcome) -> str:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
     if finding.saves_ns > _NOTHING * outcome.step_ns:
-        return _saving(finding, outcome.step_ns)
+        return _saving(finding, outcome.step_ns) + _remains(finding, outcome)
     return _saves_nothing(finding)
+
+
+def _remains(finding: Finding, outcome: Outcome) -> str:
+    """Return that a finding is on what the others leave, where there are any."""
+    others = any(not one.residual and one.saves_ns for one in outcome.findings)
+    return ", after the others" if finding.residual and others else ""
 
 
 def _saving(finding: Finding, step_ns: int) -> str:
@@ -87,6 +96,9 @@ def _saves_nothing(finding: Finding) -> str:
     if not held:
         return ""
     by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
+    if finding.residual and finding.gpu_idle_ns:
+        idle = f"{time(finding.gpu_idle_ns)}/step as recorded"
+        return f"GPU idles {idle}, what a fix saves is not known"
     return (
         f"{by} {time(held)}/step, but a fix saves nothing: it is not on the critical"
         " path"
@@ -115,6 +127,27 @@ def together(outcome: Outcome) -> str:
     return f"{text}; after {parts}" if parts else text
 
 
+def idle(outcome: Outcome) -> str:
+    """Return how much of the GPU's idle time the findings explain, and what is not."""
+    found = outcome.idle
+    if found is None:
+        return ""
+    part = share(found.explained_ns, found.idle_ns) if found.explained_ns else "none"
+    text = f"The findings explain {part} of the {time(found.idle_ns)} in which the GPU"
+    text += " idles"
+    if found.with_residual_ns > found.explained_ns:
+        codes = ", ".join(found.residual)
+        text += (
+            f" ({share(found.with_residual_ns, found.idle_ns)} with {codes}, on what"
+        )
+        text += " remains)"
+    rest = found.unexplained
+    if rest is None or found.share > _ALL_EXPLAINED:
+        return text
+    part = share(rest.ns, found.idle_ns)
+    return f"{text}; largest unexplained, {part}: {bound_words.entry(rest)}"
+
+
 def _every(count: int) -> str:
     if count == 1:
         return "it"
@@ -135,8 +168,13 @@ def evidence(entry: Evidence) -> str:
     """
     name = short_kernel(entry.name) if entry.label == "kernel" else entry.name
     number = "" if entry.value is None else amount(entry.value, entry.unit)
-    often = "" if entry.count is None else f"×{entry.count:.3g}"
+    often = "" if entry.count is None else f"×{_count(entry.count)}"
     return printable(" ".join(filter(None, (name, number, entry.note, often))))
+
+
+def _count(count: float) -> str:
+    """Write a count: all of a large one, three digits of a small one."""
+    return f"{count:,.0f}" if count >= _LARGE else f"{count:.3g}"
 
 
 def skipped(outcome: Outcome) -> list[tuple[str, str]]:

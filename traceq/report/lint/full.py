@@ -54,9 +54,9 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     for note in words.notes(outcome):
         yield ""
         yield from _wrapped(note, width)
-    if words.together(outcome):
+    for text in filter(None, (words.together(outcome), words.idle(outcome))):
         yield ""
-        yield from _wrapped(words.together(outcome), width)
+        yield from _wrapped(text, width)
     yield ""
     yield from _wrapped(words.verdict(outcome), width)
 

@@ -9,11 +9,12 @@ import orjson
 
 from traceq import __version__
 from traceq.report.base.text import as_unicode, plain_json
-from traceq.report.bound import bound_data
+from traceq.report.bound import bound_data, entry_data
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.lint.engine import Outcome, Report
+    from traceq.lint.idle import ExplainedIdle
     from traceq.model.facts import Facts
 
 VERSION = 2
@@ -42,6 +43,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "memory": asdict(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
         "together": [asdict(one) for one in outcome.together],
+        "idle": _idle(outcome.idle) if outcome.idle else None,
         "below_min_cost": outcome.below_min_cost,
         "in_baseline": outcome.in_baseline,
         "skipped": [asdict(rule) for rule in outcome.skipped],
@@ -51,6 +53,19 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             for one in outcome.allowed
         ],
         "rules_ran": outcome.ran,
+    }
+
+
+def _idle(found: ExplainedIdle) -> dict[str, Any]:
+    """Return how much of the GPU's idle time is explained, per step."""
+    rest = found.unexplained
+    return {
+        "idle_ns": round(found.idle_ns),
+        "explained_ns": round(found.explained_ns),
+        "explained_share": found.share,
+        "with_residual_ns": round(found.with_residual_ns),
+        "residual": list(found.residual),
+        "largest_unexplained": entry_data(rest) if rest else None,
     }
 
 
@@ -69,6 +84,7 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "place": asdict(finding.place),
         "subject": finding.subject,
         "fingerprint": finding.fingerprint,
+        "residual": finding.residual,
         "count": finding.count,
         "saves_ns": finding.saves_ns,
         "saves_low_ns": finding.saves_low_ns,

@@ -35,9 +35,9 @@ def _section(outcome: Outcome) -> Iterator[str]:
     yield f"### {escaped(words.short_name(outcome))}: {words.verdict(outcome)}"
     yield ""
     yield escaped(words.facts(outcome))
-    if words.together(outcome):
+    for text in filter(None, (words.together(outcome), words.idle(outcome))):
         yield ""
-        yield escaped(words.together(outcome))
+        yield escaped(text)
     if outcome.findings:
         yield ""
         yield "| | finding | where | cost |"

@@ -1,0 +1,319 @@
+"""LCH002: the GPU waits for the host, and no other finding explains it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import COMPILED_GPU_SHARE
+from traceq.analysis.patterns.compilation import REGION
+from traceq.analysis.replay.bottleneck import late_work
+from traceq.analysis.time.host_kinds import (
+    DISPATCH,
+    ENGINE,
+    LIBRARY,
+    MODULES,
+    PYTHON,
+)
+from traceq.analysis.replay.simulation import Change
+from traceq.analysis.time.graph_obstacles import HARD, graph_obstacles
+from traceq.expressions import known, text
+from traceq.intervals import overlap
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
+from traceq.words import counted, time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.analysis.replay.bottleneck import LateWork
+    from traceq.analysis.replay.simulation import TimeScale
+    from traceq.analysis.time.graph_obstacles import Obstacle
+    from traceq.lint import Finding
+
+_MOST_ENTRIES = 4
+# If the other findings explain all but this share of the idle time, they are enough.
+# Chosen by judgement.
+_LITTLE_LEFT = 0.2
+_CALLS = ("launches", "copies and sets", "allocating memory", "other runtime calls")
+# What a model that runs as a CUDA graph does not do any more; its Python goes with it.
+_OF_OPS = (DISPATCH, ENGINE, *_CALLS)
+_OF_MODEL = (*_OF_OPS, MODULES, LIBRARY)
+_FORBIDS = {
+    "shapes": "sizes that are new in every step",
+    "launches": "steps that launch another number of kernels",
+    "syncs": "syncs in the model",
+    "copies": "copies from the host in the model",
+    "backwards": "several backward passes a step",
+}
+_FIRST = {
+    "shapes": "pad or bucket the sizes that change to a few",
+    "launches": "make loops and branches that depend on data the same in every step",
+    "syncs": "take the syncs out of the model",
+    "copies": "make the tensors of the model on the GPU",
+    "backwards": "call torch.compiler.cudagraph_mark_step_begin() before each pass and"
+    " clone what outlives it",
+}
+
+
+def _drawn(launches: int, kernel: str) -> str:
+    """Draw a step of this many ops, each with a launch and a kernel."""
+    numbers = range(1, launches + 1)
+    width = 21 * launches
+    return "\n".join(
+        (
+            f"host  [ProfilerStep#1{' ' * (width - 10)}]",
+            "host   " + "[aten::add          ]" * launches,
+            "host    " + "".join(f"[cuLaunchKernel>{n}]".ljust(21) for n in numbers),
+            "gpu 7          " + "".join(kernel.format(n=n).ljust(21) for n in numbers),
+        )
+    )
+
+
+_WAITING = """
+    host  [ProfilerStep#1                                                        ]
+    host   [train.py(3): main                                                   ]
+    host    [train.py(9): tokenise                         ] [aten::mm           ]
+    host                                                      [cudaLaunchKernel>1]
+    gpu 7                                                                 [gemm<1]
+"""
+
+
+@dataclass(frozen=True)
+class HostBoundStep(Rule):
+    """The GPU waits for the host, and no other finding explains it.
+
+    ## What it does
+
+    Reports what remains after the other findings: in a host-bound step, the time in
+    which the GPU idles and which no other fix removes, with what the host does in it:
+    the largest entries of its account. States what ``torch.compile`` with CUDA graphs
+    would leave of the step, with a range, and what forbids a graph.
+
+    The saving is that of a graph: the host's time for operators, launches, modules and
+    the Python of the model, as far as no other fix removes it, and as much of the
+    kernels as the gaps between them take. It is nothing if steps differ in their shapes
+    or launches, since no graph can be replayed then.
+
+    ## Why is this bad?
+
+    Each operator costs the host 5 to 15 µs, whatever its size. If kernels are shorter
+    than that, a faster GPU or a better kernel does not help: the step takes as long as
+    the host needs to call its operators. Whatever else the host does while the GPU has
+    no work is in the step in full, too.
+
+    ## How to fix it
+
+    First fix the other findings. Then look at the entries: Python that is not needed in
+    the step, work that can be done by another process, sizes that change. Then launch
+    less: ``torch.compile(model, mode="reduce-overhead")`` fuses operators and replays
+    the remaining kernels as one CUDA graph, which leaves about the GPU's own time, or
+    less: a small Llama took 24.1 ms with 3.9 ms of kernels, and 3.0 ms as a graph
+    (H200, torch 2.11). Or give each launch more to do, with a larger batch.
+
+    A graph is the same launches every time. What is listed under ``forbids`` and
+    ``first`` must change before: otherwise a graph is captured in every step, which
+    takes longer than the step did (134 ms became 302 ms in a model with a loop that
+    depends on data), or outputs are overwritten (several backward passes a step).
+
+    ## When it is wrong
+
+    Recording stacks makes the host 1.5 to 3 times slower, so a GPU-bound step may look
+    host-bound; where that is possible the message says "likely", and the finding is
+    minor. Give the true step time with ``--step-ms``, or record without stacks. Without
+    stacks the Python of the model is not known, and the saving is an underestimate.
+    """
+
+    code = "LCH002"
+    since = "0.1.0"
+    residual = True
+    needs = frozenset({Need.GPU, Need.OPS})
+
+    # Chosen by judgement: less is not what bounds the step.
+    min_share: float = option(
+        0.1,
+        "Smaller shares of the step are not reported; twice that where CUDA graphs are"
+        " replayed already.",
+    )
+
+    examples = (
+        Bad(
+            _drawn(8, "[k<{n}]"),
+            finds=("the GPU waits for the host to launch 8 kernels a step",),
+        ),
+        Bad(_WAITING, finds=("the GPU waits for the host: mostly Python",)),
+        Good(_drawn(8, "[k<{n}                 ]")),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Report what the host does in the idle time that other fixes leave."""
+        if view.bound.by != "host" or not self._matters(view):
+            return
+        waits = view.waits
+        obstacles = graph_obstacles(view.trace, view.steady)
+        forbidden = any(one.reason in HARD for one in obstacles)
+        removed = _removed(view, _OF_MODEL)
+        launches = removed.filter(pl.col("kind") == "launches").height / view.steps
+        yield self.finding(
+            _message(view, launches),
+            subject="launches",
+            count=launches,
+            fix=() if forbidden else _fixes(view, removed),
+            gpu_idle_ns=float(waits.segments["idle"].sum()) / view.steps,
+            evidence=_evidence(view, obstacles, forbidden=forbidden),
+            data={
+                "launches": launches,
+                "idle_ns": round(waits.idle_ns),
+                "forbids": [one.reason for one in obstacles],
+            },
+            advice=_advice(view, obstacles, forbidden=forbidden),
+            severity=None if view.bound.sure else Severity.info,
+        )
+
+    def _matters(self, view: View) -> bool:
+        """Return whether enough of the step is idle and not explained."""
+        all_ns = view.bound.waits.idle_ns if view.bound.waits else 0.0
+        least = self.min_share * (2 if _replayed(view) else 1) * view.bound.step_ns
+        return view.waits.idle_ns >= max(least, _LITTLE_LEFT * all_ns)
+
+
+def _replayed(view: View) -> bool:
+    """Return whether CUDA graphs are replayed in the steps."""
+    return bool((view.runtime["call"] == "graph launch").any())
+
+
+def _message(view: View, launches: float) -> str:
+    likely = "" if view.bound.sure else "likely "
+    kinds = view.waits.kinds
+    of_ops = kinds.filter(pl.col("kind").is_in(_OF_OPS))["time"].sum()
+    if kinds["kind"][0] in _OF_OPS or of_ops > view.waits.idle_ns / 2:
+        kernels = counted(round(launches), "kernel")
+        return f"the GPU {likely}waits for the host to launch {kernels} a step"
+    return f"the GPU {likely}waits for the host: mostly {kinds['kind'][0]}"
+
+
+def _removed(view: View, kinds: Sequence[str]) -> pl.DataFrame:
+    """Return the host's segments that a graph of the model removes.
+
+    What the optimizer does stays, and so does Python outside of the model's functions.
+    """
+    ops, segments = view.trace.ops, view.host_account.segments
+    phase = ops["phase"].cast(pl.String).gather(segments["op"])
+    functions = ops.filter(pl.col("module").is_not_null()).select(
+        text("file"), text("function")
+    )
+    of_model = pl.struct(text("file"), text("function")).is_in(
+        functions.unique().to_struct().implode()
+    )
+    python = (pl.col("kind") == PYTHON) & of_model
+    more = python if MODULES in kinds else pl.lit(value=False)
+    return segments.filter(
+        pl.col("kind").is_in(list(kinds)) | known(more),
+        phase.ne_missing("optimizer"),
+    )
+
+
+def _fixes(view: View, removed: pl.DataFrame) -> list[Fix]:
+    """Return what a graph removes: the host's part, and the gaps between kernels."""
+    host = Fix(spans=_not_fixed(view, removed))
+    if _replayed(view):
+        return [host]
+    kernels = view.kernels.filter(pl.col("phase").ne_missing("optimizer"))
+    gaps_ns = float(view.replay.work["gap"].sum())
+    share = min(1 - COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy))
+    return [host, Fix(kernels=kernels["id"], kernel_share=share)]
+
+
+def _not_fixed(view: View, segments: pl.DataFrame) -> pl.DataFrame:
+    """Return the segments that no other fix is about."""
+    fixed = [change.spans for change in view.fixed if change.spans.height]
+    if not fixed:
+        return segments.select("start", "end")
+    free = overlap(segments, pl.concat(fixed)) == 0
+    return segments.filter(free).select("start", "end")
+
+
+def _evidence(
+    view: View, obstacles: Sequence[Obstacle], *, forbidden: bool
+) -> Iterator[Evidence]:
+    waits, step_ns = view.waits, view.bound.step_ns
+    after = ", once the other findings are fixed" if view.fixed else ""
+    share = min(1.0, waits.idle_ns / step_ns)
+    yield Evidence("idle", value=share, unit="share", note=f"of the step{after}")
+    for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
+        line = waits.lines.filter(pl.col("kind") == kind).row(0, named=True)
+        place = f"{line['file']}:{line['line']}" if line["file"] else ""
+        most = " at ".join(filter(None, (line["name"], place)))
+        note = f"(most in {most})" if most else ""
+        yield Evidence("waits", kind, value=ns, unit="ns", count=calls, note=note)
+    yield Evidence(
+        "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
+    )
+    for one in obstacles:
+        place = f" at {one.file}:{one.line}" if one.file else ""
+        of = f" (most in {one.name}{place})" if one.name else ""
+        label = "forbids" if one.reason in HARD else "first"
+        yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)
+    if not forbidden and not _replayed(view):
+        yield _leaves(view)
+    if not view.bound.sure:
+        yield Evidence(
+            "caveat", "recording stacks makes the host 1.5 to 3 times slower"
+        )
+
+
+def _leaves(view: View) -> Evidence:
+    """Return what a compiled model in a CUDA graph leaves of the step.
+
+    The GPU's own time, and what the host still makes it wait; at least what fusing
+    leaves of that, at most with gaps between kernels, the Python of the model, and the
+    host as slow as it may be.
+    """
+    likely, fast, slow = _three(view)
+    gpu_ns = likely.gpu * view.steady.gpu_busy / view.steps
+    waits = [
+        _late(view, _OF_MODEL, scale).idle_ns / view.steps for scale in (likely, fast)
+    ]
+    low = COMPILED_GPU_SHARE * gpu_ns + min(waits)
+    high = max(gpu_ns + waits[0], _late(view, _OF_OPS, slow).step_ns)
+    return Evidence(
+        "leaves",
+        "compiled, in a CUDA graph: about",
+        value=gpu_ns + waits[0],
+        unit="ns",
+        note=f"a step, {time(low)} to {time(high)}",
+    )
+
+
+def _three(view: View) -> tuple[TimeScale, TimeScale, TimeScale]:
+    found = view.calibration
+    return found.likely, found.fast, found.slow
+
+
+def _late(view: View, kinds: Sequence[str], scale: TimeScale) -> LateWork:
+    """Return how steps go without these kinds, other findings being fixed."""
+    spans = _removed(view, kinds).select("start", "end")
+    change = Change(spans=spans, host_share=1.0)
+    return late_work(view.trace, view.replay, scale, [*view.fixed, change])
+
+
+def _median(events: pl.DataFrame) -> float:
+    return float(events.select(pl.col("dur").median()).item())
+
+
+def _advice(view: View, obstacles: Sequence[Obstacle], *, forbidden: bool) -> str:
+    compiled = view.ops["name"].cast(pl.String).str.contains(REGION).any()
+    if forbidden:
+        cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
+    elif _replayed(view):
+        cure = "capture what is still launched one by one in the CUDA graph as well"
+    elif compiled:
+        cure = 'compile with mode="reduce-overhead", which replays a CUDA graph'
+    else:
+        cure = (
+            'torch.compile(model, mode="reduce-overhead") replays a CUDA graph instead;'
+            " or give each launch more to do with a larger batch"
+        )
+    first = "; ".join(_FIRST[one.reason] for one in obstacles)
+    return f"{cure}; first {first}" if first else cure

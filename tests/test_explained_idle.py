@@ -1,0 +1,121 @@
+"""How much of the GPU's idle time the findings explain, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command import traceq
+from linting import linted, outcome
+from recordings import CAPTURES, FIXTURE_TRACES, loaded
+
+from traceq.finding import Severity
+from traceq.recording import Recording
+from traceq.report.lint import content as words
+from traceq.testing import load_drawn
+
+HOST_BOUND = (
+    "graph_record",
+    "graph_rerecord",
+    "memory_leak",
+    "moe_loop",
+    "optimizer_fused",
+    "optimizer_loop_sync",
+    "recompile",
+)
+ENOUGH = 0.7
+# The host sleeps in every step, which no rule is about.
+SLEEPS = """
+    host  [ProfilerStep#1                                                        ]
+    host   [train.py(3): main                                                   ]
+    host    [<built-in function time.sleep                 ] [aten::mm           ]
+    host                                                      [cudaLaunchKernel>1]
+    gpu 7                                                                 [gemm<1]
+"""
+
+
+@pytest.mark.parametrize("case", HOST_BOUND)
+def test_findings_explain_most_of_the_idle_time_or_the_text_names_the_rest(
+    case: str,
+) -> None:
+    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case))
+
+    assert found.idle is not None
+    assert found.idle.share >= ENOUGH or "largest unexplained" in words.idle(found)
+
+
+@pytest.mark.parametrize("case", HOST_BOUND)
+def test_nothing_is_explained_twice(case: str) -> None:
+    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case)).idle
+
+    assert found is not None
+    assert 0 <= found.explained_ns <= found.with_residual_ns <= found.idle_ns
+    if found.unexplained:
+        left = found.idle_ns - found.explained_ns
+        assert found.unexplained.ns <= left * 1.001
+
+
+def test_findings_with_the_same_fix_explain_it_once() -> None:
+    found = linted(CAPTURES.trace("moe_loop"), CAPTURES.step_ns("moe_loop"))
+
+    # The loop's finding removes the syncs too, which have a finding of their own.
+    assert {"LCH001", "SYN001"} <= {one.code for one in found.findings}
+    assert found.idle is not None
+    assert found.idle.share == pytest.approx(1, abs=0.05)
+
+
+def test_a_gpu_bound_step_has_no_idle_time_to_explain() -> None:
+    found = linted(CAPTURES.trace("attn_fp32"))
+
+    assert found.idle is None
+    assert words.idle(found) == ""
+
+
+def test_idle_time_that_no_rule_explains_is_a_finding_that_fails() -> None:
+    found = outcome(Recording("drawn", load_drawn(SLEEPS)))
+
+    (one,) = (one for one in found.findings if one.severity is not Severity.info)
+    assert one.code == "LCH002"
+    assert one.message.endswith("mostly waiting for locks and I/O")
+    assert one.saves_ns < 0.5 * found.step_ns
+    assert one.gpu_idle_ns > 0.5 * found.step_ns
+    assert "waiting for locks and I/O" in words.idle(found)
+    assert "largest unexplained" in words.idle(found)
+
+
+def test_a_general_finding_sees_what_the_others_leave() -> None:
+    case = CAPTURES.trace("optimizer_loop_sync")
+    alone = outcome(Recording("case", loaded(case)), "LCH002").findings[0]
+    found = linted(case)
+
+    (among,) = (one for one in found.findings if one.code == "LCH002")
+    assert among.data["idle_ns"] < 0.8 * alone.data["idle_ns"]  # type: ignore[operator]  # a number
+    assert words.cost(among, found).endswith("after the others")
+
+
+def test_findings_are_sorted_by_what_they_save_whatever_their_kind() -> None:
+    case = "optimizer_loop_sync"
+    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case)).findings
+
+    worth = [one for one in found if one.severity is Severity.warning]
+    assert [one.code for one in worth] == ["LCH002", "LCH003", "SYN001"]
+
+
+def test_the_json_says_how_much_is_explained() -> None:
+    file = FIXTURE_TRACES["twins/optimizer_loop_sync"]
+
+    answer = traceq("lint", file, "--format", "json")
+
+    (found,) = json.loads(answer.out)["recordings"]
+    assert found["idle"].keys() == {
+        "idle_ns",
+        "explained_ns",
+        "explained_share",
+        "with_residual_ns",
+        "residual",
+        "largest_unexplained",
+    }
+    assert found["idle"]["residual"] == ["LCH002"]
+    assert found["idle"]["largest_unexplained"]["kind"]
+    residual = {one["code"] for one in found["findings"] if one["residual"]}
+    assert residual == {"LCH002"}

@@ -1,0 +1,134 @@
+"""What keeps a model's steps from being replayed as one CUDA graph.
+
+A graph is the same launches on the same addresses every time: nothing in it may depend
+on a value that only the GPU has, and nothing of the host's may be in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from traceq.analysis.base.steady import in_steps
+from traceq.analysis.time.device_syncs import device_syncs
+from traceq.expressions import text
+from traceq.model.names import HTOD
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.steady import SteadySteps
+    from traceq.trace import Trace
+
+Reason = Literal["shapes", "launches", "syncs", "copies", "backwards"]
+HARD: tuple[Reason, ...] = ("shapes", "launches")
+"""With these a step is another one every time: no graph of it can be replayed."""
+
+# Steps of one program differ by less: in a step that logs, or at the end of an epoch.
+# Chosen by judgement.
+_OTHER_LAUNCHES = 0.01
+_OTHER_SHAPES = 0.01
+_BACKWARD = "built-in method run_backward"
+# Passes a step on average, where not every step has one that is recorded whole.
+_ONE_BACKWARD = 1.5
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One reason why a step cannot be replayed as one CUDA graph."""
+
+    reason: Reason
+    """New shapes in every step, another number of launches, syncs in the model, copies
+    from the host in the model, or several backward passes a step, which overwrite each
+    other's outputs."""
+    count: float
+    """How many there are a step; of launches, by how many steps differ."""
+    name: str = ""
+    """The op that most of them are of."""
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
+def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
+    """Return what forbids a CUDA graph of the model, the worst first."""
+    found = (
+        _shapes(trace, steady),
+        _launches(trace, steady),
+        _syncs(trace, steady),
+        _copies(trace, steady),
+        _backwards(trace, steady),
+    )
+    return [one for one in found if one]
+
+
+def _in_model(trace: Trace) -> pl.Expr:
+    """Return whether a row is of a module; every row where none was recorded."""
+    known = trace.ops["module"].is_not_null().any()
+    return pl.col("module").is_not_null() if known else pl.lit(value=True)
+
+
+def _most(
+    reason: Reason, rows: pl.DataFrame, name: pl.Expr, steps: int
+) -> Obstacle | None:
+    """Return an obstacle of these rows, with what most of them are."""
+    if not rows.height:
+        return None
+    groups = (
+        rows.group_by(text("file"), "line", text("function"), name=name)
+        .len()
+        .sort("len", "name", "file", "line", descending=[True, False, False, False])
+    )
+    file, line, function, op, _ = groups.row(0)
+    return Obstacle(reason, rows.height / steps, op or "", file, line, function)
+
+
+def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return ops that launch work on a shape that no step before had."""
+    if trace.steps.height < 2 or not trace.facts.shapes:  # noqa: PLR2004 - one is all new
+        return None
+    launching = trace.kernels["op"].drop_nulls().unique()
+    shapes = trace.inputs.select(inputs="id", shapes="dims_text")
+    ops = (
+        trace.ops.filter(pl.col("id").is_in(launching.implode()), _in_model(trace))
+        .drop_nulls("inputs")
+        .join(shapes, on="inputs", how="left", maintain_order="left")
+        .sort("ts", maintain_order=True)
+        .with_columns(new=pl.struct("name", "shapes").is_first_distinct())
+    )
+    last = ops.filter(pl.col("step") == steady.windows["step"].max())
+    new = last.filter("new")
+    if new.height <= _OTHER_SHAPES * last.height:
+        return None
+    return _most("shapes", new, text("name"), 1)
+
+
+def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return by how many launches of the model steps differ."""
+    if steady.count < 2:  # noqa: PLR2004 - there is no other
+        return None
+    counts = steady.kernels.filter(_in_model(trace)).group_by("step").len()
+    most = max(counts["len"].to_list(), default=0)
+    differ = most - min(counts["len"].to_list(), default=0)
+    return Obstacle("launches", differ) if differ > _OTHER_LAUNCHES * most else None
+
+
+def _syncs(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    found = in_steps(device_syncs(trace), trace, steady).filter(_in_model(trace))
+    ops = trace.ops["name"].gather(found["op"]).cast(pl.String)
+    named = found.with_columns(of=ops, name=text("name"))
+    return _most("syncs", named, pl.coalesce("of", "name"), steady.count)
+
+
+def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    found = steady.kernels.filter(_in_model(trace), text("name").str.contains(HTOD))
+    return _most("copies", found, text("name"), steady.count)
+
+
+def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return the backward passes of a step where there are several."""
+    windows = steady.windows.select("start", "end")
+    frames = trace.frames.filter(text("name").str.contains(_BACKWARD))
+    begin, end = windows["start"].min(), windows["end"].max()
+    passes = frames.filter(pl.col("ts").is_between(begin, end)).height / steady.count
+    return Obstacle("backwards", passes) if passes > _ONE_BACKWARD else None
