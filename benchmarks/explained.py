@@ -40,9 +40,11 @@ _IDLE, _ENOUGH = 0.3, 0.7
 
 def _cases() -> Iterator[tuple[str, Path, int | None]]:
     """Yield all our traces, with what a step takes where that was measured."""
+    ours = set()
     for folder in _CAPTURES:
         captures = read_captures(folder)
         for name, path in captures.paths(".trace.json.gz").items():
+            ours.add(path.name)
             step_ns = captures.step_ns(name) if name in captures.step_ms else None
             yield name, path, step_ns
     for path in sorted((_ROOT / "fixtures").rglob("trace.json.gz")):
@@ -51,7 +53,7 @@ def _cases() -> Iterator[tuple[str, Path, int | None]]:
         yield f"fixtures/{path.parent.name}", path, None
     for folder_name in ("traces", "pairs"):
         for path in sorted((_SHARED / folder_name).rglob("*.json.gz")):
-            if not path.name.startswith("not_"):
+            if not path.name.startswith("not_") and path.name not in ours:
                 yield f"{folder_name}/{path.name.partition('.')[0]}", path, None
 
 

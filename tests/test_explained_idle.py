@@ -26,11 +26,11 @@ HOST_BOUND = (
 ENOUGH = 0.7
 # The host sleeps in every step, which no rule is about.
 SLEEPS = """
-    host  [ProfilerStep#1                                                        ]
-    host   [train.py(3): main                                                   ]
-    host    [<built-in function time.sleep                 ] [aten::mm           ]
-    host                                                      [cudaLaunchKernel>1]
-    gpu 7                                                                 [gemm<1]
+    host  [ProfilerStep#1                      ][ProfilerStep#2                      ]
+    host   [train.py(3): main                 ]  [train.py(3): main                 ]
+    host    [<built-in time.sleep ][aten::mm  ]   [<built-in time.sleep ][aten::mm  ]
+    host                           [cuLaunch>1]                          [cuLaunch>2]
+    gpu 7                                [k<1]                                [k<2]
 """
 
 
@@ -78,7 +78,7 @@ def test_idle_time_that_no_rule_explains_is_a_finding_that_fails() -> None:
     assert one.code == "LCH002"
     assert one.message.endswith("mostly waiting for locks and I/O")
     assert one.saves_ns < 0.5 * found.step_ns
-    assert one.gpu_idle_ns > 0.5 * found.step_ns
+    assert one.gpu_idle_ns > 0.4 * found.step_ns
     assert "waiting for locks and I/O" in words.idle(found)
     assert "largest unexplained" in words.idle(found)
 

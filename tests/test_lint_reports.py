@@ -245,6 +245,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         },
         "subject": "a",
         "fingerprint": first["findings"][0]["fingerprint"],
+        "residual": False,
         "count": 1,
         "saves_ns": 0,
         "saves_low_ns": 0,

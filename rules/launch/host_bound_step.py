@@ -10,16 +10,18 @@ import polars as pl
 from traceq.analysis.base.assumptions import COMPILED_GPU_SHARE
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.replay.bottleneck import late_work
+from traceq.analysis.replay.simulation import Change
+from traceq.analysis.time.graph_obstacles import HARD, graph_obstacles
 from traceq.analysis.time.host_kinds import (
     DISPATCH,
     ENGINE,
+    LAUNCHES,
     LIBRARY,
     MODULES,
+    NO_STACKS,
     PYTHON,
+    WITH_LIBRARIES,
 )
-from traceq.analysis.replay.simulation import Change
-from traceq.analysis.time.graph_obstacles import HARD, graph_obstacles
-from traceq.expressions import known, text
 from traceq.intervals import overlap
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
 from traceq.words import counted, time
@@ -36,10 +38,10 @@ _MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.
 # Chosen by judgement.
 _LITTLE_LEFT = 0.2
-_CALLS = ("launches", "copies and sets", "allocating memory", "other runtime calls")
+_CALLS = (LAUNCHES, "copies and sets", "allocating memory", "other runtime calls")
 # What a model that runs as a CUDA graph does not do any more; its Python goes with it.
 _OF_OPS = (DISPATCH, ENGINE, *_CALLS)
-_OF_MODEL = (*_OF_OPS, MODULES, LIBRARY)
+_OF_MODEL = (*_OF_OPS, MODULES, LIBRARY, NO_STACKS)
 _FORBIDS = {
     "shapes": "sizes that are new in every step",
     "launches": "steps that launch another number of kernels",
@@ -122,7 +124,7 @@ class HostBoundStep(Rule):
     Recording stacks makes the host 1.5 to 3 times slower, so a GPU-bound step may look
     host-bound; where that is possible the message says "likely", and the finding is
     minor. Give the true step time with ``--step-ms``, or record without stacks. Without
-    stacks the Python of the model is not known, and the saving is an underestimate.
+    stacks all Python between operators counts as the model's.
     """
 
     code = "LCH002"
@@ -142,7 +144,10 @@ class HostBoundStep(Rule):
             _drawn(8, "[k<{n}]"),
             finds=("the GPU waits for the host to launch 8 kernels a step",),
         ),
-        Bad(_WAITING, finds=("the GPU waits for the host: mostly Python",)),
+        Bad(
+            _WAITING,
+            finds=("the GPU waits for the host: mostly Python with its libraries",),
+        ),
         Good(_drawn(8, "[k<{n}                 ]")),
     )
 
@@ -154,7 +159,7 @@ class HostBoundStep(Rule):
         obstacles = graph_obstacles(view.trace, view.steady)
         forbidden = any(one.reason in HARD for one in obstacles)
         removed = _removed(view, _OF_MODEL)
-        launches = removed.filter(pl.col("kind") == "launches").height / view.steps
+        launches = removed.filter(pl.col("kind") == LAUNCHES).height / view.steps
         yield self.finding(
             _message(view, launches),
             subject="launches",
@@ -187,8 +192,9 @@ def _message(view: View, launches: float) -> str:
     likely = "" if view.bound.sure else "likely "
     kinds = view.waits.kinds
     of_ops = kinds.filter(pl.col("kind").is_in(_OF_OPS))["time"].sum()
-    if kinds["kind"][0] in _OF_OPS or of_ops > view.waits.idle_ns / 2:
-        kernels = counted(round(launches), "kernel")
+    mostly = kinds["kind"][0] in _OF_OPS or of_ops > view.waits.idle_ns / 2
+    if mostly and launches:
+        kernels = counted(round(launches) or launches, "kernel")
         return f"the GPU {likely}waits for the host to launch {kernels} a step"
     return f"the GPU {likely}waits for the host: mostly {kinds['kind'][0]}"
 
@@ -196,22 +202,15 @@ def _message(view: View, launches: float) -> str:
 def _removed(view: View, kinds: Sequence[str]) -> pl.DataFrame:
     """Return the host's segments that a graph of the model removes.
 
-    What the optimizer does stays, and so does Python outside of the model's functions.
+    What the optimizer does stays, and so does Python outside of modules.
     """
-    ops, segments = view.trace.ops, view.host_account.segments
-    phase = ops["phase"].cast(pl.String).gather(segments["op"])
-    functions = ops.filter(pl.col("module").is_not_null()).select(
-        text("file"), text("function")
-    )
-    of_model = pl.struct(text("file"), text("function")).is_in(
-        functions.unique().to_struct().implode()
-    )
-    python = (pl.col("kind") == PYTHON) & of_model
-    more = python if MODULES in kinds else pl.lit(value=False)
-    return segments.filter(
-        pl.col("kind").is_in(list(kinds)) | known(more),
-        phase.ne_missing("optimizer"),
-    )
+    segments = view.host_account.segments
+    phase = view.trace.ops["phase"].cast(pl.String).gather(segments["op"])
+    removed = pl.col("kind").is_in(list(kinds))
+    if MODULES in kinds:
+        python = pl.col("kind").is_in([PYTHON, WITH_LIBRARIES])
+        removed |= python & pl.col("module").is_not_null()
+    return segments.filter(removed, phase.ne_missing("optimizer"))
 
 
 def _fixes(view: View, removed: pl.DataFrame) -> list[Fix]:
