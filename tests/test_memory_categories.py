@@ -133,3 +133,19 @@ def test_a_private_pool_is_a_graphs(text: str, confidence: str, tmp_path: Path) 
 
 def test_every_case_has_its_example() -> None:
     assert [*EXAMPLES] == [*range(3, len(CASES) + 1)]
+
+
+def test_a_gradient_that_belongs_to_no_weight_hides_no_state(tmp_path: Path) -> None:
+    """The gradient of an input outlives the backward too, and nothing of its size."""
+    stray = "    gradient                      [5M         ]\n"
+    path = tmp_path / "drawn.pickle"
+    path.write_bytes(
+        pickle.dumps(draw_history(from_before(*["8M"] * 12) + "\n" + stray))
+    )
+
+    kept = History(read_snapshot(path)).allocations.filter(pl.col("alloc").is_null())
+
+    assert kept["category"].value_counts().sort("count").rows() == [
+        ("weights", 4),
+        ("optimizer state", 8),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from linting import case_snapshot
 
@@ -147,3 +148,49 @@ def test_names_stay_text_in_every_format() -> None:
     assert "\x1b" not in markdown
     assert "<b>" not in markdown
     assert "*x*" not in markdown
+
+
+STEP = """
+kept = at::_ops::mm::call, model.py:20 forward, train.py:9 step
+gradient = MmBackward0::apply, torch::autograd::Engine::thread_main
+update = at::_ops::sqrt::call, torch/optim/adamw.py:90 step, train.py:12 step
+region      [forward      ][backward   ][optimizer ]
+weights    <100M
+kept          [{kept:<16}]
+gradient                     [8M           ]
+update                                   [64M]
+"""
+
+
+def test_peaks_in_different_phases_are_compared_in_the_same_phase() -> None:
+    """Without most activations the peak is the optimizer's, where none lives."""
+    diff = drawn(STEP.format(kept="400M"), STEP.format(kept="40M"))
+
+    (peak,) = diff.peaks.to_dicts()
+    assert (peak["phase_before"], peak["phase_after"]) == ("backward", "optimizer")
+    assert peak["compared_in"] == "backward"
+    (kept,) = diff.categories.filter(pl.col("what") == "activations").to_dicts()
+    assert (kept["before"], kept["after"]) == (400 * MIB, 40 * MIB)
+    assert (kept["most_before"], kept["most_after"]) == (400 * MIB, 40 * MIB)
+    assert diff.sites["change"].sum() == -360 * MIB
+
+
+def test_a_peak_that_moves_to_another_phase_is_reported() -> None:
+    diff = drawn(STEP.format(kept="400M"), STEP.format(kept="40M"))
+
+    assert words.headline(diff) == (
+        "memory: the peak falls by 336 MiB (66%), from 508 MiB to 172 MiB; it moves"
+        " from the backward to the optimizer; in the backward mainly -360 MiB"
+        " activations (mm) at model.py:20 forward"
+    )
+    text = words.text(diff, width=None, color=False)
+    assert "highest in backward" in text
+    assert "400 MiB  40.0 MiB  -360 MiB" in text
+
+
+def test_a_peak_that_rises_is_compared_in_the_phase_of_the_new_one() -> None:
+    diff = drawn(STEP.format(kept="40M"), STEP.format(kept="400M"))
+
+    (peak,) = diff.peaks.to_dicts()
+    assert peak["compared_in"] == "backward"
+    assert diff.sites["change"].sum() == 360 * MIB

@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
 from traceq.lint import Bad, Evidence, Good, Need, Rule, option
+from traceq.model.schema import NUMBER
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class DuplicateWeights(Rule):
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
         curve = view.curve.filter(pl.col("device") == device)
         held, weights = int(mine["size"].sum()), int(mine["copies_of"].sum())
+        # Every step makes its own copies.
+        saved = peak_savings(curve, _in_all_steps(view, mine))
         first, *others = view.by_line(mine)[:_MOST_LINES]
         held_twice = "is held twice" if mine.height == 1 else "are held twice"
         return self.finding(
@@ -94,11 +97,11 @@ class DuplicateWeights(Rule):
             subject="weights",
             place=view.place(first, first["largest"]),
             count=mine.height,
-            # Every step makes its own copies.
-            cost_bytes=peak_savings(curve, _in_all_steps(view, mine)),
+            cost_bytes=saved,
             evidence=[
                 Evidence("weights", value=weights, unit="bytes", note="in fp32"),
                 Evidence("copies", value=held, unit="bytes", note="in 16-bit"),
+                *([_less(saved)] if saved < held else []),
                 *view.lines(first, first["largest"]),
                 *(
                     Evidence(
@@ -117,6 +120,18 @@ class DuplicateWeights(Rule):
 
 
 def _in_all_steps(view: SnapshotView, copies: pl.DataFrame) -> pl.DataFrame:
-    """Return what the same stacks allocate of the same size, in whatever step."""
+    """Return what the same stacks allocate of the same size, as often in each step."""
     key = ["device", "stack", "size"]
-    return view.allocations.join(copies, on=key, how="semi")
+    often = copies.group_by(key).agg(copies=pl.len())
+    nth = pl.int_range(pl.len(), dtype=NUMBER).over(*key, "step")
+    same = view.allocations.join(often, on=key, maintain_order="left")
+    return same.sort("alloc").filter(nth < pl.col("copies"))
+
+
+def _less(saved: int) -> Evidence:
+    return Evidence(
+        "saves",
+        value=saved,
+        unit="bytes",
+        note="of the peak: another moment is the highest then",
+    )

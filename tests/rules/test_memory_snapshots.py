@@ -434,3 +434,47 @@ def test_every_rule_on_snapshots_is_skipped_without_one() -> None:
 
     assert {entry.code for entry in skipped} == on_memory
     assert {entry.reason for entry in skipped} == {Need.SNAPSHOT.value}
+
+
+def test_copies_of_weights_save_no_more_than_they_hold() -> None:
+    """At the same line, autocast casts an activation that is as large as a copy."""
+    (found,) = memory_findings(
+        """
+        linear = at::autocast::cached_cast, at::_ops::linear::call, model.py:12 forward
+        gradient = torch::autograd::Engine::evaluate_function
+        region       [ProfilerStep#1                          ]
+        region        [forward      ][backward   ][optimizer ]
+        weights     <64M
+        linear         [32M                    ]
+        linear           [32M                  ]
+        gradient                        [64M             ]
+        """,
+        "MEM009",
+    )
+
+    assert found.message == (
+        "1 weight is held twice at the peak: 32.0 MiB of 16-bit copies"
+    )
+    assert found.cost_bytes == 32 << 20
+
+
+def test_copies_that_save_less_than_they_hold_say_so() -> None:
+    (found,) = memory_findings(
+        """
+        linear = at::autocast::cached_cast, at::_ops::linear::call, model.py:12 forward
+        update = at::_ops::sqrt::call, torch/optim/adamw.py:90 step, train.py:12 step
+        gradient = torch::autograd::Engine::evaluate_function
+        region       [ProfilerStep#1                          ]
+        region        [forward      ][backward   ][optimizer ]
+        weights     <64M
+        linear         [32M                    ]
+        gradient                        [64M             ]
+        update                                     [20M]
+        """,
+        "MEM009",
+    )
+
+    assert found.cost_bytes == 12 << 20
+    (saves,) = (line for line in found.evidence if line.label == "saves")
+    assert saves.value == 12 << 20
+    assert saves.note == "of the peak: another moment is the highest then"

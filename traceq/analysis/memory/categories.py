@@ -213,12 +213,7 @@ def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
     weights = (
         _weights_by_size(rows)
         .join(permanent, on=key, how="left")
-        .with_columns(
-            # How many blocks of its size there are for a weight, itself among them.
-            per_weight=(pl.sum("of_this_size") // pl.sum("weights"))
-            .over("device")
-            .fill_null(0)
-        )
+        .with_columns(per_weight=_per_weight())
     )
     twice = weights.filter(pl.col("per_weight") <= 1).select(
         "device", pl.col("size") * 2, twice_a_weight=pl.lit(value=True)
@@ -226,6 +221,18 @@ def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
     for part in (permanent, weights.drop("of_this_size"), twice, kept):
         rows = rows.join(part, on=key, how="left", maintain_order="left")
     return rows
+
+
+def _per_weight() -> pl.Expr:
+    """Return how many blocks of its size stay for a weight, itself among them.
+
+    It is the number that holds for most bytes of weights: sizes of gradients that
+    belong to no weight, and of blocks that are there for another reason, differ.
+    """
+    blocks = pl.col("of_this_size").fill_null(0) // pl.col("weights")
+    held = pl.col("size") * pl.col("weights") * (blocks > 0)
+    most = held.sum().over("device", blocks)
+    return blocks.sort_by(most, blocks, descending=True).first().over("device")
 
 
 def _weights_by_size(rows: pl.DataFrame) -> pl.DataFrame:

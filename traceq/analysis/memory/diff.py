@@ -1,4 +1,9 @@
-"""Why one memory snapshot's peak is higher than another's: by category and by line."""
+"""Why one memory snapshot's peak is higher than another's: by category and by line.
+
+Two peaks may lie in different phases of a step, as the backward and the optimizer's: of
+one all activations live, of the other none. Like is compared with like then: the higher
+peak with the highest moment of the other snapshot in the same phase.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.callers import PLACE
+from traceq.analysis.memory.timeline import category_curves, category_peaks
+from traceq.analysis.memory.weight_copies import weight_copies
 from traceq.expressions import text
-from traceq.model.schema import NUMBER, Column, Table
+from traceq.model.schema import NUMBER, PHASES, Column, Table
 
 if TYPE_CHECKING:
     from traceq.analysis.memory.history import History
 
 _TEXT = pl.String()
 _DEVICE = Column(NUMBER, "The GPU's ordinal.")
-_BEFORE = Column(NUMBER, "Of the peak before.", "bytes")
-_AFTER = Column(NUMBER, "Of the peak after.", "bytes")
+_PHASE = pl.Enum(PHASES)
+_BEFORE = Column(NUMBER, "At the moment before.", "bytes")
+_AFTER = Column(NUMBER, "At the moment after.", "bytes")
 _CHANGE = Column(NUMBER, "After minus before.", "bytes")
 _WHAT = Column(_TEXT, "What it is for: a category, or 16-bit copies of weights.")
 
@@ -30,17 +38,26 @@ PEAK_CHANGES = Table(
         "change": _CHANGE,
         "reserved_before": Column(NUMBER, "The most ever reserved before.", "bytes"),
         "reserved_after": Column(NUMBER, "The most ever reserved after.", "bytes"),
+        "phase_before": Column(_PHASE, "Phase of the peak before, if known."),
+        "phase_after": Column(_PHASE, "Phase of the peak after, if known."),
+        "compared_in": Column(
+            _PHASE, "The phase whose highest moments are compared; none if the peaks."
+        ),
+        "compared_before": Column(NUMBER, "Allocated at the moment before.", "bytes"),
+        "compared_after": Column(NUMBER, "Allocated at the moment after.", "bytes"),
     },
 )
 
 CATEGORY_CHANGES = Table(
-    "What each category adds to the change of the peak; they add up to it.",
+    "What each category adds to the change between the moments; they add up to it.",
     {
         "device": _DEVICE,
         "what": _WHAT,
         "before": _BEFORE,
         "after": _AFTER,
         "change": _CHANGE,
+        "most_before": Column(NUMBER, "The most of the category at any time.", "bytes"),
+        "most_after": Column(NUMBER, "The same after.", "bytes"),
         "largest_before": Column(NUMBER, "The largest allocation before.", "bytes"),
         "largest_after": Column(NUMBER, "The largest allocation after.", "bytes"),
         "file": Column(_TEXT, "Where the largest one is from: after, or else before."),
@@ -62,11 +79,12 @@ SITE_CHANGES = Table(
         "before": _BEFORE,
         "after": _AFTER,
         "change": _CHANGE,
-        "count_before": Column(NUMBER, "Allocations at the peak before."),
-        "count_after": Column(NUMBER, "Allocations at the peak after."),
+        "count_before": Column(NUMBER, "Allocations at the moment before."),
+        "count_after": Column(NUMBER, "Allocations at the moment after."),
     },
 )
 
+_WHEN = ("before", "after")
 COPIES = "16-bit copies of weights"
 _KIND = ["device", "what"]
 _SITE = [*_KIND, "file", "function", "op"]
@@ -74,7 +92,7 @@ _SITE = [*_KIND, "file", "function", "op"]
 
 @dataclass(frozen=True)
 class MemoryDiff:
-    """The change of the peak; the largest changes come first."""
+    """The change between two moments, mostly the peaks; the largest come first."""
 
     peaks: pl.DataFrame
     """``PEAK_CHANGES`` has the columns."""
@@ -88,24 +106,79 @@ def memory_diff(before: History, after: History) -> MemoryDiff:
     """Return how the peak changed from one snapshot to another, and why.
 
     What lived at the peak of one is compared with what lived at the peak of the other,
-    so that the changes of all categories, and of all lines, add up to the peak's.
+    or in the same phase if the peaks are in different ones, so that the changes of all
+    categories, and of all lines, add up to the change between the two moments.
     """
-    sides = [_at_peak(history) for history in (before, after)]
-    peaks = [
-        history.peaks.select("device", held="allocated", reserved="max_reserved")
-        for history in (before, after)
-    ]
+    histories = [before, after]
+    highest = [_highest(history) for history in histories]
+    peaks = [_peaks(*both) for both in zip(histories, highest, strict=True)]
+    compared = _compared_in(_changed(peaks, ["device"]))
+    moments = [_moments(compared, *both) for both in zip(peaks, highest, strict=True)]
+    sides = [_live(*both) for both in zip(histories, moments, strict=True)]
+    found = compared
+    for when, moment in zip(_WHEN, moments, strict=True):
+        amount = moment.select("device", pl.col("held").alias(f"compared_{when}"))
+        found = found.join(amount, on="device", how="left")
+    most = [category_peaks(category_curves(one.allocations)) for one in histories]
     return MemoryDiff(
-        peaks=PEAK_CHANGES.shaped(_changed(peaks, ["device"]).sort("device")),
-        categories=_by_category(sides),
+        peaks=PEAK_CHANGES.shaped(found.fill_null(0).sort("device")),
+        categories=_by_category(sides, most),
         sites=_by_site(sides),
     )
 
 
-def _at_peak(history: History) -> pl.DataFrame:
-    """Return what lived at the peak, with what it is for."""
-    copies = history.weight_copies.select("device", "alloc", what=pl.lit(COPIES))
-    marked = history.at_peak.join(copies, on=["device", "alloc"], how="left")
+def _highest(history: History) -> pl.DataFrame:
+    """Return the highest moment of each phase: ``device``, ``phase``, ``event``."""
+    phases = history.phases.select("event", "phase").drop_nulls()
+    return (
+        history.curve.join(phases, on="event", maintain_order="left")
+        .sort("device", "phase", -pl.col("allocated"), "event")
+        .unique(["device", "phase"], keep="first", maintain_order=True)
+        .select("device", "phase", "event", held="allocated")
+    )
+
+
+def _peaks(history: History, highest: pl.DataFrame) -> pl.DataFrame:
+    """Return each device's peak, with its phase."""
+    phases = highest.select("device", "event", "phase")
+    return history.peaks.select(
+        "device", "event", held="allocated", reserved="max_reserved"
+    ).join(phases, on=["device", "event"], how="left", maintain_order="left")
+
+
+def _compared_in(changes: pl.DataFrame) -> pl.DataFrame:
+    """Add the phase to compare in: that of the higher peak, where they differ."""
+    moved = pl.col("phase_before") != pl.col("phase_after")
+    higher = pl.when(pl.col("change") > 0).then("phase_after").otherwise("phase_before")
+    return changes.with_columns(compared_in=pl.when(moved).then(higher))
+
+
+def _moments(
+    compared: pl.DataFrame, peaks: pl.DataFrame, highest: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the moment of one side to compare: ``device``, ``event``, ``held``.
+
+    A side that lacks the phase is compared at its peak.
+    """
+    phases = compared.select("device", phase="compared_in").drop_nulls()
+    same = highest.join(phases, on=["device", "phase"], how="semi").drop("phase")
+    rest = peaks.select("device", "event", "held").join(same, on="device", how="anti")
+    return pl.concat([same, rest]).sort("device")
+
+
+def _live(history: History, moments: pl.DataFrame) -> pl.DataFrame:
+    """Return what lived at the moments, with what it is for."""
+    live = pl.concat(
+        [
+            history.allocations.clear(),
+            *(history.live(device, event) for device, event, _ in moments.iter_rows()),
+        ]
+    )
+    casts = history.casts.join(
+        live.select("device", "alloc").drop_nulls(), on=["device", "alloc"], how="semi"
+    )
+    copies = weight_copies(live, casts).select("device", "alloc", what=pl.lit(COPIES))
+    marked = live.join(copies, on=["device", "alloc"], how="left")
     return marked.select(
         "device",
         pl.coalesce("what", text("category")),
@@ -117,7 +190,7 @@ def _at_peak(history: History) -> pl.DataFrame:
     )
 
 
-def _by_category(sides: list[pl.DataFrame]) -> pl.DataFrame:
+def _by_category(sides: list[pl.DataFrame], most: list[pl.DataFrame]) -> pl.DataFrame:
     found = [
         side.sort("size", descending=True, maintain_order=True)
         .group_by(_KIND, maintain_order=True)
@@ -127,6 +200,11 @@ def _by_category(sides: list[pl.DataFrame]) -> pl.DataFrame:
     rows = _changed(found, _KIND).with_columns(
         pl.coalesce(f"{name}_after", f"{name}_before").alias(name) for name in PLACE
     )
+    for when, side in zip(_WHEN, most, strict=True):
+        ever = side.select(
+            "device", pl.col("size").alias(f"most_{when}"), what=text("category")
+        )
+        rows = rows.join(ever, on=_KIND, how="left")
     return CATEGORY_CHANGES.shaped(_ordered(rows, _KIND))
 
 
@@ -146,7 +224,7 @@ def _changed(sides: list[pl.DataFrame], key: list[str]) -> pl.DataFrame:
         side.rename(
             {name: f"{name}_{when}" for name in side.columns if name not in key}
         )
-        for side, when in zip(sides, ("before", "after"), strict=True)
+        for side, when in zip(sides, _WHEN, strict=True)
     )
     joined = before.join(after, on=key, how="full", coalesce=True, nulls_equal=True)
     amounts = pl.selectors.matches("^(held|reserved|count|largest)_")

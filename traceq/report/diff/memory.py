@@ -23,7 +23,7 @@ _AMOUNT = 11
 _MOST_SITES = 10
 # A change below this share of the peak is no change.
 _NOTHING = 0.005
-_TITLES = ("at the peak", "before", "after", "change", "largest allocation")
+_NUMBERS = ("before", "after", "change")
 
 
 def headline(diff: MemoryDiff) -> str:
@@ -40,13 +40,18 @@ def headline(diff: MemoryDiff) -> str:
         f"memory: the peak {moved} by {size(abs(peak['change']))} ({percent}), from"
         f" {size(peak['before'])} to {size(peak['after'])}"
     )
+    mainly = "mainly"
+    if phase := peak["compared_in"]:
+        text += f"; it moves from the {peak['phase_before']} to the"
+        text += f" {peak['phase_after']}"
+        mainly = f"in the {phase} mainly"
     sites = diff.sites.filter(
         pl.col("device") == peak["device"], (pl.col("change") > 0) == up
     )
     if sites.is_empty():
         return text
     first = sites.row(0, named=True)
-    return f"{text}; mainly {signed(first['change'])} {_site(first)}"
+    return f"{text}; {mainly} {signed(first['change'])} {_site(first)}"
 
 
 def text(diff: MemoryDiff, *, width: int | None, color: bool) -> str:
@@ -64,8 +69,8 @@ def markdown(diff: MemoryDiff) -> str:
     for peak in diff.peaks.iter_rows(named=True):
         lines += ["", escaped(_reserved(peak)), ""]
         lines += [
-            "| " + " | ".join(_TITLES) + " |",
-            "| --- | ---: | ---: | ---: | --- |",
+            "| " + " | ".join(_titles(peak)) + " |",
+            "| --- | ---: | ---: | ---: | --- |" + " --- |" * bool(peak["compared_in"]),
         ]
         lines += [
             "| " + " | ".join(map(escaped, row)) + " |" for row in _rows(diff, peak)
@@ -111,7 +116,7 @@ def _device(
 ) -> Iterator[str]:
     yield from textwrap.wrap(_reserved(peak), width)
     yield ""
-    columns = [Column(title, number=title in _TITLES[1:4]) for title in _TITLES]
+    columns = [Column(title, number=title in _NUMBERS) for title in _titles(peak)]
     lines, _ = fitted(columns, list(_rows(diff, peak)), width)
     yield bold(lines[0], color=color)
     yield from lines[1:]
@@ -131,6 +136,14 @@ def _device(
             subsequent_indent=" " * (_AMOUNT + 2),
             break_on_hyphens=False,
         )
+
+
+def _titles(peak: dict[str, Any]) -> tuple[str, ...]:
+    """Return the titles of the table; where the peak moved, with the most of all."""
+    phase = peak["compared_in"]
+    if phase is None:
+        return ("at the peak", *_NUMBERS, "largest allocation")
+    return (f"highest in {phase}", *_NUMBERS, "at any time", "largest allocation")
 
 
 def _reserved(peak: dict[str, Any]) -> str:
@@ -154,10 +167,19 @@ def _rows(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             size(row["before"]),
             size(row["after"]),
             signed(row["change"]),
+            *([_at_any_time(row)] if peak["compared_in"] else []),
             f"{largest} at {where}" if where else largest,
         )
-    amounts = (size(peak["before"]), size(peak["after"]), signed(peak["change"]))
-    yield ("total", *amounts, "")
+    before, after = peak["compared_before"], peak["compared_after"]
+    amounts = (size(before), size(after), signed(after - before))
+    yield ("total", *amounts, *([""] if peak["compared_in"] else []), "")
+
+
+def _at_any_time(row: dict[str, Any]) -> str:
+    """Return the most of a category in either snapshot, whenever that was."""
+    if row["most_before"] is None and row["most_after"] is None:
+        return ""
+    return f"{size(row['most_before'] or 0)} -> {size(row['most_after'] or 0)}"
 
 
 def _sites(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -173,7 +195,8 @@ def _sites(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield signed(row["change"]), f"{_site(row)}: {amounts}, {_counts(row)}"
     rest = mine.height - len(worth)
     if worth and rest:
-        others = peak["change"] - sum(row["change"] for row in worth)
+        change = peak["compared_after"] - peak["compared_before"]
+        others = change - sum(row["change"] for row in worth)
         yield signed(others), counted(rest, "other line")
 
 
