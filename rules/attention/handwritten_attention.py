@@ -46,9 +46,11 @@ class HandwrittenAttention(Rule):
 
     ## What it does
 
-    Finds a softmax between two batched matmuls whose shapes say that the first makes
-    the scores and the second uses them. ``nn.MultiheadAttention`` does the same if it
-    has to return the attention weights.
+    Finds a softmax between two batched matmuls (``matmul``, ``bmm`` or ``einsum``)
+    whose shapes say that the first makes the scores and the second uses them. The
+    softmax may be written by hand too: ``exp``, divided by its ``sum``. Scales, masks,
+    casts and dropout in between belong to it, and so does the backward of it all.
+    ``nn.MultiheadAttention`` does the same if it has to return the attention weights.
 
     ## Why is this bad?
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from linting import case_findings, outcome
@@ -14,6 +14,9 @@ from traceq.loading import load
 from traceq.model.torch_versions import newer_than
 from traceq.recording import Recording
 from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.lint import Finding
 
 HALF, FLOAT = "c10::BFloat16", "float"
 SQUARE = [8, 12, 1024, 64]
@@ -381,3 +384,95 @@ def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() 
 
     assert found.message.startswith("nn.MultiheadAttention runs op by op once a step")
     assert found.advice.startswith("in forward: pass need_weights=False")
+
+
+def by_hand(*names: str, **given: dict[str, Any]) -> list[Finding]:
+    """Return what ATT003 says of ops in a row, each with a kernel."""
+    width = 20
+    lines = {"op": "", "call": "", "gpu": " "}
+    for number, name in enumerate(names, 1):
+        lines["op"] += f"[aten::{name}".ljust(width - 1) + "]"
+        lines["call"] += f"[cuLaunch>{number}]".ljust(width)
+        lines["gpu"] += f"[k<{number}".ljust(width - 1) + "]"
+    drawing = f"""
+    host  [ProfilerStep#1{" " * width * len(names)}]
+    host   {lines["op"]}
+    host   {lines["call"]}
+    gpu 7  {lines["gpu"]}
+    """
+    args = {f"aten::{name.replace('__', '.')}": one for name, one in given.items()}
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+    return list(outcome(recording, "ATT003").findings)
+
+
+SCORES, SUMS = [8, 12, 1024, 512], [8, 12, 1024, 1]
+PRODUCTS = {
+    "bmm__first": inputs([[96, 1024, 64], [96, 64, 512]], [HALF] * 2),
+    "bmm__last": inputs([[96, 1024, 512], [96, 512, 64]], [HALF] * 2),
+}
+SOFTMAX = {
+    "max": inputs([SCORES, [], []], [HALF, "Scalar", "Scalar"]),
+    "sub": inputs([SCORES, SUMS], [HALF] * 2),
+    "exp": inputs([SCORES], [HALF]),
+    "sum": inputs([SCORES, [], []], [HALF, "ScalarList", "Scalar"]),
+    "div__last": inputs([SCORES, SUMS], [HALF] * 2),
+}
+MASKED = ("bmm.first", "div", "where")
+WRITTEN_OUT = ("max", "sub", "exp", "sum", "div.last")
+
+
+def test_attention_with_a_softmax_by_hand_is_attention_by_hand() -> None:
+    names = (*MASKED, *WRITTEN_OUT, "dropout", "to", "bmm.last")
+
+    (one,) = by_hand(*names, **PRODUCTS, **SOFTMAX)
+
+    assert "its scores [8,12,1024,512] go through memory" in one.message
+    assert one.data["steps"] == [name.partition(".")[0] for name in names]
+    # All kernels from the first product to the last.
+    (kernels, *_) = one.fixes
+    assert len(kernels.kernels) == len(names)
+
+
+def test_exponentials_that_are_not_divided_by_their_sum_are_no_attention() -> None:
+    names = [*MASKED, "max", "sub", "exp", "sum", "bmm.last"]
+
+    assert not by_hand(*names, **PRODUCTS, **SOFTMAX)
+
+
+def test_einsum_may_be_given_its_operands_in_the_other_order() -> None:
+    turned = {
+        "bmm__first": inputs([[96, 512, 64], [96, 64, 1024]], [HALF] * 2),
+        "bmm__last": inputs([[96, 64, 512], [96, 512, 1024]], [HALF] * 2),
+    }
+
+    (one,) = by_hand(*MASKED, *WRITTEN_OUT, "bmm.last", **turned, **SOFTMAX)
+
+    assert one.data["scores"] == SCORES
+
+
+def test_matmuls_of_other_tensors_around_a_softmax_are_no_attention() -> None:
+    other = PRODUCTS | {"bmm__last": inputs([[96, 64, 64], [96, 64, 64]], [HALF] * 2)}
+
+    assert not by_hand(*MASKED, *WRITTEN_OUT, "bmm.last", **other, **SOFTMAX)
+
+
+def test_matmuls_and_softmax_inside_of_sdpa_are_not_written_by_hand() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                              ]
+    host   [aten::scaled_dot_product_attention                                        ]
+    host    [aten::_scaled_dot_product_attention_math                                ]
+    host     [aten::bmm.first    ] [aten::_softmax     ] [aten::bmm.last     ]
+    host      [cudaLaunch>1   ]     [cudaLaunch>2   ]     [cudaLaunch>3   ]
+    gpu 7              [gemm<1   ]            [softmax<2 ]          [gemm<3    ]
+    """
+    args = {
+        "aten::bmm.first": PRODUCTS["bmm__first"],
+        "aten::_softmax": SOFTMAX["exp"],
+        "aten::bmm.last": PRODUCTS["bmm__last"],
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    found = outcome(recording, "ATT003")
+
+    assert not found.findings
+    assert not found.crashed

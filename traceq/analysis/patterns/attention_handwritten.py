@@ -1,4 +1,9 @@
-"""Attention that a program writes itself: matmul, softmax, matmul."""
+"""Attention that a program writes itself: matmul, softmax, matmul.
+
+Seen by shapes and order: of two batched matmuls in a row on one thread the first makes
+scores, an op in between turns them into weights, and the second uses these. Whatever
+else is between the two, as scales, masks, casts and dropout, belongs to it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
 # Which input of a batched matmul is the first of its two matrices.
 _MATMULS = {"aten::bmm": 0, "aten::baddbmm": 1}
 _SOFTMAX = "aten::_softmax"
+# A softmax may itself be written by hand: the exponentials, divided by their sum.
+_EXPONENTIAL = "aten::exp"
+_SUM = ("aten::sum",)
+_DIVIDE = ("aten::div", "aten::div_", "aten::mul", "aten::mul_")
 _AROUND_MATMUL = ("aten::matmul", "aten::einsum")
 
 
@@ -71,9 +80,9 @@ def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
 
 
 def _spans(trace: Trace) -> pl.DataFrame:
-    """Return attention by its softmax, the ``owner``, with ``start`` and ``end``."""
+    """Return attention by its first matmul, the ``owner``, from start to end."""
     ops = trace.ops
-    wanted = named(ops, [*_MATMULS, _SOFTMAX]) & ~ops["compiling"]
+    wanted = named(ops, [*_MATMULS, _SOFTMAX, _EXPONENTIAL]) & ~ops["compiling"]
     found = (
         ops.filter(wanted)
         .select("id", "name", "thread", "ts", "dur", "inputs")
@@ -87,7 +96,7 @@ def _spans(trace: Trace) -> pl.DataFrame:
     left = pl.col("dims").list.get(at, null_on_oob=True)
     right = pl.col("dims").list.get(at + 1, null_on_oob=True)
     found = found.with_columns(
-        matmul=pl.col("plain") != _SOFTMAX,
+        matmul=pl.col("plain").is_in(list(_MATMULS)),
         left=left,
         right=right,
         scores=pl.col("dims").list.first(),
@@ -104,25 +113,74 @@ def _spans(trace: Trace) -> pl.DataFrame:
             for name in before
         ),
     ).filter(~pl.col("matmul"), "matmul_before", "matmul_after")
-    return _with_times(trace, found.filter(*_fits()))
+    return _softmaxes(trace, _with_times(trace, _fitting(found)))
 
 
-def _fits() -> list[pl.Expr]:
-    """Return whether the first matmul makes the scores, and the second uses them."""
+def _fitting(found: pl.DataFrame) -> pl.DataFrame:
+    """Return softmaxes whose scores one matmul makes, and the next one uses.
+
+    einsum multiplies in the order in which it is given its operands: the scores, and
+    what is multiplied by them, may be transposed. Added are ``batch`` (and heads),
+    ``queries``, ``keys``, ``width`` (of a head) and ``value_width``.
+    """
     scores = pl.col("scores")
     rows = scores.list.eval(pl.element().product()).list.first() // scores.list.last()
 
     def size(name: str, index: int) -> pl.Expr:
         return pl.col(name).list.get(index, null_on_oob=True)
 
-    return [
+    found = found.filter(
         scores.list.len() >= 3,  # noqa: PLR2004 - batches of matrices
         scores.list.eval(pl.element().min()).list.first() > 0,
-        size("left_before", 0) * size("left_before", 1) == rows,
-        size("right_before", 2) == scores.list.last(),
-        size("left_after", 0) * size("left_after", 1) == rows,
-        size("left_after", 2) == scores.list.last(),
-    ]
+    ).with_columns(
+        batch=size("left_before", 0),
+        keys=scores.list.last(),
+        queries=rows // size("left_before", 0),
+        width=size("left_before", 2),
+    )
+    batch, queries, keys = pl.col("batch"), pl.col("queries"), pl.col("keys")
+
+    def shaped(name: str, *sizes: pl.Expr) -> pl.Expr:
+        return pl.all_horizontal(
+            size(name, index) == one for index, one in enumerate((batch, *sizes))
+        )
+
+    width = pl.col("width")
+    made = shaped("left_before", queries, width) & shaped("right_before", width, keys)
+    turned = shaped("left_before", keys, width) & shaped("right_before", width, queries)
+    used = shaped("left_after", queries, keys)
+    used_turned = shaped("right_after", keys, queries)
+    return found.filter(
+        batch * queries == rows, known(made | turned), known(used | used_turned)
+    ).with_columns(
+        value_width=pl.when(known(used))
+        .then(size("right_after", 2))
+        .otherwise(size("left_after", 1))
+    )
+
+
+def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans around a softmax, written by hand or not.
+
+    Where it is, the exponentials of the scores are added up and divided by the sum.
+    """
+    ops = trace.ops
+    by_hand = spans.filter(pl.col("exponential"))
+    owners = during(trace, by_hand.select("owner", "thread", start="at", end="end"))
+    among = ops.select("inputs", owner=owners).with_columns(
+        sums=named(ops, _SUM), divides=named(ops, _DIVIDE)
+    )
+    whole = (
+        among.filter(pl.col("owner").is_not_null(), pl.col("sums") | pl.col("divides"))
+        .join(trace.inputs.select("dims", inputs="id"), on="inputs")
+        .join(by_hand.select("owner", "scores"), on="owner")
+        .filter(pl.col("dims").list.first() == pl.col("scores"))
+        .group_by("owner")
+        .agg(pl.col("sums", "divides").any())
+        .filter("sums", "divides")
+    )
+    known_ones = pl.col("owner").is_in(whole["owner"].implode())
+    return spans.filter(~pl.col("exponential") | known_ones).drop("exponential", "at")
 
 
 def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
@@ -135,16 +193,15 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         return outer.zip_with(outer.is_not_null(), ids)
 
     first, last = around(found["id_before"]), around(found["id_after"])
-    batch_and_heads = pl.col("left_before").list.get(0)
 
-    def shaped(sequence: pl.Expr, width: pl.Expr) -> pl.Expr:
+    def shaped(sequence: str, width: str) -> pl.Expr:
         # As long as the others: older Polars do not stretch a literal to no rows.
         one = pl.repeat(1, pl.len(), dtype=pl.Int64)
-        return pl.concat_list(one, batch_and_heads, sequence, width)
+        return pl.concat_list(one, "batch", sequence, width)
 
-    left, right = pl.col("left_before").list, pl.col("right_before").list
     return (
         found.with_columns(
+            owner=first,
             start=ops["ts"].gather(first),
             end=(ops["ts"] + ops["dur"]).gather(last),
         )
@@ -154,12 +211,12 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
             "start",
             "end",
             "scores",
-            owner="id",
+            "owner",
+            at="ts",
+            exponential=pl.col("plain") == _EXPONENTIAL,
             type="type_before",
-            query=shaped(left.get(1), left.get(2)),
-            key=shaped(right.get(2), left.get(2)),
-            value=shaped(
-                right.get(2), pl.col("right_after").list.get(2, null_on_oob=True)
-            ),
+            query=shaped("queries", "width"),
+            key=shaped("keys", "width"),
+            value=shaped("keys", "value_width"),
         )
     )
