@@ -80,7 +80,7 @@ class HostAccount:
     segments: pl.DataFrame
     """The host's time in order: ``start``, ``end``, ``idle``, ``kind``, ``name``,
     ``file``, ``line``, ``function``, ``op`` (around it), ``own`` (of that op),
-    ``caller`` and ``library`` (see host_kinds)."""
+    ``caller``, ``library`` and ``called`` (see host_kinds)."""
     steps: int
 
     @property

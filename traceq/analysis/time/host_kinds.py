@@ -47,7 +47,7 @@ UNKNOWN = "unknown"
 PLACE = ("file", "line", "function")
 _DESCRIBED = (
     *("at", "kind", "name", *PLACE, "module", "op", "own", "caller", "library"),
-    "loads",
+    *("called", "loads"),
 )
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
@@ -76,7 +76,7 @@ _KIND_OF_LIBRARY = (
     (COMPILED, r"^torch/_(dynamo|inductor|functorch)/|TorchDynamo Cache Lookup"),
     (MODULES, r"^torch/nn/modules/(module|container)\.py|^nn\.Module: "),
     (OPTIMIZER, r"^torch/optim/"),
-    (ENGINE, r"^torch/(autograd/|_tensor\.py)|run_backward"),
+    (ENGINE, r"^torch/autograd/|run_backward"),
     (DATA, r"^torch/utils/data/"),
 )
 # The same by what torch marks, which is there without stacks, too.
@@ -94,8 +94,9 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame
 
     ``kind`` and ``name``; the user's ``file``, ``line`` and ``function``; ``module``;
     the ``op`` around it; ``caller``, the row of the Python function that it belongs to;
-    ``library``, what the user's function calls where it is a library's; ``own``,
-    whether it is the op's own time; ``loads``, whether it loads code of a kernel.
+    ``library``, what the user's function calls where it is a library's; ``called``, the
+    Python call that it is, built-in or not; ``own``, whether it is the op's own time;
+    ``loads``, whether it loads code of a kernel.
     ``waits`` are the runtime calls that waited for the GPU.
     """
     tree = _tree(trace, host, waits)
@@ -154,7 +155,7 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
             "op_name": _texts(ops["name"], around),
             "compiling": ops["compiling"].gather(around),
             "is_frame": frame.is_not_null(),
-            "built_in": _texts(frames["name"], frame),
+            "called": _texts(frames["name"], frame),
             "caller": caller,
             "source": _texts(frames["file"], python),
             "user": ours,
@@ -255,7 +256,7 @@ def _first_of(cases: Sequence[tuple[pl.Expr, pl.Expr]]) -> pl.Expr:
     return pl.coalesce(pl.when(condition).then(value) for condition, value in cases)
 
 
-_LIBRARY_FILE = pl.coalesce("source", "built_in")
+_LIBRARY_FILE = pl.coalesce("source", "called")
 _OF_TORCH = pl.col("inner_region") & _matches(
     "region", "|".join(pattern for _, pattern in _KIND_OF_REGION)
 )
@@ -275,8 +276,8 @@ _KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
         pl.lit(COMPILED),
     ),
     (pl.col("is_op"), pl.lit(DISPATCH)),
-    (_matches("built_in", "run_backward"), pl.lit(ENGINE)),
-    (_matches("built_in", _WAITS), pl.lit(BLOCKED)),
+    (_matches("called", "run_backward"), pl.lit(ENGINE)),
+    (_matches("called", _WAITS), pl.lit(BLOCKED)),
     *(
         (
             pl.col("is_frame") & known(_LIBRARY_FILE.str.contains(pattern)),
