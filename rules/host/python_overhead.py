@@ -9,7 +9,6 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
 from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
-from traceq.finding import Place
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.words import times
 
@@ -153,7 +152,7 @@ class PythonOverhead(Rule):
         return self.finding(
             f"{row['function']} {looks} {times(calls)} a step",
             subject=row["function"],
-            place=Place(*(row[column] for column in PLACE)),
+            place=view.place(row),
             count=calls,
             fix=Fix(spans=mine, host_share=row["extra"] / row["estimated"]),
             gpu_idle_ns=row["idle"] / view.steps,
@@ -170,7 +169,7 @@ class PythonOverhead(Rule):
         return self.finding(
             f"{row['function']}, a hook on modules, runs {times(calls)} a step",
             subject=row["function"],
-            place=Place(*(row[column] for column in PLACE)),
+            place=view.place(row),
             count=calls,
             fix=Fix(spans=hooks.filter(_at(row)), kernels=kernels.to_list()),
             gpu_idle_ns=row["idle"] / view.steps,

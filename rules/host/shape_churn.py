@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import captures, compilations
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import located_advice, module_line
 from traceq.words import counted, listed, times
 
-from ._shared import own_time
+from ._shared import launches, own_time, settled_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -206,17 +205,9 @@ def _calls(view: View) -> pl.DataFrame:
 
     Those that compile, capture or run in a step that does are left to other rules.
     """
-    account, trace = view.host_account, view.trace
-    compiled = compilations(trace, view.steady)["step"].unique()
-    captured = captures(trace, view.steady)["id"]
-    inside = view.roots(pl.col("id").is_in(captured.implode()))
-    ops = trace.ops.drop("name").filter(
-        inside.is_null(),
-        ~pl.col("compiling"),
-        ~pl.col("step").is_in(compiled.implode()),
-    )
+    ops = settled_ops(view).drop("name")
     found = (
-        account.calls.filter("planned")
+        view.host_account.calls.filter("planned")
         .join(ops, left_on="op", right_on="id")
         .with_columns(
             id=pl.col("op"),
@@ -372,8 +363,7 @@ def _padded(found: _Varying) -> str:
 
 def _tries_algorithms(view: View, calls: pl.DataFrame) -> bool:
     """Return whether new shapes launch many times what known ones do."""
-    launches = view.kernels.group_by("op").agg(launches=pl.len())
-    found = calls.join(launches, on="op", how="left").with_columns(
+    found = calls.join(launches(view), on="op", how="left").with_columns(
         pl.col("launches").fill_null(0)
     )
     new, known = found.select(

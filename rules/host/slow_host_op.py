@@ -1,0 +1,178 @@
+"""HST002: operators that take the host far longer than usual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
+from traceq.lint.evidence import module_line, share_of_steps
+from traceq.words import counted, listed, times
+
+from ._shared import own_time, settled_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from traceq.lint import Finding
+
+_MOST_OPS = 4
+_LOADING, _UNKNOWN = "loading", "unknown"
+_WHY = {
+    _LOADING: "loads the code of kernels",
+    _UNKNOWN: "takes the host far longer than usual",
+}
+_CONTENTION = (
+    "look for what takes the processor away: more DataLoader workers and threads of"
+    " libraries than cores (OMP_NUM_THREADS, torch.set_num_threads), other"
+    " processes on the machine, a thread that holds Python's lock, Python's garbage"
+    " collector (gc.freeze() after setting up)"
+)
+_ADVICE = {
+    _LOADING: "it passes by itself once each kernel has been used: record later (traceq"
+    " collect --warmup), or run a few steps before those that count",
+    _UNKNOWN: f"what it does is not in the trace; {_CONTENTION}",
+}
+# Slow calls of this many ops, at different places, have nothing in common but the host.
+_SPREAD = 3
+_USUAL = "[aten::sum] [aten::sum] [aten::sum]"
+_STEP = f"""
+            host   [ProfilerStep#1 {" " * 150}   ] [ProfilerStep#2 {" " * 150}   ]
+            host    {_USUAL}[aten::sum {" " * 110}] {_USUAL}[aten::sum {" " * 110}]
+            gpu 7   [sum]
+"""
+
+
+@dataclass(frozen=True)
+class SlowHostOp(Rule):
+    """Calls of an operator take the host far longer than others of the same operator.
+
+    ## What it does
+
+    Looks for operator calls whose own time on the host, without the ops, launches and
+    waits inside, is far beyond what the same operator usually takes: in most steps at
+    one place, or in several steps all over the program. If the code of a kernel is
+    loaded meanwhile, that is the reason. New shapes are left to HST001, memory from the
+    driver to MEM001, waits to SYN001 and SYN002, copies to CPY003, compiling and
+    capturing to the JIT rules.
+
+    ## Why is this bad?
+
+    The GPU gets nothing to do for as long as the host takes. Slow calls of many
+    operators at random places mean that the thread did not run: something else took the
+    processor or Python's lock.
+
+    ## How to fix it
+
+    Loading passes by itself once every kernel has been used. Against a busy processor:
+    fewer DataLoader workers or threads, no other jobs on the machine, pinned cores
+    (``taskset``, ``numactl``). Python's garbage collector stops the program as well:
+    ``gc.freeze()`` after setting up, or ``gc.collect()`` at a time of your choice.
+
+    ## When it is wrong
+
+    The recorder writes its buffers now and then, which looks the same. A short
+    recording on a machine that was busy for a moment shows what the next one will not.
+    """
+
+    code = "HST002"
+    since = "0.1.0"
+    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS})
+
+    examples = (
+        Bad(_STEP, finds="aten::sum takes the host far longer than usual once a step"),
+        Good(_STEP.replace(f"{_USUAL}[aten::sum", f"{_USUAL}[aten::mul")),
+    )
+
+    min_share: float = option(
+        0.02, "Slow calls at one place that take a smaller share are not reported."
+    )
+    min_spread_share: float = option(
+        0.05, "The same for slow calls all over the program."
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group slow calls by op and line, and look at the others together."""
+        slow = _slow_calls(view)
+        rows = view.by_place(
+            slow,
+            "name",
+            "why",
+            steps=pl.col("step").n_unique(),
+            **{one: pl.col(one).sum() for one in ("excess", "own", "idle")},
+            usual=pl.col("usual").median(),
+        )
+        often = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
+        large = pl.col("excess") >= self.min_share * view.steady.time
+        found = rows.filter(often & large).sort("excess", descending=True)
+        for row in found.iter_rows(named=True):
+            yield self._at_one_place(view, row)
+        claimed = found["ids"].explode()
+        yield from self._spread(
+            view, slow.filter(~pl.col("id").is_in(claimed.implode()))
+        )
+
+    def _at_one_place(self, view: View, row: Mapping[str, Any]) -> Finding:
+        calls = len(row["ids"]) / view.steps
+        loading = row["why"] == _LOADING
+        return self.finding(
+            f"{row['name']} {_WHY[row['why']]} {times(calls)} a step",
+            subject=f"{row['name']}, {row['why']}",
+            place=view.place(row),
+            count=calls,
+            fix=_fix(view, row["ids"], row["excess"] / row["own"]),
+            gpu_idle_ns=row["idle"] / view.steps,
+            ops=row["ids"],
+            evidence=[
+                Evidence("slow", value=row["own"] / len(row["ids"]), unit="ns"),
+                Evidence("usual", value=row["usual"], unit="ns"),
+                *module_line(row["modules"]),
+            ],
+            advice=_ADVICE[row["why"]],
+            severity=Severity.info if loading else None,
+        )
+
+    def _spread(self, view: View, slow: pl.DataFrame) -> Iterator[Finding]:
+        """Yield that calls of many ops are slow for no reason that is seen."""
+        slow = slow.filter(pl.col("why") == _UNKNOWN)
+        ops = slow.group_by("name").agg(pl.col("excess").sum())
+        excess = int(ops["excess"].sum())
+        steps = slow["step"].n_unique()
+        large = excess >= self.min_spread_share * view.steady.time
+        if ops.height < _SPREAD or steps <= 1 or not large:
+            return
+        names = ops.sort("excess", "name", descending=[True, False])["name"].to_list()
+        calls = slow.height / view.steps
+        yield self.finding(
+            f"{counted(ops.height, 'operator')} at random places take the host far"
+            f" longer than usual, {times(calls)} a step",
+            subject="operators at random places",
+            count=calls,
+            fix=_fix(view, slow["id"].to_list(), excess / int(slow["own"].sum())),
+            gpu_idle_ns=int(slow["idle"].sum()) / view.steps,
+            ops=slow["id"],
+            evidence=[
+                Evidence("ops", listed(names, _MOST_OPS)),
+                Evidence("steps", share_of_steps(view, steps)),
+            ],
+            advice=_CONTENTION,
+        )
+
+
+def _slow_calls(view: View) -> pl.DataFrame:
+    """Return the calls that were slow for another reason than a new shape."""
+    why = pl.when("loads").then(pl.lit(_LOADING)).otherwise(pl.lit(_UNKNOWN))
+    return (
+        view.host_account.calls.filter(
+            pl.col("excess") > 0, ~(pl.col("new") & pl.col("planned"))
+        )
+        .join(settled_ops(view).drop("name"), left_on="op", right_on="id")
+        .with_columns(id=pl.col("op"), why=why)
+    )
+
+
+def _fix(view: View, ops: list[int], share: float) -> Fix:
+    return Fix(spans=own_time(view, ops), host_share=share)
