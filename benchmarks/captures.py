@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from traceq.formats.run import is_run, read_overhead
+from traceq.loading import load
+from traceq.model.run import Run
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -15,6 +19,8 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from traceq.trace import Trace
 
 _MS = 1_000_000
 
@@ -30,6 +36,8 @@ class Captures:
     """The share of it that the GPU is busy, where that was measured."""
     elsewhere: Mapping[str, str]
     """Files that another folder holds, relative to this one."""
+    recorder_overhead: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """What recording cost where a capture was made, as collect writes it."""
 
     def path(self, file: str) -> Path:
         """Return where a file of a capture is, there or not."""
@@ -38,6 +46,17 @@ class Captures:
     def trace(self, name: str) -> Path:
         """Return where the trace of a capture is."""
         return self.path(f"{name}.trace.json.gz")
+
+    def load(self, name: str) -> Trace:
+        """Load the trace of a capture: a run folder of collect, or a file."""
+        if is_run(self.folder / name):
+            return load(self.folder / name)
+        trace = load(self.trace(name))
+        measured = read_overhead(self.recorder_overhead.get(name, {}))
+        if measured is None:
+            return trace
+        run = Run(self.folder, (), {}, (), (), "finished", recorder_overhead=measured)
+        return replace(trace, run=run)
 
     def paths(self, ending: str) -> dict[str, Path]:
         """Return all files with an ending by the names of their captures."""
@@ -64,8 +83,8 @@ class Pair:
 def read_captures(folder: Path) -> Captures:
     """Return the captures of a folder."""
     known = tomllib.loads((folder / "captures.toml").read_text(encoding="utf-8"))
-    busy, elsewhere = (known.get(key, {}) for key in ("gpu_busy", "elsewhere"))
-    return Captures(folder, known["step_ms"], busy, elsewhere)
+    keys = ("step_ms", "gpu_busy", "elsewhere", "recorder_overhead")
+    return Captures(folder, *(known.get(key, {}) for key in keys))
 
 
 def read_pairs(file: Path) -> list[Pair]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000
 _FACTORS = (1.6, 1.25, 1.1, 1.04)
-_EVENTS = ("frame", "op_with_stack", "call")
+_EVENTS = ("frame", "op", "call")
 
 
 @dataclass(frozen=True)

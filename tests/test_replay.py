@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 from recordings import loaded
 
+from traceq.analysis.base.assumptions import OP_COST
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import ON_GPU, bottleneck
 from traceq.analysis.replay.calibration import calibrate
 from traceq.analysis.replay.critical_path import critical_path
-from traceq.analysis.replay.model import build_model
+from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
-from traceq.testing import load_drawn
+from traceq.loading import load
+from traceq.model.run import HostCost, RecorderOverhead, Run
+from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from traceq.trace import Trace
 
 # Sampled traces lack most of what a step did.
@@ -78,6 +81,51 @@ def test_drawn_steps_replayed_as_recorded_take_as_long(drawing: str) -> None:
     steady = steady_steps(trace)
 
     assert replay.once() == pytest.approx(steady.time / steady.count, rel=0.03)
+
+
+def host_alone(folder: Path, drawing: str, slower: float) -> float:
+    """Return the estimate of the host's time of a step drawn so much slower, in ns."""
+    drawn = draw(drawing)
+    for event in drawn["traceEvents"]:
+        event.update(ts=event["ts"] * slower, dur=event["dur"] * slower)
+    path = folder / "slower.json"
+    path.write_text(json.dumps(drawn))
+    trace = load(path, cache=False)
+    model = build_model(trace, steady_steps(trace))
+    return float(model.host["own"].sum() / model.steps)
+
+
+def test_a_machine_that_is_twice_as_slow_is_so_without_the_profiler_too(
+    tmp_path: Path,
+) -> None:
+    fast, slow = (host_alone(tmp_path, HOST_BOUND, factor) for factor in (0.5, 1.0))
+
+    assert slow == pytest.approx(2 * fast, rel=0.01)
+
+
+def test_work_without_events_is_not_slowed_by_recording(tmp_path: Path) -> None:
+    short, long = (host_alone(tmp_path, HOST_BOUND, factor) for factor in (300, 600))
+
+    assert long - short == pytest.approx(300 * 40_000, rel=0.01)
+
+
+def test_costs_that_were_measured_with_the_run_are_used() -> None:
+    trace = load_drawn(HOST_BOUND)
+    cost, none = HostCost(1_000, 1_000), HostCost(0, 0)
+    measured = RecorderOverhead(None, cost, none, stacks=trace.facts.stacks)
+    run = Run(Path(), (), {}, (), (), "finished", recorder_overhead=measured)
+
+    assert costs_of(trace).op == OP_COST
+    assert costs_of(replace(trace, run=run)).op == cost
+
+
+def test_costs_measured_with_stacks_are_not_those_of_a_trace_without() -> None:
+    trace = load_drawn(HOST_BOUND)
+    cost = HostCost(1_000, 1_000)
+    measured = RecorderOverhead(cost, cost, cost, stacks=not trace.facts.stacks)
+    run = Run(Path(), (), {}, (), (), "finished", recorder_overhead=measured)
+
+    assert costs_of(replace(trace, run=run)).op == OP_COST
 
 
 def test_a_step_that_waits_for_the_gpu_is_as_much_shorter_as_its_kernels() -> None:

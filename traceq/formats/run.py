@@ -109,8 +109,11 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
 
 
 def _overhead(found: dict[str, Any]) -> RecorderOverhead | None:
-    """Return what a launcher measured of the recording's cost, if that is usable."""
-    measured = _dict(found, "recorder_overhead")
+    return read_overhead(_dict(found, "recorder_overhead"))
+
+
+def read_overhead(measured: dict[str, Any]) -> RecorderOverhead | None:
+    """Return what recording costs as collect measured it, if that is usable."""
     if measured.get("version") != _OVERHEAD_VERSION:
         return None
     frame, op, call = (_cost(_dict(measured, kind)) for kind in ("frame", "op", "call"))

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import GPU_BOUND
+from traceq.analysis.base.assumptions import (
+    FIX_SPREAD,
+    GPU_BOUND,
+    HOST_RUN_SPREAD,
+    MEASURED_SPREAD,
+)
 from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import Change, TimeScale
@@ -194,13 +199,21 @@ class Savings:
         steps = [step, *(run(changes, other).step_ns for other in others)]
         view = self._view
         busy = gpu_busy(view.trace, view.replay, scale, changes) if last else 1.0
+        by = bound_by(busy)
+        spread = self._spread(step, by) if last else 0.0
         return Together(
             findings=len(findings),
             step_ns=round(step),
-            step_low_ns=round(min(steps)),
-            step_high_ns=round(max(steps)),
-            by=bound_by(busy),
+            step_low_ns=round(min(steps) * (1 - spread)),
+            step_high_ns=round(max(steps) * (1 + spread)),
+            by=by,
         )
+
+    def _spread(self, step_ns: float, by: Literal["gpu", "host"]) -> float:
+        """Return by which share a step after fixes may differ from what is said."""
+        removed = max(0.0, 1 - step_ns / self.step_ns) if self.step_ns else 0.0
+        between_runs = HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
+        return FIX_SPREAD * removed + between_runs
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
         """Return what changes save, likely and with a fast and a slow host."""

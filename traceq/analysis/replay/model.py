@@ -20,7 +20,6 @@ from traceq.analysis.base.assumptions import (
     LAUNCH_LATENCY_NS,
     LONGEST_LAUNCH_LATENCY_NS,
     OP_COST,
-    OP_WITH_STACK_COST,
     SMOOTHING_NS,
     STREAM_WAIT_NS,
     TOLERATED_OVERHEAD,
@@ -44,7 +43,6 @@ class HostCosts:
 
     frame: HostCost = FRAME_COST
     op: HostCost = OP_COST
-    op_with_stack: HostCost = OP_WITH_STACK_COST
     call: HostCost = CALL_COST
     tolerated: float = TOLERATED_OVERHEAD
     """Time beyond this many times what its events take is the host's own work."""
@@ -61,7 +59,6 @@ def costs_of(trace: Trace) -> HostCosts:
     return HostCosts(
         frame=measured.frame or FRAME_COST,
         op=measured.op,
-        op_with_stack=measured.op,
         call=measured.call or CALL_COST,
     )
 
@@ -271,11 +268,12 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
         column.sum().over(window)
         for column in (length, pl.col("plain"), pl.col("recorded"))
     )
-    excess = (took - costs.tolerated * recorded_ns).clip(lower_bound=0)
+    # A slow machine is slow with the profiler and without; what takes much longer than
+    # its events is work that recording does not slow down.
     own = (
-        pl.when(took < recorded_ns)
+        pl.when(took < costs.tolerated * recorded_ns)
         .then(took * plain_ns / recorded_ns)
-        .otherwise(plain_ns + excess)
+        .otherwise(took - costs.tolerated * (recorded_ns - plain_ns))
     )
     return pieces.select("start", "end", own=length * own / took)
 
@@ -284,8 +282,11 @@ def _expected(
     trace: Trace, moments: pl.Series, costs: HostCosts
 ) -> tuple[pl.Series, pl.Series]:
     """Return what the events before each moment take, without and with the profiler."""
-    op = costs.op_with_stack if trace.facts.stacks else costs.op
-    tables = ((trace.frames, costs.frame), (trace.ops, op), (trace.runtime, costs.call))
+    tables = (
+        (trace.frames, costs.frame),
+        (trace.ops, costs.op),
+        (trace.runtime, costs.call),
+    )
     plain = recorded = pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
     for table, cost in tables:
         count = table["ts"].sort().search_sorted(moments).cast(pl.Int64)
