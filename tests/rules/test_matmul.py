@@ -26,7 +26,7 @@ def test_a_misaligned_vocabulary_is_found_where_the_head_is() -> None:
     assert finding.data == {"size": 50257, "loads": 1}
     assert finding.advice.startswith("pad 50257 to 50304, a multiple of 64")
     saved = saved_ns("vocab_misaligned", "vocab_padded")
-    assert 0.9 * saved < finding.saves_ns < saved
+    assert 0.8 * saved < finding.saves_ns < saved
 
 
 @pytest.mark.parametrize(
