@@ -57,6 +57,10 @@ class RepeatedKeyValueHeads(Rule):
     With an ``attn_mask`` on GPUs without cuDNN's attention, ``enable_gqa`` falls back
     to unfused kernels: compare before you keep it. The saving counts the copies of the
     forward only.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "ATT004"

@@ -54,6 +54,10 @@ class GraphBreak(Rule):
 
     If the break is intentional (``torch.compiler.disable``), or in code that runs
     rarely.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "JIT003"

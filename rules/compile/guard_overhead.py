@@ -44,6 +44,10 @@ class GuardOverhead(Rule):
     ## When it is wrong
 
     If the steps also compile: a lookup that fails is part of the compilation.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "JIT005"

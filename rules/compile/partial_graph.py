@@ -47,6 +47,10 @@ class PartialGraph(Rule):
     ## When it is wrong
 
     In steps that are still warming up. Steps that capture graphs are not looked at.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "JIT004"

@@ -63,6 +63,10 @@ class Recompilation(Rule):
 
     If several versions are intended, such as one for training and one for evaluation,
     and the recorded steps are the first that need the second one.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "JIT002"

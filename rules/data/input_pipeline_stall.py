@@ -92,6 +92,10 @@ class InputPipelineStall(Rule):
     If the traced steps are the first of an epoch, the wait may be for the workers to
     start; later steps do not have it. The tensors of a batch are counted by the copies
     to the GPU; a batch of Python objects hides more of them.
+
+    ## Measured
+
+    On an H200, in ms a step. 8 workers instead of none: ``loader_alone`` 106.9 → 16.0.
     """
 
     code = "DAT001"
@@ -202,9 +206,9 @@ def _advice(plan: WorkerPlan) -> str:
     )
     if not enough:
         text += (
-            f"; only {plan.needed} workers load as fast as the rest of the step goes:"
-            " do less per sample too (decode and augment on the GPU, cache what is"
-            " computed every time)"
+            f"; it takes {plan.needed} workers to load as fast as the rest of the step"
+            " goes: do less per sample too (decode and augment on the GPU, cache what"
+            " is computed every time)"
         )
     if plan.handing_ns > _MUCH * plan.loading_ns:
         text += (

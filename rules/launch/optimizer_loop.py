@@ -75,6 +75,12 @@ class OptimizerLoop(Rule):
 
     If parameters have to be updated one by one: sparse gradients, or an optimizer that
     does linear algebra on each of them.
+
+    ## Measured
+
+    On an H200, in ms a step. ``fused=True``: ``optimizer_deep`` 12.7 → 5.2,
+    ``resnet_optimizer`` 40.4 → 21.5, ``optimizer_loop_sync`` 8.1 → 5.8, where a sync
+    went too.
     """
 
     code = "LCH003"

@@ -64,6 +64,10 @@ class DeviceAllocationInStep(DriverCallRule):
 
     In the first steps of a run the allocator still fills its cache: record later ones.
     The reported line is where memory ran short, not necessarily what holds it.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM001"

@@ -55,6 +55,10 @@ class DuplicateWeights(Rule):
     Weights that were there before the history began are distinguished from other
     allocations by their sizes. A cast activation of exactly such a size counts as a
     copy.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM009"

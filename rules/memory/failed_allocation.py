@@ -56,6 +56,10 @@ class FailedAllocation(Rule):
     Programs that search for the largest batch run into OOM intentionally, and cuDNN
     tries whether there is room for a faster algorithm: where the program goes on, it is
     only a warning. What other processes hold on the device is not in the snapshot.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM010"

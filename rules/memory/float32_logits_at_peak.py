@@ -56,6 +56,10 @@ class Float32LogitsAtPeak(Rule):
 
     The dtype is inferred from sizes: logits that are all in fp32, as in a model without
     any 16-bit tensors, look like logits that are all 16-bit, and are not reported.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM007"

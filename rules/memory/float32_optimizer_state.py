@@ -57,6 +57,10 @@ class Float32OptimizerState(Rule):
 
     Where memory is not short, fp32 is the safe choice. State that was there before the
     history began is distinguished from weights by number and size.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM008"

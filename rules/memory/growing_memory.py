@@ -56,6 +56,10 @@ class GrowingMemory(Rule):
 
     A cache that is still being filled, as in the first steps of a run, stops growing:
     record later steps.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM003"

@@ -49,6 +49,10 @@ class HostPinningInStep(DriverCallRule):
 
     In the first steps of a run the cache of pinned memory still fills: record later
     ones. Calls on the DataLoader's own thread cost the step less than they take.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM002"

@@ -51,6 +51,10 @@ class SegmentChurn(Rule):
     ## When it is wrong
 
     In the first steps of a run the allocator still fills its cache: record later ones.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM005"

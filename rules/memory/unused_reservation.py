@@ -56,6 +56,10 @@ class UnusedReservation(Rule):
 
     What needs the memory may be outside of the history, such as a validation every
     thousand steps. Histories that allocate less than what is free are not checked.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "MEM004"

@@ -66,6 +66,12 @@ class HandwrittenNorm(Rule):
     A norm that multiplies by ``1 + weight`` has to pass that as its weight. A cast in
     the middle of the norm may round differently from the fused kernel. The saving
     assumes a fused kernel at 30% of the GPU's bandwidth.
+
+    ## Measured
+
+    On an H200, in ms a step. ``F.rms_norm`` in models of transformers: ``llama_norms``
+    49.9 → 41.1, ``t5_norms`` 43.8 → 34.5, and host-bound ``llama_small_norms`` 47.8 →
+    38.3.
     """
 
     code = "NRM002"

@@ -66,6 +66,13 @@ _WAITS = (
         "pass validate_args=False once the program is right",
     ),
     KnownWait(
+        r"(^|/)torch_geometric/utils/_scatter\.py: scatter$",
+        None,
+        "counting the groups of a scatter",
+        "pass their number: size= of a global pooling, dim_size= of a scatter, as the"
+        " batch knows it (num_graphs)",
+    ),
+    KnownWait(
         r"(^|/)torch/nn/modules/transformer\.py: _detect_is_causal_mask$",
         None,
         "the check whether a mask is causal",

@@ -55,6 +55,10 @@ class ExplicitDeviceSync(DeviceSync):
 
     In a benchmark that times each step. Some libraries, such as FSDP, also sync to keep
     the host from running too far ahead; that costs nothing while the GPU is busy.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "SYN002"

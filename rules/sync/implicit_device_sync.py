@@ -128,6 +128,12 @@ class ImplicitDeviceSync(DeviceSync):
 
     A wait at the very end of a step may be intentional, to time it. Raise
     ``min-wait-us``, or allow the line.
+
+    ## Measured
+
+    On an H200, in ms a step. All gradient norms asked for at once:
+    ``gradient_norms_logged`` 21.7 → 18.7. Without ``.item()``, in steps that are
+    host-bound anyway: ``asked_every_layer`` 3.71 → 3.65, ``graphs_pooled`` 7.58 → 7.39.
     """
 
     code = "SYN001"

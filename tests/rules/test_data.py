@@ -119,7 +119,7 @@ def test_fewer_workers_than_needed_leave_loading_over_their_number() -> None:
     after = (264 + 30) * 1000 - found.saves_ns
     assert after == pytest.approx(264_000 / 4, rel=0.1)
     assert "num_workers=4, one for each core" in found.advice
-    assert f"only {found.data['workers_needed']} workers load as fast" in found.advice
+    assert f"it takes {found.data['workers_needed']} workers" in found.advice
 
 
 def test_ranks_share_the_cores_of_their_machine() -> None:

@@ -253,6 +253,12 @@ def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
             "logging_steps",
         ),
         (
+            "torch_geometric/utils/_scatter.py(14): scatter",
+            "item",
+            "counting the groups of a scatter",
+            "size=",
+        ),
+        (
             "torch/distributions/distribution.py(70): __init__",
             "is_nonzero",
             "the check of a distribution's arguments",
