@@ -193,3 +193,16 @@ def test_old_traces_have_their_stacks_as_text() -> None:
     trace = load_drawn("host   [aten::mm  ]", {"aten::mm": {"Call stack": stack}})
 
     assert trace.ops.select(PLACE).rows() == [("model.py", 30, "attend")]
+
+
+def test_a_function_in_which_one_step_ends_and_the_next_begins_has_its_ops() -> None:
+    trace = load_drawn(
+        """
+        host   [train.py(1): main                                                   ]
+        host    [ProfilerStep#1                     ][ProfilerStep#2               ]
+        host      [train.py(9): step                                   ]
+        host         [aten::mm         ]              [aten::mul_     ]
+        """
+    )
+
+    assert trace.ops["function"].to_list() == ["step", "step"]

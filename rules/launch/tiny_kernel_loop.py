@@ -124,7 +124,8 @@ class TinyKernelLoop(Rule):
                 yield self._finding(view, row, found)
 
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
-        launches = row["kernels"] / row["iterations"]
+        # The last iteration of a call may be cut short.
+        launches = round(row["kernels"] / row["iterations"])
         return (
             (_over_experts(row) or view.trace.frames.height > 0)
             and _FEWEST_LAUNCHES <= launches <= self.max_launches

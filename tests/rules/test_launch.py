@@ -228,3 +228,17 @@ def test_a_loop_in_a_loop_is_counted_by_the_outer_one() -> None:
     (found,) = drawn_findings(a_loop(*["add relu mul mul mul"] * 8), "LCH001")
 
     assert found.message == "a loop of 8 iterations launches 5 tiny kernels in each"
+
+
+def test_a_module_that_is_called_again_and_again_is_what_its_caller_loops_over() -> (
+    None
+):
+    width = 20
+    cells = "".join("[nn.Module: Cell_0".ljust(2 * width - 1) + "]" for _ in range(8))
+    rows = a_loop(*["addmm tanh"] * 8).splitlines()
+    rows.insert(3, f"        host    {cells}")
+
+    (found,) = drawn_findings("\n".join(rows), "LCH001")
+
+    assert found.message == "a loop of 8 iterations launches 2 tiny kernels in each"
+    assert found.place.function == "forward"

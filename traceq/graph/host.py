@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import polars as pl
 
 from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
+from traceq.model.names import STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,10 +79,14 @@ def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
     """Put the host's tables into one tree.
 
     Of the Python calls only the user's own and the modules' go in: they alone say
-    something about an op, and the rest would be most of the tree.
+    something about an op, and the rest would be most of the tree. The marks of steps
+    are left out: a function in which one step ends and the next begins is not inside
+    either, and its ops would lose it.
     """
+    regions = raw["annotations"]
+    marks = regions["name"].cast(pl.String).str.contains(STEP).fill_null(value=False)
     chosen = {
-        "annotations": ~raw["annotations"]["on_gpu"],
+        "annotations": ~regions["on_gpu"] & ~marks,
         "frames": frames["user"] | frames["module"].is_not_null(),
     }
     rows = (

@@ -232,7 +232,7 @@ def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFra
     if trace.frames.height:
         often = pl.len().over("step", *_PLACE, "name") >= fewest
         ops = ops.filter(often)
-        ops = ops.with_columns(call=_calls(trace, ops))
+        ops = ops.with_columns(call=_calls(trace, ops, fewest))
     else:
         ops = ops.filter("syncs").with_columns(call=pl.lit(None, pl.UInt32))
     times = pl.len().over(*_CALL, "name")
@@ -322,11 +322,10 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     return in_steps(ops, trace, steady)
 
 
-def _calls(trace: Trace, ops: pl.DataFrame) -> pl.Series:
+def _calls(trace: Trace, ops: pl.DataFrame, fewest: int) -> pl.Series:
     """Return for each op the call of a user's function, or of a module, around it."""
-    module = text("name").str.starts_with("nn.Module: ")
     end = END.alias("end")
-    frames = trace.frames.filter(pl.col("user") | module)
+    frames = _callers(trace, fewest)
     rows = pl.concat(
         [
             frames.select("thread", "ts", end, frame="id", row=pl.lit(None, pl.UInt32)),
@@ -338,3 +337,19 @@ def _calls(trace: Trace, ops: pl.DataFrame) -> pl.Series:
     around = nearest(parents(rows["thread"], rows["end"]), rows["frame"].is_not_null())
     found = rows.with_columns(call=rows["frame"].gather(around)).drop_nulls("row")
     return found.sort("row")["call"]
+
+
+def _callers(trace: Trace, fewest: int) -> pl.DataFrame:
+    """Return the calls of the user's functions and of modules that may hold a loop.
+
+    A module that one call calls this often, such as a cell of an RNN for each moment,
+    is what the loop goes over: the loop is in the caller.
+    """
+    module = text("name").str.starts_with("nn.Module: ")
+    frames = trace.frames.filter(pl.col("user") | module).sort(
+        pl.col("thread"), pl.col("ts"), -END, maintain_order=True
+    )
+    around = parents(frames["thread"], frames.select(END).to_series())
+    repeated = pl.len().over("around", "name") >= fewest
+    called = pl.col("around").is_not_null()
+    return frames.with_columns(around=around).filter(~(module & repeated & called))
