@@ -105,14 +105,17 @@ class PythonOverhead(Rule):
     DataLoader's workers; replace loops over elements with operators. Remove hooks that
     only watch.
 
-    Followed on an H200 with torch 2.11: a mask made with operators and a log line once
-    in 50 steps took the step from 6.3 to 4.5 ms; without statistics of activations in
-    hooks on 97 modules it went from 23.3 to 7.2 ms.
-
     ## When it is wrong
 
     The line is where the function begins, not the one that takes long. Work that a
     thread of its own would do holds the interpreter's lock nevertheless: use a process.
+
+    ## Measured
+
+    On an H200, in ms a step. A mask made on the GPU instead of lists:
+    ``python_spans`` 11.2 → 9.1, and with a log line once in 50 steps ``python_in_step``
+    6.3 → 4.5. Without statistics in hooks on modules: ``forward_hooks`` 23.3 → 7.2,
+    ``hooks_on_modules`` 25.2 → 14.5.
     """
 
     code = "HST003"

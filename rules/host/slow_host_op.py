@@ -76,6 +76,10 @@ class SlowHostOp(Rule):
 
     The recorder writes its buffers now and then, which looks the same. A short
     recording on a machine that was busy for a moment shows what the next one will not.
+
+    ## Measured
+
+    Not tried on a GPU.
     """
 
     code = "HST002"

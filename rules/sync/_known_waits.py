@@ -66,6 +66,13 @@ _WAITS = (
         "pass validate_args=False once the program is right",
     ),
     KnownWait(
+        r"(^|/)transformers/masking_utils\.py: find_packed_sequence_indices$",
+        None,
+        "the check for packed sequences",
+        "compile the model, which skips the check: nothing else turns it off for a"
+        " batch without attention_mask",
+    ),
+    KnownWait(
         r"(^|/)torch_geometric/utils/_scatter\.py: scatter$",
         None,
         "counting the groups of a scatter",
@@ -83,7 +90,8 @@ _WAITS = (
 _PLUMBING = re.compile(
     r"(^|/)torch/((functional|_tensor|_tensor_str|_jit_internal|overrides|_ops"
     r"|_compile|storage)\.py|utils/(_contextlib|_device|_python_dispatch)\.py"
-    r"|nn/modules/module\.py|autograd/|_dynamo/|_inductor/|_functorch/|profiler/)"
+    r"|cuda/(__init__|streams)\.py|nn/modules/module\.py|autograd/|_dynamo/"
+    r"|_inductor/|_functorch/|profiler/)"
 )
 _TORCH = re.compile(r"(^|.*/)(?=torch/)")
 

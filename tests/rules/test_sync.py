@@ -253,6 +253,12 @@ def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
             "logging_steps",
         ),
         (
+            "transformers/masking_utils.py(729): find_packed_sequence_indices",
+            "is_nonzero",
+            "the check for packed sequences",
+            "compile",
+        ),
+        (
             "torch_geometric/utils/_scatter.py(14): scatter",
             "item",
             "counting the groups of a scatter",
@@ -342,3 +348,22 @@ def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
     assert first.saves_ns > 0.5 * alone.saves_ns
     (also,) = (line for line in first.evidence if line.label == "also")
     assert also.name == "b.py:8 g"
+
+
+def test_a_synchronize_is_not_said_to_be_in_torch() -> None:
+    (found,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                       ]
+        host   [train.py(3): step                                                  ]
+        host    [aten::mm    ]
+        host    [cudaLaunch>1]                                         [cudaLaunch>3]
+        host                  [torch/cuda/__init__.py(9): synchronize]
+        host                   [cudaDeviceSynchronize              ]
+        gpu 7             [gemm<1                             ]             [gemm<3]
+        """,
+        "SYN002",
+    )
+
+    assert found.message == (
+        "`torch.cuda.synchronize()` makes the host wait for the GPU once a step"
+    )
