@@ -133,7 +133,8 @@ class ShapeChurn(Rule):
     On an H200, in ms a step. Lengths or sizes rounded up: ``varying_length`` 133 → 7.2,
     ``bert_lengths`` 191.5 → 22.2, ``mobilenet_sizes`` 34.3 → 21.8, images of another
     model 83.5 to 20.9. Tokens of each expert padded to multiples of 256:
-    ``moe_dropless`` 36.0 → 25.6; one grouped matmul instead: ``moe_grouped`` 30.3 → 7.3.
+    ``moe_dropless`` 36.0 → 25.6; one grouped matmul instead: ``moe_grouped`` 30.3 →
+    7.3.
     """
 
     code = "HST001"
