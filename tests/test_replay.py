@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from recordings import loaded
 
-from traceq.analysis.base.assumptions import OP_COST
+from traceq.analysis.base.assumptions import CALL_COST, OP_COST
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import ON_GPU, bottleneck
 from traceq.analysis.replay.calibration import calibrate
@@ -109,14 +109,18 @@ def test_work_without_events_is_not_slowed_by_recording(tmp_path: Path) -> None:
     assert long - short == pytest.approx(300 * 40_000, rel=0.01)
 
 
-def test_costs_that_were_measured_with_the_run_are_used() -> None:
+def test_costs_are_halfway_between_the_assumed_and_those_measured_with_the_run() -> (
+    None
+):
     trace = load_drawn(HOST_BOUND)
-    cost, none = HostCost(1_000, 1_000), HostCost(0, 0)
-    measured = RecorderOverhead(None, cost, none, stacks=trace.facts.stacks)
+    cost = HostCost(4 * OP_COST.plain_ns, OP_COST.overhead_ns // 4)
+    measured = RecorderOverhead(None, cost, None, stacks=trace.facts.stacks)
     run = Run(Path(), (), {}, (), (), "finished", recorder_overhead=measured)
 
     assert costs_of(trace).op == OP_COST
-    assert costs_of(replace(trace, run=run)).op == cost
+    found = costs_of(replace(trace, run=run))
+    assert found.op == (2 * OP_COST.plain_ns, OP_COST.overhead_ns // 2)
+    assert found.call == CALL_COST
 
 
 def test_costs_measured_with_stacks_are_not_those_of_a_trace_without() -> None:

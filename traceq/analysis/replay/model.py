@@ -10,6 +10,7 @@ the work waited for, and is the median of the others elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -28,10 +29,10 @@ from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import blocking_calls
 from traceq.expressions import END, asof
 from traceq.intervals import spans
+from traceq.model.run import HostCost
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.model.run import HostCost
     from traceq.trace import Trace
 
 _SIDES = ("start", "end")
@@ -52,15 +53,24 @@ ASSUMED_COSTS = HostCosts()
 
 
 def costs_of(trace: Trace) -> HostCosts:
-    """Return the costs measured where the trace was recorded, else the assumed ones."""
+    """Return the assumed costs, moved halfway to those measured with the recording.
+
+    What recording adds differs by up to two times between processes of one program, so
+    that neither is the better guess: the middle of both is the geometric mean.
+    """
     measured = trace.run.recorder_overhead if trace.run else None
     if measured is None or measured.stacks != trace.facts.stacks:
         return ASSUMED_COSTS
     return HostCosts(
-        frame=measured.frame or FRAME_COST,
-        op=measured.op,
-        call=measured.call or CALL_COST,
+        frame=_between(FRAME_COST, measured.frame),
+        op=_between(OP_COST, measured.op),
+        call=_between(CALL_COST, measured.call),
     )
+
+
+def _between(assumed: HostCost, measured: HostCost | None) -> HostCost:
+    pairs = zip(assumed, measured or assumed, strict=True)
+    return HostCost(*(round(sqrt(max(1, one * two))) for one, two in pairs))
 
 
 @dataclass(frozen=True)
