@@ -2,8 +2,65 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
-from linting import case_findings
+from linting import case_findings, outcome
+
+from traceq.lint import inputs
+from traceq.recording import Recording
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.lint import Finding
+
+IMAGES = [8, 64, 56, 56]
+STRIDES = [64 * 56 * 56, 56 * 56, 56, 1]
+H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}
+MI300 = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}
+DRAWN = """
+    host  [ProfilerStep#1                                                              ]
+    host   [aten::cudnn_convolution ] [aten::native_batch_norm                        ]
+    host    [cuLaunch>1][cuLaunch>2]   [cuLaunch>3]
+    gpu 7         [nchwToNhwcKernel<1 ][fprop<2 ]
+    gpu 7                                        [batch_norm_transform_input{kernel}<3]
+"""
+
+
+def drawn(kernel: str, device: dict[str, Any]) -> Finding:
+    """Return what LAY001 says of a convolution and a batch norm on this kernel."""
+    drawing = DRAWN.format(kernel=kernel)
+    args = {
+        "aten::cudnn_convolution": inputs([IMAGES], ["c10::BFloat16"], [STRIDES]),
+        "aten::native_batch_norm": inputs([IMAGES], ["c10::BFloat16"], [STRIDES]),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, device))
+    (finding,) = outcome(recording, "LAY001").findings
+    return finding
+
+
+def test_batch_norms_in_nchw_count_with_what_they_take_longer() -> None:
+    one = drawn("_kernel<a, b>", H200)
+
+    assert one.message == (
+        "1 kernel a step transposes NCHW tensors for convolutions, and 1 batch norm in"
+        " NCHW"
+    )
+    transpose = len("[nchwToNhwcKernel<1 ]")
+    norm = len("[batch_norm_transform_input_kernel<a, b><3]")
+    # 3.2 MB, read and written at 42% of 4.8 TB/s; at least 5 µs.
+    assert one.kernel_ns == 1000 * (transpose + norm - 5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device"),
+    [("_channels_last_kernel<a>", H200), ("_kernel<a, b>", MI300)],
+    ids=["channels_last", "AMD"],
+)
+def test_other_batch_norms_do_not_count(kernel: str, device: dict[str, Any]) -> None:
+    one = drawn(kernel, device)
+
+    assert one.kernel_ns == 1000 * len("[nchwToNhwcKernel<1 ]")
 
 
 @pytest.mark.parametrize(

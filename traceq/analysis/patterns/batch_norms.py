@@ -1,0 +1,54 @@
+"""Batch norms on kernels for NCHW, and what those for channels_last would take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import CHANNELS_LAST_BATCH_NORM
+from traceq.analysis.base.roofline import roofline_ns
+from traceq.expressions import nth, text
+from traceq.model.dtypes import SIZES
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.device import Gpu
+    from traceq.trace import Trace
+
+# Those for channels_last have that in their names.
+_NCHW = rf"\bbatch_norm_({'|'.join(CHANNELS_LAST_BATCH_NORM)})_kernel\b"
+_IMAGES = 4
+
+
+def nchw_batch_norms(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
+    """Return the kernels of batch norms of NCHW images, of a GPU with known peaks.
+
+    ``then_ns`` is what the same takes in channels_last, if that is less, and ``back``
+    whether it is in the backward.
+    """
+    ran = kernels.with_columns(part=text("name").str.extract(_NCHW)).drop_nulls("part")
+    given = trace.inputs.select(
+        inputs="id", images=nth("dims", 0), type=nth("types", 0)
+    )
+    ran = (
+        ran.with_columns(inputs=trace.ops["inputs"].gather(ran["op"]))
+        .join(given, on="inputs", maintain_order="left")
+        .filter(pl.col("images").list.len() == _IMAGES)
+    )
+    size = pl.col("images").list.eval(pl.element().product()).list.first()
+    moved = size * pl.col("type").replace_strict(SIZES, default=None)
+    times = ran.select("part", moved=moved).rows()
+    then = [_channels_last_ns(gpu, part, moved) for part, moved in times]
+    return (
+        ran.with_columns(then_ns=pl.Series(then, dtype=pl.Float64))
+        .drop_nulls("then_ns")
+        .with_columns(
+            then_ns=pl.min_horizontal("then_ns", "dur"),
+            back=pl.col("part") == "backward",
+        )
+    )
+
+
+def _channels_last_ns(gpu: Gpu, part: str, size: int | None) -> float | None:
+    passes, efficiency = CHANNELS_LAST_BATCH_NORM[part]
+    return size and roofline_ns(gpu, efficiency, moved=float(passes * size))
