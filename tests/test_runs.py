@@ -66,6 +66,32 @@ def test_the_trace_comes_with_its_run_and_its_true_step_time(run: Path) -> None:
     assert trace.run.labels == {"seq_len": "512"}
 
 
+@pytest.mark.parametrize(
+    ("facts", "cores"),
+    [
+        ({"cores": 8, "switches": {"cpu_threads": 4}}, 8),
+        ({"switches": {"cpu_threads": 4}}, 4),
+        # torchrun sets it to 1, whatever the machine has.
+        (
+            {
+                "switches": {"cpu_threads": 1},
+                "environment": {"OMP_NUM_THREADS": "1"},
+            },
+            None,
+        ),
+    ],
+)
+def test_the_cores_of_a_process_are_known_unless_only_torchs_threads_are(
+    facts: dict[str, Any], cores: int | None, run: Path
+) -> None:
+    write(run, [rank(0, **facts)])
+
+    found = traceq.load(run).rank
+
+    assert found is not None
+    assert found.cores == cores
+
+
 def test_a_trace_alone_has_no_run(run: Path) -> None:
     trace = traceq.load(run / "rank-0.trace.json.gz")
 

@@ -309,6 +309,21 @@ def test_a_condition_of_a_model_that_a_trainer_calls_is_not_the_trainers() -> No
     assert found.message.startswith("`if tensor` makes")
 
 
+def placed(
+    lanes: dict[str, list[tuple[int, int, str]]], length: int, steps: int = 1
+) -> str:
+    """Draw spans by start, length and text, once for each step; {} is its number."""
+    drawn = []
+    for name, spans in lanes.items():
+        line = f"{name.strip():<6}"
+        for step in range(steps):
+            for start, long, text in spans:
+                line = line.ljust(6 + length * step + start)
+                line += f"[{text.format(step + 1):<{long - 2}}]"
+        drawn.append(line)
+    return "\n".join(drawn)
+
+
 def _asks(*, twice: bool) -> str:
     """Draw two GPU-bound steps, in which the host asks for one or two values."""
     lanes: dict[str, list[tuple[int, int, str]]] = {
@@ -328,15 +343,7 @@ def _asks(*, twice: bool) -> str:
         lanes["host    "].append((239, 21, "cudaMemcpyAsync>{}3"))
         lanes["host    "].append((262, 23, "cudaStreamSynchronize"))
         lanes["gpu 7"].append((255, 8, "Mem<{}3"))
-    drawn = []
-    for name, spans in lanes.items():
-        line = f"{name.strip():<6}"
-        for step in (1, 2):
-            for start, length, text in spans:
-                line = line.ljust(6 + 300 * (step - 1) + start)
-                line += f"[{text.format(step):<{length - 2}}]"
-        drawn.append(line)
-    return "\n".join(drawn)
+    return placed(lanes, 300, steps=2)
 
 
 def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
@@ -366,4 +373,29 @@ def test_a_synchronize_is_not_said_to_be_in_torch() -> None:
 
     assert found.message == (
         "`torch.cuda.synchronize()` makes the host wait for the GPU once a step"
+    )
+
+
+def test_all_waits_of_printing_are_one_finding() -> None:
+    spans = {
+        "host ": [(0, 120, "ProfilerStep#1")],
+        "host  ": [(20, 80, "torch/_tensor_str.py(9): _str")],
+        "host   ": [
+            (21, 35, "torch/_tensor_str.py(2): first"),
+            (60, 35, "torch/_tensor_str.py(5): second"),
+        ],
+        "host    ": [(22, 30, "aten::item"), (62, 30, "aten::item")],
+        "host     ": [
+            (2, 14, "cudaLaunch>1"),
+            (24, 26, "cudaStreamSynchronize"),
+            (64, 26, "cudaStreamSynchronize"),
+            (104, 14, "cudaLaunch>3"),
+        ],
+        "gpu 7": [(10, 38, "gemm<1"), (58, 30, "gemm"), (110, 9, "gemm<3")],
+    }
+
+    (found,) = drawn_findings(placed(spans, 120), "SYN001")
+
+    assert found.message == (
+        "printing a tensor makes the host wait for the GPU twice a step"
     )
