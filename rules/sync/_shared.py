@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.base.callers import innermost_calls, library_calls
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.time.device_syncs import sync_chains
-from traceq.expressions import text
+from traceq.expressions import known, text
 from traceq.lint import Evidence, Fix, Rule, View
 from traceq.lint.evidence import module_line
 from traceq.words import times
@@ -71,11 +71,11 @@ class DeviceSync(Rule):
         advice: str,
     ) -> Finding:
         count = row["waits"] / view.steps
-        known = known_wait(row["inner_file"], row["inner_function"], cause.name)
-        if known:
-            written, advice = known.written, known.advice
+        switch = known_wait(row["inner_file"], row["inner_function"], cause.name)
+        if switch:
+            written, advice = switch.written, switch.advice
         file, line, function = _library(row)
-        where = f" in {function} ({file}:{line})" if file and not known else ""
+        where = f" in {function} ({file}:{line})" if file and not switch else ""
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {times(count)} a step",
             subject=cause.name + (f" in {file}:{function}" if file else ""),
@@ -141,9 +141,11 @@ def _also(row: Mapping[str, Any]) -> list[Evidence]:
 def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the functions that wait; all that print a tensor are as none."""
     found = innermost_calls(view.trace.frames, waits)
-    printing = pl.col("inner_file").str.contains(r"torch/_tensor_str\.py$")
+    if "method" not in waits.columns:
+        return found
+    printing = known(waits["method"] == "print")
     return found.select(
-        pl.when(~printing.fill_null(value=False)).then(one).alias(one) for one in _INNER
+        pl.when(~printing).then(one).alias(one) for one in found.columns
     )
 
 
