@@ -67,7 +67,7 @@ def case_findings(
     step_ns = CAPTURES.step_ns(name) if measured else None
     if log:
         # What a log says goes to the findings it explains: those that were asked for.
-        written = read_log(path_of(file.replace(".trace.json.gz", ".log")))
+        written = read_log(path_of(file.replace(".trace.json.gz", ".log"))).lines
         recording = Recording(file, loaded(path), written, step_ns)
         return outcome(recording, *codes).findings
     found = linted(path, step_ns).findings

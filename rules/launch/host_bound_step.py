@@ -183,6 +183,8 @@ class HostBoundStep(Rule):
 
     def _matters(self, view: View) -> bool:
         """Return whether enough of the step is idle and not explained."""
+        if not view.waits.kinds.height:
+            return False
         all_ns = view.bound.waits.idle_ns if view.bound.waits else 0.0
         least = self.min_share * (2 if _replayed(view) else 1) * view.bound.step_ns
         return view.waits.idle_ns >= max(least, _LITTLE_LEFT * all_ns)

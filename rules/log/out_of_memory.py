@@ -88,15 +88,23 @@ class OutOfMemory(Rule):
         """Look for the message, and tell fragmentation and limits from full memory."""
         for finding in findings(self, [_MESSAGE], log):
             sizes = {key: str(value) for key, value in finding.data.items()}
-            tried = _bytes(sizes["tried"])
-            advice = finding.advice
-            if _bytes(sizes.get("unused")) >= tried:
-                advice = _FRAGMENTED.format_map(sizes)
-            elif _bytes(sizes.get("free")) >= tried:
-                advice = _LIMITED.format_map(sizes)
-            yield replace(finding, advice=advice)
+            yield replace(finding, advice=_advice(sizes) or finding.advice)
 
 
-def _bytes(text: str | None) -> float:
-    number, unit = (text or "0 bytes").split()
-    return float(number) * _BYTES[unit]
+def _advice(sizes: dict[str, str]) -> str | None:
+    """Return what helps where there was enough memory; none where it was full."""
+    tried = _bytes(sizes.get("tried", "")) or 0.0
+    for name, advice in (("unused", _FRAGMENTED), ("free", _LIMITED)):
+        found = _bytes(sizes.get(name, ""))
+        if found is not None and found >= tried:
+            return advice.format_map(sizes)
+    return None
+
+
+def _bytes(text: str) -> float | None:
+    """Return a size in bytes; none for what is no size."""
+    number, _, unit = text.partition(" ")
+    try:
+        return float(number) * _BYTES[unit]
+    except (KeyError, ValueError):
+        return None

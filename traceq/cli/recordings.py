@@ -42,9 +42,9 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
 def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
     """Load what was recorded of a program: a trace, a snapshot, a log or a run."""
     if path.suffix in _LOGS or path.name.endswith(".log.gz"):
-        return Recording(str(path), log=read_log(path))
+        return Recording(str(path), log=log_shown(path))
     if is_snapshot(path):
-        lines = read_log(log) if log else None
+        lines = log_shown(log) if log else None
         return Recording(str(path), log=lines, snapshots={0: read_snapshot(path)})
     run = read_run(path) if is_run(path) else None
     ranks = run.ranks if run else ()
@@ -53,9 +53,19 @@ def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
     untraced = snapshots and not any(rank.trace for rank in ranks)
     trace = None if untraced else load_shown(path, cache=cache)
     logs = [log] if log else list(run.logs) if run else []
-    lines = pl.concat(map(read_log, logs)) if logs else None
+    lines = pl.concat(map(log_shown, logs)) if logs else None
     step_ns = trace.step_ns if trace else None
     return Recording(str(path), trace, lines, step_ns, snapshots)
+
+
+def log_shown(path: Path) -> pl.DataFrame:
+    """Return the lines of a log, and warn if only its beginning was read."""
+    log = read_log(path)
+    if log.cut:
+        output.say(
+            f"{path} is long: only its first {log.lines.height:,} lines are read"
+        )
+    return log.lines
 
 
 def is_snapshot(path: Path) -> bool:

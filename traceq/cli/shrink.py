@@ -20,9 +20,8 @@ from traceq.check.fixture import (
 )
 from traceq.cli import output
 from traceq.cli.options import Log, StepMs, configuration, nanoseconds
-from traceq.cli.recordings import is_snapshot
+from traceq.cli.recordings import is_snapshot, log_shown
 from traceq.errors import UsageError
-from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.lint.pack import load_rules
@@ -85,7 +84,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     source = _source(path)
     given = source.given
     if log:
-        given = replace(given, log=read_log(log))
+        given = replace(given, log=log_shown(log))
     if snapshot:
         given = replace(given, snapshot=snapshot)
     given = replace(given, step_ns=nanoseconds(step_ms) or given.step_ns)
@@ -113,7 +112,7 @@ def _source(path: Path) -> _Source:
         first = ranks[0]
         versions = _first(run.manifest, first.name).get("versions")
         known = versions if isinstance(versions, dict) else {}
-        lines = [read_log(one) for one in run.logs]
+        lines = [log_shown(one) for one in run.logs]
         return _Source(
             Given(
                 first.trace,
@@ -129,7 +128,7 @@ def _source(path: Path) -> _Source:
         )
     if path.is_dir() and is_fixture(path):
         fixture = read_fixture(path)
-        lines = [read_log(fixture.log)] if fixture.log else []
+        lines = [log_shown(fixture.log)] if fixture.log else []
         given = Given(
             fixture.trace,
             fixture.snapshot,

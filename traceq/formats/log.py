@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -16,25 +17,41 @@ if TYPE_CHECKING:
 LOG = pl.Schema({"line": pl.Int64(), "text": pl.String()})
 
 # Warnings come early, and a log that is longer repeats itself.
-_LIMIT = 64 << 20
+LARGEST = 16 << 20
+"""How many bytes of a log are read at most, unpacked."""
+_MOST_LINES = 500_000
+_LONGEST_LINE = 4_000
 _BLOCK = 1 << 20
+_LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
 
 
-def read_log(path: Path) -> pl.DataFrame:
+class Log(NamedTuple):
+    """What a program printed."""
+
+    lines: pl.DataFrame
+    cut: bool
+    """Whether there was more than is read."""
+
+
+def read_log(path: Path) -> Log:
     """Return the lines of a log, plain or gzipped, with their numbers from 1."""
     try:
         with path.open("rb") as file:
-            content = b"".join(islice(blocks(file, _BLOCK), _LIMIT // _BLOCK))
+            unpacked = blocks(file, _BLOCK)
+            content = b"".join(islice(unpacked, LARGEST // _BLOCK))
+            more = any(unpacked)
     except IsADirectoryError:
         msg = f"{path} is a directory: give the log file inside it"
         raise InputError(msg) from None
     except (OSError, DamagedGzipError) as error:
         msg = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg) from None
-    return log_lines(content.decode(errors="replace"))
+    lines = log_lines(content.decode(errors="replace"))
+    return Log(lines.head(_MOST_LINES), cut=more or lines.height > _MOST_LINES)
 
 
 def log_lines(text: str) -> pl.DataFrame:
-    """Return the lines of a text, with their numbers from 1."""
-    lines = text.splitlines()
+    """Return the lines of a text, with their numbers from 1, one more than is read."""
+    found = islice(_LINE.finditer(text), _MOST_LINES + 1)
+    lines = [match[0][:_LONGEST_LINE].rstrip("\n\r") for match in found]
     return pl.DataFrame({"line": range(1, len(lines) + 1), "text": lines}, schema=LOG)

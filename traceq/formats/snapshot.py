@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _MICROSECOND = 1000
 _CHUNK = 100_000
 _MOST_ALIKE = 16
+_LINES = 1 << 31
 _ACTIVE = ("active_allocated", "active_pending_free")
 
 # What the wrong kind of value raises on its way into a table.
@@ -74,7 +75,8 @@ def _snapshot(content: Any, path: Path, size: int) -> Snapshot:  # noqa: ANN401
     top: dict[str, Any]
     top = {"segments": content} if isinstance(content, list) else content
     segments, traces = top["segments"], top.get("device_traces", [])
-    rows = sum(map(len, traces)) + sum(len(segment["blocks"]) for segment in segments)
+    blocks = sum(len(segment["blocks"]) for segment in segments)
+    rows = sum(map(len, traces)) + blocks
     if rows > size:
         # One list, named again and again, can be many rows in few bytes.
         raise ValueError(rows)
@@ -100,7 +102,10 @@ def _snapshot(content: Any, path: Path, size: int) -> Snapshot:  # noqa: ANN401
         torch_from=since,
         history=not tables["events"].is_empty(),
         stacks=not tables["stacks"].is_empty(),
-        damage=tuple(_damage(tables["devices"])),
+        damage=(
+            *_damage(tables["devices"]),
+            *_repeated(blocks - tables["blocks"].height),
+        ),
     )
     return Snapshot(facts, **tables)
 
@@ -159,7 +164,9 @@ def _segments(raw: list[Any], stacks: _Stacks) -> pl.DataFrame:
         "kind": _texts(segments.get("segment_type")),
         "pool": _texts(_pools(segments.get("segment_pool_id"))),
         "expandable": pl.Series(
-            segments.get("is_expandable"), dtype=pl.Boolean(), strict=True
+            _plain(segments.get("is_expandable"), bool),
+            dtype=pl.Boolean(),
+            strict=True,
         ),
         "stack": _numbers(stacks.numbers(segments.get("frames"))),
     }
@@ -192,7 +199,11 @@ def _blocks(segments: list[Any], stacks: _Stacks) -> pl.DataFrame:
         "state": _one_of(STATES, [block["state"] for block in blocks]),
         "stack": _numbers(stacks.numbers(frames)),
     }
-    return _numbered("blocks", _shaped("blocks", columns))
+    # One block, named again and again, would be compared with itself each time.
+    once = _shaped("blocks", columns).unique(
+        ["device", "address"], keep="first", maintain_order=True
+    )
+    return _numbered("blocks", once)
 
 
 def _addresses(segments: list[Any]) -> Iterator[int]:
@@ -279,6 +290,13 @@ def _damage(devices: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def _repeated(blocks: int) -> Iterator[str]:
+    """Say whether blocks are listed more than once."""
+    if blocks:
+        listed = "1 block is" if blocks == 1 else f"{blocks:,} blocks are"
+        yield f"{listed} listed again at the same address; each is counted once"
+
+
 def _start(events: pl.DataFrame, annotations: pl.DataFrame) -> int | None:
     """Return the first time in the file."""
     times = pl.concat([events["ts"], annotations["ts"]]).min()
@@ -351,10 +369,15 @@ class _Stacks:
         columns = {
             # A file's name may hold bytes that are no text.
             "file": _texts([_clean(file) for file, _, _ in self._frames]),
-            "line": _numbers([line for _, line, _ in self._frames]),
+            "line": _numbers([_line(line) for _, line, _ in self._frames]),
             "function": _texts([_clean(name) for _, _, name in self._frames]),
         }
         return _numbered("frames", _shaped("frames", columns))
+
+
+def _line(number: int) -> int | None:
+    """Return the number of a line; none for 2^64 - 1, which is -1 without its sign."""
+    return number if number < _LINES else None
 
 
 def _clean(text: str) -> str:
@@ -398,13 +421,24 @@ def _alike(rows: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]] | None:
         return None
 
 
+def _plain(values: Sequence[Any], *kinds: type) -> Sequence[Any]:
+    """Return the values, all of these types or none.
+
+    Polars walks into lists and dicts to find out what they hold, and one that holds
+    itself has no end.
+    """
+    if not {*map(type, values)} <= {*kinds, type(None)}:
+        raise TypeError
+    return values
+
+
 def _numbers(values: Sequence[Any]) -> pl.Series:
-    return pl.Series(values, dtype=NUMBER, strict=True)
+    return pl.Series(_plain(values, int, bool, float), dtype=NUMBER, strict=True)
 
 
 def _texts(values: Sequence[Any]) -> pl.Series:
     """Return texts; each distinct one is copied once, however often it is named."""
-    distinct = list(dict.fromkeys(values))
+    distinct = list(dict.fromkeys(_plain(values, str)))
     texts = pl.Series(distinct, dtype=pl.String(), strict=True).cast(TEXT)
     if len(distinct) == 1:
         return texts.new_from_index(0, len(values))
@@ -421,12 +455,14 @@ def _one_of(names: Sequence[str], values: Sequence[Any]) -> pl.Series:
 
 def _pools(pools: Sequence[Any]) -> list[str | None]:
     """Return the two numbers of each pool as one text."""
-    found: dict[Any, str | None] = dict.fromkeys(pools)
+    # What was pickled by other means than torch's may hold lists instead of tuples.
+    keys = [tuple(pool) if isinstance(pool, list) else pool for pool in pools]
+    found: dict[Any, str | None] = dict.fromkeys(keys)
     for pool in found:
         if pool is not None:
             first, second = pool
             found[pool] = f"{first:d}.{second:d}"
-    return list(map(found.__getitem__, pools))
+    return list(map(found.__getitem__, keys))
 
 
 def _shaped(table: str, columns: Mapping[str, pl.Series]) -> pl.DataFrame:

@@ -59,5 +59,6 @@ def tidy(args: str | None) -> str | None:
         return None
     try:
         return orjson.dumps(orjson.loads(args)).decode()
-    except orjson.JSONDecodeError:
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        # What is nested deeper than orjson writes stays as it is, blanks included.
         return args.strip()

@@ -13,6 +13,7 @@ from traceq.finding import NOWHERE, Evidence, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
 
     from traceq.finding import Finding, Severity
     from traceq.lint.rule import Rule
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 # A message may run over several lines, with its reason near the beginning: that of the
 # recompile limit is in the third line. Chosen by judgement.
 _LINES = 12
+# Messages of one kind that are looked at, each with its lines. Chosen by judgement.
+_MOST_HITS = 1_000
 # Characters of a line that are shown.
 _LONGEST = 200
 # How torch's own loggers begin a line.
@@ -57,8 +60,9 @@ def findings(
     for message in messages:
         by_place: dict[Place, list[dict[str, str]]] = {}
         counts: dict[Place, int] = {}
-        for row, line, text, count in _hits(message, log).iter_rows():
-            found = _groups(message, log, row) | {"at": str(line), "text": text}
+        for row in _hits(message, log).iter_rows(named=True):
+            found = _groups(row) | {"at": str(row["line"]), "text": row["text"]}
+            count = row["count"]
             place = _place(found)
             by_place.setdefault(place, []).append(found)
             counts[place] = counts.get(place, 0) + count
@@ -67,28 +71,45 @@ def findings(
 
 
 def _hits(message: Message, log: pl.DataFrame) -> pl.DataFrame:
-    """Return the lines that begin a message, and how often each is printed."""
-    hits = log.with_row_index("row").filter(
-        pl.col("text").str.contains(message.pattern)
-    )
+    """Return the lines that begin a message, how often each is printed, and groups.
+
+    The groups are found by Polars, whose patterns take time in proportion to the text
+    whatever stands in it.
+    """
+    text = pl.col("text")
+    hits = log.with_row_index("row").filter(text.str.contains(message.pattern))
     if message.details:
         # Two equal lines may differ in the lines that follow them.
-        return hits.select("row", "line", "text", count=pl.lit(1))
-    return (
-        hits.group_by(pl.col("text").str.replace(_TIME, ""), maintain_order=True)
-        .agg(pl.col("row", "line").first(), count=pl.len())
-        .select("row", "line", "text", "count")
+        hits = hits.head(_MOST_HITS).with_columns(count=pl.lit(1))
+        lines = range(_LINES)
+    else:
+        hits = hits.group_by(text.str.replace(_TIME, ""), maintain_order=True).agg(
+            pl.col("row", "line").first(), count=pl.len()
+        )
+        lines = range(1)
+    after = [
+        log["text"]
+        .gather((hits["row"] + n).clip(upper_bound=log.height - 1))
+        .alias(str(n))
+        for n in lines
+    ]
+    return hits.with_columns(
+        pl.select(pl.concat_str(after, separator="\n")).to_series().alias("whole")
+    ).with_columns(
+        pl.col("whole").str.extract_groups(pattern).alias(f"groups_{number}")
+        for number, pattern in enumerate((message.pattern, *message.details))
     )
 
 
-def _groups(message: Message, log: pl.DataFrame, row: int) -> dict[str, str]:
-    text = "\n".join(log["text"][row : row + _LINES])
-    found: dict[str, str] = {}
-    for pattern in (message.pattern, *message.details):
-        match = re.search(pattern, text)
-        known = match.groupdict() if match else {}
-        found |= {name: value.strip() for name, value in known.items() if value}
-    return found
+def _groups(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the named groups that were found."""
+    return {
+        name: value.strip()
+        for column, groups in row.items()
+        if column.startswith("groups_") and groups
+        for name, value in groups.items()
+        if value and not name.isdigit()
+    }
 
 
 def _place(found: Mapping[str, str]) -> Place:

@@ -81,12 +81,12 @@ def _shapes(row: Row) -> tuple[Any, ...]:
         kind = row["types"][one]
         *batch, high, deep = left
         wide = right[-1]
+        rows = [high, deep, wide]
+        if row["strides"]:
+            rows = [_row(row["strides"][one]), _row(row["strides"][two]), wide]
     except (IndexError, TypeError, ValueError):
         # Shapes that are missing, or not those of the op's schema.
         return nothing
-    rows = [high, deep, wide]
-    if row["strides"]:
-        rows = [_row(row["strides"][one]), _row(row["strides"][two]), wide]
     count = prod(batch)
     moved = count * (high * deep + deep * wide + high * wide) * SIZES.get(kind, 0)
     return left, right, kind, rows, 2.0 * count * high * deep * wide, float(moved)

@@ -1,0 +1,152 @@
+"""Inputs made to hurt: each is read or refused in a sentence, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from linting import log_findings, outcome
+
+from traceq.errors import InputError
+from traceq.formats.log import read_log
+from traceq.formats.snapshot import read_snapshot
+from traceq.lint import inputs
+from traceq.loading import load
+from traceq.recording import Recording
+from traceq.testing import draw, load_drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.model.snapshot import Snapshot
+
+BLOCK = {"address": 4096, "size": 512, "requested_size": 500}
+FRAME = {"filename": "train.py", "line": 3, "name": "main"}
+
+
+def segment(**other: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever torch writes
+    block = {**BLOCK, "state": "active_allocated", "frames": [FRAME]}
+    return {
+        "device": 0,
+        "address": 4096,
+        "total_size": 2 << 20,
+        "allocated_size": 512,
+        "active_size": 512,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": [block],
+        **other,
+    }
+
+
+def snapshot(tmp_path: Path, *segments: dict[str, Any]) -> Snapshot:
+    file = tmp_path / "snapshot.pickle"
+    content = {"segments": list(segments), "device_traces": [[]]}
+    file.write_bytes(pickle.dumps(content))
+    return read_snapshot(file)
+
+
+@pytest.mark.parametrize("key", ["address", "stream", "segment_type", "is_expandable"])
+def test_a_snapshot_that_holds_itself_is_refused(tmp_path: Path, key: str) -> None:
+    endless: dict[str, Any] = {}
+    endless["itself"] = endless
+
+    with pytest.raises(InputError, match="not a memory snapshot"):
+        snapshot(tmp_path, segment(**{key: endless}))
+
+
+def test_a_block_that_is_listed_again_and_again_counts_once(tmp_path: Path) -> None:
+    one = segment()
+    one["blocks"] *= 50
+
+    found = snapshot(tmp_path, one)
+
+    assert found.blocks.height == 1
+    assert found.facts.damage == (
+        "49 blocks are listed again at the same address; each is counted once",
+    )
+
+
+def test_a_line_of_minus_one_without_its_sign_is_unknown(tmp_path: Path) -> None:
+    one = segment()
+    one["blocks"][0]["frames"] = [{**FRAME, "line": 2**64 - 1}, FRAME]
+
+    assert snapshot(tmp_path, one).frames["line"].to_list() == [None, 3]
+
+
+def test_a_pool_may_be_a_list(tmp_path: Path) -> None:
+    found = snapshot(tmp_path, segment(segment_pool_id=[0, 1]))
+
+    assert found.segments["pool"].to_list() == ["0.1"]
+
+
+def test_of_a_log_that_unpacks_to_far_more_only_the_beginning_is_read(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "long.log.gz"
+    file.write_bytes(gzip.compress(b"x\n" * (12 << 20)))
+
+    log = read_log(file)
+
+    assert log.cut
+    assert log.lines.height == 500_000
+
+
+def test_a_log_that_is_read_to_its_end_is_not_cut(tmp_path: Path) -> None:
+    file = tmp_path / "short.log"
+    file.write_text("one\r\n\ntwo", encoding="utf-8")
+
+    log = read_log(file)
+
+    assert not log.cut
+    assert log.lines.rows() == [(1, "one"), (2, ""), (3, "two")]
+
+
+@pytest.mark.parametrize("long", ["1" * 10**6, "9." * 10**5, "a/" * 10**5, "(" * 10**5])
+def test_lines_of_a_million_characters_are_looked_at(long: str) -> None:
+    tried = "CUDA out of memory. Tried to allocate 2.00 MiB"
+    log = "\n".join([f"{tried} {long}", *[f"{long} MiB is free {long}"] * 12])
+
+    (found,) = log_findings(log, "LOG006")
+
+    assert found.message == "OOM: 2.00 MiB could not be allocated"
+
+
+@pytest.mark.parametrize("size", ["0 bytes", "1.2.3 MiB", ". GiB"])
+def test_odd_sizes_in_a_log_are_no_crash(size: str) -> None:
+    (found,) = log_findings(f"CUDA out of memory. Tried to allocate {size}", "LOG006")
+
+    assert found.message == f"OOM: {size} could not be allocated"
+
+
+def test_strides_that_are_fewer_than_the_inputs_are_no_crash() -> None:
+    shapes = inputs([[64, 64], [64, 64]], ["float", "float"], [[1]])
+
+    trace = load_drawn(
+        """
+        host   [aten::mm            ]
+        host    [cudaLaunchKernel>1]
+        gpu 7                   [sgemm<1       ]
+        """,
+        {"aten::mm": shapes},
+    )
+
+    assert not outcome(Recording("drawn", trace), "GEM").crashed
+
+
+def test_arguments_nested_deeper_than_json_is_written_are_read(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    trace = draw("host   [aten::mm  ]")
+    trace["traceEvents"].append(
+        {"ph": "X", "cat": "new", "name": "n", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+        | {"args": {"deep": deep}}
+    )
+    file = tmp_path / "deep.json"
+    file.write_text(json.dumps(trace), encoding="utf-8")
+
+    assert load(file, cache=False).other.height == 1
