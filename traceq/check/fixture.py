@@ -52,7 +52,7 @@ class Fixture:
         return Recording(
             str(self.trace or self.snapshot),
             load(self.trace, cache=cache) if self.trace else None,
-            read_log(self.log) if self.log else None,
+            read_log(self.log).lines if self.log else None,
             self.step_ns,
             {0: read_snapshot(self.snapshot)} if self.snapshot else {},
         )
