@@ -9,9 +9,11 @@ import polars as pl
 import pytest
 from diffing import causes, diff_of, drawn_diff, half
 
+from traceq.analysis.base.assumptions import MOST_LAUNCH_NS
 from traceq.diff.compare import compare
 from traceq.diff.kinds import ALL_OVER
 from traceq.diff.steps import Step, significant, typical
+from traceq.lint import inputs
 from traceq.loading import load
 from traceq.report.diff.content import headline
 from traceq.testing import load_drawn
@@ -259,6 +261,54 @@ def test_idle_time_belongs_to_the_launch_that_the_gpu_waits_for() -> None:
     assert cause.after.launches == 1
     assert cause.ns == 37_000
     assert cause.details[0].op == "aten::mul"
+
+
+def _two_launches(python_us: int, op_us: int) -> str:
+    """Draw a step in which Python, then a matmul, is between two kernels."""
+    between, inside = " " * python_us, " " * op_us
+    return f"""
+    host   [ProfilerStep#1               {between}                {inside}             ]
+    host    [aten::add             ]{between}[aten::mm             {inside}     ]
+    host     [cudaLaunchKernel>1]   {between}             {inside} [cuLaunchKernel>2]
+    gpu 7                      [add<1]{between}                    {inside}       [mm<2]
+    """
+
+
+SIZES = {
+    "aten::mm": inputs([[64, 64], [64, 64]], ["float", "float"]),
+    "aten::add": inputs([[64, 64]], ["float"]),
+}
+
+
+def test_a_launch_more_costs_no_more_than_a_launch_can() -> None:
+    diff = drawn_diff(LATE, _two_launches(300, 0))
+
+    (launches,) = [cause for cause in diff.causes if cause.kind == "launches"]
+    (same,) = [cause for cause in diff.causes if cause.kind == "same launches"]
+    assert launches.after.launches == 1
+    assert launches.ns == MOST_LAUNCH_NS
+    assert same.ns > 200_000
+    assert sum(cause.ns for cause in diff.causes) == pytest.approx(diff.change_ns)
+
+
+def test_idle_time_of_an_op_on_a_new_shape_is_that_ops() -> None:
+    diff = drawn_diff(_two_launches(0, 0), _two_launches(0, 400), SIZES)
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "host"]
+    assert cause.host_kind == "operators on new shapes"
+    assert cause.after.ops == ("aten::mm",)
+    assert (cause.before.calls, cause.after.calls) == (0, 1)
+    assert cause.ns > 300_000
+    assert sum(cause.ns for cause in diff.causes) == pytest.approx(diff.change_ns)
+    assert headline(diff).endswith("aten::mm: 0 -> 1 calls a step")
+
+
+def test_the_same_launches_are_divided_by_what_the_host_does() -> None:
+    diff = drawn_diff(_two_launches(0, 0), _two_launches(60, 0))
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "same launches"]
+    assert cause.details[0].op.startswith("Python between operators")
+    assert cause.details[0].ns == pytest.approx(cause.ns, rel=0.1)
 
 
 def test_idle_time_after_a_wait_belongs_to_the_wait() -> None:

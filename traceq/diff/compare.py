@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import (
     GPU_CHANGE,
+    HOST_CHANGE,
     HOST_VARIES,
     RECORDED_HOST_VARIES,
 )
@@ -21,6 +22,7 @@ from traceq.diff.calls import Calls, calls_of, compare_calls
 from traceq.diff.causes import Cause, causes_of
 from traceq.diff.caveats import caveats_of
 from traceq.diff.findings import FindingChanges, compare_findings
+from traceq.diff.host import idle_entries
 from traceq.diff.kinds import ALL_OVER
 from traceq.diff.metrics import Metric, metrics, numbers_of
 from traceq.diff.steps import Step, significant, steps_of, typical
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.analysis.replay.bound import Bound
     from traceq.diff.calibration import Scale
+    from traceq.diff.causes import Entries
     from traceq.diff.structure import Parts
     from traceq.lint.engine import Outcome
     from traceq.recording import Recording
@@ -179,7 +182,7 @@ def compare(before: Half, after: Half) -> Diff:
         numbers_of(half.trace, half.parts, step, scale)
         for half, step, scale in zip(halves, steps, scales, strict=True)
     ]
-    causes = causes_of(first, second, scales)
+    causes = causes_of(first, second, scales, _entries(halves, scales, steps))
     return Diff(
         before=sides[0],
         after=sides[1],
@@ -191,6 +194,25 @@ def compare(before: Half, after: Half) -> Diff:
         caveats=caveats_of(before.recording, after.recording, traces, (first, second)),
         memory=_memory(before.recording, after.recording),
     )
+
+
+def _entries(
+    halves: tuple[Half, Half],
+    scales: tuple[Scale, Scale],
+    steps: tuple[Step, Step],
+) -> Entries:
+    """Return what the host did in the idle time, where more or less of that matters."""
+    idle = [
+        scale.idle * float(half.parts.rows["launch_idle_ns"].sum())
+        for half, scale in zip(halves, scales, strict=True)
+    ]
+    longest = max(step.ns for step in steps)
+    if halves[0].parts.on_host or abs(idle[1] - idle[0]) < HOST_CHANGE * longest:
+        return None, None
+    before, after = (
+        idle_entries(half.trace, half.recording.step_ns, half.parts) for half in halves
+    )
+    return before, after
 
 
 def _alike(before: Half, after: Half) -> tuple[Half, Half]:
@@ -238,7 +260,7 @@ def _is_even(cause: Cause) -> bool:
     if cause.kind in ALL_OVER:
         return True
     varies = HOST_VARIES * max(cause.before.ns, cause.after.ns)
-    return cause.kind in SPECIAL and abs(cause.ns) <= varies
+    return cause.kind in (*SPECIAL, "host") and abs(cause.ns) <= varies
 
 
 def _loaders(trace: Trace) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ Kind = Literal[
     "same kernels",
     "launches",
     "same launches",
+    "host",
     "compiling",
     "loading data",
     "capturing CUDA graphs",

@@ -42,6 +42,15 @@ NUMBERS = (
 """Per row and step: time on the GPU, idle time before its kernels, idle time after its
 syncs, how many calls of the op, kernels, launches and syncs."""
 
+_NO_GAPS = pl.DataFrame(
+    schema={
+        "start": pl.Int64,
+        "end": pl.Int64,
+        "rest": pl.Int64,
+        "kernel": pl.UInt32,
+        "sync": pl.UInt32,
+    }
+)
 _RAW = ("phase", "module", "file", "function", "line", "root", "inputs", "role")
 _KERNEL = ("name", "kind", "dtype")
 _NODE = r"^autograd::engine::evaluate_function: "
@@ -60,6 +69,10 @@ class Parts:
     ``kernels``."""
     special: dict[str, float]
     """Idle time by what the host did instead of launching."""
+    gaps: pl.DataFrame
+    """The idle gaps that launches ended: ``start``, ``end``, ``rest`` (without what is
+    in ``special``) and the ``row`` that the launch is of."""
+    steps: int
     on_host: bool
     """Whether these are ops on the host, without a GPU, and ``gpu_ns`` their time."""
 
@@ -67,10 +80,12 @@ class Parts:
 def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
     """Return what the steps consist of, on the GPU or on the host."""
     steps = steady.count
+    gaps = _NO_GAPS
     if on_host:
         found, special = _host_parts(trace, steady)
     else:
-        found, special = _gpu_parts(trace, steady)
+        gaps = idle_time(trace, steady)
+        found, special = _gpu_parts(trace, steady, gaps)
     found = found.group_by(*_RAW, *_KERNEL).agg(pl.col(NUMBERS).sum() / steps)
     named_rows = _with_names(trace, found).with_columns(
         pl.col("gpu_ns").cast(pl.Float64)
@@ -89,13 +104,24 @@ def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
         .sort("row", "gpu_ns", "name", descending=[False, True, False])
     )
     idle = {name: ns / steps for name, ns in special.items() if ns}
-    return Parts(rows, kernels, idle, on_host)
+    return Parts(rows, kernels, idle, _with_rows(trace, gaps, rows), steps, on_host)
+
+
+def _with_rows(trace: Trace, gaps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the gaps that launches ended, with the row that each launch is of."""
+    ended = gaps.filter(pl.col("sync").is_null(), pl.col("rest") > 0).drop_nulls(
+        "kernel"
+    )
+    nothing = dict.fromkeys(NUMBERS, pl.lit(0))
+    owned = _owned(trace, trace.kernels[ended["kernel"]]).with_columns(**nothing)
+    keys = _with_names(trace, owned.with_columns(gap=pl.int_range(pl.len())), "gap")
+    found = keys.join(rows.select("row", *KEY), on=KEY, nulls_equal=True).sort("gap")
+    return ended.select("start", "end", "rest").with_columns(found["row"])
 
 
 def _gpu_parts(
-    trace: Trace, steady: SteadySteps
+    trace: Trace, steady: SteadySteps, gaps: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    gaps = idle_time(trace, steady)
     by_launch = (
         gaps.filter(pl.col("sync").is_null())
         .group_by("kernel")
@@ -271,7 +297,7 @@ def plain_op(name: pl.Expr) -> pl.Expr:
     )
 
 
-def _with_names(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+def _with_names(trace: Trace, found: pl.DataFrame, *more: str) -> pl.DataFrame:
     """Write out what categories and numbers stand for, so that traces compare."""
     shapes = trace.inputs.select(inputs="id", shapes="dims_text")
     op, kernel = text("root"), text("name")
@@ -290,5 +316,5 @@ def _with_names(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         name=kernel,
         kind=text("kind"),
         dtype="dtype",
-        **{number: pl.col(number) for number in NUMBERS},
+        **{number: pl.col(number) for number in (*NUMBERS, *more)},
     )

@@ -142,6 +142,13 @@ GPU_CHANGE = 0.05
 # The host's time for the same ops and launches differs by these shares of the step
 # between runs: without and with stacks. Chosen by judgement, held by the same tests.
 HOST_VARIES, RECORDED_HOST_VARIES = 0.25, 0.6
+# What the host did in idle time is looked at if that changed by this share of the step.
+# Chosen by judgement.
+HOST_CHANGE = 0.01
+# What a launch costs at most, with the operators and the Python around it. Operators
+# take 26 to 46 µs for each launch as recorded with stacks in host-bound pairs of
+# benchmarks/, 9 to 15 µs without the profiler (H200, torch 2.11, 2026-11); rounded up.
+MOST_LAUNCH_NS = 50_000
 
 # -- Attention, norms, matmuls: rooflines and efficiencies -----------------------------
 #

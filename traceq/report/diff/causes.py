@@ -66,7 +66,7 @@ def cause_where(cause: Cause) -> str:
         return ""
     used = cause.mostly
     place = where(used.place)
-    told = cause.kind in ("added", "removed", "replaced", "calls")
+    told = cause.kind in ("added", "removed", "replaced", "calls", "host")
     ops = "" if told else op_names(used)
     text = " ".join(filter(None, [ops, f"at {place}" if place else ""]))
     other = cause.after if used is cause.before else cause.before
@@ -78,7 +78,7 @@ def cause_where(cause: Cause) -> str:
 
 def cause_details(cause: Cause) -> tuple[str, ...]:
     """Return the largest parts of a cause that is in many places."""
-    if cause.kind not in ("casts", "dtype", "launches"):
+    if cause.kind not in ("casts", "dtype", "launches", "same launches"):
         return ()
     largest = max((abs(detail.ns) for detail in cause.details), default=0.0)
     return tuple(
@@ -172,6 +172,15 @@ def _same_launches(cause: Cause) -> str:
     return f"idle: the host takes {_longer(cause)} for the same launches"
 
 
+def _host(cause: Cause) -> str:
+    """Return what of the host's account takes longer, and how often it ran."""
+    text = f"idle: {cause.host_kind}, {op_names(cause.mostly)}"
+    before, after = (_rounded(used.calls) for used in (cause.before, cause.after))
+    if not cause.host_kind.startswith("operators") or before == after:
+        return text
+    return f"{text}: {before:,.6g} -> {after:,.6g} calls a step"
+
+
 def _outside(cause: Cause) -> str:
     return f"the host spends {_longer(cause)} outside operators"
 
@@ -194,6 +203,7 @@ _TEXTS: Mapping[str, Callable[[Cause], str]] = {
     "same kernels": _same_kernels,
     "launches": _launches,
     "same launches": _same_launches,
+    "host": _host,
     "outside operators": _outside,
     "not in the trace": _missing,
 }

@@ -82,6 +82,7 @@ def _cause(cause: Cause, diff: Diff) -> dict[str, Any]:
         "ns": round(cause.ns),
         "sure_ns": round(cause.sure_ns),
         "kernel_kind": cause.kernel_kind,
+        "host_kind": cause.host_kind,
         "before": _used(cause.before),
         "after": _used(cause.after),
         "details": [asdict(detail) for detail in cause.details],
