@@ -206,3 +206,43 @@ def test_a_function_in_which_one_step_ends_and_the_next_begins_has_its_ops() -> 
     )
 
     assert trace.ops["function"].to_list() == ["step", "step"]
+
+
+STARTED = """
+host  [t.py(248): main                                                               ]
+host   [t.py(60): step                     ] [t.py(52): step ] [t.py(70): other]
+host    [torch/profiler/profiler.py(9): it]
+host                                          [aten::mm]                        [add]
+"""
+
+
+def lines(drawing: str) -> dict[str, set[int | None]]:
+    frames = load_drawn(drawing).frames.filter("user")
+    found: dict[str, set[int | None]] = {}
+    for function, line in frames.select(
+        pl.col("function").cast(pl.String), "line"
+    ).iter_rows():
+        found.setdefault(function, set()).add(line)
+    return found
+
+
+def test_a_function_that_runs_at_the_start_begins_where_another_call_does() -> None:
+    assert lines(STARTED)["step"] == {52}
+
+
+def test_a_function_that_is_called_once_before_the_profiler_starts_has_no_line() -> (
+    None
+):
+    assert lines(STARTED)["main"] == {None}
+    ops = load_drawn(STARTED).ops
+    assert ops.select(PLACE).rows()[-1] == ("t.py", None, "main")
+
+
+def test_lines_of_functions_that_share_a_name_are_told_apart_or_not_at_all() -> None:
+    shared = STARTED.replace("t.py(70): other", "t.py(70): step ")
+
+    assert lines(shared)["step"] == {None, 52, 70}
+
+
+def test_without_the_profilers_start_all_lines_are_those_of_functions() -> None:
+    assert lines(STARTED.replace("torch/profiler", "torch/else"))["main"] == {248}

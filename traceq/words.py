@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "at_line",
     "counted",
     "layer_name",
     "layer_names",
@@ -26,6 +27,15 @@ __all__ = [
 
 # The number of an instance, in the syntax that Python and Polars share.
 _INSTANCE = r"_\d+(/|$)"
+
+
+def at_line(file: str, line: int | None) -> str:
+    """Write a line of a file; the file alone if the line is not known.
+
+    >>> at_line("model.py", 42), at_line("train.py", None)
+    ('model.py:42', 'train.py')
+    """
+    return file if line is None else f"{file}:{line}"
 
 
 def times(count: float) -> str:

@@ -59,7 +59,9 @@ def measure(device: str, *, stacks: bool, shapes: bool, memory: bool) -> dict[st
         os.environ["TEARDOWN_CUPTI"] = "1"
     activities = [ProfilerActivity.CPU]
     activities += [ProfilerActivity.CUDA] if cuda else []
-    plain = recorded = counts = {}
+    plain: dict[str, int] = {}
+    recorded: dict[str, int] = {}
+    counts: dict[str, dict[str, float]] = {}
     for _ in range(ROUNDS):
         plain = _faster(plain, _times(work, cuda=cuda))
         with torch.profiler.profile(

@@ -24,6 +24,7 @@ from traceq.lint import (
     option,
 )
 from traceq.model.names import DATA_REGION
+from traceq.words import at_line
 
 from ._workers import WorkerPlan
 
@@ -262,7 +263,7 @@ def _steps(view: View, row: Mapping[str, Any]) -> list[Evidence]:
 def _inside(view: View, call: Mapping[str, Any]) -> Evidence:
     return Evidence(
         "inside",
-        f"{call['file']}:{call['line']} {call['function']}",
+        f"{at_line(call['file'], call['line'])} {call['function']}",
         value=call["time"] / view.steps,
         unit="ns",
         note="a step",

@@ -24,7 +24,7 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.intervals import overlap
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
-from traceq.words import counted, time
+from traceq.words import at_line, counted, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -249,7 +249,7 @@ def _evidence(
     yield Evidence("idle", value=share, unit="share", note=f"of the step{after}")
     for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
         line = waits.lines.filter(pl.col("kind") == kind).row(0, named=True)
-        place = f"{line['file']}:{line['line']}" if line["file"] else ""
+        place = at_line(line["file"], line["line"]) if line["file"] else ""
         most = " at ".join(filter(None, (line["name"], place)))
         note = f"(most in {most})" if most else ""
         yield Evidence("waits", kind, value=ns, unit="ns", count=calls, note=note)
@@ -257,7 +257,7 @@ def _evidence(
         "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
     )
     for one in obstacles:
-        place = f" at {one.file}:{one.line}" if one.file else ""
+        place = f" at {at_line(one.file, one.line)}" if one.file else ""
         of = f" (most in {one.name}{place})" if one.name else ""
         label = "forbids" if one.reason in HARD else "first"
         yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)

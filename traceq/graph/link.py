@@ -68,9 +68,10 @@ def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
 
 def _frames(raw: pl.DataFrame) -> pl.DataFrame:
     described = host.describe(raw, names.describe_frames)
-    return pl.concat([raw, described], how="horizontal").with_columns(
+    frames = pl.concat([raw, described], how="horizontal").with_columns(
         pl.col("file", "function").cast(schema.TEXT)
     )
+    return source.with_first_lines(frames)
 
 
 def _in_preorder(

@@ -14,6 +14,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 COLUMNS = ("module", "file", "line", "function")
+_STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
+
+
+def with_first_lines(frames: pl.DataFrame) -> pl.DataFrame:
+    """Return the frames with the line at which each function begins, or none.
+
+    torch names a call by the line of its function, but a call that is open when the
+    profiler starts by the line that it was at. That is the one of another call of the
+    function; where there is none, or functions share the name, it is not known.
+    """
+    started = frames.filter(
+        pl.col("file").cast(pl.String).str.contains(_STARTS_PROFILER)
+    )
+    first = started.sort("ts").head(1)
+    if first.is_empty():
+        return frames
+    mine = frames.filter(pl.col("thread") == first["thread"].item())
+    began = mine.select((pl.col("ts") + pl.col("dur")).min()).item()
+    if first["ts"].item() >= began:
+        return frames  # the trace begins earlier: this profiler is another one
+    is_open = pl.col("ts") < began
+    lines = pl.col("line").filter(~is_open)
+    only_line = pl.when(lines.n_unique() == 1).then(lines.first())
+    return frames.with_columns(
+        line=pl.when(is_open).then(only_line.over("file", "function")).otherwise("line")
+    )
 
 
 def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.DataFrame:

@@ -82,7 +82,11 @@ _CORRELATION = Column(
 _SOURCE = {
     "module": Column(TEXT, "Path of nn.Modules around it, as Net_0/Block_3/Linear_7."),
     "file": Column(TEXT, "The user's own source file; for backward, the forward's."),
-    "line": Column(ID, "Line in that file at which the function begins."),
+    "line": Column(
+        ID,
+        "Line in that file at which the function begins; none where the function was"
+        " running when the profiler started and is called nowhere else.",
+    ),
     "function": Column(TEXT, "The user's function."),
 }
 
@@ -200,7 +204,7 @@ FRAMES = {
     "id": _ROW,
     "name": Column(TEXT, "As recorded, less the addresses of objects."),
     "file": Column(TEXT, "Source file; none for built-ins and modules."),
-    "line": Column(ID, "Line at which the function begins."),
+    "line": Column(ID, "Line at which the function begins, if that is known."),
     "function": Column(TEXT, "Function."),
     "user": Column(pl.Boolean(), "The user's own code, not a library's."),
     "thread": _THREAD,

@@ -16,6 +16,7 @@ from traceq.formats.snapshot import read_snapshot
 from traceq.lint.engine import lint
 from traceq.loading import load
 from traceq.recording import Recording
+from traceq.words import at_line
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
@@ -132,5 +133,5 @@ def _with_paths(finding: Finding, paths: Paths) -> Finding:
 
 def _place(one: Expected) -> str:
     place = one.place
-    where = f"{place.file}:{place.line}" if place.file else place.module
+    where = at_line(place.file, place.line) if place.file else place.module
     return f"{one.code} at {where}" if where else one.code

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from traceq.words import at_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -144,10 +146,12 @@ def place(file: str | None, line: int | None, function: str | None) -> str:
 
     >>> place("model.py", 42, "forward")
     'model.py:42 forward'
+    >>> place("train.py", None, "main")
+    'train.py main'
     """
     if not file:
         return ""
-    return printable(f"{file}:{line}" + (f" {function}" if function else ""))
+    return printable(" ".join(filter(None, (at_line(file, line), function))))
 
 
 def where(at: Place) -> str:
