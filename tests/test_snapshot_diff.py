@@ -194,3 +194,31 @@ def test_a_peak_that_rises_is_compared_in_the_phase_of_the_new_one() -> None:
     (peak,) = diff.peaks.to_dicts()
     assert peak["compared_in"] == "backward"
     assert diff.sites["change"].sum() == 360 * MIB
+
+
+EARLY = """
+kept = at::_ops::mm::call, model.py:20 forward, train.py:9 step
+gradient = MmBackward0::apply, torch::autograd::Engine::thread_main
+region      [forward      ][backward         ][optimizer ]
+weights    <100M
+kept          [{kept:<17}]
+gradient                    [8M]
+gradient                              [{grads}        ]
+"""
+
+
+def test_a_category_that_lives_at_another_time_of_the_phase_is_shown_at_any_time() -> (
+    None
+):
+    """Both peaks are in the backward: at its beginning, and at its end."""
+    diff = drawn(
+        EARLY.format(kept="400M", grads="80M"), EARLY.format(kept="60M", grads="80M")
+    )
+
+    (peak,) = diff.peaks.to_dicts()
+    assert peak["compared_in"] is None
+    (kept,) = diff.categories.filter(pl.col("what") == "activations").to_dicts()
+    assert kept["after"] == 0
+    text = words.text(diff, width=None, color=False)
+    assert "at any time" in text
+    assert "400 MiB -> 60.0 MiB" in text

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.memory.diff import COPIES
 from traceq.report.base.columns import Column, fitted
 from traceq.report.base.markdown import escaped
 from traceq.report.base.screen import PIPE, WIDEST
@@ -23,6 +24,9 @@ _AMOUNT = 11
 _MOST_SITES = 10
 # A change below this share of the peak is no change.
 _NOTHING = 0.005
+# What a category changes by at any time is shown if it is further from the change at
+# the moments than this share of the peak. Chosen by judgement.
+_MUCH = 0.05
 _NUMBERS = ("before", "after", "change")
 
 
@@ -69,8 +73,8 @@ def markdown(diff: MemoryDiff) -> str:
     for peak in diff.peaks.iter_rows(named=True):
         lines += ["", escaped(_reserved(peak)), ""]
         lines += [
-            "| " + " | ".join(_titles(peak)) + " |",
-            "| --- | ---: | ---: | ---: | --- |" + " --- |" * bool(peak["compared_in"]),
+            "| " + " | ".join(_titles(diff, peak)) + " |",
+            "| --- | ---: | ---: | ---: | --- |" + " --- |" * _differs(diff, peak),
         ]
         lines += [
             "| " + " | ".join(map(escaped, row)) + " |" for row in _rows(diff, peak)
@@ -116,7 +120,7 @@ def _device(
 ) -> Iterator[str]:
     yield from textwrap.wrap(_reserved(peak), width)
     yield ""
-    columns = [Column(title, number=title in _NUMBERS) for title in _titles(peak)]
+    columns = [Column(title, number=title in _NUMBERS) for title in _titles(diff, peak)]
     lines, _ = fitted(columns, list(_rows(diff, peak)), width)
     yield bold(lines[0], color=color)
     yield from lines[1:]
@@ -138,12 +142,25 @@ def _device(
         )
 
 
-def _titles(peak: dict[str, Any]) -> tuple[str, ...]:
-    """Return the titles of the table; where the peak moved, with the most of all."""
+def _titles(diff: MemoryDiff, peak: dict[str, Any]) -> tuple[str, ...]:
+    """Return the titles of the table."""
     phase = peak["compared_in"]
-    if phase is None:
-        return ("at the peak", *_NUMBERS, "largest allocation")
-    return (f"highest in {phase}", *_NUMBERS, "at any time", "largest allocation")
+    ever = ("at any time",) if _differs(diff, peak) else ()
+    what = f"highest in {phase}" if phase else "at the peak"
+    return (what, *_NUMBERS, *ever, "largest allocation")
+
+
+def _differs(diff: MemoryDiff, peak: dict[str, Any]) -> bool:
+    """Return whether a category changes otherwise than the moments show.
+
+    One moment may be the end of a backward, and the other its beginning.
+    """
+    ever = pl.col("most_after").fill_null(0) - pl.col("most_before").fill_null(0)
+    apart = (ever - pl.col("change")).abs()
+    much = apart > _MUCH * max(peak["before"], peak["after"])
+    in_category = pl.col("what") != COPIES
+    mine = diff.categories.filter(pl.col("device") == peak["device"], in_category)
+    return peak["compared_in"] is not None or bool(mine.select(much.any()).item())
 
 
 def _reserved(peak: dict[str, Any]) -> str:
@@ -156,6 +173,7 @@ def _reserved(peak: dict[str, Any]) -> str:
 
 def _rows(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the categories and their sum."""
+    ever = _differs(diff, peak)
     mine = diff.categories.filter(pl.col("device") == peak["device"])
     for row in mine.iter_rows(named=True):
         where = place(row["file"], row["line"], row["function"])
@@ -167,12 +185,12 @@ def _rows(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             size(row["before"]),
             size(row["after"]),
             signed(row["change"]),
-            *([_at_any_time(row)] if peak["compared_in"] else []),
+            *([_at_any_time(row)] if ever else []),
             f"{largest} at {where}" if where else largest,
         )
     before, after = peak["compared_before"], peak["compared_after"]
     amounts = (size(before), size(after), signed(after - before))
-    yield ("total", *amounts, *([""] if peak["compared_in"] else []), "")
+    yield ("total", *amounts, *([""] if ever else []), "")
 
 
 def _at_any_time(row: dict[str, Any]) -> str:
