@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.analysis.base.assumptions import (
     FLOAT32_ATTENTION_SAVING,
     FUSED_ATTENTION_LAUNCHES,
 )
+from traceq.analysis.base.callers import library_calls
 from traceq.analysis.base.device import Gpu, used_gpu
 from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention import flash_share
+from traceq.analysis.patterns.attention import causal_making, flash_share
 from traceq.analysis.patterns.attention_handwritten import handwritten_attention
+from traceq.expressions import known
 from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
 from traceq.lint.fused import fused_fixes
@@ -32,6 +36,9 @@ _FLEX = "use FlexAttention under torch.compile and write {} in its score_mod"
 _SDPA = "F.scaled_dot_product_attention(query, key, value{})"
 # The module of torch that leaves fused attention to return the weights, its default.
 _MODULE = "MultiheadAttention"
+# What transformers calls for attn_implementation="eager".
+_EAGER = "eager_attention_forward"
+_NOT_EAGER = 'load the model with attn_implementation="sdpa", which calls SDPA'
 _NO_WEIGHTS = (
     "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
 )
@@ -62,7 +69,8 @@ class HandwrittenAttention(Rule):
     Call ``F.scaled_dot_product_attention``: a causal mask becomes ``is_causal=True``,
     dropout ``dropout_p``, a factor other than 1/sqrt(head dim) ``scale``. Other changes
     to the scores (a bias, a soft cap) become a ``score_mod`` of FlexAttention. Call
-    ``nn.MultiheadAttention`` with ``need_weights=False``.
+    ``nn.MultiheadAttention`` with ``need_weights=False``, and load models of
+    transformers with ``attn_implementation="sdpa"``.
 
     ## When it is wrong
 
@@ -126,14 +134,12 @@ class HandwrittenAttention(Rule):
         """Group the softmaxes by place."""
         gpu = used_gpu(view.trace)
         found = handwritten_attention(view.trace, view.kernels)
-        rows = [
-            row
-            | {
-                "share": _share(row, gpu),
-                "by_torch": _MODULE in (row["module"] or "").rpartition("/")[2],
-            }
-            for row in found.iter_rows(named=True)
-        ]
+        rows = []
+        for row in found.iter_rows(named=True):
+            row["making"] = _making(view, row)
+            row["share"] = _share(row, gpu)
+            row["by_torch"] = _MODULE in (row["module"] or "").rpartition("/")[2]
+            rows.append(row)
         for same in together(rows, "by_torch"):
             yield self._finding(view, same)
 
@@ -145,6 +151,8 @@ class HandwrittenAttention(Rule):
         what, advice = "attention is hand-written", _advice(most)
         if most["by_torch"]:
             what, advice = f"nn.{_MODULE} runs op by op", _NO_WEIGHTS
+        elif _is_eager(view, most):
+            advice = _NOT_EAGER
         kernels = [kernel for row in rows for kernel in row["kernels"]]
         return self.finding(
             f"{what} {times(calls)} a step: its scores {shape(scores)} go through"
@@ -189,11 +197,32 @@ def _operands(row: Row, names: tuple[str, ...]) -> list[list[int]]:
     return [dims for dims in shapes if len(dims) > 1 and dims != row["scores"]]
 
 
+def _masks(row: Row) -> list[list[int]]:
+    """Return the shapes of masks that all heads share, as far as they are squares."""
+    square = row["scores"][-2:]
+    found = _operands(row, _MASKING + _ADDING)
+    return [
+        dims
+        for dims in found
+        if dims[-2:] == square and square[0] == square[1] and dims[-3:-2] in ([], [1])
+    ]
+
+
+def _making(view: View, row: Row) -> str:
+    """Return what is seen to make the mask of the scores causal, if anything."""
+    if not _masks(row):
+        return ""
+    return causal_making(view.trace, *row["scores"][-2:], row["module"])
+
+
 def _causal(row: Row) -> bool:
-    """Return whether one square masks the scores of all sequences and heads."""
+    """Return whether the mask is taken to be causal, for what remains to compute.
+
+    That is a mask seen to be made so, or a square by which all are masked.
+    """
     rows, columns = row["scores"][-2:]
     masks = _operands(row, _MASKING)
-    return (
+    return bool(row["making"]) or (
         rows == columns
         and bool(masks)
         and all(
@@ -203,13 +232,24 @@ def _causal(row: Row) -> bool:
     )
 
 
+def _is_eager(view: View, row: Row) -> bool:
+    """Return whether transformers runs its attention op by op."""
+    moment = view.trace.ops.filter(pl.col("id") == row["first"])
+    running = library_calls(view.trace.frames, moment)["library_function"]
+    return bool(known(running == _EAGER).any())
+
+
 def _advice(row: Row) -> str:
     steps = row["steps"] or ()
     if "aten::tanh" in steps:
         return _FLEX.format("the soft cap")
+    dropout = ", dropout_p=…" if "aten::dropout" in steps else ""
+    if row["making"]:
+        padded = any(prod(dims[:-2]) > 1 for dims in _masks(row))
+        call = f"call {_SDPA.format(f', is_causal=True{dropout}')}"
+        return f"where nothing is padded, {call}; see ATT001" if padded else call
     if any(row["scores"][-2:] == dims[-2:] for dims in _operands(row, _ADDING)):
         return f"call {_SDPA.format(', attn_mask=bias')}, or {_FLEX.format('the bias')}"
-    dropout = ", dropout_p=…" if "aten::dropout" in steps else ""
     if _causal(row):
         call = _SDPA.format(f", is_causal=True{dropout}")
         return f"if the mask is the lower triangle, call {call}"

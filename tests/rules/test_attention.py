@@ -476,3 +476,51 @@ def test_matmuls_and_softmax_inside_of_sdpa_are_not_written_by_hand() -> None:
 
     assert not found.findings
     assert not found.crashed
+
+
+ADDED = [8, 1, 512, 512]
+SQUARE_SCORES = PRODUCTS | {
+    "bmm__first": inputs([[96, 512, 64], [96, 64, 512]], [HALF] * 2),
+    "bmm__last": inputs([[96, 512, 512], [96, 512, 64]], [HALF] * 2),
+    "_softmax": inputs([[8, 12, 512, 512]], [HALF]),
+}
+
+
+def added(mask: list[int]) -> dict[str, Any]:
+    """Return the arguments of an addition to the scores."""
+    return inputs([[8, 12, 512, 512], mask], [HALF] * 2)
+
+
+def test_a_mask_that_is_added_is_causal_where_its_making_is_seen() -> None:
+    given = SQUARE_SCORES | {
+        "tril": inputs([[512, 512], []], ["bool", "Scalar"], values=["", "0"])
+    }
+    names = ("bmm.first", "add", "_softmax", "bmm.last")
+
+    (seen,) = by_hand("tril", *names, **given, add=added(ADDED))
+    (unseen,) = by_hand("to", *names, **given, add=added(ADDED))
+    (bias,) = by_hand("tril", *names, **given, add=added([1, 12, 512, 512]))
+
+    assert seen.advice.startswith("where nothing is padded, call F.scaled_dot")
+    assert "is_causal=True" in seen.advice
+    assert "is_causal" not in unseen.advice + bias.advice
+    # Half of the scores of a causal mask need not be computed.
+    assert seen.kernel_ns > unseen.kernel_ns == bias.kernel_ns
+
+
+def test_eager_attention_of_transformers_has_a_switch() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                              ]
+    host   [train.py(8): step                                                         ]
+    host    [/x/site-packages/transformers/gpt2.py(50): eager_attention_forward        ]
+    host     [aten::bmm.first    ] [aten::_softmax     ] [aten::bmm.last     ]
+    host      [cudaLaunch>1   ]     [cudaLaunch>2   ]     [cudaLaunch>3   ]
+    gpu 7              [gemm<1   ]            [softmax<2 ]          [gemm<3    ]
+    """
+    args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
+    args["aten::_softmax"] = SOFTMAX["exp"]
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (one,) = outcome(recording, "ATT003").findings
+
+    assert 'attn_implementation="sdpa"' in one.advice
