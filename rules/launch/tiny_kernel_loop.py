@@ -28,9 +28,21 @@ _ADD = tuple(
     for op in ("index_add", "index_put", "scatter_add", "index_copy")
     for in_place in ("_", "")
 )
+_CELLS = {
+    f"aten::{kind}_cell": layer
+    for kind, layer in (
+        ("lstm", "nn.LSTM"),
+        ("gru", "nn.GRU"),
+        ("rnn_tanh", "nn.RNN"),
+        ("rnn_relu", "nn.RNN"),
+    )
+}
 _GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
 _FEWEST_LAUNCHES = 2
+# From this share of iterations on that run a module of their own, a loop goes over
+# layers. Chosen by judgement: what comes before the first mark is not seen.
+_LAYERS = 0.75
 
 
 def _drawn(iterations: int, kernels: str) -> str:
@@ -62,10 +74,11 @@ class TinyKernelLoop(Rule):
     a loop. A loop is reported, at the
     function it is in, if its kernels are tiny and take less time than the host needs to
     launch them. A loop over the experts of an MoE layer is recognised by what it does:
-    pick tokens, run a layer, add the result. Without stacks, only loops over experts
-    that sync in each iteration are found. The fix removes the host time of the loop and
-    its backward, and for experts also the optimizer's host time for their weights;
-    kernels stay.
+    pick tokens, run a layer, add the result. Other loops that run another module in
+    each iteration are taken for the layers of a model. Without stacks, only loops over
+    experts that sync in each iteration are found. The fix removes the host time of the
+    loop and its backward, and for experts also the optimizer's host time for their
+    weights; kernels stay.
 
     ## Why is this bad?
 
@@ -124,10 +137,11 @@ class TinyKernelLoop(Rule):
                 yield self._finding(view, row, found)
 
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
+        layers = row["called"] >= _LAYERS * row["longest"]
         # The last iteration of a call may be cut short.
         launches = round(row["kernels"] / row["iterations"])
         return (
-            (_over_experts(row) or view.trace.frames.height > 0)
+            (_over_experts(row) or (view.trace.frames.height > 0 and not layers))
             and _FEWEST_LAUNCHES <= launches <= self.max_launches
             and row["kernel_median_ns"] < self.tiny_us * 1000
             and row["host_ns"] * view.host_scale > row["gpu_ns"]
@@ -155,7 +169,7 @@ class TinyKernelLoop(Rule):
                 "ops": row["names"],
                 "modules": row["modules"],
             },
-            advice=_advice(experts=experts, syncs=syncs),
+            advice=_advice(row, experts=experts, syncs=syncs),
             ops=row["ops"],
         )
 
@@ -210,13 +224,17 @@ def _evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Ev
     yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
 
 
-def _advice(*, experts: bool, syncs: bool) -> str:
+def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
     if experts:
         return (
             "sort the tokens by expert and run all experts at once with"
             " torch._grouped_mm (torch 2.8 on), or stack their weights and use"
             " torch.bmm with a fixed capacity"
             + ("; neither needs where or nonzero, which sync" if syncs else "")
+        )
+    for cell in set(row["names"]) & set(_CELLS):
+        return (
+            f"call {_CELLS[cell]} on the whole sequence instead of its cell in a loop"
         )
     return (
         "stack what the loop goes over and run its operators once for all iterations;"

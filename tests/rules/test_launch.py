@@ -242,3 +242,21 @@ def test_a_module_that_is_called_again_and_again_is_what_its_caller_loops_over()
 
     assert found.message == "a loop of 8 iterations launches 2 tiny kernels in each"
     assert found.place.function == "forward"
+
+
+def test_a_loop_over_the_layers_of_a_model_is_not_reported() -> None:
+    width = 20
+    layers = "".join(
+        f"[nn.Module: Conv_{n}".ljust(2 * width - 1) + "]" + " " * width
+        for n in range(8)
+    )
+    rows = a_loop(*["addmm relu add"] * 8).splitlines()
+    rows.insert(3, f"        host    {layers.rstrip()}")
+
+    assert not drawn_findings("\n".join(rows), "LCH001")
+
+
+def test_a_cell_in_a_loop_has_a_layer_for_the_whole_sequence() -> None:
+    (found,) = drawn_findings(a_loop(*["lstm_cell mul"] * 8), "LCH001")
+
+    assert found.advice.startswith("call nn.LSTM on the whole sequence")

@@ -107,7 +107,8 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     them ``back``, in its backward, ``kernel_median_ns``, ``gpu_ns`` (the sum of their
     times), ``host_ns`` (in the loop and its backward), ``idle_ns`` (of the GPU
     meanwhile), ``syncs``, ``names`` (of its ops, in order), ``mark``, ``modules``,
-    ``ops``, ``gradients`` (the number of weights that get theirs in its backward).
+    ``ops``, ``gradients`` (the number of weights that get theirs in its backward),
+    ``called`` (the most modules that a call runs in the loop).
     """
     found = iterations(trace, steady, min_iterations).with_columns(
         layer=layer_names(pl.col("module"))
@@ -139,6 +140,7 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
         _gpu_work(trace, ops),
         _names(ops),
         gradients.group_by(_LOOP).agg(gradients=pl.len()),
+        _called(ops),
     ):
         table = _joined(table, more)
     return Loops(table, spans)
@@ -157,12 +159,12 @@ def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         pl.all().gather(ops["forward"].fill_null(ops["id"]))
     )
     placed = (
-        ops.drop("file", "line", "function")
+        ops.drop("file", "line", "function", "step")
         .with_columns(at=forward["ts"], forward_thread=forward["thread"])
         .sort("at")
     )
     return placed.join_asof(
-        found.select(*_LOOP, "start", "end", "thread"),
+        found.select(*_LOOP, *_CALL, "start", "end", "thread", own="module"),
         left_on="at",
         right_on="start",
         by_left="forward_thread",
@@ -170,6 +172,18 @@ def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         strategy="backward",
         check_sortedness=False,
     ).filter(pl.col("at") < pl.col("end"))
+
+
+def _called(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return how many modules the module of each loop runs in it: its children."""
+    own = text("own").fill_null("")
+    child = text("module").str.strip_prefix(own).str.extract(r"^/?([^/]+)")
+    children = (
+        ops.filter(pl.col("forward").is_null())
+        .group_by(*_LOOP, *_CALL)
+        .agg(called=child.drop_nulls().n_unique())
+    )
+    return children.group_by(_LOOP).agg(pl.col("called").max())
 
 
 def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
