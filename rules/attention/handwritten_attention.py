@@ -212,7 +212,8 @@ def _making(view: View, row: Row) -> str:
     """Return what is seen to make the mask of the scores causal, if anything."""
     if not _masks(row):
         return ""
-    return causal_making(view.trace, *row["scores"][-2:], row["module"])
+    queries, keys = row["scores"][-2:]
+    return causal_making(view.trace, queries, keys, row["module"])
 
 
 def _causal(row: Row) -> bool:
