@@ -170,7 +170,7 @@ class HostBoundStep(Rule):
             subject="launches",
             count=launches,
             fix=() if forbidden else _fixes(view, removed),
-            gpu_idle_ns=float(waits.segments["idle"].sum()) / view.steps,
+            gpu_idle_ns=_idle_ns(view),
             evidence=_evidence(view, obstacles, forbidden=forbidden),
             data={
                 "launches": launches,
@@ -188,6 +188,13 @@ class HostBoundStep(Rule):
         all_ns = view.bound.waits.idle_ns if view.bound.waits else 0.0
         least = self.min_share * (2 if _replayed(view) else 1) * view.bound.step_ns
         return view.waits.idle_ns >= max(least, _LITTLE_LEFT * all_ns)
+
+
+def _idle_ns(view: View) -> float:
+    """Return how long the GPU idled as recorded, in the share that is not explained."""
+    before = view.bound.waits.idle_ns if view.bound.waits else 0.0
+    recorded = float(view.host_account.segments["idle"].sum()) / view.steps
+    return recorded * view.waits.idle_ns / before if before else 0.0
 
 
 def _replayed(view: View) -> bool:
@@ -251,8 +258,9 @@ def _evidence(
         line = waits.lines.filter(pl.col("kind") == kind).row(0, named=True)
         place = at_line(line["file"], line["line"]) if line["file"] else ""
         most = " at ".join(filter(None, (line["name"], place)))
-        note = f"(most in {most})" if most else ""
-        yield Evidence("waits", kind, value=ns, unit="ns", count=calls, note=note)
+        named = counted(round(calls), "operator") if kind == DISPATCH else kind
+        note = f"in {named} (most in {most})" if most else f"in {named}"
+        yield Evidence("waits", value=ns, unit="ns", note=note)
     yield Evidence(
         "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
     )

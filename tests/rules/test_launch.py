@@ -122,7 +122,8 @@ def test_it_lists_what_the_gpu_waits_for_the_longest_first() -> None:
     (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH002", measured=True)
 
     waits = [one for one in found.evidence if one.label == "waits"]
-    assert [one.name for one in waits[:2]] == ["operators", "autograd engine"]
+    assert " operators (most in aten::" in waits[0].note
+    assert waits[1].note.startswith("in autograd engine")
     times = [one.value or 0 for one in waits]
     assert times == sorted(times, reverse=True)
 

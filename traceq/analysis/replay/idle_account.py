@@ -9,7 +9,7 @@ launch. What a change removes has no length on that clock: nothing is counted tw
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import polars as pl
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Change, Replay, TimeScale
     from traceq.trace import Trace
 
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 _LINE = ("kind", "name", "file", "line", "function")
 
 
@@ -137,15 +138,17 @@ def _clock(
     piece = edges.search_sorted(middle, side="right").cast(pl.Int64) - 1
     piece = piece.clip(0, max(0, len(edges) - 2))
     length = (segments["end"] - segments["start"]) * _left(segments, changes)
+    reached = length.cum_sum()
+    # Segments are in order: those of a piece are next to each other.
+    first, after = (piece.search_sorted(piece, side=side) for side in _SIDES)
+    base = reached.gather(first) - length.gather(first)
+    whole = reached.gather(after.cast(pl.Int64) - 1) - base
     begin, end = worked.gather(piece), worked.gather(piece + 1)
-    spans = pl.DataFrame(
-        {"piece": piece, "length": length, "begin": begin, "own": end - begin}
-    ).with_columns(
-        own=(pl.col("own") / pl.col("length").sum().over("piece")).fill_nan(0)
-        * pl.col("length")
+    rate = ((end - begin) / whole).fill_nan(0)
+    done = begin + (reached - base) * rate
+    return _Clock(
+        pl.DataFrame({"start": done - length * rate, "end": done}), float(worked[-1])
     )
-    done = pl.col("begin") + pl.col("own").cum_sum().over("piece")
-    return _Clock(spans.select(start=done - pl.col("own"), end=done), float(worked[-1]))
 
 
 def _left(segments: pl.DataFrame, changes: Sequence[Change]) -> pl.Series:
