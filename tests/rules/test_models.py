@@ -1,0 +1,70 @@
+"""Rules on models that others wrote: what they count, and what the repair saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from captures import read_captures
+from linting import linted
+from recordings import ROOT
+
+if TYPE_CHECKING:
+    from traceq.lint import Finding
+
+MODELS = read_captures(ROOT / "benchmarks" / "models")
+
+pytestmark = pytest.mark.slow
+
+
+def found(name: str, code: str) -> list[Finding]:
+    """Return the findings of a rule in the capture of a model, worst first."""
+    outcome = linted(MODELS.trace(name), MODELS.step_ns(name))
+    return [one for one in outcome.findings if one.code == code]
+
+
+def saved_ns(name: str) -> int:
+    """Return what a step takes less after the repair, as measured."""
+    return MODELS.step_ns(name) - MODELS.step_ns(f"{name}_fixed")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("course_attention", "ATT003"),
+        ("gpt2_eager", "ATT003"),
+        ("llama_eager", "ATT003"),
+        ("resnet_nchw", "LAY001"),
+        ("llama_norms", "NRM002"),
+        ("llama_small_norms", "NRM002"),
+        ("t5_norms", "NRM002"),
+    ],
+)
+def test_a_finding_saves_what_its_repair_did(name: str, code: str) -> None:
+    (one,) = found(name, code)
+
+    assert one.saves_ns == pytest.approx(saved_ns(name), rel=0.25)
+
+
+def test_the_experts_of_a_model_are_counted_as_its_author_does() -> None:
+    (one,) = found("mixtral_experts", "LCH001")
+
+    assert one.message.startswith("a loop over 16 experts launches 20 tiny kernels")
+    assert "38 in its backward" in one.message
+
+
+def test_rows_of_different_length_that_are_copied_one_by_one_are_found() -> None:
+    written, read = found("slices_copied", "CPY004")
+
+    assert written.message.startswith("a [128,64,256] tensor is filled in 128 slices")
+    assert read.message.startswith("the gradient of a [")
+    together = written.saves_ns + read.saves_ns
+    assert together == pytest.approx(saved_ns("slices_copied"), rel=0.25)
+
+
+def test_the_layers_of_a_model_are_not_a_loop_to_stack() -> None:
+    assert not found("graphs_pooled", "LCH001")
+
+
+def test_a_padding_mask_on_fused_kernels_is_no_fallback() -> None:
+    assert not found("encoder_padding_mask", "ATT001")
