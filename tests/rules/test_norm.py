@@ -114,6 +114,25 @@ def test_a_cast_of_another_shape_is_not_that_of_the_norm() -> None:
     assert not drawn_findings(drawing, "NRM003", args=args)
 
 
+def test_the_result_of_a_norm_may_be_viewed_as_a_matrix_before_it_is_cast() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                      ]
+    host   [aten::layer_norm        ][aten::addmm                             ]
+    host   [aten::native_layer_norm ][aten::_to_copy                         ]
+    host   [cudaLaunchKernel>1]      [aten::copy_                          ]
+    host                              [cudaLaunchKernel>2]
+    gpu 7              [layer_norm<1 ]          [copy<2  ]
+    """
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([[8 * 1024, 768]] * 2, [HALF, FLOAT]),
+    }
+
+    (one,) = drawn_findings(drawing, "NRM003", args=args)
+
+    assert "its result is cast to bfloat16" in one.message
+
+
 def test_the_casts_go_whole_and_the_norm_in_part() -> None:
     drawing = """
     host  [ProfilerStep#1                                                      ]

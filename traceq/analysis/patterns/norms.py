@@ -84,11 +84,12 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         .join(norms.select("owner", "dims"), on=["owner", "dims"])
         .select("owner", cast="id", half="of", up=True, down=False)
     )
-    # The next cast of a tensor of the norm's shape is that of its result.
+    # The next cast of a tensor of the norm's shape is that of its result, which may be
+    # a view of it by then: all but the last dim in one.
     narrowing = casts.filter(pl.col("to").is_in(HALF))
     down = (
         asof(narrowing, norms, "ts", "end", by="thread")
-        .filter(pl.col("dims") == pl.col("dims_right"))
+        .filter(_flat("dims") == _flat("dims_right"))
         .unique("owner", keep="first", maintain_order=True)
         .select("owner", cast="id", half="to", up=False, down=True)
     )
@@ -106,6 +107,13 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         cast_ops=pl.col("cast_op").filter("cast").unique(maintain_order=True),
         cast_ns=pl.col("dur").filter("cast").sum(),
     )
+
+
+def _flat(dims: str) -> pl.Expr:
+    """Return the size and the last dim of a shape: what a view as a matrix keeps."""
+    sizes = pl.col(dims).list
+    size = sizes.eval(pl.element().product()).list.first()
+    return pl.struct(size=size, last=sizes.last())
 
 
 def _of_norms_and_casts(
