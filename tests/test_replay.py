@@ -13,6 +13,7 @@ from recordings import loaded
 
 from traceq.analysis.base.assumptions import CALL_COST, OP_COST
 from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.replay.bottleneck import ON_GPU, bottleneck
 from traceq.analysis.replay.calibration import calibrate
 from traceq.analysis.replay.critical_path import critical_path
@@ -348,3 +349,20 @@ def test_traces_with_next_to_nothing_in_them_replay(drawing: str) -> None:
     assert replay.run().step_ns >= 0
     assert bottleneck(trace, replay, TimeScale()).step_ns >= 0
     assert critical_path(trace, replay, TimeScale()).host_ns >= 0
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_long_launch_waits_for_room_in_the_queue_if_the_gpu_is_busy(
+    *, busy: bool
+) -> None:
+    short = "".join(f"[cudaLaunchKernel>{n}]" for n in range(1, 6))
+    kernel = ("[gemm<1".ljust(700 if busy else 20) + "]").ljust(701) + "[gemm<6]"
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1{" " * 720}]
+        host    {short}[cudaLaunchKernel>6{" " * 500}]
+        gpu 7    {kernel}
+        """
+    )
+
+    assert blocking_calls(trace)["kind"].to_list() == [FULL_QUEUE] * busy

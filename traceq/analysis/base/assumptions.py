@@ -56,6 +56,12 @@ LONGEST_LAUNCH_LATENCY_NS = 50_000
 # A launch blocks from this many launches on that the GPU has not begun. Measured by
 # benchmarks/launch_queue.py: 1,021 on an H200 with CUDA 13.0, 2026-11-15.
 LAUNCH_QUEUE = 1000
+# A launch that takes this long, and this many times the median, while the GPU idles for
+# less than this share of it, waits for room in the queue. Chosen by judgement: recorded
+# launches take 5 to 10 µs, and one that waits takes as long as a kernel.
+BLOCKED_LAUNCH_NS = 100_000
+BLOCKED_LAUNCH = 20
+IDLE_WHILE_BLOCKED = 0.1
 # Work that begins this much later than its stream and its launch allow was waiting for
 # another stream. Chosen by judgement: above the usual gap between two kernels.
 STREAM_WAIT_NS = 2_000

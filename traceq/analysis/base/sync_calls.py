@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import LAUNCH_QUEUE
+from traceq.analysis.base.assumptions import (
+    BLOCKED_LAUNCH,
+    BLOCKED_LAUNCH_NS,
+    IDLE_WHILE_BLOCKED,
+    LAUNCH_QUEUE,
+)
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.expressions import known, text
+from traceq.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
 
 if TYPE_CHECKING:
@@ -27,7 +34,8 @@ OTHER_COPY = "other copy"
 FREE = "free"
 """A free that waits for all work of the GPU, as cudaFree."""
 FULL_QUEUE = "full launch queue"
-"""A launch while the GPU is LAUNCH_QUEUE launches behind."""
+"""A launch while the GPU is LAUNCH_QUEUE launches behind, or that takes as if it were.
+"""
 
 DEVICE_SYNCS = (SYNC, COPY_TO_HOST)
 """Kinds by which a program waits for a result: what is called a sync in reports."""
@@ -48,6 +56,7 @@ def blocking_calls(trace: Trace) -> pl.DataFrame:
     blocking = (pl.col("call") == "copy") & text("name").str.contains(BLOCKING_COPY)
     copies = blocking | known(pl.col("pageable"))
     queue = (pl.col("call") == "launch") & (_queued(trace) >= LAUNCH_QUEUE)
+    queue |= _throttled(trace)
     kind = (
         pl.when(pl.col("call") == "sync")
         .then(pl.lit(SYNC))
@@ -88,6 +97,31 @@ def copy_directions(trace: Trace) -> pl.DataFrame:
         .drop_nulls("launch")
         .unique("launch", keep="first", maintain_order=True)
     )
+
+
+def _throttled(trace: Trace) -> pl.Series:
+    """Return which launches take far longer than usual while the GPU is busy.
+
+    What was launched before the recording fills the queue as well, and is not counted.
+    """
+    launches = spans(trace.runtime).with_columns(
+        usual=trace.runtime["dur"].filter(trace.runtime["call"] == "launch").median(),
+        launch=trace.runtime["call"].is_in(["launch", "set"]),
+    )
+    length = pl.col("end") - pl.col("start")
+    idle = overlap(launches, idle_gaps(trace))
+    if not trace.kernels.height:
+        return pl.repeat(value=False, n=launches.height, eager=True)
+    first = trace.kernels["ts"].min()
+    return launches.select(
+        known(
+            pl.col("launch")
+            & (length > BLOCKED_LAUNCH_NS)
+            & (length > BLOCKED_LAUNCH * pl.col("usual"))
+            & (pl.lit(idle) < IDLE_WHILE_BLOCKED * length)
+            & (pl.col("end") > first)
+        )
+    ).to_series()
 
 
 def _queued(trace: Trace) -> pl.Series:
