@@ -20,6 +20,7 @@ run_folder = module("launcher.run_folder")
 options = module("launcher.options")
 redact = module("launcher.redact")
 run_facts = module("launcher.run_facts")
+launch = module("launcher.launch")
 
 OLDEST, NEWEST = 6, 14
 SUPPORTED = range(9, 14)
@@ -383,6 +384,16 @@ def make_screen(*, moving: bool) -> Any:  # noqa: ANN401 - of collect/, by path
     screen = module("launcher.screen").Screen()
     screen.moving = moving
     return screen
+
+
+def test_where_steps_differ_the_median_is_said_too() -> None:
+    alike = {"ms": 16.3, "median_ms": 16.2, "steps": 20}
+
+    assert "median" not in launch._step_time(alike)  # noqa: SLF001 - what is said
+    assert launch._step_time(alike | {"ms": 26.5}) == (  # noqa: SLF001
+        "26.50 ms per step, measured without the profiler over 20 steps; 16.20 ms at the"
+        " median, as steps differ"
+    )
 
 
 def test_a_log_is_bounded_and_says_that_it_was_cut(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from conftest import ROOT
 import traceq
 from traceq.cli.recordings import load_recording
 from traceq.errors import InputError, UsageError
+from traceq.testing import draw
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +66,101 @@ def test_the_trace_comes_with_its_run_and_its_true_step_time(run: Path) -> None:
     assert trace.run is not None
     assert trace.run.command == ("python", "train.py")
     assert trace.run.labels == {"seq_len": "512"}
+
+
+def recorded_ns() -> float:
+    return float(traceq.load(TRACE).steps["time"].mean())  # type: ignore[arg-type]  # a number
+
+
+def timed(ms: float, median_ms: float) -> dict[str, Any]:
+    return STEP_TIME | {"ms": ms, "median_ms": median_ms}
+
+
+def test_the_usual_step_is_the_true_one_where_steps_differ_and_recorded_ones_do_not(
+    run: Path,
+) -> None:
+    write(run, [rank(0, step_time=timed(26.5, 13.1))])
+
+    assert traceq.load(run).step_ns == 13_100_000
+
+
+def test_both_steps_are_said_where_they_differ(run: Path) -> None:
+    write(run, [rank(0, step_time=timed(26.5, 13.1))])
+
+    shown = " ".join(command("summary", run).out.split())
+    assert "26.50 ms a step without the profiler" in shown
+    assert "13.10 ms at the median" in shown
+
+
+def test_a_true_step_three_times_the_recorded_one_is_not_used_and_that_is_said(
+    run: Path,
+) -> None:
+    long = 3.1 * recorded_ns() / 1e6
+    write(run, [rank(0, step_time=timed(long, long))])
+
+    assert traceq.load(run).step_ns is None
+    shown = command("lint", run)
+    assert "so it is not used" in " ".join(shown.err.split())
+    assert "estimated without the profiler" in " ".join(shown.out.split())
+
+
+def test_torch_is_of_the_version_that_the_rank_had(run: Path) -> None:
+    write(run, [rank(0, versions={"torch": "2.11.0+cu130"})])
+
+    assert traceq.load(run).facts.torch == "torch 2.11"
+
+
+WITH_A_LONG_FIRST_STEP = """
+host  [ProfilerStep#1                           ][ProfilerStep#2][ProfilerStep#3]
+host   [aten::mm                               ]  [aten::mm]      [aten::mm]
+"""
+
+
+@pytest.mark.parametrize(
+    ("facts", "warm_up"),
+    [
+        ({"warmup": {"steps": 10}, "compiled": False}, False),
+        ({"warmup": {"steps": 10}, "compiled": True}, True),
+        ({"warmup": None, "compiled": False}, True),
+    ],
+)
+def test_what_was_traced_after_the_warm_up_has_none(
+    facts: dict[str, Any], *, warm_up: bool, run: Path
+) -> None:
+    drawn = json.dumps(draw(WITH_A_LONG_FIRST_STEP)).encode()
+    (run / "rank-0.trace.json.gz").write_bytes(gzip.compress(drawn))
+    trace = {
+        "file": "rank-0.trace.json.gz",
+        "compiled_during_trace": facts["compiled"],
+    }
+    write(run, [rank(0, warmup=facts["warmup"], trace=trace)])
+
+    assert traceq.load(run).steps["warmup"].to_list() == [warm_up, False, False]
+
+
+def test_the_summary_of_a_measured_run_is_of_the_measured_step(run: Path) -> None:
+    alone, measured = (
+        json.loads(command("summary", path, "--format", "json").out)["traces"][0]
+        for path in (TRACE, run)
+    )
+    recorded = measured["as_recorded"]["step_ns"]
+
+    assert measured["compute"]["rate"] == pytest.approx(
+        alone["compute"]["rate"] * recorded / 13_200_000
+    )
+
+
+def test_the_rows_of_measured_runs_have_the_measured_step(
+    run: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    shown = command("summary", run, other).out
+    mixed = command("summary", run, TRACE).out
+
+    assert "trace (measured)" in shown
+    assert shown.count("13.2") == 2
+    assert "(as recorded)" in mixed
+    assert "(measured)" in mixed
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,28 @@ def test_a_slow_step_in_the_middle_is_no_warm_up() -> None:
     assert not trace.steps["warmup"].any()
 
 
+def test_a_first_step_as_long_as_a_later_one_is_no_warm_up() -> None:
+    first, later = (
+        "[ProfilerStep#0" + " " * 30 + "]",
+        "[ProfilerStep#3" + " " * 28 + "]",
+    )
+
+    trace = load_drawn(f"host {first}[ProfilerStep#1][ProfilerStep#2]{later}")
+
+    assert not trace.steps["warmup"].any()
+
+
+def test_first_steps_that_get_shorter_are_all_warm_up() -> None:
+    first, second = (
+        "[ProfilerStep#0" + " " * 60 + "]",
+        "[ProfilerStep#1" + " " * 28 + "]",
+    )
+
+    trace = load_drawn(f"host {first}{second}[ProfilerStep#2][ProfilerStep#3]")
+
+    assert trace.steps["warmup"].to_list() == [True, True, False, False]
+
+
 def test_without_the_profilers_marks_a_step_ends_with_the_optimizers() -> None:
     trace = load_drawn(
         """

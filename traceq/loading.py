@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.cache import find, keep
 from traceq.errors import InputError, UsageError
 from traceq.formats.chrome import read
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from traceq.model.run import Run
+    from traceq.model.run import Rank, Run
 
 _TELLING = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 
@@ -67,7 +69,19 @@ def _load_rank(
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
     trace = _load(recorded[0].trace, cache=cache, progress=progress)
-    return replace(trace, run=run, rank=recorded[0])
+    return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0])
+
+
+def _of_rank(trace: Trace, rank: Rank) -> Trace:
+    """Correct what a trace alone can only guess by what its rank knows."""
+    if rank.torch:
+        known = replace(trace.facts, torch_from=rank.torch, torch_to=rank.torch)
+        trace = replace(trace, facts=known)
+    if rank.warm:
+        trace = replace(
+            trace, steps=trace.steps.with_columns(warmup=pl.lit(value=False))
+        )
+    return trace
 
 
 def _load(

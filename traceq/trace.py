@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.graph.dag import window_graph
 from traceq.model.schema import TABLES
 from traceq.model.tables import Tables
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import networkx as nx
-    import polars as pl
 
     from traceq.model.facts import Facts
     from traceq.model.run import Rank, Run
@@ -30,8 +31,22 @@ class Trace(Tables):
 
     @property
     def step_ns(self) -> int | None:
-        """What a step takes without the profiler, if that was measured."""
-        return self.rank.step_time.ns if self.rank and self.rank.step_time else None
+        """What a step like the recorded ones takes without the profiler, if measured.
+
+        None where other steps must have been timed than recorded.
+        """
+        timed = self.rank.step_time if self.rank else None
+        recorded = self._recorded()
+        return timed.like(recorded) if timed and not timed.doubt(recorded) else None
+
+    @property
+    def step_in_doubt(self) -> bool:
+        """Whether a step was measured that cannot be one of the recorded ones."""
+        timed = self.rank.step_time if self.rank else None
+        return timed is not None and timed.doubt(self._recorded())
+
+    def _recorded(self) -> list[int]:
+        return self.steps.filter(~pl.col("warmup"))["time"].to_list()
 
     @classmethod
     def of(cls, facts: Facts, tables: Mapping[str, pl.DataFrame]) -> Trace:

@@ -21,6 +21,7 @@ POLL = 0.1
 LINGER = 1.0  # seconds for processes that outlive the command to write to stderr
 NOT_FOUND = 127
 NOT_RUN = 126
+_DIFFERENT = 0.1  # share by which mean and median differ where some steps do more work
 
 _PASSED_ON = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 _LEFT_TO_THE_PROGRAM = ("SIGINT", "SIGHUP", "SIGQUIT")
@@ -240,11 +241,7 @@ class Launch:
             self.screen.say(text)
         for rank in ranks[:1]:
             if rank["step_time"]:
-                found = rank["step_time"]
-                self.screen.say(
-                    f"{found['ms']:.2f} ms per step, measured without the profiler"
-                    f" over {found['steps']} steps"
-                )
+                self.screen.say(_step_time(rank["step_time"]))
         size = sum(file.stat().st_size for file in self.folder.iterdir())
         self.screen.say(f"recorded to {self.folder} ({_readable(size)}); next:")
         self.screen.say(f"  traceq lint {self.folder}")
@@ -258,6 +255,16 @@ class Launch:
 
     def _has(self, name: str) -> bool:
         return (self.status_folder / name).exists()
+
+
+def _step_time(found: dict[str, Any]) -> str:
+    text = (
+        f"{found['ms']:.2f} ms per step, measured without the profiler over"
+        f" {found['steps']} steps"
+    )
+    if abs(found["ms"] - found["median_ms"]) > _DIFFERENT * found["median_ms"]:
+        text += f"; {found['median_ms']:.2f} ms at the median, as steps differ"
+    return text
 
 
 def _reasons(ranks: list[dict[str, Any]]) -> list[str]:

@@ -28,6 +28,8 @@ class WarmUpInWindow(Rule):
     Looks for steps in which torch.compile compiles while others do not, for a
     compilation in a trace with one step or none, and for steps at the start that take
     far longer than the rest. Compilation in most steps is not warm-up: that is JIT002.
+    Nor is a long first step if a later one is as long, as in a loop that generates
+    text, or if ``traceq collect`` recorded it, which waits for the warm-up to end.
 
     ## Why is this bad?
 

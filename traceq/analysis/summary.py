@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Summary:
     """One trace at first sight.
 
-    Times are nanoseconds as recorded, per step unless they are called totals.
+    Times are nanoseconds as recorded, per step unless they are called totals. Where a
+    step was measured without the profiler, the rate of ``compute`` is that step's.
     """
 
     facts: Facts
@@ -77,6 +78,16 @@ class Summary:
         return self.steady.gpu_busy / self.steady.time if self.steady.time else 0.0
 
     @property
+    def true_step(self) -> float:
+        """Duration of a step: as measured without the profiler, else as recorded."""
+        return self.bound.step_ns if self.bound.measured else self.step_time
+
+    @property
+    def true_gpu_busy(self) -> float:
+        """Share of such a step in which the GPU has work."""
+        return self.bound.gpu_busy if self.bound.measured else self.gpu_busy
+
+    @property
     def gpu_time(self) -> int:
         """Durations of all kernels of the steps, which may overlap; a total."""
         return int(self.steady.kernels["dur"].sum())
@@ -99,6 +110,7 @@ def summarise(
     kernels = steady.kernels.filter(pl.col("activity") == "kernel")
     small = (kernels["dur"] < SMALL_KERNEL_NS).mean()
     with_launch = steady.kernels["launch"].drop_nulls().n_unique()
+    recorded_ns = steady.time / steady.count
     return Summary(
         facts=trace.facts,
         devices=trace.devices.filter("used"),
@@ -113,7 +125,9 @@ def summarise(
         launches=with_launch / steady.count,
         small_kernels=small if isinstance(small, float) else 0.0,
         memory=peak_memory(trace),
-        compute=compute(trace, steady),
+        compute=compute(trace, steady).faster(
+            recorded_ns / step_ns if step_ns else 1.0
+        ),
         bound=bound_of(trace, step_ns),
         path=critical_path(
             trace, replay_of(trace), calibration_of(trace, step_ns).likely

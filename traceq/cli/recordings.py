@@ -36,6 +36,12 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
         trace = load(path, rank=rank, cache=cache, progress=progress)
     for sentence in trace.facts.damage:
         output.say(f"{path} is incomplete: {sentence}")
+    if trace.step_in_doubt:
+        output.say(
+            f"{path}: the step measured without the profiler is three times as long as"
+            " the recorded ones or more, so it is not used: other steps were timed than"
+            " traced"
+        )
     return trace
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,20 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
             if isinstance(entry, dict)
         ),
         cores=_cores(found),
+        torch=_torch(_dict(found, "versions")),
+        warm=_warm(found),
     )
+
+
+def _torch(versions: dict[str, Any]) -> str:
+    """Return the version of torch as a trace's facts have it: 2.11."""
+    known = re.match(r"\d+\.\d+", str(versions.get("torch", "")))
+    return known[0] if known else ""
+
+
+def _warm(found: dict[str, Any]) -> bool:
+    traced = _dict(found, "trace")
+    return bool(_dict(found, "warmup")) and traced.get("compiled_during_trace") is False
 
 
 def _cores(found: dict[str, Any]) -> int | None:

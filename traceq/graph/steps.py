@@ -193,6 +193,14 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     )
 
 
+def _longest_later(times: pl.Series, at: int) -> int:
+    """Return the longest step after the first ones, which all get shorter."""
+    rest = times[at + 1 :].to_list()
+    while len(rest) > 1 and rest[0] > rest[1]:
+        rest.pop(0)
+    return max(rest[1:], default=0)
+
+
 def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:
     """Return how long in each step nothing ran on the GPU, of any step."""
     if not gpu.height:
@@ -202,14 +210,17 @@ def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:
 
 
 def _warmup(times: pl.Series) -> pl.Series:
-    """Mark the steps at the start that took far longer than those after them."""
+    """Mark the steps at the start that took far longer than all those after them.
+
+    Warm-up does not come back: a first step is none if a later one is as long again.
+    """
     marks = [False] * len(times)
     for at, time in enumerate(times.to_list()):
         rest = times[at + 1 :]
         typical = rest.median()
         if len(rest) < _FEWEST_WITHOUT_WARMUP or not isinstance(typical, float):
             break
-        if time <= _WARMUP * typical:
+        if time <= _WARMUP * typical or time <= _WARMUP * _longest_later(times, at):
             break
         marks[at] = True
     return pl.Series("warmup", marks, dtype=pl.Boolean)

@@ -6,8 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+# Chosen by judgement. Some steps do more work than others where mean and median differ
+# by more than this share.
+_DIFFERENT = 0.1
+# Recorded steps are of one kind if none takes this many times as long as another.
+_ALIKE = 1.5
+# Recording makes steps longer: where the measured step takes this many times as long as
+# the recorded ones, other steps were traced than timed.
+_DOUBTFUL = 3.0
 
 
 @dataclass(frozen=True)
@@ -21,6 +30,25 @@ class StepTime:
     max_ns: int
     steps: int
     """How many steps were timed."""
+
+    @property
+    def differ(self) -> bool:
+        """Whether some steps do more work than others."""
+        return abs(self.ns - self.median_ns) > _DIFFERENT * self.median_ns
+
+    def like(self, recorded: Sequence[int]) -> int:
+        """Return what steps like the recorded ones take.
+
+        That is the mean; where the timed steps differ, and the recorded ones are all of
+        one kind, it is the median: the recorded ones are the usual ones then.
+        """
+        alike = recorded and max(recorded) <= _ALIKE * min(recorded)
+        return self.median_ns if self.differ and alike else self.ns
+
+    def doubt(self, recorded: Sequence[int]) -> bool:
+        """Return whether these steps cannot be those that were recorded."""
+        mean = sum(recorded) / len(recorded) if recorded else 0
+        return bool(mean) and self.like(recorded) >= _DOUBTFUL * mean
 
 
 class HostCost(NamedTuple):
@@ -62,6 +90,10 @@ class Rank:
     """Sentences on what could not be recorded."""
     cores: int | None = None
     """How many cores of the machine it may use."""
+    torch: str = ""
+    """The version of torch, as 2.11; empty if it is not known."""
+    warm: bool = False
+    """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -39,6 +39,14 @@ class Compute:
     at the peak of the dtype they were done in."""
     unknown: str = ""
     """Why there is no figure, if there is none."""
+
+    def faster(self, factor: float) -> Compute:
+        """Return the same operations in steps that are faster by a factor."""
+        return replace(
+            self,
+            rate=self.rate and self.rate * factor,
+            utilisation=self.utilisation and self.utilisation * factor,
+        )
 
 
 def compute(trace: Trace, steady: SteadySteps) -> Compute:

@@ -20,6 +20,7 @@ from traceq.report.base.text import place, printable, shapes, short_kernel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from traceq.analysis.replay.bound import Bound
     from traceq.analysis.replay.critical_path import CriticalPath
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.summary import Summary
@@ -68,8 +69,11 @@ def content(summary: Summary) -> Content:
 
 def overview(summaries: Sequence[Summary]) -> TextTable:
     """Return a table with one row a trace."""
+    measured = [summary.bound.measured for summary in summaries]
+    of_all = {True: " (measured)", False: " (as recorded)"}
+    title = of_all[measured[0]] if len({*measured}) == 1 else ""
     columns = (
-        Column("trace (as recorded)", cut=cut_middle),
+        Column(f"trace{title}", cut=cut_middle),
         *(Column(title, number=True) for title in _NUMBERS),
     )
     names = telling_names([summary.facts.path for summary in summaries])
@@ -77,7 +81,9 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
         columns,
         tuple(
             (
-                printable(name) + (" (incomplete)" if summary.facts.incomplete else ""),
+                printable(name)
+                + (" (incomplete)" if summary.facts.incomplete else "")
+                + (of_all[summary.bound.measured] if not title else ""),
                 *_overview_row(summary),
             )
             for name, summary in zip(names, summaries, strict=True)
@@ -89,14 +95,14 @@ def _overview_row(summary: Summary) -> tuple[str, ...]:
     gemm = int(summary.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
     memory, mfu = summary.memory, summary.compute.utilisation
     on_gpu = (
-        units.share(summary.steady.gpu_busy, summary.steady.time),
+        units.share(summary.true_gpu_busy, 1),
         units.share(gemm, summary.gpu_time),
         f"{summary.launches:,.0f}",
         units.share(summary.small_kernels, 1),
     )
     return (
         str(summary.steady.count) if summary.steps.height else "-",
-        units.milliseconds(summary.step_time),
+        units.milliseconds(summary.true_step),
         *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
         units.size(memory.allocated) if memory else "-",
         _percent(mfu) if mfu is not None else "-",
@@ -111,7 +117,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Recorded", _recorded(summary)
     yield "Steps", _steps(summary)
     if summary.rank and summary.rank.step_time:
-        yield "Measured", _measured_step(summary.rank.step_time)
+        yield "Measured", _measured_step(summary.rank.step_time, summary.bound)
     if not facts.gpu:
         if not summary.ops.height:
             yield "Ops", "none in the steps"
@@ -153,11 +159,16 @@ def _run(run: Run) -> str:
     return " · ".join(parts)
 
 
-def _measured_step(true: StepTime) -> str:
-    return (
+def _measured_step(true: StepTime, bound: Bound) -> str:
+    text = (
         f"{_ms(true.ns)} a step without the profiler"
         f" ({_ms(true.min_ns)} to {_ms(true.max_ns)} over {true.steps} steps)"
     )
+    if true.differ:
+        text += f"; {_ms(true.median_ns)} at the median, as steps differ"
+        if bound.step_ns == true.median_ns:
+            text += ", which is what the recorded ones are compared with"
+    return text
 
 
 def _device(summary: Summary) -> str:
@@ -284,7 +295,8 @@ def _compute(summary: Summary) -> str:
     if found.flops is None or found.rate is None:
         return f"unknown: {found.unknown}"
     text = f"{_prefixed(found.flops)}FLOP{_a_step(summary)}"
-    text += f", {_prefixed(found.rate)}FLOP/s as recorded"
+    when = "without the profiler" if summary.bound.measured else "as recorded"
+    text += f", {_prefixed(found.rate)}FLOP/s {when}"
     if found.utilisation is None:
         return f"{text}; MFU unknown: no peak is known for this GPU in {found.dtype}"
     peak = f"{_prefixed(found.peak or 0)}FLOP/s"

@@ -34,7 +34,6 @@ def _row(summary: Summary) -> dict[str, str]:
     """Return a trace's figures; times are milliseconds a step."""
     facts, memory, found = summary.facts, summary.memory, summary.compute
     devices = summary.devices["name"].drop_nulls().unique().sort()
-    true = summary.rank.step_time if summary.rank else None
     labels = summary.run.labels if summary.run else {}
     row = {
         "trace": plain_csv(facts.path),
@@ -47,7 +46,9 @@ def _row(summary: Summary) -> dict[str, str]:
         "steps": _number(summary.steady.count if summary.steps.height else 0),
         "recorded_step_ms": _ms(summary.step_time),
         "recorded_gpu_busy": _number(summary.gpu_busy, 4) if facts.gpu else "",
-        "measured_step_ms": _ms(true.ns) if true else "",
+        "measured_step_ms": _ms(summary.bound.step_ns)
+        if summary.bound.measured
+        else "",
         **_bound(summary.bound),
         "launches": _number(summary.launches, 1) if facts.gpu else "",
         "kernels_under_5_us": _number(summary.small_kernels, 4) if facts.gpu else "",
