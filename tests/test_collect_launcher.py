@@ -391,8 +391,8 @@ def test_where_steps_differ_the_median_is_said_too() -> None:
 
     assert "median" not in launch._step_time(alike)  # noqa: SLF001 - what is said
     assert launch._step_time(alike | {"ms": 26.5}) == (  # noqa: SLF001
-        "26.50 ms per step, measured without the profiler over 20 steps; 16.20 ms at the"
-        " median, as steps differ"
+        "26.50 ms per step, measured without the profiler over 20 steps; 16.20 ms at"
+        " the median, as steps differ"
     )
 
 
