@@ -154,7 +154,7 @@ class TinyKernelLoop(Rule):
         if experts:
             fixes.append(_fewer_weights(view, row["gradients"] or 0))
         return self.finding(
-            _message(row, experts=experts, stacks=view.trace.frames.height > 0)
+            _message(row, experts=experts)
             + (", and syncs with the GPU" if syncs else ""),
             subject="loop over experts" if experts else f"loop of {row['mark']}",
             place=view.place({**row, "module": next(iter(row["modules"]), None)}),
@@ -179,13 +179,11 @@ def _over_experts(row: Mapping[str, Any]) -> bool:
     return all(called.intersection(some) for some in (_PICK, _RUN, _ADD))
 
 
-def _message(row: Mapping[str, Any], *, experts: bool, stacks: bool) -> str:
+def _message(row: Mapping[str, Any], *, experts: bool) -> str:
     loop = f"a loop of {row['iterations'] / row['calls']:.0f} iterations"
-    if experts and stacks:
+    if experts:
         # An expert that no token chose may be skipped.
         loop = f"a loop over {row['longest']} experts"
-    elif experts:
-        loop += " over the experts of all layers"
     back = row["back"] / row["iterations"]
     launches = row["kernels"] / row["iterations"] - back
     backward = f" and {back:.0f} in its backward" if back else ""

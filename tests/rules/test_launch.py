@@ -261,3 +261,31 @@ def test_a_cell_in_a_loop_has_a_layer_for_the_whole_sequence() -> None:
     (found,) = drawn_findings(a_loop(*["lstm_cell mul"] * 8), "LCH001")
 
     assert found.advice.startswith("call nn.LSTM on the whole sequence")
+
+
+def test_without_stacks_experts_are_counted_in_each_layer() -> None:
+    expert, router = ("where", "linear", "index_add_"), ("softmax", "topk")
+    names = [*expert * 8, *router, *expert * 8, *router]
+    lines = {"op": "", "call": "", "gpu": " "}
+    for number, name in enumerate(names, 1):
+        launch = f"[cuLaunch>{number}]"
+        if name == "where":
+            launch += "[cudaStreamSynchronize]"
+        width = len(launch) + 12
+        lines["op"] += f"[aten::{name}".ljust(width - 1) + "]"
+        lines["call"] += f" {launch}".ljust(width)
+        lines["gpu"] += f"[k<{number}]".ljust(width)
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * len(lines["op"])}]
+        host    {lines["op"]}
+        host    {lines["call"].rstrip()}
+        gpu 7         {lines["gpu"].rstrip()}
+        """,
+        "LCH001",
+    )
+
+    assert found.message == (
+        "a loop over 8 experts launches 3 tiny kernels in each, and syncs with the GPU"
+    )
+    assert found.count == 2 * 8 * len(expert)

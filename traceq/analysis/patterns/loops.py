@@ -29,7 +29,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, text
+from traceq.expressions import END, known, text
 from traceq.graph.nesting import nearest, parents
 from traceq.intervals import overlap
 from traceq.words import layer_names
@@ -238,7 +238,7 @@ def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFra
     """Return the ops that one call makes as often as there are iterations.
 
     Without stacks, where calls are not known, only ops that sync are marks: others come
-    again in every layer.
+    again in every layer, and a layer is what is between ops that are not in the loop.
     """
     ops = _launching(trace, steady)
     # Some calls have fewer iterations: an expert that no token chose may be skipped.
@@ -248,7 +248,7 @@ def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFra
         ops = ops.filter(often)
         ops = ops.with_columns(call=_calls(trace, ops, fewest))
     else:
-        ops = ops.filter("syncs").with_columns(call=pl.lit(None, pl.UInt32))
+        ops = ops.with_columns(call=_layers(ops)).filter("syncs")
     times = pl.len().over(*_CALL, "name")
     repeated = ops.with_columns(times=times).filter(pl.col("times") >= fewest)
     marks = repeated.join(
@@ -257,6 +257,27 @@ def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFra
     layers = layer_names(pl.col("module"))
     most = pl.col("times").max().over("file", "line", "function", layers)
     return marks.filter(most >= min_iterations)
+
+
+def _layers(ops: pl.DataFrame) -> pl.Series:
+    """Return a number for each op that tells the loops of a step apart.
+
+    The op that syncs most often cuts the ops into parts. A part with ops that most
+    others do not have is the last of its loop: what follows belongs to the next one.
+    """
+    sync = ops.filter("syncs")["name"].cast(pl.String).mode().sort().first()
+    part = known(text("name") == sync).cum_sum().over("step")
+    line = ops.select("step", "ts", "name").with_row_index("row").sort("ts")
+    line = line.with_columns(part=part)
+    names = line.select("step", "part", "name").unique()
+    parts = names.select("step", "part").unique().sort("step", "part")
+    rare = names.group_by("name").agg(pl.len()).filter(pl.col("len") < parts.height / 2)
+    last = names.join(rare, on="name").select("step", "part").unique()
+    ends = parts.join(last.with_columns(end=1), on=["step", "part"], how="left")
+    call = pl.col("end").fill_null(0).cum_sum().shift(1, fill_value=0).over("step")
+    calls = ends.sort("step", "part").with_columns(call=call.cast(pl.UInt32))
+    found = line.join(calls, on=["step", "part"], how="left", nulls_equal=True)
+    return found.sort("row")["call"]
 
 
 def _iteration_counts(ops: pl.DataFrame) -> pl.DataFrame:
