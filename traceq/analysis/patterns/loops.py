@@ -29,7 +29,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, known, text
+from traceq.expressions import END, text
 from traceq.graph.nesting import nearest, parents
 from traceq.intervals import overlap
 from traceq.words import layer_names
@@ -266,7 +266,8 @@ def _layers(ops: pl.DataFrame) -> pl.Series:
     others do not have is the last of its loop: what follows belongs to the next one.
     """
     sync = ops.filter("syncs")["name"].cast(pl.String).mode().sort().first()
-    part = known(text("name") == sync).cum_sum().over("step")
+    marks = text("name").eq_missing(pl.lit(sync, pl.String))
+    part = marks.cum_sum().over("step")
     line = ops.select("step", "ts", "name").with_row_index("row").sort("ts")
     line = line.with_columns(part=part)
     names = line.select("step", "part", "name").unique()
