@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named, outermost_ops
 from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.expressions import elements, known, nth, text
@@ -174,6 +175,7 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@cached_per_trace
 def _requests(trace: Trace) -> pl.Series:
     """Return for each op the outermost of the copying ops around it, or itself."""
     parent, copying = trace.ops["parent"], named(trace.ops, _COPYING)
@@ -271,22 +273,22 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     follows, with no node in between that computes anything. ``viewed`` is whether the
     weight was a view when it was cast, as in einsum: its gradient is viewed too.
     """
-    name, outermost = text("name"), pl.col("parent").is_null()
-    computes = outermost & ~name.str.contains(f"{_VIEWING}|AccumulateGrad$")
+    outermost = pl.col("parent").is_null()
     nodes = (
         trace.ops.filter(pl.col("phase") == "backward")
+        .join(_nodes(trace), on="name")
         .sort("thread", "ts")
         .with_columns(
-            run=computes.cum_sum().over("thread"),
+            run=(outermost & pl.col("computes")).cum_sum().over("thread"),
             node=outermost.cum_sum().over("thread"),
-            name=name,
         )
+        .filter(pl.col("uncasts") | pl.col("accumulates"))
         .join(trace.inputs.select(inputs="id", numel=elements()), on="inputs")
     )
-    weights = nodes.filter(pl.col("name").str.contains(_ACCUMULATING))
+    weights = nodes.filter("accumulates")
     behind = (pl.col("node_right") - pl.col("node")).alias("behind")
     casts = (
-        nodes.filter(pl.col("name").str.contains(_UNCASTING))
+        nodes.filter("uncasts")
         .join(weights, on=["thread", "run", "numel"])
         .select("forward", behind)
         .filter(pl.col("behind") > 0)
@@ -295,6 +297,16 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     )
     requests = _requests(trace).gather(casts["forward"])
     return casts.select("viewed", request=requests).drop_nulls()
+
+
+def _nodes(trace: Trace) -> pl.DataFrame:
+    """Return what the names of ops say of them, where they are nodes of autograd."""
+    name = text("name")
+    return trace.ops.select(pl.col("name").unique()).with_columns(
+        computes=~name.str.contains(f"{_VIEWING}|AccumulateGrad$"),
+        uncasts=name.str.contains(_UNCASTING),
+        accumulates=name.str.contains(_ACCUMULATING),
+    )
 
 
 def _feeds_loss(trace: Trace) -> pl.Expr:
