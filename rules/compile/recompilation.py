@@ -66,7 +66,8 @@ class Recompilation(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): a size that was not seen before takes
+    1.4 s, and 0.08 ms with ``mark_dynamic``.
     """
 
     code = "JIT002"

@@ -79,7 +79,9 @@ class SlowHostOp(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): a loop that collects garbage beside
+    1.5 million objects of Python takes 0.95 ms a step, and 0.93 ms after
+    ``gc.freeze()``: no difference worth a word. The rest of the advice was not tried.
     """
 
     code = "HST002"

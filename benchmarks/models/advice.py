@@ -1,0 +1,347 @@
+"""Follow the advice of rules that no pair of programs covers, on a GPU.
+
+    python benchmarks/models/advice.py [CODE...]
+
+needs torch and a GPU. For each rule a small piece of work is run as the rule finds it
+and as it advises, in turns; what a step takes, or what is held of the memory, is
+printed for both. The pages of the rules have these figures ("Measured").
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+D, BF = "cuda", torch.bfloat16
+MIB = 1 << 20
+TRIED = {}
+
+
+def tried(*codes):
+    def keep(build):
+        TRIED[codes] = build
+        return build
+
+    return keep
+
+
+def timed(before, after, rounds=5, steps=10):
+    """Return the ms that a step of each takes, at the median of rounds in turns."""
+    times = ([], [])
+    for step in (before, after):
+        for _ in range(steps):
+            step()
+    for _ in range(rounds):
+        for found, step in zip(times, (before, after), strict=True):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(steps):
+                step()
+            torch.cuda.synchronize()
+            found.append((time.perf_counter() - began) * 1000 / steps)
+    one, two = map(statistics.median, times)
+    return f"{one:.3f} -> {two:.3f} ms"
+
+
+def peak(step):
+    """Return the MiB that a step allocates at its peak, beyond what is there before."""
+    step()
+    gc.collect()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return (torch.cuda.max_memory_allocated() - held) / MIB
+
+
+def peaks(before, after):
+    return f"{peak(before):.0f} -> {peak(after):.0f} MiB at the peak"
+
+
+def stack(layers=12, width=512, dtype=BF):
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers))
+    ).to(D, dtype)
+
+
+@tried("ATT004")
+def repeated_heads():
+    q = torch.randn(4, 32, 2048, 128, device=D, dtype=BF, requires_grad=True)
+    k, v = (
+        torch.randn(4, 8, 2048, 128, device=D, dtype=BF, requires_grad=True)
+        for _ in range(2)
+    )
+
+    def before():
+        many = [one.repeat_interleave(4, dim=1) for one in (k, v)]
+        F.scaled_dot_product_attention(q, *many, is_causal=True).sum().backward()
+
+    def after():
+        F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=True
+        ).sum().backward()
+
+    return timed(before, after)
+
+
+@tried("SYN002")
+def explicit_sync():
+    model, x = stack(), torch.randn(64, 512, device=D, dtype=BF)
+
+    def before():
+        y = x
+        for layer in model:
+            y = layer(y)
+            torch.cuda.synchronize()
+
+    return timed(before, lambda: model(x))
+
+
+@tried("HST002")
+def garbage_collected():
+    model, x = stack(), torch.randn(64, 512, device=D, dtype=BF)
+    kept = [{"a": [number]} for number in range(1_500_000)]
+
+    def step():
+        more = [[number] for number in range(2_000)]
+        model(x).sum()
+        gc.collect(1)
+        return more
+
+    before = timed(step, step).split()[0]
+    gc.freeze()
+    after = timed(step, step).split()[0]
+    gc.unfreeze()
+    del kept
+    return f"{before} -> {after} ms"
+
+
+@tried("MEM001", "MEM005")
+def emptied_cache():
+    model, x = stack(), torch.randn(4096, 512, device=D, dtype=BF)
+
+    def after():
+        model(x).sum().backward()
+        model.zero_grad()
+
+    def before():
+        after()
+        torch.cuda.empty_cache()
+
+    return timed(before, after)
+
+
+@tried("MEM002")
+def pinned_each_time():
+    sizes = [(1 << 22) + 4096 * number for number in range(8)]
+    batches = [torch.ones(size) for size in sizes]
+    buffer = torch.empty(sizes[-1]).pin_memory()
+    turn = iter(range(10**9))
+
+    def before():
+        batch = batches[next(turn) % 8].pin_memory()
+        batch.to(D, non_blocking=True)
+        torch.cuda.synchronize()
+
+    def after():
+        batch = batches[next(turn) % 8]
+        mine = buffer[: len(batch)].copy_(batch)
+        mine.to(D, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return timed(before, after)
+
+
+@tried("MEM003")
+def kept_losses():
+    model, x = stack(), torch.randn(4096, 512, device=D, dtype=BF)
+    grown = []
+    for keep in (lambda loss: loss, lambda loss: loss.item()):
+        losses = []
+        held = torch.cuda.memory_allocated()
+        for _ in range(10):
+            losses.append(keep(model(x).square().mean()))
+        grown.append((torch.cuda.memory_allocated() - held) / 10 / MIB)
+        del losses
+    return f"grows by {grown[0]:.1f} -> {grown[1]:.1f} MiB a step"
+
+
+def churned(settings):
+    torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings(settings)
+    kept = []
+    for number in range(40):
+        a = torch.empty((20 + 3 * number) * MIB, dtype=torch.uint8, device=D)
+        kept.append(torch.empty(4 * MIB, dtype=torch.uint8, device=D))
+        del a
+    found = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    del kept
+    torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+    return found / MIB
+
+
+@tried("MEM004")
+def reserved_and_unused():
+    before = churned("expandable_segments:False")
+    return f"{before:.0f} -> {churned('expandable_segments:True'):.0f} MiB unused"
+
+
+@tried("MEM007")
+def all_logits():
+    x = torch.randn(8192, 768, device=D, dtype=BF, requires_grad=True)
+    weight = torch.randn(50304, 768, device=D, dtype=BF, requires_grad=True)
+    target = torch.randint(50304, (8192,), device=D)
+
+    def part(rows, wanted):
+        return F.cross_entropy((rows @ weight.T).float(), wanted, reduction="sum")
+
+    def before():
+        part(x, target).backward()
+        x.grad = weight.grad = None
+
+    def after():
+        sum(
+            checkpoint(part, rows, wanted, use_reentrant=False)
+            for rows, wanted in zip(x.split(1024), target.split(1024), strict=True)
+        ).backward()
+        x.grad = weight.grad = None
+
+    return f"{peaks(before, after)}, {timed(before, after, 3, 3)}"
+
+
+@tried("MEM008")
+def state_of_adam():
+    held = []
+    for kind in (torch.optim.AdamW, torch.optim.Adafactor):
+        model = stack(8, 2048, torch.float32)
+        optimizer = kind(model.parameters())
+        model(torch.randn(8, 2048, device=D)).sum().backward()
+        before = torch.cuda.memory_allocated()
+        optimizer.step()
+        held.append((torch.cuda.memory_allocated() - before) / MIB)
+        del model, optimizer
+        gc.collect()
+    return f"{held[0]:.0f} -> {held[1]:.1f} MiB of state (Adafactor)"
+
+
+@tried("MEM009")
+def copies_of_weights():
+    x = torch.randn(256, 2048, device=D)
+    plain, small = stack(8, 2048, torch.float32), stack(8, 2048)
+
+    def before():
+        with torch.autocast(D, BF):
+            y = plain(x)
+        y.float().sum().backward()
+        plain.zero_grad()
+
+    def after():
+        small(x.to(BF)).float().sum().backward()
+        small.zero_grad()
+
+    return f"{peaks(before, after)}, {timed(before, after)}"
+
+
+class Broken(nn.Module):
+    def __init__(self, broken):
+        super().__init__()
+        self.layers, self.broken = stack(), broken
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            if self.broken:
+                torch._dynamo.graph_break()
+        return x
+
+
+@tried("JIT003")
+def broken_graph():
+    x = torch.randn(64, 512, device=D, dtype=BF)
+    with torch.no_grad():
+        before, after = (
+            torch.compile(Broken(broken).to(D, BF)) for broken in (True, False)
+        )
+        return timed(lambda: before(x), lambda: after(x))
+
+
+@tried("JIT005")
+def many_guards():
+    x = torch.randn(64, 512, device=D, dtype=BF)
+    model = stack(24)
+    parts = [torch.compile(layer) for layer in model]
+    whole = torch.compile(model)
+
+    def before():
+        y = x
+        for part in parts:
+            y = part(y)
+
+    with torch.no_grad():
+        found = timed(before, lambda: whole(x))
+
+        def unguarded():
+            with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
+                whole(x)
+
+        return f"{found}; without guards {timed(before, unguarded).split()[2]} ms"
+
+
+@tried("JIT004")
+def graph_in_part():
+    x = torch.randn(64, 512, device=D, dtype=BF)
+    model = stack()
+
+    def work(x, scale):
+        return model(x * scale)
+
+    on_host, on_gpu = torch.tensor(2.0), torch.tensor(2.0, device=D, dtype=BF)
+    before, after = (
+        torch.compile(work, mode="reduce-overhead", dynamic=False) for _ in range(2)
+    )
+    with torch.no_grad():
+        return timed(lambda: before(x, on_host), lambda: after(x, on_gpu))
+
+
+@tried("JIT002")
+def new_sizes():
+    found = []
+    for marked in (False, True):
+        torch._dynamo.reset()
+        sizes = None if marked else False
+        step = torch.compile(lambda x: F.gelu(x).sum(-1), dynamic=sizes)
+        times = []
+        for number in range(5):
+            x = torch.randn(64, 100 + number, device=D)
+            if marked:
+                torch._dynamo.mark_dynamic(x, 1)
+            began = time.perf_counter()
+            step(x)
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) * 1000)
+        found.append(statistics.median(times[1:]))
+    return f"{found[0]:.1f} -> {found[1]:.3f} ms for a new size"
+
+
+def main():
+    for codes, build in TRIED.items():
+        if not sys.argv[1:] or {*codes} & {*sys.argv[1:]}:
+            try:
+                found = build()
+            except Exception as error:  # noqa: BLE001 - the others go on
+                found = f"failed: {error!r:.200}"
+            print(f"{' '.join(codes)} {build.__name__}: {found}", flush=True)
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
