@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = read_captures(ROOT / "fixtures" / "captures")
 GPU_BOUND = [name for name, busy in CAPTURES.gpu_busy.items() if busy > 0.9]
-# Other people's files, which are not ours to give away.
-_PUBLIC = ROOT.parent / "shared" / "traces" / "public"
+# Files which are not ours to give away: other people's, and pairs for comparison.
+_SHARED = ROOT.parent / "shared"
+_PUBLIC = _SHARED / "traces" / "public"
+_FOLDERS = {"public": _PUBLIC, "pairs": _SHARED / "pairs"}
 
 FIXTURE_TRACES = {
     path.parent.relative_to(ROOT / "fixtures").as_posix(): path
@@ -49,11 +51,11 @@ SNAPSHOTS = OWN_SNAPSHOTS | PUBLIC_SNAPSHOTS
 
 
 def path_of(file: str) -> Path:
-    """Return where a file of a capture is, or of public/; skip if that is not there."""
+    """Return where a file of a capture is, or of a folder of shared files, or skip."""
     folder, _, name = file.rpartition("/")
     if not folder:
         return CAPTURES.path(name)
-    path = _PUBLIC / name
+    path = _FOLDERS[folder] / name
     if not path.is_file():
         pytest.skip(f"{file} is not ours to give away, and ../shared is not there")
     return path

@@ -1,0 +1,224 @@
+"""HST: what the host takes long for, on programs with measured twins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from linting import case_findings, drawn_findings, outcome
+from recordings import FIXTURE_TRACES, ROOT, loaded
+
+from traceq.analysis.replay.host_account import NEW_SHAPE
+from traceq.analysis.time.host_kinds import HOOKS, PYTHON
+from traceq.check.fixture import read_fixture
+from traceq.lint import View, inputs
+from traceq.recording import Recording
+
+if TYPE_CHECKING:
+    from traceq.lint import Finding
+    from traceq.lint.run import Outcome
+
+HST = ("HST001", "HST002", "HST003")
+SICK = ("moe_dropless", "varying_length", "python_in_step", "forward_hooks")
+
+
+def step_ns(name: str) -> int:
+    """Return what a step of a fixture takes, as was measured without the profiler."""
+    return read_fixture(ROOT / "fixtures" / name).step_ns or 0
+
+
+def checked(name: str, *codes: str) -> Outcome:
+    trace = loaded(FIXTURE_TRACES[name])
+    return outcome(Recording(name, trace=trace, step_ns=step_ns(name)), *codes)
+
+
+def found_in(name: str, *codes: str) -> tuple[Finding, ...]:
+    return checked(name, *codes).findings
+
+
+def labels(finding: Finding) -> set[str]:
+    return {one.label for one in finding.evidence}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_the_repaired_twin_has_none_of_it(name: str) -> None:
+    assert found_in(f"twins/{name}_fixed", *HST) == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["attn_flash", "norm_fused", "layernorm_autocast", "optimizer_fused"]
+)
+def test_a_plain_transformer_has_none_of_it(name: str) -> None:
+    assert case_findings(f"{name}.trace.json.gz", *HST) == ()
+
+
+def test_experts_with_new_shapes_are_found_with_line_dimension_and_count() -> None:
+    (found,) = found_in("moe_dropless", "HST001")
+
+    assert (found.place.file, found.place.line) == ("moe_dropless.py", 21)
+    assert "dimension 0 of input 0 of aten::mm varies" in found.message
+    # The library searched for 45 of the 552 products in these three steps.
+    assert found.count == 15
+    assert "multiples of 256" in found.advice
+    assert "grouped_mm" in found.advice
+
+
+def test_padding_the_experts_saves_what_was_measured() -> None:
+    (found,) = found_in("moe_dropless", "HST001")
+
+    # 36.0 ms a step, 25.6 ms with tokens padded to multiples of 256, no profiler.
+    assert found.saves_ns == pytest.approx(36.0e6 - 25.6e6, rel=0.3)
+
+
+def test_loading_of_kernels_is_told_from_the_search() -> None:
+    (found,) = found_in("moe_dropless", "HST001")
+
+    (loading,) = (one for one in found.evidence if one.label == "loading")
+    # Four kernels were loaded in three steps, 3 to 5 ms each.
+    assert loading.value == pytest.approx(5e6, rel=0.2)
+    assert "passes by itself" in loading.note
+
+
+def test_cudnn_attention_on_new_lengths_names_the_switch() -> None:
+    attention, matmuls = found_in("varying_length", "HST001")
+
+    assert (attention.place.file, attention.place.line) == ("varying_length.py", 25)
+    assert "dimension 2 of input 0 of aten::_cudnn_attention_forward" in (
+        attention.message
+    )
+    assert attention.count == 2
+    assert "enable_cudnn_sdp(False)" in attention.advice
+    assert "grouped_mm" not in matmuls.advice
+
+
+def test_lengths_that_repeat_save_what_was_measured() -> None:
+    found = found_in("varying_length", "HST001")
+
+    # 133 ms a step, 7.2 ms with lengths rounded up to 128, no profiler.
+    assert sum(one.saves_ns for one in found) == pytest.approx(126e6, rel=0.3)
+
+
+def test_image_sizes_that_vary_are_two_dimensions() -> None:
+    (found,) = case_findings("pairs/conv_sizes_free.trace.json.gz", "HST001")
+
+    assert "dimensions 2 and 3 of input 0 of aten::cudnn_convolution" in found.message
+    # 83.5 ms a step, 20.9 ms with sizes rounded up to 32, no profiler.
+    assert found.saves_ns == pytest.approx(83.5e6 - 20.9e6, rel=0.3)
+
+
+def test_sizes_that_repeat_have_no_finding() -> None:
+    assert case_findings("pairs/conv_sizes_32.trace.json.gz", *HST) == ()
+
+
+@pytest.mark.parametrize("name", ["graph_rerecord", "recompile"])
+def test_new_shapes_of_graphs_and_compilation_are_left_to_their_rules(
+    name: str,
+) -> None:
+    assert case_findings(f"{name}.trace.json.gz", "HST001") == ()
+
+
+def test_shapes_that_are_new_in_one_step_only_are_warm_up() -> None:
+    long = " " * 300
+    shape = inputs([[317, 64], [64, 64]], ["c10::BFloat16"] * 2)
+    drawing = f"""
+        host   [ProfilerStep#1              ] [ProfilerStep#2 {long}]
+        host    [aten::mm           ]          [aten::bmm {long}]
+        host     [cudaLaunchKernel>1]           [cudaLaunchKernel>2]
+        gpu 7                 [gemm<1]                        [gemm<2]
+    """
+
+    args = {"aten::mm": shape, "aten::bmm": shape}
+    assert drawn_findings(drawing, "HST001", args=args) == ()
+
+
+def test_python_in_the_step_is_found_by_function() -> None:
+    text, mask = found_in("python_in_step", "HST003")
+
+    assert (text.place.file, text.place.function) == ("python_in_step.py", "described")
+    assert text.message == "described works on text once a step"
+    assert mask.message == "mask_of makes tensors of lists once a step"
+    assert "torch.arange" in mask.advice
+
+
+def test_a_step_without_that_python_is_predicted() -> None:
+    found = checked("python_in_step", "HST003")
+
+    assert found.together[-1].step_ns == pytest.approx(
+        step_ns("twins/python_in_step_fixed"), rel=0.2
+    )
+
+
+def test_hooks_are_found_with_what_they_launch() -> None:
+    (hook,) = found_in("forward_hooks", "HST003")
+
+    assert (hook.place.file, hook.place.line) == ("forward_hooks.py", 30)
+    assert hook.message == "keep, a hook on modules, runs 97 times a step"
+    assert len(hook.kernels) == 2 * 97 * 11
+
+
+def test_removing_hooks_saves_what_was_measured() -> None:
+    (hook,) = found_in("forward_hooks", "HST003")
+
+    assert hook.saves_ns == pytest.approx(
+        step_ns("forward_hooks") - step_ns("twins/forward_hooks_fixed"), rel=0.3
+    )
+
+
+def test_without_calls_of_libraries_python_is_not_reported() -> None:
+    drawing = """
+        host   [ProfilerStep#1                                                  ]
+        host                            [train.py(30): tokenise                ]
+        host     [aten::mm           ]   [<built-in method split of str object>]
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+    """
+
+    assert drawn_findings(drawing, "HST003") == ()
+
+
+def test_python_that_calls_operators_is_needed() -> None:
+    drawing = """
+        host   [ProfilerStep#1                                                ]
+        host    [train.py(30): forward                                       ]
+        host     [torch/nn.py(5): f    ][aten::a][aten::a][aten::a][aten::a]
+        host      [aten::mm           ]
+        host       [cudaLaunchKernel>1]
+        gpu 7                    [gemm<1]
+    """
+
+    assert drawn_findings(drawing, "HST003") == ()
+
+
+def test_slow_operators_all_over_the_program_are_contention() -> None:
+    (found,) = case_findings("public/t4_fp32.json.gz", "HST002")
+
+    assert found.subject == "operators at random places"
+    assert "DataLoader workers" in found.advice
+    assert "ops" in labels(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "entry"),
+    [
+        ("moe_dropless", NEW_SHAPE, "aten::mm"),
+        ("varying_length", NEW_SHAPE, "aten::_cudnn_attention_backward"),
+        ("python_in_step", PYTHON, "described"),
+        ("forward_hooks", HOOKS, "keep"),
+    ],
+)
+def test_what_was_planted_is_the_largest_entry(
+    name: str, kind: str, entry: str
+) -> None:
+    account = View(loaded(FIXTURE_TRACES[name]), step_ns(name)).host_account
+
+    largest = account.lines.row(0, named=True)
+    assert (largest["kind"], largest["name"]) == (kind, entry)
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_entries_that_wait_for_the_gpu_are_no_work_of_the_host(name: str) -> None:
+    account = View(loaded(FIXTURE_TRACES[name]), step_ns(name)).host_account
+
+    waits = account.segments.filter(pl.col("kind") == "waiting for the GPU")
+    assert waits["estimated"].sum() <= 0.1 * waits["recorded"].sum() + 1e6
