@@ -10,14 +10,14 @@ from linting import case_findings, drawn_findings, outcome
 from recordings import FIXTURE_TRACES, ROOT, loaded
 
 from traceq.analysis.replay.host_account import NEW_SHAPE
-from traceq.analysis.time.host_kinds import HOOKS, PYTHON
+from traceq.analysis.time.host_kinds import HOOKS, PYTHON, SYNC
 from traceq.check.fixture import read_fixture
 from traceq.lint import View, inputs
 from traceq.recording import Recording
 
 if TYPE_CHECKING:
     from traceq.lint import Finding
-    from traceq.lint.run import Outcome
+    from traceq.lint.engine import Outcome
 
 HST = ("HST001", "HST002", "HST003")
 SICK = ("moe_dropless", "varying_length", "python_in_step", "forward_hooks")
@@ -216,9 +216,11 @@ def test_what_was_planted_is_the_largest_entry(
     assert (largest["kind"], largest["name"]) == (kind, entry)
 
 
-@pytest.mark.parametrize("name", SICK)
-def test_entries_that_wait_for_the_gpu_are_no_work_of_the_host(name: str) -> None:
+def test_waiting_for_the_gpu_is_no_work_of_the_host() -> None:
+    name = "moe_dropless"
     account = View(loaded(FIXTURE_TRACES[name]), step_ns(name)).host_account
 
-    waits = account.segments.filter(pl.col("kind") == "waiting for the GPU")
-    assert waits["estimated"].sum() <= 0.1 * waits["recorded"].sum() + 1e6
+    waits = account.kinds.filter(pl.col("kind") == SYNC)
+    ((recorded, estimated),) = waits.select("recorded", "estimated").rows()
+    assert recorded > 0
+    assert 10 * estimated <= recorded

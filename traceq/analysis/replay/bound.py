@@ -18,6 +18,7 @@ from traceq.analysis.replay.host_account import HostAccount, host_account
 from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
+from traceq.analysis.replay.unslowed import unslowed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,8 @@ def bound_by(busy: float) -> By:
 @cached_per_trace
 def replay_of(trace: Trace) -> Replay:
     """Return the replay of a trace's steady-state steps."""
-    return Replay(build_model(trace, steady_steps(trace), costs_of(trace)))
+    model = build_model(trace, steady_steps(trace), costs_of(trace))
+    return Replay(unslowed(model, trace))
 
 
 @cached_per_trace

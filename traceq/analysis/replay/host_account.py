@@ -13,12 +13,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    EXCESS_FACTOR,
-    EXCESS_NS,
-    SEEN_PLANNED_CALLS,
-    USUAL_PLANNED_OP_NS,
-)
 from traceq.analysis.time.host_kinds import (
     ENGINE,
     HOOKS,
@@ -32,7 +26,8 @@ from traceq.analysis.time.host_kinds import (
     describe,
 )
 from traceq.analysis.time.host_segments import host_segments
-from traceq.expressions import known, text
+from traceq.analysis.time.op_calls import op_calls
+from traceq.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.words import layer_names
 
@@ -46,14 +41,6 @@ if TYPE_CHECKING:
 NEW_SHAPE = "operators on new shapes"
 LOADING = "loading kernels"
 SLOW = "operators slower than usual"
-# Ops for which a library chooses an algorithm, or makes a plan, for each new shape.
-PLANNED = (
-    r"^aten::(add|b|badd)?mm$|^aten::_(scaled|grouped)_mm$"
-    r"|^aten::(cudnn|miopen|slow|thnn|mkldnn)?_?conv|^aten::_cudnn_attention"
-    r"|^aten::_fft_"
-)
-# How the profiler names the loading of a kernel's code at its first use.
-_LAZY_LOADING = "Lazy Function Loading"
 _NODE = "^autograd::engine::evaluate_function"
 # What belongs to the main thread while backward runs in one of its own.
 _OF_CALLER = (PYTHON, WITH_LIBRARIES, LIBRARY, MODULES, NO_STACKS, UNKNOWN)
@@ -132,7 +119,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
         recorded=pl.col("end") - pl.col("start"), estimated=worked[1] - worked[0]
     )
     rows = describe(trace, host, replay.model.waits["id"])
-    calls = _calls(trace, segments, rows)
+    calls = op_calls(trace)
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
     described = segments.join(
         _with_excess(rows, calls), on="at", how="left", maintain_order="left"
@@ -181,61 +168,6 @@ def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
     begin, end = edges.gather(at), edges.gather(at + 1)
     into = ((moments - begin) / (end - begin)).clip(0, 1)
     return worked.gather(at) + into * (worked.gather(at + 1) - worked.gather(at))
-
-
-def _calls(trace: Trace, segments: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the operator calls with their own time, the usual one and the excess."""
-    first = trace.ops.sort("ts", maintain_order=True).select(
-        text("name"),
-        "step",
-        op="id",
-        new=pl.struct("name", "inputs").is_first_distinct()
-        & pl.col("inputs").is_not_null(),
-    )
-    own = (
-        segments.with_columns(lazy=_lazily_loaded(trace, segments))
-        .join(rows.filter("own").select("at", "op", "loads"), on="at")
-        .group_by("op")
-        .agg(
-            own=pl.col("recorded").sum(),
-            idle=pl.col("idle").sum(),
-            loads=(pl.col("loads") | pl.col("lazy")).any(),
-        )
-    )
-    again = pl.col("own").filter(~pl.col("new")).median().over("name")
-    assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
-    far = pl.col("own") > pl.max_horizontal(
-        pl.lit(EXCESS_NS), EXCESS_FACTOR * pl.col("usual")
-    )
-    return (
-        own.join(first, on="op")
-        .sort("op")
-        .with_columns(planned=pl.col("name").str.contains(PLANNED))
-        .with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
-        .with_columns(
-            excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
-        )
-        .with_columns(planned=pl.col("planned") | _seen_planned().over("name"))
-        .drop("step")
-    )
-
-
-def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
-    """Return for each segment whether code of a kernel was loaded in it."""
-    loaded = trace.other.filter(text("name") == _LAZY_LOADING)["ts"].sort()
-    before, until = (loaded.search_sorted(segments[side]) for side in ("start", "end"))
-    return until > before
-
-
-def _seen_planned() -> pl.Expr:
-    """Return whether calls of an op are slow on new shapes, and on these alone."""
-    slow, new = pl.col("excess") > 0, pl.col("new")
-    return (
-        ((slow & new).sum() >= SEEN_PLANNED_CALLS)
-        & (pl.col("step").filter(slow & new).n_unique() > 1)
-        & ((slow & new).sum() > new.sum() / 2)
-        & ((slow & ~new).sum() < (~new).sum() / 10)
-    )
 
 
 def _with_excess(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

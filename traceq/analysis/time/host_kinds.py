@@ -47,7 +47,7 @@ UNKNOWN = "unknown"
 PLACE = ("file", "line", "function")
 _DESCRIBED = (
     *("at", "kind", "name", *PLACE, "module", "op", "own", "caller", "library"),
-    *("called", "loads"),
+    "called",
 )
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
@@ -64,8 +64,6 @@ _OF_HOOK = (
     *(DISPATCH, LAUNCHES, "copies and sets", "other runtime calls"),
     *(PYTHON, WITH_LIBRARIES, LIBRARY),
 )
-# Calls with which the code of a kernel is loaded when it is first launched.
-_LOADS = r"^cu(da)?(LibraryLoad|ModuleLoad)"
 _WAITS = (
     r"acquire of _thread|time\.sleep|<built-in function sleep>"
     r"|select\.(e?poll|select)|recv of _socket"
@@ -95,15 +93,13 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame
     ``kind`` and ``name``; the user's ``file``, ``line`` and ``function``; ``module``;
     the ``op`` around it; ``caller``, the row of the Python function that it belongs to;
     ``library``, what the user's function calls where it is a library's; ``called``, the
-    Python call that it is, built-in or not; ``own``, whether it is the op's own time;
-    ``loads``, whether it loads code of a kernel.
+    Python call that it is, built-in or not; ``own``, whether it is the op's own time.
     ``waits`` are the runtime calls that waited for the GPU.
     """
     tree = _tree(trace, host, waits)
     rows = tree.with_row_index("at").with_columns(
         kind=_first_of(_KINDS),
         name=_first_of(_NAMES),
-        loads=known(pl.col("call_name").str.contains(_LOADS)),
         # What an op asks of the runtime before it launches is its own time.
         own=pl.col("is_op")
         | known((pl.col("call") == "other") & pl.col("op").is_not_null()),

@@ -1,0 +1,119 @@
+"""What operator calls take the host themselves, and how far beyond the usual that is.
+
+The usual cost of an operator is what its calls take on inputs that were seen before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    EXCESS_FACTOR,
+    EXCESS_NS,
+    SEEN_PLANNED_CALLS,
+    USUAL_PLANNED_OP_NS,
+)
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.time.host_segments import host_segments
+from traceq.expressions import known, text
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+# Ops for which a library chooses an algorithm, or makes a plan, for each new shape.
+PLANNED = (
+    r"^aten::(add|b|badd)?mm$|^aten::_(scaled|grouped)_mm$"
+    r"|^aten::(cudnn|miopen|slow|thnn|mkldnn)?_?conv|^aten::_cudnn_attention"
+    r"|^aten::_fft_"
+)
+# How the profiler names the loading of a kernel's code at its first use.
+_LAZY_LOADING = "Lazy Function Loading"
+# Calls with which the code of a kernel is loaded when it is first launched.
+_LOADS = r"^cu(da)?(LibraryLoad|ModuleLoad)"
+
+
+@cached_per_trace
+def op_calls(trace: Trace) -> pl.DataFrame:
+    """Return the operator calls of the steady-state steps.
+
+    ``op``, ``name``, ``own`` (time in no other op, launches aside), ``usual``,
+    ``excess`` (0 unless it is far beyond the usual), ``idle``, ``new`` (the first use
+    of this op on these inputs), ``planned`` and ``loads`` (code of a kernel).
+    """
+    first = trace.ops.sort("ts", maintain_order=True).select(
+        text("name"),
+        "step",
+        op="id",
+        new=pl.struct("name", "inputs").is_first_distinct()
+        & pl.col("inputs").is_not_null(),
+    )
+    own = (
+        own_segments(trace)
+        .group_by("op")
+        .agg(
+            own=(pl.col("end") - pl.col("start")).sum(),
+            idle=pl.col("idle").sum(),
+            loads=pl.col("loads").any(),
+        )
+    )
+    again = pl.col("own").filter(~pl.col("new")).median().over("name")
+    assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
+    far = pl.col("own") > pl.max_horizontal(
+        pl.lit(EXCESS_NS), EXCESS_FACTOR * pl.col("usual")
+    )
+    return (
+        own.join(first, on="op")
+        .sort("op")
+        .with_columns(planned=pl.col("name").str.contains(PLANNED))
+        .with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
+        .with_columns(
+            excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
+        )
+        .with_columns(planned=pl.col("planned") | _seen_planned().over("name"))
+        .drop("step")
+    )
+
+
+def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
+    """Return for each segment whether code of a kernel was loaded in it."""
+    loaded = trace.other.filter(text("name") == _LAZY_LOADING)["ts"].sort()
+    before, until = (loaded.search_sorted(segments[side]) for side in ("start", "end"))
+    return until > before
+
+
+def _seen_planned() -> pl.Expr:
+    """Return whether calls of an op are slow on new shapes, and on these alone."""
+    slow, new = pl.col("excess") > 0, pl.col("new")
+    return (
+        ((slow & new).sum() >= SEEN_PLANNED_CALLS)
+        & (pl.col("step").filter(slow & new).n_unique() > 1)
+        & ((slow & new).sum() > new.sum() / 2)
+        & ((slow & ~new).sum() < (~new).sum() / 10)
+    )
+
+
+@cached_per_trace
+def own_segments(trace: Trace) -> pl.DataFrame:
+    """Return when the host was at ops themselves: ``start``, ``end``, ``idle``, ``op``.
+
+    What an op asks of the runtime before it launches is its own time. ``loads`` is
+    whether code of a kernel was loaded then.
+    """
+    host = host_segments(trace)
+    op, call = host.rows_of("ops"), host.rows_of("runtime")
+    around = op.gather(host.nearest(op.is_not_null()))
+    asks = known(trace.runtime["call"].gather(call) == "other")
+    names = trace.runtime["name"].gather(call).cast(pl.String)
+    rows = pl.DataFrame(
+        {
+            "op": around,
+            "own": op.is_not_null() | (asks & around.is_not_null()),
+            "loads": known(names.str.contains(_LOADS)),
+        }
+    ).with_row_index("at")
+    segments = host.segments.with_columns(lazy=_lazily_loaded(trace, host.segments))
+    return segments.join(
+        rows.filter("own").drop("own"), on="at", maintain_order="left"
+    ).select("start", "end", "idle", "op", loads=pl.col("loads") | pl.col("lazy"))
