@@ -26,7 +26,7 @@ WITH_TORCH = [
     pytest.mark.collect,
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
 ]
-QUICK = ("--warmup", "2", "--timed", "3", "--active", "2", "--no-overhead")
+QUICK = ("--no-overhead", "--warmup", "2", "--timed", "3", "--active", "2")
 
 LOOP = """
 import torch
