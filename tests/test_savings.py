@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from captures import read_pairs
+from captures import read_captures, read_pairs
 from linting import bundled_rules, linted
 from recordings import CAPTURES, ROOT, loaded
 
+from traceq.analysis.replay.model import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change
 from traceq.finding import Fix, Severity
 from traceq.lint.savings import Savings
@@ -19,6 +22,8 @@ from traceq.lint.view import View
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.lint.engine import Outcome
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -186,3 +191,34 @@ def test_what_an_op_takes_beyond_the_usual_is_saved_at_the_hosts_true_speed() ->
 
     assert saved[0] == pytest.approx(800_000 * 400 / 945, rel=0.1)
     assert saved[1] == pytest.approx(2 * saved[0], rel=0.05)
+
+
+def test_a_capture_may_be_a_file_with_what_recording_cost_or_a_run_folder(
+    tmp_path: Path,
+) -> None:
+    trace = BENCHMARKS / "held_out" / "norms.trace.json.gz"
+    overhead = {
+        "version": 1,
+        "stacks": True,
+        "frame": {"plain_ns": 50, "overhead_ns": 400},
+        "op": {"plain_ns": 1400, "overhead_ns": 3800},
+    }
+    for name in ("file", "plain"):
+        shutil.copy(trace, tmp_path / f"{name}.trace.json.gz")
+    (tmp_path / "captures.toml").write_text(
+        "[step_ms]\nfile = 3.9\nplain = 3.9\nfolder = 3.9\n"
+        "[recorder_overhead.file]\nversion = 1\nstacks = true\n"
+        "frame = { plain_ns = 50, overhead_ns = 400 }\n"
+        "op = { plain_ns = 1400, overhead_ns = 3800 }\n"
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(trace, folder / "rank-0.trace.json.gz")
+    rank = {"name": "rank-0", "rank": 0, "trace": {"file": "rank-0.trace.json.gz"}}
+    run = {"format": 1, "command": [], "ranks": [rank], "recorder_overhead": overhead}
+    (folder / "run.json").write_text(json.dumps(run))
+
+    captures = read_captures(tmp_path)
+
+    costs = {name: costs_of(captures.load(name)) for name in captures.step_ms}
+    assert costs["file"] == costs["folder"] != costs["plain"] == ASSUMED_COSTS
