@@ -201,19 +201,20 @@ class Savings:
         busy = gpu_busy(view.trace, view.replay, scale, changes) if last else 1.0
         by = bound_by(busy)
         spread = self._spread(step, by) if last else 0.0
+        # Whatever the fixes do not save, a step is not longer than before them.
+        longest = max(self.step_ns, *self._before) * (1 + _between_runs(by))
         return Together(
             findings=len(findings),
             step_ns=round(step),
             step_low_ns=round(min(steps) * (1 - spread)),
-            step_high_ns=round(max(steps) * (1 + spread)),
+            step_high_ns=round(min(max(steps) * (1 + spread), longest)),
             by=by,
         )
 
     def _spread(self, step_ns: float, by: Literal["gpu", "host"]) -> float:
         """Return by which share a step after fixes may differ from what is said."""
         removed = max(0.0, 1 - step_ns / self.step_ns) if self.step_ns else 0.0
-        between_runs = HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
-        return FIX_SPREAD * removed + between_runs
+        return FIX_SPREAD * removed + _between_runs(by)
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
         """Return what changes save, likely and with a fast and a slow host."""
@@ -258,6 +259,11 @@ def _parts(view: View, fix: Fix) -> pl.DataFrame:
             ]
         )
     return disjoint(found).filter(pl.col("end") > pl.col("start"))
+
+
+def _between_runs(by: Literal["gpu", "host"]) -> float:
+    """Return by which share steps of two runs of a program differ."""
+    return HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
 
 
 def _host_ns(change: Change) -> float:
