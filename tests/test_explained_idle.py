@@ -90,7 +90,8 @@ def test_a_general_finding_sees_what_the_others_leave() -> None:
 
     (among,) = (one for one in found.findings if one.code == "LCH002")
     assert among.data["idle_ns"] < 0.8 * alone.data["idle_ns"]  # type: ignore[operator]  # a number
-    assert words.cost(among, found).endswith("after the others")
+    assert "what remains after the others" in words.cost(among, found)
+    assert among.evidence[0].label == "remains"
 
 
 def test_findings_are_sorted_by_what_they_save_whatever_their_kind() -> None:

@@ -22,7 +22,6 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     WITH_LIBRARIES,
 )
-from traceq.intervals import overlap
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
 from traceq.words import at_line, counted, time
 
@@ -93,10 +92,10 @@ class HostBoundStep(Rule):
     the largest entries of its account. States what ``torch.compile`` with CUDA graphs
     would leave of the step, with a range, and what forbids a graph.
 
-    The saving is that of a graph: the host's time for operators, launches, modules and
-    the Python of the model, as far as no other fix removes it, and as much of the
-    kernels as the gaps between them take. It is nothing if steps differ in their shapes
-    or launches, since no graph can be replayed then.
+    The saving is that of a graph, whatever else is fixed: the host's time for
+    operators, launches, modules and the Python of the model, and as much of the kernels
+    as the gaps between them take. It is nothing if steps differ in their shapes or
+    launches, since no graph can be replayed then.
 
     ## Why is this bad?
 
@@ -229,7 +228,7 @@ def _removed(view: View, kinds: Sequence[str]) -> pl.DataFrame:
 
 def _fixes(view: View, removed: pl.DataFrame) -> list[Fix]:
     """Return what a graph removes: the host's part, and the gaps between kernels."""
-    host = Fix(spans=_not_fixed(view, removed))
+    host = Fix(spans=removed.select("start", "end"))
     if _replayed(view):
         return [host]
     kernels = view.kernels.filter(pl.col("phase").ne_missing("optimizer"))
@@ -238,22 +237,16 @@ def _fixes(view: View, removed: pl.DataFrame) -> list[Fix]:
     return [host, Fix(kernels=kernels["id"], kernel_share=share)]
 
 
-def _not_fixed(view: View, segments: pl.DataFrame) -> pl.DataFrame:
-    """Return the segments that no other fix is about."""
-    fixed = [change.spans for change in view.fixed if change.spans.height]
-    if not fixed:
-        return segments.select("start", "end")
-    free = overlap(segments, pl.concat(fixed)) == 0
-    return segments.filter(free).select("start", "end")
-
-
 def _evidence(
     view: View, obstacles: Sequence[Obstacle], *, forbidden: bool
 ) -> Iterator[Evidence]:
     waits, step_ns = view.waits, view.bound.step_ns
-    after = ", once the other findings are fixed" if view.fixed else ""
     share = min(1.0, waits.idle_ns / step_ns)
-    yield Evidence("idle", value=share, unit="share", note=f"of the step{after}")
+    if view.fixed:
+        note = "of the step is idle once the other findings are fixed"
+        yield Evidence("remains", value=share, unit="share", note=note)
+    else:
+        yield Evidence("idle", value=share, unit="share", note="of the step")
     for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
         line = waits.lines.filter(pl.col("kind") == kind).row(0, named=True)
         place = at_line(line["file"], line["line"]) if line["file"] else ""

@@ -80,7 +80,7 @@ def cost(finding: Finding, outcome: Outcome) -> str:
 def _remains(finding: Finding, outcome: Outcome) -> str:
     """Return that a finding is on what the others leave, where there are any."""
     others = any(not one.residual and one.saves_ns for one in outcome.findings)
-    return ", after the others" if finding.residual and others else ""
+    return ", on what remains after the others" if finding.residual and others else ""
 
 
 def _saving(finding: Finding, step_ns: int) -> str:
