@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COMPILED_GPU_SHARE
+from traceq.analysis.base.assumptions import COMPILED_GPU_SHARE, GRAPH_HOST_SAVED
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.replay.simulation import Change
@@ -228,7 +228,7 @@ def _removed(view: View, kinds: Sequence[str]) -> pl.DataFrame:
 
 def _fixes(view: View, removed: pl.DataFrame) -> list[Fix]:
     """Return what a graph removes: the host's part, and the gaps between kernels."""
-    host = Fix(spans=removed.select("start", "end"))
+    host = Fix(spans=removed.select("start", "end"), host_share=GRAPH_HOST_SAVED)
     if _replayed(view):
         return [host]
     kernels = view.kernels.filter(pl.col("phase").ne_missing("optimizer"))
@@ -301,7 +301,7 @@ def _three(view: View) -> tuple[TimeScale, TimeScale, TimeScale]:
 def _late(view: View, kinds: Sequence[str], scale: TimeScale) -> LateWork:
     """Return how steps go without these kinds, other findings being fixed."""
     spans = _removed(view, kinds).select("start", "end")
-    change = Change(spans=spans, host_share=1.0)
+    change = Change(spans=spans, host_share=GRAPH_HOST_SAVED)
     return late_work(view.trace, view.replay, scale, [*view.fixed, change])
 
 

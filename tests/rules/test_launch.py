@@ -113,9 +113,9 @@ def test_what_a_graph_leaves_is_about_the_time_of_the_kernels() -> None:
 
     (leaves,) = (one for one in found.evidence if one.label == "leaves")
     kernels = loaded(CAPTURES.trace("optimizer_fused")).kernels["dur"].sum() / 2
-    assert leaves.value == pytest.approx(kernels, rel=0.1)
+    assert leaves.value == pytest.approx(kernels, rel=0.15)
     step = CAPTURES.step_ns("optimizer_fused")
-    assert step - found.saves_ns == pytest.approx(kernels, rel=0.15)
+    assert kernels < step - found.saves_ns < 1.3 * kernels
 
 
 def test_it_lists_what_the_gpu_waits_for_the_longest_first() -> None:

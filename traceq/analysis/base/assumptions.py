@@ -301,3 +301,7 @@ FEWEST_WORKERS = 2
 # memory. Measured: 2.24 of 3.87 ms for a small Llama, compiled with CUDA graphs (H200,
 # torch 2.11, 2026-11); rounded down.
 COMPILED_GPU_SHARE = 0.55
+# What is saved of the host's time for a model's ops, launches and Python in a CUDA
+# graph: guards, wrappers and the replay stay. Measured on the same Llama: the host
+# takes 3.0 ms for the compiled step, and 24.1 ms for the eager one.
+GRAPH_HOST_SAVED = 0.88
