@@ -37,6 +37,21 @@ _CELLS = {
         ("rnn_relu", "nn.RNN"),
     )
 }
+# Ops on one tensor, and those that do the same to all tensors of a list.
+_FOREACH = {
+    f"aten::{op}": f"torch._foreach_{of_many}"
+    for op, of_many in (
+        *((name, name) for name in ("mul_", "add_", "lerp_", "copy_", "div_", "zero_")),
+        ("linalg_vector_norm", "norm"),
+        ("norm", "norm"),
+        ("_foreach_norm", "norm"),
+        ("_foreach_mul_", "mul_"),
+    )
+}
+_CLIPPED = (
+    "if one norm of all gradients is meant, call torch.nn.utils.clip_grad_norm_ once"
+    " with all parameters; otherwise "
+)
 _GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
 _FEWEST_LAUNCHES = 2
@@ -89,8 +104,9 @@ class TinyKernelLoop(Rule):
 
     Do all iterations in one operation: sort tokens by expert and use a grouped matmul
     (``torch._grouped_mm``), or stack the weights and use ``torch.bmm`` with a fixed
-    capacity. In general, stack what the loop goes over into one more dimension. If
-    iterations depend on each other, compile the loop.
+    capacity. In general, stack what the loop goes over into one more dimension. For a
+    loop over parameters there are ``torch._foreach_mul_`` and the like, which take
+    lists of tensors. If iterations depend on each other, compile the loop.
 
     ## When it is wrong
 
@@ -148,13 +164,13 @@ class TinyKernelLoop(Rule):
         )
 
     def _finding(self, view: View, row: Mapping[str, Any], found: Loops) -> Finding:
-        experts = _over_experts(row)
+        experts, parameters = _over_experts(row), _over_parameters(row, view)
         syncs = row["syncs"] >= row["iterations"]
         fixes = [Fix(spans=found.spans_of(row))]
         if experts:
             fixes.append(_fewer_weights(view, row["gradients"] or 0))
         return self.finding(
-            _message(row, experts=experts)
+            _message(row, experts=experts, parameters=parameters)
             + (", and syncs with the GPU" if syncs else ""),
             subject="loop over experts" if experts else f"loop of {row['mark']}",
             place=view.place({**row, "module": next(iter(row["modules"]), None)}),
@@ -169,7 +185,9 @@ class TinyKernelLoop(Rule):
                 "ops": row["names"],
                 "modules": row["modules"],
             },
-            advice=_advice(row, experts=experts, syncs=syncs),
+            advice=_together(row)
+            if parameters
+            else _advice(row, experts=experts, syncs=syncs),
             ops=row["ops"],
         )
 
@@ -179,11 +197,20 @@ def _over_experts(row: Mapping[str, Any]) -> bool:
     return all(called.intersection(some) for some in (_PICK, _RUN, _ADD))
 
 
-def _message(row: Mapping[str, Any], *, experts: bool) -> str:
+def _over_parameters(row: Mapping[str, Any], view: View) -> bool:
+    """Return whether a loop has an iteration for each parameter with a gradient."""
+    weights = view.ops.filter(text("name").str.ends_with(_GRADIENT)).height
+    called = set(row["names"])
+    return bool(called & set(_FOREACH)) and row["longest"] == weights / view.steps
+
+
+def _message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
     loop = f"a loop of {row['iterations'] / row['calls']:.0f} iterations"
     if experts:
         # An expert that no token chose may be skipped.
         loop = f"a loop over {row['longest']} experts"
+    elif parameters:
+        loop = f"a loop over {row['longest']} parameters"
     back = row["back"] / row["iterations"]
     launches = row["kernels"] / row["iterations"] - back
     backward = f" and {back:.0f} in its backward" if back else ""
@@ -220,6 +247,13 @@ def _evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Ev
         yield Evidence("syncs", value=row["syncs"] / steps, note="a step")
     yield Evidence("host", "", row["host_ns"] / steps, "ns", note="a step, as recorded")
     yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
+
+
+def _together(row: Mapping[str, Any]) -> str:
+    """Return what does the same to all parameters at once."""
+    named = dict.fromkeys(_FOREACH[op] for op in row["names"] if op in _FOREACH)
+    clips = _CLIPPED if "aten::_foreach_norm" in row["names"] else ""
+    return f"{clips}give the tensors of all parameters as lists to {listed([*named])}"
 
 
 def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:

@@ -289,3 +289,16 @@ def test_without_stacks_experts_are_counted_in_each_layer() -> None:
         "a loop over 8 experts launches 3 tiny kernels in each, and syncs with the GPU"
     )
     assert found.count == 2 * 8 * len(expert)
+
+
+def test_a_loop_over_parameters_has_ops_that_take_all_of_them() -> None:
+    node = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    rows = a_loop(*["mul_ add_"] * 8).splitlines()
+    nodes = f"[{node}]" * 8
+    rows[1] = rows[1].replace("]", f"{' ' * len(nodes)}]")
+    rows[3] += " " * 8 + nodes
+
+    (found,) = drawn_findings("\n".join(rows), "LCH001")
+
+    assert found.message == ("a loop over 8 parameters launches 2 tiny kernels in each")
+    assert found.advice.endswith("lists to torch._foreach_mul_, torch._foreach_add_")

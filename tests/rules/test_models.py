@@ -62,6 +62,21 @@ def test_rows_of_different_length_that_are_copied_one_by_one_are_found() -> None
     assert together == pytest.approx(saved_ns("slices_copied"), rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gradient_norms_logged", 76),
+        ("averaged_weights", 152),
+        ("clipped_one_by_one", 152),
+    ],
+)
+def test_a_loop_over_the_parameters_is_one_finding(name: str, parameters: int) -> None:
+    (one,) = found(name, "LCH001")
+
+    assert one.message.startswith(f"a loop over {parameters} parameters launches")
+    assert "torch._foreach_" in one.advice
+
+
 def test_the_layers_of_a_model_are_not_a_loop_to_stack() -> None:
     assert not found("graphs_pooled", "LCH001")
 

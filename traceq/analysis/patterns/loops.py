@@ -73,14 +73,20 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
         pl.col("length") > _UNUSUAL * pl.col("median")
     )
     length = pl.when(unusual).then("median").otherwise("length").cast(pl.Int64)
-    return begins.select(
-        *_PLACE,
-        *_CALL,
-        "thread",
-        mark="name",
-        start="ts",
-        end=pl.col("ts") + length,
-    ).sort("start")
+    # Of a call that had begun before the recording only the function is known.
+    line = pl.col("line").drop_nulls().first().over("file", "function", "name")
+    return (
+        begins.with_columns(line=pl.col("line").fill_null(line))
+        .select(
+            *_PLACE,
+            *_CALL,
+            "thread",
+            mark="name",
+            start="ts",
+            end=pl.col("ts") + length,
+        )
+        .sort("start")
+    )
 
 
 @dataclass(frozen=True)
