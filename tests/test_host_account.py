@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from command import traceq
-from recordings import ROOT, loaded
+from recordings import ROOT, loaded, path_of
 
 from traceq import load
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.replay.host_account import NEW_SHAPE, HostAccount, host_account
+from traceq.analysis.replay.model import build_model
+from traceq.analysis.replay.unslowed import unslowed
 from traceq.analysis.time.host_kinds import (
     BLOCKING,
     DISPATCH,
@@ -23,6 +27,7 @@ from traceq.analysis.time.host_kinds import (
     WITH_LIBRARIES,
 )
 from traceq.analysis.time.host_segments import host_segments
+from traceq.analysis.time.op_calls import op_calls
 from traceq.lint import View, inputs
 from traceq.testing.timeline import load_drawn
 
@@ -252,3 +257,31 @@ def test_the_tree_of_modules_has_each_with_what_it_calls() -> None:
     (row,) = found.iter_rows(named=True)
     assert (row["module"], row["depth"]) == ("Linear", 0)
     assert row["recorded"] == 67_000
+
+
+def test_a_search_is_as_long_without_the_profiler_as_with_it() -> None:
+    shape = inputs([[317, 64], [64, 64]], ["c10::BFloat16"] * 2)
+    trace = load_drawn(CHURN, {"aten::mm": shape, "aten::bmm": shape})
+    model = build_model(trace, steady_steps(trace))
+
+    (call,) = op_calls(trace).filter(pl.col("excess") > 0).iter_rows(named=True)
+    before, after = (
+        float(one.host["own"].sum()) for one in (model, unslowed(model, trace))
+    )
+    # Beside the search, which takes most of the step, nothing changes.
+    assert after > before
+    assert call["excess"] <= after <= int(trace.steps["dur"].sum())
+
+
+def test_without_searches_the_estimate_stays() -> None:
+    trace = load_drawn(STEP)
+    model = build_model(trace, steady_steps(trace))
+
+    assert unslowed(model, trace) is model
+
+
+def test_the_step_with_new_image_sizes_is_estimated_from_its_trace_alone() -> None:
+    path = path_of("pairs/conv_sizes_free.trace.json.gz")
+
+    # 83.5 ms a step were measured, 72 to 90 in three rounds.
+    assert bound_of(loaded(path), None).step_ns == pytest.approx(83.5e6, rel=0.15)

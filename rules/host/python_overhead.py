@@ -197,8 +197,12 @@ def _inside(view: View) -> pl.DataFrame:
     torch = pl.col("library").str.contains("^(torch|<)")
     looks = pl.col("library").str.contains(_LOOKS[0][1])
     library = (pl.col("kind") == LIBRARY) & (~torch | looks)
-    return view.host_account.segments.filter(
-        (pl.col("kind") == PYTHON) | library, ~edge, pl.col("file").is_not_null()
+    return (
+        view.host_account.segments.filter(
+            pl.col("kind").is_in((PYTHON, LIBRARY)), pl.col("file").is_not_null(), ~edge
+        )
+        .with_columns(pl.col("library", "called").cast(pl.String))
+        .filter((pl.col("kind") == PYTHON) | library)
     )
 
 

@@ -177,6 +177,31 @@ def test_without_calls_of_libraries_python_is_not_reported() -> None:
     assert drawn_findings(drawing, "HST003") == ()
 
 
+@pytest.mark.parametrize(
+    ("called", "looks"),
+    [
+        ("<built-in method tolist of Tensor object>", "calls `.tolist()`"),
+        ("logging/__init__.py(1500): info", "writes logs"),
+        ("torch/_tensor_str.py(700): _str", "formats tensors"),
+        ("transformers/tokenization.py(3): encode", "works on text"),
+        ("json/encoder.py(200): iterencode", "reads or writes JSON"),
+        ("<built-in function sum>", "works in Python"),
+    ],
+)
+def test_what_a_function_calls_says_what_it_does(called: str, looks: str) -> None:
+    drawing = f"""
+        host   [ProfilerStep#1                     {" " * 50}]
+        host    [torch/nn.py(5): f    ] [train.py(30): note {" " * 30}]
+        host     [aten::mm           ]   [{called:<42}]
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+    """
+
+    (found,) = drawn_findings(drawing, "HST003")
+
+    assert found.message == f"note {looks} once a step"
+
+
 def test_python_that_calls_operators_is_needed() -> None:
     drawing = """
         host   [ProfilerStep#1                                                ]

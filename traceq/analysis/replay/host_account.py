@@ -9,6 +9,7 @@ the GPU idled, which is all that can be saved, and an estimate without the profi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -55,11 +56,6 @@ _FUNCTIONS = (PYTHON, WITH_LIBRARIES, HOOKS)
 class HostAccount:
     """Where the host's time of a step goes."""
 
-    entries: pl.DataFrame
-    """``kind``, ``name`` (of the op, function, library or call), the user's ``file``,
-    ``line`` and ``function``, ``module``; per step ``calls`` and, in ns, ``recorded``,
-    ``idle`` (of it, while the GPU idled) and ``estimated`` (without the profiler), the
-    largest of which is first."""
     calls: pl.DataFrame
     """Operator calls: ``op``, ``name``, ``own`` (time in no other op, launches aside),
     ``usual``, ``excess`` (0 unless it is far beyond the usual), ``idle``, ``new`` (the
@@ -69,6 +65,17 @@ class HostAccount:
     ``file``, ``line``, ``function``, ``op`` (around it), ``own`` (of that op),
     ``caller``, ``library`` and ``called`` (see host_kinds)."""
     steps: int
+
+    @cached_property
+    def entries(self) -> pl.DataFrame:
+        """The entries, the largest estimate first.
+
+        ``kind``, ``name`` (of the op, function, library or call), the user's ``file``,
+        ``line`` and ``function``, ``module``; per step ``calls`` and, in ns,
+        ``recorded``, ``idle`` (of it, while the GPU idled) and ``estimated`` (without
+        the profiler).
+        """
+        return _entries(self.segments, self.steps)
 
     @property
     def kinds(self) -> pl.DataFrame:
@@ -128,7 +135,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
         pl.col("own").fill_null(value=False),
     )
     described = _with_engine(trace, host, described)
-    return HostAccount(_entries(described, host.steps), calls, described, host.steps)
+    return HostAccount(calls, described, host.steps)
 
 
 def _with_engine(

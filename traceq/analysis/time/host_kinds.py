@@ -49,6 +49,11 @@ _DESCRIBED = (
     *("at", "kind", "name", *PLACE, "module", "op", "own", "caller", "library"),
     "called",
 )
+# What tells the kind and the name of a row.
+_TELLING = (
+    *("call", "call_name", "waited", "blocking", "is_op", "op_name", "compiling"),
+    *("is_frame", "called", "source", "user", "region", "inner_region", "function"),
+)
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
     "graph launch": "launches of CUDA graphs",
@@ -96,13 +101,13 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame
     Python call that it is, built-in or not; ``own``, whether it is the op's own time.
     ``waits`` are the runtime calls that waited for the GPU.
     """
-    tree = _tree(trace, host, waits)
-    rows = tree.with_row_index("at").with_columns(
-        kind=_first_of(_KINDS),
-        name=_first_of(_NAMES),
+    tree = _tree(trace, host, waits).with_row_index("at")
+    rows = tree.join(
+        _kinds(tree), on=_TELLING, nulls_equal=True, maintain_order="left"
+    ).with_columns(
         # What an op asks of the runtime before it launches is its own time.
         own=pl.col("is_op")
-        | known((pl.col("call") == "other") & pl.col("op").is_not_null()),
+        | known((pl.col("call") == "other") & pl.col("op").is_not_null())
     )
     if not _keeps_libraries(trace):
         rows = rows.with_columns(pl.col("kind").replace(PYTHON, WITH_LIBRARIES))
@@ -116,6 +121,13 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame
             for column in PLACE
         },
     ).select(*_DESCRIBED)
+
+
+def _kinds(tree: pl.DataFrame) -> pl.DataFrame:
+    """Return kind and name by what tells them; there are few of these."""
+    telling = tree.select(_TELLING).unique(maintain_order=True)
+    texts = telling.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    return telling.hstack(texts.select(kind=_first_of(_KINDS), name=_first_of(_NAMES)))
 
 
 def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
@@ -137,26 +149,27 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
     first = host.nearest(in_file & ~own & known(own.gather(host.around(in_file))))
     ours = known(frames["user"].gather(python))
     hook = host.nearest(_hooks(trace, host))
-    called = _texts(frames["name"], frame).str.extract(MODULE)
-    modules = module_paths(called, host.tree["parent"])
+    called = frames["name"].gather(frame)
+    module = only(called, _matching(called, MODULE)).cast(pl.String)
+    modules = module_paths(module.str.extract(MODULE), host.tree["parent"])
     hooked = frame.gather(hook)
     return pl.DataFrame(
         {
-            "call": _texts(runtime["call"], call),
-            "call_name": _texts(runtime["name"], call),
+            "call": runtime["call"].gather(call),
+            "call_name": runtime["name"].gather(call),
             "waited": call.is_in(waits.implode()),
             "blocking": call.is_in(_blocking_copies(trace).implode()),
             "is_op": op.is_not_null(),
             "op": around,
-            "op_name": _texts(ops["name"], around),
+            "op_name": ops["name"].gather(around),
             "compiling": ops["compiling"].gather(around),
             "is_frame": frame.is_not_null(),
-            "called": _texts(frames["name"], frame),
+            "called": called,
             "caller": caller,
-            "source": _texts(frames["file"], python),
+            "source": frames["file"].gather(python),
             "user": ours,
-            "library": _texts(frames["name"], only(frame.gather(first), ~ours)),
-            "region": _texts(trace.annotations["name"], region),
+            "library": frames["name"].gather(only(frame.gather(first), ~ours)),
+            "region": trace.annotations["name"].gather(region),
             "inner_region": inner,
             "module": _first(ops["module"].gather(around), modules),
             "hook": hook,
@@ -193,20 +206,16 @@ def _hooks(trace: Trace, host: HostSegments) -> pl.Series:
     """
     frame = host.rows_of("frames")
     frames = trace.frames
-    names, files = _texts(frames["name"], frame), _texts(frames["file"], frame)
-    function = _texts(frames["function"], frame)
-    module = known(names.str.contains(MODULE))
-    machinery = known(files.str.contains(_CALLS_HOOKS))
+    names, files = frames["name"].gather(frame), frames["file"].gather(frame)
+    function = frames["function"].gather(frame)
+    module = _matching(names, MODULE)
+    machinery = _matching(files, _CALLS_HOOKS)
     is_op = host.rows_of("ops").is_not_null()
     called = (frame.is_not_null() & files.is_not_null() & ~machinery) | is_op
     # What a module's call calls itself, not counting its machinery.
     around = host.around(module | called)
     direct = called & known(module.gather(around))
-    hook = (
-        direct
-        & known(frames["user"].gather(frame))
-        & ~known(function.str.contains(_FORWARD))
-    )
+    hook = direct & known(frames["user"].gather(frame)) & ~_matching(function, _FORWARD)
     rows = pl.DataFrame(
         {
             "hook": hook,
@@ -232,8 +241,11 @@ def _hooks(trace: Trace, host: HostSegments) -> pl.Series:
     )
 
 
-def _texts(names: pl.Series, rows: pl.Series) -> pl.Series:
-    return names.gather(rows).cast(pl.String)
+def _matching(names: pl.Series, pattern: str) -> pl.Series:
+    """Return which names match; each distinct one is looked at once."""
+    distinct = names.unique()
+    found = distinct.filter(known(distinct.cast(pl.String).str.contains(pattern)))
+    return known(names.is_in(found.implode()))
 
 
 def _plain(values: pl.Series) -> pl.Series:
