@@ -103,7 +103,7 @@ class TinyKernelLoop(Rule):
     ## How to fix it
 
     Do all iterations in one operation: sort tokens by expert and use a grouped matmul
-    (``torch._grouped_mm``), or stack the weights and use ``torch.bmm`` with a fixed
+    (``torch.nn.functional.grouped_mm``), or stack the weights and use ``torch.bmm`` with a fixed
     capacity. In general, stack what the loop goes over into one more dimension. For a
     loop over parameters there are ``torch._foreach_mul_`` and the like, which take
     lists of tensors. If iterations depend on each other, compile the loop.
@@ -260,7 +260,8 @@ def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
     if experts:
         return (
             "sort the tokens by expert and run all experts at once with"
-            " torch._grouped_mm (torch 2.8 on), or stack their weights and use"
+            " torch.nn.functional.grouped_mm (torch 2.10 on; torch._grouped_mm from 2.8"
+            " on), or stack their weights and use"
             " torch.bmm with a fixed capacity"
             + ("; neither needs where or nonzero, which sync" if syncs else "")
         )
