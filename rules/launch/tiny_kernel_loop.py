@@ -103,10 +103,11 @@ class TinyKernelLoop(Rule):
     ## How to fix it
 
     Do all iterations in one operation: sort tokens by expert and use a grouped matmul
-    (``torch.nn.functional.grouped_mm``), or stack the weights and use ``torch.bmm`` with a fixed
-    capacity. In general, stack what the loop goes over into one more dimension. For a
-    loop over parameters there are ``torch._foreach_mul_`` and the like, which take
-    lists of tensors. If iterations depend on each other, compile the loop.
+    (``torch.nn.functional.grouped_mm``), or stack the weights and use ``torch.bmm``
+    with a fixed capacity. In general, stack what the loop goes over into one more
+    dimension. For a loop over parameters there are ``torch._foreach_mul_`` and the
+    like, which take lists of tensors. If iterations depend on each other, compile the
+    loop.
 
     ## When it is wrong
 
