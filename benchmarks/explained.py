@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SHARED = _ROOT.parent / "shared"
-_CAPTURES = (_ROOT / "fixtures" / "captures", _ROOT / "benchmarks" / "held_out")
+_CAPTURES = (
+    _ROOT / "fixtures" / "captures",
+    _ROOT / "benchmarks" / "held_out",
+    _ROOT / "benchmarks" / "models",
+)
 _MS = 1_000_000
 _IDLE, _ENOUGH = 0.3, 0.7
 
