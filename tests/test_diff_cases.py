@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from diffing import causes, diff_of, half, half_of, shared_diff, shared_half
 from linting import linted
-from recordings import CAPTURES, loaded
+from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
 from traceq.diff.compare import compare
 from traceq.report.diff.content import headline
@@ -153,6 +153,29 @@ def test_amp_is_not_blamed_for_data_that_comes_late() -> None:
     assert second.startswith("matmuls in fp16 instead of fp32")
     assert third == "idle: 22 more launches and 1 more sync"
     assert diff.causes[1].ns < 0
+
+
+@pytest.mark.parametrize(
+    ("sick", "kind", "name"),
+    [
+        ("varying_length", "operators on new shapes", "aten::_cudnn_attention"),
+        ("forward_hooks", "module hooks", "keep"),
+        ("python_in_step", "Python", "described"),
+    ],
+)
+def test_the_host_takes_longer_for_what_was_planted(
+    sick: str, kind: str, name: str
+) -> None:
+    before, after = (
+        loaded(FIXTURE_TRACES[one]) for one in (f"twins/{sick}_fixed", sick)
+    )
+    diff = diff_of(before, after)
+
+    first = diff.causes[0]
+    assert (first.kind, first.host_kind.startswith(kind)) == ("host", True)
+    assert first.after.ops[0].startswith(name)
+    assert first.after.place.file == f"{sick}.py"
+    assert adds_up(diff)
 
 
 def test_ops_that_only_one_side_has_are_listed() -> None:

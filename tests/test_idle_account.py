@@ -9,8 +9,9 @@ from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
 from traceq.analysis.replay.bound import bound_of, waits_after
+from traceq.analysis.replay.host_account import NEW_SHAPE
 from traceq.analysis.replay.simulation import Change
-from traceq.analysis.time.host_kinds import WITH_LIBRARIES
+from traceq.analysis.time.host_kinds import HOOKS, WITH_LIBRARIES
 from traceq.intervals import spans
 from traceq.report.bound import bar, sentence
 from traceq.testing import load_drawn
@@ -53,6 +54,24 @@ def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
     assert "train.py:9 tokenise)" in sentence(found)
     assert "running" not in sentence(found)
     assert "· Python " in bar(found)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "kind", "name"),
+    [
+        ("varying_length", NEW_SHAPE, "aten::_cudnn_attention"),
+        ("forward_hooks", HOOKS, "keep"),
+    ],
+)
+def test_the_verdict_names_what_was_planted(fixture: str, kind: str, name: str) -> None:
+    found = bound_of(loaded(FIXTURE_TRACES[fixture]), None)
+
+    assert found.waits is not None
+    largest = found.waits.largest
+    assert largest is not None
+    assert (largest.kind, (largest.name or "").startswith(name)) == (kind, True)
+    assert f"goes to {kind} (" in sentence(found)
+    assert f"{fixture}.py:" in sentence(found)
 
 
 def test_what_a_change_removes_is_waited_for_no_longer() -> None:
