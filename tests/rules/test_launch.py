@@ -112,7 +112,7 @@ def test_what_a_graph_leaves_is_about_the_time_of_the_kernels() -> None:
     (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH002", measured=True)
 
     (leaves,) = (one for one in found.evidence if one.label == "leaves")
-    kernels = loaded(CAPTURES.trace("optimizer_fused")).kernels["dur"].sum() / 2
+    kernels = int(loaded(CAPTURES.trace("optimizer_fused")).kernels["dur"].sum()) / 2
     assert leaves.value == pytest.approx(kernels, rel=0.15)
     step = CAPTURES.step_ns("optimizer_fused")
     assert kernels < step - found.saves_ns < 1.3 * kernels
