@@ -249,3 +249,35 @@ def test_waiting_for_the_gpu_is_no_work_of_the_host() -> None:
     ((recorded, estimated),) = waits.select("recorded", "estimated").rows()
     assert recorded > 0
     assert 10 * estimated <= recorded
+
+
+ROWS = {
+    "aten::mm": inputs([[317, 64], [64, 64]], ["c10::BFloat16"] * 2),
+    "aten::addmm": inputs([[64], [411, 64], [64, 64]], ["c10::BFloat16"] * 3),
+}
+
+
+def searches(around: str) -> str:
+    """Draw two steps with a long matmul in each, inside of another op."""
+    long = " " * 300
+    return f"""
+        host   [ProfilerStep#1 {long}         ] [ProfilerStep#2 {long}            ]
+        host    [{around:<40}{long[33:]}     ]   [{around:<40}{long[33:]}         ]
+        host     [aten::mm {long}]               [aten::addmm {long}]
+        host      [cudaLaunchKernel>1]             [cudaLaunchKernel>2]
+        gpu 7                  [gemm<1]                         [gemm<2]
+    """
+
+
+def test_compiled_code_is_told_how_to_keep_one_graph() -> None:
+    (found,) = drawn_findings(
+        searches("Torch-Compiled Region: 0/0"), "HST001", args=ROWS
+    )
+
+    assert "torch._dynamo.mark_dynamic" in found.advice
+
+
+def test_code_that_is_not_compiled_is_not() -> None:
+    (found,) = drawn_findings(searches("aten::linear"), "HST001", args=ROWS)
+
+    assert "mark_dynamic" not in found.advice
