@@ -5,8 +5,19 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
-from collecting import COLLECT, LOOP, QUICK, WITH_TORCH, Run, collect
+from collecting import (
+    COLLECT,
+    LOOP,
+    QUICK,
+    WITH_TORCH,
+    Run,
+    collect,
+    collect_program,
+)
+
+from traceq.loading import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,3 +201,30 @@ def test_a_program_without_torch_is_told_so(tmp_path: Path) -> None:
 def test_a_failure_is_not_hidden_by_ours(tmp_path: Path) -> None:
     run = collect(tmp_path, [sys.executable, "-c", "raise SystemExit(5)"])
     assert run.status == 5
+
+
+HELD_BY_MAIN = (
+    LOOP
+    + """
+def main():
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8)).sum()
+        loss.backward()
+        optimizer.step()
+main()
+"""
+)
+
+
+def test_a_function_that_holds_the_loop_has_the_line_at_which_it_begins(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, HELD_BY_MAIN)
+    begins = HELD_BY_MAIN.splitlines().index("def main():") + 1
+
+    ops = load(run.folder).ops.filter(pl.col("name").cast(pl.String) == "aten::randn")
+    places = ops.select(pl.col("function").cast(pl.String), "line").unique().rows()
+    assert places == [("main", begins)]
+    alone = load(run.folder / "rank-0.trace.json.gz").ops["line"]
+    assert begins not in alone

@@ -10,18 +10,22 @@ import polars as pl
 
 from traceq.cache import find, keep
 from traceq.errors import InputError, UsageError
+from traceq.expressions import text
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.graph.link import link
+from traceq.model.schema import TABLES
 from traceq.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from os import PathLike
 
     from traceq.model.run import Rank, Run
 
+_BASE = text("file").str.split("/").list.last()
+_NO_LINE = pl.col("line").is_null() & pl.col("file").is_not_null()
 _TELLING = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 
 
@@ -72,11 +76,36 @@ def _load_rank(
     return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0])
 
 
+def _with_first_lines(trace: Trace, known: Mapping[tuple[str, str], int]) -> Trace:
+    """Give functions that ran when the profiler started the lines where they begin."""
+    without = trace.frames.filter(_NO_LINE).select(_BASE, text("function")).unique()
+    lines = {key: known[key] for key in without.rows() if key in known}
+    if not lines:
+        return trace
+    placed = {
+        name: _placed(table, lines)
+        for name in TABLES
+        for table in [getattr(trace, name)]
+        if {"file", "line", "function"} <= {*table.columns}
+    }
+    return replace(trace, **placed)  # type: ignore[arg-type]  # tables are its fields
+
+
+def _placed(table: pl.DataFrame, lines: Mapping[tuple[str, str], int]) -> pl.DataFrame:
+    line = pl.col("line")
+    for (file, function), number in lines.items():
+        named = (text("function") == function) & _BASE.eq(file)
+        found = pl.lit(number, table.schema["line"])
+        line = pl.when(_NO_LINE & named).then(found).otherwise(line)
+    return table.with_columns(line=line)
+
+
 def _of_rank(trace: Trace, rank: Rank) -> Trace:
     """Correct what a trace alone can only guess by what its rank knows."""
     if rank.torch:
         known = replace(trace.facts, torch_from=rank.torch, torch_to=rank.torch)
         trace = replace(trace, facts=known)
+    trace = _with_first_lines(trace, rank.first_lines)
     if rank.warm:
         trace = replace(
             trace, steps=trace.steps.with_columns(warmup=pl.lit(value=False))

@@ -224,6 +224,7 @@ class Actions:
                 "stacks": trace.stacks,
                 "memory_events": trace.memory,
                 "compiled_during_trace": self._compiles != self._compiles_at_start,
+                "open_functions": trace.open_functions,
                 "write_seconds": round(time.monotonic() - began, 3),
             }
         )

@@ -49,6 +49,7 @@ class Trace:
         self.memory = memory and cuda
         self.activities = ["CPU", "CUDA"] if cuda else ["CPU"]
         self.steps: list[int] = []
+        self.open_functions: list[dict[str, Any]] = []
         self._active = active
         self._rss = _resident_bytes()
         self._profiled_before = profiled_before
@@ -81,6 +82,8 @@ class Trace:
     def step(self) -> None:
         """Note that a step has ended."""
         step = self.profiler.step_num
+        if step == LEAD_IN - 1:
+            self.open_functions = _open_functions()
         self._end_step()
         self.profiler.step()
         self._begin_step()
@@ -176,6 +179,25 @@ def _detach_afterwards() -> None:
         return
     if not any(issubclass(type(value), graph) for value in gc.get_objects()):
         os.environ[_DETACH] = "1"
+
+
+def _open_functions() -> list[dict[str, Any]]:
+    """Return the functions that are running, and the line at which each begins.
+
+    The profiler names those that run when it starts by the line that they are at.
+    """
+    found = []
+    frame: Any = sys._getframe(1)  # noqa: SLF001 - what inspect uses
+    while frame is not None:
+        code = frame.f_code
+        entry = {
+            "file": os.path.basename(code.co_filename),
+            "function": code.co_name,
+            "line": code.co_firstlineno,
+        }
+        found.append(entry)
+        frame = frame.f_back
+    return found[::-1]
 
 
 def _all_threads() -> Any:

@@ -86,8 +86,20 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         ),
         cores=_cores(found),
         torch=_torch(_dict(found, "versions")),
+        first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
         warm=_warm(found),
     )
+
+
+def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
+    """Return where functions begin, but for those that share file and name."""
+    lines: dict[tuple[str, str], set[int]] = {}
+    for one in functions:
+        found = one if isinstance(one, dict) else {}
+        file, name, line = (found.get(key) for key in ("file", "function", "line"))
+        if isinstance(file, str) and isinstance(name, str) and type(line) is int:
+            lines.setdefault((file, name), set()).add(line)
+    return {key: min(of) for key, of in lines.items() if len(of) == 1 and min(of) > 0}
 
 
 def _torch(versions: dict[str, Any]) -> str:

@@ -92,6 +92,8 @@ class Rank:
     """How many cores of the machine it may use."""
     torch: str = ""
     """The version of torch, as 2.11; empty if it is not known."""
+    first_lines: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Where functions begin that ran when the profiler started, by file and name."""
     warm: bool = False
     """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
 
