@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.time.host_kinds import (
     ENGINE,
     HOOKS,
@@ -125,7 +126,9 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     segments = host.segments.with_columns(
         recorded=pl.col("end") - pl.col("start"), estimated=worked[1] - worked[0]
     )
-    rows = describe(trace, host, replay.model.waits["id"])
+    full = blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)
+    waits = pl.concat([replay.model.waits["id"], full["id"]]).unique()
+    rows = describe(trace, host, waits)
     calls = op_calls(trace)
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
     described = segments.join(

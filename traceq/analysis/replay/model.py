@@ -26,9 +26,9 @@ from traceq.analysis.base.assumptions import (
     TOLERATED_OVERHEAD,
 )
 from traceq.analysis.base.steady import in_steps
-from traceq.analysis.base.sync_calls import blocking_calls
+from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.expressions import END, asof
-from traceq.intervals import spans
+from traceq.intervals import covered_until, spans
 from traceq.model.run import HostCost
 
 if TYPE_CHECKING:
@@ -272,7 +272,15 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
             "recorded": recorded.diff()[1:],
         }
     )
-    length = pl.col("end") - pl.col("start")
+    # Room in the launch queue may come at another moment than the end of work: then no
+    # wait is known, and the time is still not the host's.
+    full = blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)
+    pieces = pieces.with_columns(
+        length=pl.col("end")
+        - pl.col("start")
+        - covered_until(spans(full), moments).diff()[1:]
+    )
+    length = pl.col("length")
     window = pl.col("start") // SMOOTHING_NS
     took, plain_ns, recorded_ns = (
         column.sum().over(window)
@@ -285,7 +293,8 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
         .then(took * plain_ns / recorded_ns)
         .otherwise(took - costs.tolerated * (recorded_ns - plain_ns))
     )
-    return pieces.select("start", "end", own=length * own / took)
+    share = pl.when(took > 0).then(own / took).otherwise(0.0)
+    return pieces.select("start", "end", own=length * share)
 
 
 def _expected(
