@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
 
 import polars as pl
 import typer
@@ -29,7 +29,16 @@ from traceq.report import shrink as shrink_report
 from traceq.shrink import Shrunk, shrink
 from traceq.shrink.shrink import Given
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _KILOBYTE = 1000
+_NAME = re.compile(r"[\w.-]+")
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]{0,40}")
+_NUMBER = re.compile(r"\d{1,8}(?:\.\d{1,8})?(?:e-?\d{1,2})?")
+_VERSION = re.compile(
+    r"\d+(?:\.\d+)+(?:(?:a|b|rc|\.dev)\d+)?(?:\+(?:cu|rocm|cpu|xpu)[\d.]*)?"
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,10 @@ def command(  # noqa: PLR0913 - one parameter an option
         typer.Option(help="A memory snapshot of the same program.", metavar="FILE"),
     ] = None,
     step_ms: StepMs = None,
+    keep_regions: Annotated[
+        bool,
+        typer.Option("--keep-regions", help="Keep the texts of record_function."),
+    ] = False,
     max_kb: Annotated[
         int, typer.Option(help="Size limit of the trace, in kB.", min=1)
     ] = 256,
@@ -74,9 +87,10 @@ def command(  # noqa: PLR0913 - one parameter an option
     """Make a small trace of a large one, with the same findings and no private data.
 
     Keeps whole steps, and of them what the findings need; before anything is written,
-    lint finds the same in the result. Leaves out paths, host and user names, lines of
-    the log that no rule reads, and all that is not known to be harmless. The result is
-    a fixture for traceq check.
+    lint finds the same in the result. Leaves out paths, host and user names, texts of
+    regions, words of the log that no rule reads, and all that is not known to be
+    harmless. Names of code stay: files, functions, modules, operators, kernels. The
+    result is a fixture for traceq check.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         msg = f"{folder} exists already and is not empty: give another name"
@@ -92,7 +106,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     rules = load_rules(wanted.packs)
     with output.reading(path.name) as progress:
         shrunk = shrink(
-            given, rules, wanted, limit=max_kb * _KILOBYTE, progress=progress
+            given,
+            rules,
+            wanted,
+            limit=max_kb * _KILOBYTE,
+            keep_regions=keep_regions,
+            progress=progress,
         )
     known = source.origin | ({"program": program} if program else {})
     origin = source.kept or shrink_report.origin(shrunk, known, given.step_ns)
@@ -121,9 +140,9 @@ def _source(path: Path) -> _Source:
                 first.step_time.ns if first.step_time else None,
             ),
             {
-                "program": shlex.join(run.command),
-                "command": "traceq collect -- " + shlex.join(run.command),
-                **({"torch": known["torch"]} if known.get("torch") else {}),
+                "program": _program(run.command),
+                "command": "traceq collect -- " + _program(run.command),
+                **_torch(known),
             },
         )
     if path.is_dir() and is_fixture(path):
@@ -141,6 +160,32 @@ def _source(path: Path) -> _Source:
     if is_snapshot(path):
         return _Source(Given(None, path))
     return _Source(Given(path))
+
+
+def _program(command: Sequence[str]) -> str:
+    """Return a command line with the names of programs and options, and numbers."""
+    return " ".join(
+        _word(word, after=before)
+        for before, word in zip(["", *command], command, strict=False)
+    )
+
+
+def _word(word: str, after: str) -> str:
+    """Return a word of a command line if it tells nothing of whose it is."""
+    name = PurePath(word).name
+    if after == "" or name.endswith(".py"):
+        return name if _NAME.fullmatch(name) else "…"
+    if after == "-m" and _NAME.fullmatch(word):
+        return word
+    option, equals, value = word.partition("=")
+    if _OPTION.fullmatch(option):
+        return option + (equals and "=" + _word(value, after=option))
+    return word if _NUMBER.fullmatch(word) else "…"
+
+
+def _torch(versions: dict[str, Any]) -> dict[str, str]:
+    version = str(versions.get("torch") or "")
+    return {"torch": version} if _VERSION.fullmatch(version) else {}
 
 
 def _first(manifest: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - JSON

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
 from traceq.check.fixture import ORIGIN, TRACES
+from traceq.formats.sanitize.fields import gpu_name
 from traceq.report.base.text import printable
 from traceq.shrink.shrink import OTHER_STEPS
 from traceq.units import NS_PER_MS
@@ -78,7 +79,7 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         "recorded": f"{steps} steps, torch.profiler{with_parts}",
         "torch": facts.torch.removeprefix("torch "),
-        "gpu": names[0] if len(names) else "none",
+        "gpu": (gpu_name(names[0]) or "unknown") if len(names) else "none",
     }
     if facts.start_ns:
         moment = dt.datetime.fromtimestamp(facts.start_ns / _NS_PER_S, dt.timezone.utc)

@@ -1,4 +1,4 @@
-"""The lines of a log that rules read, and no others."""
+"""The words of a log that rules read, and no others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from traceq.check.expected import expected
 from traceq.formats.log import log_lines
 from traceq.lint.engine import lint
 from traceq.recording import Recording
+from traceq.shrink.probe import without_quotes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from traceq.check.expected import Expected
     from traceq.lint.config import Config
@@ -18,18 +19,31 @@ if TYPE_CHECKING:
 
 
 def needed_lines(lines: Sequence[str], rules: Rules, config: Config) -> list[str]:
-    """Return the fewest lines of a log in which the same is found.
+    """Return the fewest lines of a log, and words of these, in which the same is found.
 
     A log may hold anything, so that only what a rule has read is known to be needed.
     """
 
     def found(texts: Sequence[str]) -> tuple[Expected, ...]:
         recording = Recording("log", log=log_lines("\n".join(texts)))
-        return expected(
-            lint([recording], rules, config, brief=True).outcomes[0].findings
-        )
+        (outcome,) = lint([recording], rules, config, brief=True).outcomes
+        return expected(map(without_quotes, outcome.findings))
 
-    wanted, kept = found(lines), list(lines)
+    wanted = found(lines)
+    kept = _fewest(lines, lambda fewer: found(fewer) == wanted)
+    for at, line in enumerate(kept):
+        before, after = kept[:at], kept[at + 1 :]
+
+        def same(words: Sequence[str]) -> bool:
+            return found([*before, " ".join(words), *after]) == wanted  # noqa: B023 - called before the next
+
+        kept[at] = " ".join(_fewest(line.split(), same))
+    return kept
+
+
+def _fewest(entries: Sequence[str], same: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Return the fewest entries with which all is the same: halves first, then less."""
+    kept = list(entries)
     before = -1
     while before != len(kept):
         before = len(kept)
@@ -38,7 +52,7 @@ def needed_lines(lines: Sequence[str], rules: Rules, config: Config) -> list[str
             at = 0
             while at < len(kept):
                 fewer = kept[:at] + kept[at + size :]
-                if found(fewer) == wanted:
+                if same(fewer):
                     kept = fewer
                 else:
                     at += size

@@ -21,11 +21,14 @@ from traceq.words import at_line
 if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.formats.sanitize.paths import Paths
+    from traceq.formats.sanitize.regions import Regions
     from traceq.lint.config import Config
     from traceq.lint.pack import Rules
 
 # A name that no entry of a configuration means.
 _NAME = "fixture"
+# What evidence that quotes a line of a log is called.
+_QUOTE = "line"
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,20 @@ class Probe:
             start=pl.col("ts") + start, end=pl.col("ts") + pl.col("dur") + start
         )
 
-    def of_recording(self, recording: Recording, paths: Paths | None = None) -> Seen:
-        """Return what is found in a recording; with ``paths``, as those are written."""
+    def of_recording(
+        self,
+        recording: Recording,
+        paths: Paths | None = None,
+        regions: Regions | None = None,
+    ) -> Seen:
+        """Return what is found in a recording.
+
+        With ``paths`` and ``regions``, as those are written.
+        """
         (outcome,) = lint([recording], self.rules, self.config, brief=True).outcomes
         findings = [
-            one if paths is None else _with_paths(one, paths)
-            for one in outcome.findings
+            _rewritten(one, paths, regions) if paths and regions else one
+            for one in map(without_quotes, outcome.findings)
         ]
         return Seen(
             findings=expected(findings),
@@ -120,14 +131,20 @@ class Probe:
         )
 
 
-def _with_paths(finding: Finding, paths: Paths) -> Finding:
-    """Return a finding as it is with shorter paths."""
+def without_quotes(finding: Finding) -> Finding:
+    """Return a finding without the lines of a log that it quotes: words may go."""
+    kept = tuple(one for one in finding.evidence if one.label != _QUOTE)
+    return replace(finding, evidence=kept)
+
+
+def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:
+    """Return a finding as it is with shorter paths and other names of regions."""
     place, evidence = finding.place, finding.evidence
     return replace(
         finding,
-        message=paths.text(finding.message),
+        message=regions.text(finding.message),
         place=replace(place, file=paths.short(place.file) if place.file else None),
-        evidence=tuple(replace(one, name=paths.text(one.name)) for one in evidence),
+        evidence=tuple(replace(one, name=regions.text(one.name)) for one in evidence),
     )
 
 

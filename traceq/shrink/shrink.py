@@ -10,6 +10,7 @@ import polars as pl
 from traceq.errors import UsageError
 from traceq.formats.log import log_lines
 from traceq.formats.sanitize.paths import Paths
+from traceq.formats.sanitize.regions import Regions
 from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import Written, read_written
 from traceq.formats.snapshot import read_snapshot
@@ -69,27 +70,36 @@ class Shrunk:
     """What could not be removed, and what would change without it."""
 
 
-def shrink(
+def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     given: Given,
     rules: Rules,
     config: Config,
     *,
     limit: int,
+    keep_regions: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Shrunk:
     """Return a recording made small, in which the same is found.
 
     What is never missed is removed first, what may be missed only while the packed
-    trace is larger than ``limit`` bytes. What is small already stays as it is. Raises
-    ``UsageError`` if a finding would be lost with private data.
+    trace is larger than ``limit`` bytes. What is small already stays as it is. Regions
+    keep their texts only with ``keep_regions``. Raises ``UsageError`` if a finding
+    would be lost with private data.
     """
     loaded = load(given.trace, cache=False) if given.trace else None
     memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
     files = {name for one in memory.values() for name in one.frames["file"].unique()}
-    written = read_written(given.trace, progress, files) if given.trace else None
+    written = (
+        read_written(given.trace, progress, files, keep_regions=keep_regions)
+        if given.trace
+        else None
+    )
     paths = written.paths if written else Paths(sorted(files))
+    regions = written.regions if written else Regions(paths, keep=keep_regions)
     whole = Probe(rules, config, given.step_ns)
-    snapshot = clean_snapshot(given.snapshot, paths) if given.snapshot else None
+    snapshot = (
+        clean_snapshot(given.snapshot, paths, regions) if given.snapshot else None
+    )
     lines = None
     if given.log is not None:
         texts = needed_lines(given.log["text"].to_list(), rules, config)
@@ -98,7 +108,7 @@ def shrink(
         whole, log=None if lines is None else log_lines(lines), snapshot=snapshot
     )
     recording = Recording("fixture", loaded, given.log, given.step_ns, memory)
-    before = whole.of_recording(recording, paths)
+    before = whole.of_recording(recording, paths, regions)
     name = given.trace or given.snapshot
     if before.crashed:
         msg = f"{name} cannot be shrunk: {', '.join(before.crashed)} crashed on it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import TYPE_CHECKING, Any
 
 from traceq.errors import InputError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.formats.sanitize.paths import Paths
+    from traceq.formats.sanitize.regions import Regions
 
 _PROTOCOL = 4
 _TOP = ("segments", "device_traces", "allocator_settings", "external_annotations")
@@ -41,16 +43,41 @@ _EVENT = {
     "compile_context",
 }
 _ANNOTATION = {"stage", "name", "device", "time_us"}
+# What the allocator can be told; its settings and their values are words of torch.
+_SETTING = re.compile(r"[a-z][a-z0-9_]{2,50}|PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF|\d+")
+_CONF = re.compile(
+    r"(?:(?:backend|max_split_size_mb|max_non_split_rounding_mb|expandable_segments"
+    r"|garbage_collection_threshold|roundup_power2_divisions|pinned_\w{1,40}"
+    r"|release_lock_on_\w{1,20}|graph_capture_\w{1,40}|per_process_memory_fraction"
+    r"|throw_on_cudamalloc_oom|use_\w{1,40})"
+    r"\s*:\s*(?:True|False|native|cudaMallocAsync|[\d.]+|\[[\d:.,> ]*\])[,\s]*)*"
+)
+# What else is said in words, by key.
+_WORDS = {
+    "segment_type": re.compile("small|large"),
+    "state": re.compile(
+        "inactive|active_allocated|active_pending_free|active_awaiting_free"
+    ),
+    "action": re.compile(
+        "alloc|free|free_requested|free_completed|segment_alloc|segment_free"
+        "|segment_map|segment_unmap|snapshot|oom|user_defined"
+    ),
+    "stage": re.compile("START|END"),
+    "compile_context": re.compile(r"N/A|None|\d+/\d+(?:_\d+)?|"),
+    "PYTORCH_CUDA_ALLOC_CONF": _CONF,
+    "PYTORCH_HIP_ALLOC_CONF": _CONF,
+    "PYTORCH_ALLOC_CONF": _CONF,
+}
 
 
-def clean_snapshot(path: Path, paths: Paths) -> bytes:
+def clean_snapshot(path: Path, paths: Paths, regions: Regions) -> bytes:
     """Return a snapshot's content without what may be private, as a pickle.
 
     Raises ``InputError`` for a file that is not a snapshot.
     """
     content = read_pickle(path)[0]
     try:
-        return pickle.dumps(_Cleaner(paths).top(content), protocol=_PROTOCOL)
+        return pickle.dumps(_Cleaner(paths, regions).top(content), protocol=_PROTOCOL)
     except (AttributeError, LookupError, TypeError):
         msg = f"{path} is a pickle, but not a memory snapshot, and cannot be shrunk"
         raise InputError(msg) from None
@@ -62,8 +89,9 @@ class _Cleaner:
     Then the pickle names each of them once, and is the same whenever it is written.
     """
 
-    def __init__(self, paths: Paths) -> None:
+    def __init__(self, paths: Paths, regions: Regions) -> None:
         self._paths = paths
+        self._regions = regions
         self._texts: dict[str, str] = {}
         self._frames: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._stacks: dict[tuple[int, ...], list[dict[str, Any]]] = {}
@@ -84,7 +112,7 @@ class _Cleaner:
             elif key == "external_annotations":
                 made[key] = [self._known(entry, _ANNOTATION) for entry in value]
             else:
-                made[key] = self._known(value, set(value))
+                made[key] = self._settings(value)
         return made
 
     def _segment(self, segment: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,23 +141,49 @@ class _Cleaner:
 
     def _frame(self, frame: Mapping[str, Any]) -> dict[str, Any]:
         file = self._paths.short(str(frame["filename"]))
-        place = (file, frame["line"], str(frame["name"]))
+        line = frame["line"] if isinstance(frame["line"], int) else 0
+        place = (file, line, self._paths.text(str(frame["name"])))
         if place not in self._frames:
             keys = map(self._text, ("filename", "line", "name"))
-            values = (self._text(file), frame["line"], self._text(place[2]))
+            values = (self._text(file), line, self._text(place[2]))
             self._frames[place] = dict(zip(keys, values, strict=True))
         return self._frames[place]
+
+    def _settings(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the allocator's settings, of which new ones may be added any time."""
+        known = {key for key in found if _SETTING.fullmatch(str(key))}
+        made = self._known(found, {key for key in known if _is_word(key, found[key])})
+        nested = "roundup_power2_divisions"
+        if isinstance(found.get(nested), dict):
+            divisions = found[nested]
+            made[self._text(nested)] = self._known(
+                divisions, {key for key in divisions if str(key).isdigit()}
+            )
+        return {self._text(key): made[key] for key in found if key in made}
 
     def _known(self, found: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
         """Return what is on a list, in the order of the file."""
         return {
-            self._text(key): self._value(found[key]) for key in found if key in keys
+            self._text(key): self._value(key, found[key])
+            for key in found
+            if key in keys
         }
 
-    def _value(self, value: Any) -> Any:  # noqa: ANN401 - numbers, texts, and pairs
+    def _value(self, key: str, value: Any) -> Any:  # noqa: ANN401 - it is checked
+        if key == "name":
+            return self._text(self._regions.name(str(value)))
         if isinstance(value, str):
-            return self._text(self._paths.text(value))
-        return value
+            return self._text(value if _is_word(key, value) else "")
+        if isinstance(value, (tuple, list)):
+            return value if all(isinstance(one, int) for one in value) else ()
+        return value if isinstance(value, (int, float)) else None
 
     def _text(self, text: str) -> str:
         return self._texts.setdefault(text, text)
+
+
+def _is_word(key: str, value: object) -> bool:
+    """Return whether a text is one that torch writes there; numbers always are."""
+    if isinstance(value, str):
+        return key in _WORDS and bool(_WORDS[key].fullmatch(value))
+    return isinstance(value, (int, float))

@@ -20,10 +20,11 @@ from traceq.formats.chunks import Cut, chunks
 from traceq.formats.collector import collecting_paused
 from traceq.formats.events import nanoseconds
 from traceq.formats.facts import integer
+from traceq.formats.sanitize.fields import Fields, header_value
 from traceq.formats.sanitize.members import Member, changed, members, rewritten
 from traceq.formats.sanitize.paths import Paths
+from traceq.formats.sanitize.regions import Regions
 from traceq.formats.source import Source
-from traceq.model import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -75,22 +76,6 @@ _INSIDE = {
     "distributedInfo": {"backend", "rank", "world_size", "nccl_version"},
 }
 _EVENT = {"ph", "cat", "name", "pid", "tid", "ts", "dur", "s", "args"}
-_ARGUMENTS = {
-    *(
-        column.arg
-        for table in schema.TABLES.values()
-        for column in table.columns.values()
-        if column.arg
-    ),
-    "Input Dims",
-    "Input type",
-    "Input Strides",
-    "Concrete Inputs",
-    "Call stack",
-    "name",
-    "labels",
-    "sort_index",
-}
 _ARROWS = ("s", "t", "f")
 # In the name of a call, or in a stack of them.
 _FILES = re.compile(r'[";]\s*([^";]+?)\(\d+\): ')
@@ -124,6 +109,7 @@ class Written:
     events: pl.DataFrame
     """As EVENTS says, in the order of the file."""
     paths: Paths
+    regions: Regions
     unreadable: int = 0
     """Events that are not JSON, which are left out."""
     arrows: int = 0
@@ -155,18 +141,25 @@ def read_written(
     path: Path,
     progress: Callable[[int, int], None] | None = None,
     files: Iterable[str] = (),
+    *,
+    keep_regions: bool = False,
 ) -> Written:
     """Read a trace's text and take out what could be private.
 
     ``files`` are source files that are named elsewhere, and belong to the same
-    program. Raises ``InputError`` for a file that is not a whole trace.
+    program. With ``keep_regions`` the texts of regions stay. Raises ``InputError``
+    for a file that is not a whole trace.
     """
     with collecting_paused():
-        return _cleaned(path, _parts(path, progress), files)
+        return _cleaned(path, _parts(path, progress), files, keep_regions=keep_regions)
 
 
 def _cleaned(
-    path: Path, parts: tuple[str, list[str], str, str], files: Iterable[str]
+    path: Path,
+    parts: tuple[str, list[str], str, str],
+    files: Iterable[str],
+    *,
+    keep_regions: bool,
 ) -> Written:
     head, texts, separator, foot = parts
     header = members(_inside(head) + "]") if "{" in head.partition("[")[0] else []
@@ -175,11 +168,14 @@ def _cleaned(
         raise InputError(msg)
     hosts = [str(one.value) for one in header if one.key == "host_name"]
     paths = Paths(sorted(_source_files(texts).union(files)), hosts)
+    taken = (text for text in texts if "region-" in text)
+    regions = Regions(paths, keep=keep_regions, taken=taken)
+    fields = Fields(paths, regions)
     rows: list[tuple[Any, ...]] = []
     unreadable = arrows = 0
     for text in texts:
         event = members('"' + text)
-        row = _row(event, paths) if event else None
+        row = _row(event, fields) if event else None
         if row:
             rows.append(row)
         elif event:
@@ -190,11 +186,12 @@ def _cleaned(
         msg = f"{path} cannot be shrunk: it has no events"
         raise InputError(msg)
     return Written(
-        head=_head(head, header, paths),
+        head=_head(head, header),
         separator=separator,
         foot=_foot(foot),
         events=_framed(rows),
         paths=paths,
+        regions=regions,
         unreadable=unreadable,
         arrows=arrows,
     )
@@ -244,31 +241,44 @@ def _inside(head: str) -> str:
     return opened[opened.index("{") + 1 :]
 
 
-def _head(head: str, header: list[Member], paths: Paths) -> str:
+def _head(head: str, header: list[Member]) -> str:
     """Return what stands before the events, less what is not known to be harmless."""
     if not header:
         return head
     start = head.index("{")
-    kept = changed(header, lambda one: _header_value(one, paths))
+    kept = changed(header, _header_value)
     rest = head[start + 1 + len(_inside(head)) :]
     return head[: start + 1] + kept.removesuffix("]") + rest
 
 
-def _header_value(one: Member, paths: Paths) -> str | None:
+def _header_value(one: Member) -> str | None:
+    """Return what is written under a key of the header, None if that must go."""
+    if one.key == "traceEvents":
+        return one.written
     if one.key not in _HEADER:
         return None
-    if one.key in _INSIDE:
-        known = _INSIDE[one.key]
-        entries = one.value if isinstance(one.value, list) else [one.value]
-        if not all(isinstance(entry, dict) for entry in entries):
-            return None
-        if all(set(entry) <= known for entry in entries):
-            return one.written
-        kept = [{key: entry[key] for key in entry if key in known} for entry in entries]
-        return json.dumps(kept if isinstance(one.value, list) else kept[0])
-    if isinstance(one.value, str):
-        return json.dumps(paths.text(one.value))
-    return one.written
+    if one.key not in _INSIDE:
+        return _written(one, header_value(one.key, one.value))
+    entries = one.value if isinstance(one.value, list) else [one.value]
+    if not all(isinstance(entry, dict) for entry in entries):
+        return None
+    known = _INSIDE[one.key]
+    kept = [
+        {
+            key: clean
+            for key, value in entry.items()
+            if key in known and (clean := header_value(key, value)) is not None
+        }
+        for entry in entries
+    ]
+    return _written(one, kept if isinstance(one.value, list) else kept[0])
+
+
+def _written(one: Member, clean: Any) -> str | None:  # noqa: ANN401 - JSON
+    """Return a value's own text if it is clean, another text, or None without one."""
+    if clean is None:
+        return None
+    return one.written if clean == one.value else json.dumps(clean)
 
 
 def _foot(foot: str) -> str:
@@ -278,17 +288,16 @@ def _foot(foot: str) -> str:
     found = members(rest.removesuffix("}").lstrip().removeprefix(","))
     if not rest.endswith("}") or found is None:
         return events + bracket + ("\n}" if rest.endswith("}") else "")
-    kept = [one for one in found if one.key in _HEADER and not _is_text(one.value)]
-    if len(kept) == len(found):
+    texts = {one.key: _header_value(one) for one in found}
+    if all(texts[one.key] == one.written for one in found):
         return foot
-    return events + bracket + "".join("," + one.text for one in kept) + "\n}\n"
+    kept = "".join(
+        f",{one.before}{texts[one.key]}{one.after}" for one in found if texts[one.key]
+    )
+    return events + bracket + kept + "\n}\n"
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value not in ("ms", "ns")
-
-
-def _row(event: list[Member], paths: Paths) -> tuple[Any, ...] | None:
+def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
     """Return an event as a row of EVENTS, with times as text; none for an arrow."""
     values = {one.key: one for one in event}
     said = {key: one.value for key, one in values.items()}
@@ -297,12 +306,16 @@ def _row(event: list[Member], paths: Paths) -> tuple[Any, ...] | None:
     args = said.get("args")
     args = args if isinstance(args, dict) else {}
     category = str(said.get("cat", ""))
-    text = changed(event, lambda one: _event_value(one, category, paths))
+    name = str(said.get("name"))
+    # Only what lasts, and has no category, is an operator of before Kineto.
+    kind = category if category or said.get("ph") == "X" else "metadata"
+    clean = fields.name(name, kind)
+    text = changed(event, lambda one: _event_value(one, name, clean, fields))
     return (
         text.removeprefix('"'),
         str(said.get("ph", "")),
-        category,
-        _clean_name(str(said.get("name")), category, paths),
+        str(fields.outer("cat", category)),
+        clean,
         f"{said.get('pid')}\n{said.get('tid')}",
         values["ts"].written if "ts" in values else None,
         values["dur"].written if "dur" in values else "0",
@@ -313,33 +326,21 @@ def _row(event: list[Member], paths: Paths) -> tuple[Any, ...] | None:
     )
 
 
-def _event_value(one: Member, category: str, paths: Paths) -> str | None:
+def _event_value(one: Member, name: str, clean: str, fields: Fields) -> str | None:
+    """Return what is written under a key of an event, None if that must go."""
     if one.key not in _EVENT:
         return None
     if one.key == "args":
-        kept = rewritten(one.written, lambda arg: _argument(arg, paths))
+        kept = rewritten(
+            one.written,
+            lambda arg: _written(arg, fields.argument(arg.key, arg.value, name)),
+        )
         return kept if kept != "{}" else None
-    if isinstance(one.value, str):
-        clean = _clean_name(one.value, category, paths)
+    if one.key == "name":
         return one.written if clean == one.value else json.dumps(clean)
-    return one.written
-
-
-def _argument(one: Member, paths: Paths) -> str | None:
-    if one.key not in _ARGUMENTS:
-        return None
-    if not isinstance(one.value, str):
-        return one.written
-    if one.key == "Call stack":
-        frames = (paths.frame(frame) for frame in one.value.split(";"))
-        clean = ";".join(frames)
-    else:
-        clean = paths.text(one.value)
-    return one.written if clean == one.value else json.dumps(clean)
-
-
-def _clean_name(name: str, category: str, paths: Paths) -> str:
-    return paths.frame(name) if category == "python_function" else paths.text(name)
+    if isinstance(one.value, str):
+        return _written(one, fields.outer(one.key, one.value))
+    return one.written if isinstance(one.value, (int, float)) else None
 
 
 def _framed(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
