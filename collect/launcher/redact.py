@@ -1,4 +1,9 @@
-"""Removes secrets, user names and home directories from what is stored."""
+"""Removes secrets, user names and home directories from what is stored.
+
+A secret is known by the name before it (``--token X``, ``HF_TOKEN=X``), by where it
+stands (``Bearer X``, a login or a query in a URL), or by its form: prefixes that
+services use, and long words that are random.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +14,172 @@ REDACTED = "[redacted]"
 
 _SECRET_NAME = re.compile(
     r"(?i)(token|secret|passw(or)?d|passphrase|credential|api[-_]?key|access[-_]?key"
-    r"|auth|private[-_]?key|(^|[-_.])key$|(^|[-_.])pwd$)"
+    r"|auth|private[-_]?key|bearer|cookie|jwt|signature|session[-_]?id|webhook"
+    r"|(^|[-_])(key|pwd|pass|pw|sig|sas|dsn)$)"
 )
 _HARMLESS_NAME = re.compile(
-    r"(?i)(tokenizer|tokens|max[-_]?token|num[-_]?token|token[-_]?(count|len|size|dim)"
-    r"|author|key[-_]?(dim|size|len))"
+    r"(?i)(tokeni[sz]|tokens|(max|min|num|n|pad|eos|bos|sep|cls|unk|mask|stop|special"
+    r"|image|video|audio|prompt|start|end|per|new|next|first|last|drop|merge)[-_]?token"
+    r"|token[-_]?(count|len|size|dim|type|id|level|drop|merg|mix|prun|shift|weight|embed)"
+    r"|author|secretar|auth[-_]?(type|method|mode)|key[-_]?(dim|size|len|val|bias|padding)"
+    r"|(text|image|label|caption|sort|group|column|data|feature|target|input|output"
+    r"|metric|monitor|cache|primary|hot|prompt|answer|query|index)[-_]?key$)"
 )
+# An option of this kind is on or off: the next word is not its value.
+_SWITCH = re.compile(
+    r"(?i)^-*(use|no|with|without|enable|disable|skip|require|is|has|add)[-_]"
+)
+_OPTION = re.compile(r"--[A-Za-z]")
 _SECRET_VALUE = re.compile(
     r"(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}"
-    r"|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_-]{8,}|AKIA[A-Z0-9]{8,}"
-    r"|xox[abprs]-[A-Za-z0-9-]{8,}|AIza[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{16,}\.\S+"
-    r"|\b[0-9a-f]{40}\b)"
+    r"|github_pat_[A-Za-z0-9_]{8,}|gl(?:pat|ptt|dt)-[A-Za-z0-9_-]{8,}"
+    r"|A[KS]IA[A-Z0-9]{8,}|xox[abeprs]-[A-Za-z0-9-]{8,}|AIza[A-Za-z0-9_-]{20,}"
+    r"|ya29\.[A-Za-z0-9_-]{8,}|npm_[A-Za-z0-9]{20,}|pypi-[A-Za-z0-9_-]{20,}"
+    r"|SG\.[A-Za-z0-9_-]{16,}|[rs]k_(?:live|test)_[A-Za-z0-9]{8,}|nvapi-[\w-]{20,}"
+    r"|dop_v1_[a-f0-9]{20,}|dapi[a-f0-9]{30,}|r8_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{20,}"
+    r"|lsv2_[a-z]{2}_\w{20,}|eyJ[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_.-]+"
+    r"|(?<![0-9A-Za-z])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?![0-9A-Za-z])"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z))",
+    re.DOTALL,
 )
-_LOGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s]+@")
-_ASSIGNMENT = re.compile(r"(?s)(?P<name>[-+\w.]+)=(?P<value>.*)")
+_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]{0,20}://)[^/@\s\"']+@")
+_QUERY = re.compile(r"(?P<url>\b[a-z][a-z0-9+.-]{0,20}://[^\s?#\"']*\?)[^\s#\"']+")
+_SCHEME = re.compile(
+    r"(?i)(?P<scheme>\b(?:bearer|basic|digest|negotiate)\s+)"
+    r"(?![\[{(])(?=[^\s\"',;]{0,100}\d|[^\s\"',;]{16})[^\s\"',;]{4,}"
+)
+_HEADER = re.compile(
+    r"(?i)(?P<name>\b(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?)[^\"'\n\r]+"
+)
+# A name and what is said of it, as in NAME=value, name: value and "name": "value".
+_NAME = re.compile(r"(?<![\w.-])(?P<name>[\w.-]{1,100})[\"']?(?:=|:\s*)(?![/=:\s])")
+_VALUE = re.compile(r"\"[^\"]{1,4000}\"|'[^']{1,4000}'|[^\s;&|,\"'})\]]{1,4000}")
+# An option and its value inside of a word, as in sh -c "login --key X".
+_INNER = re.compile(
+    r"(?<!\S)(?P<option>--?[\w.-]{1,60})(?P<blank>\s+)(?P<value>[^\s;&|\"']{1,4000})"
+)
+_WORD = re.compile(r"[A-Za-z0-9]{20,}|[A-Za-z0-9+/_-]{40,}")
+_USER_AND_PASSWORD = re.compile(r"(?P<user>[^:/\s]+:)[^/\s]+")
+_USER = ("-u", "--user", "--proxy-user")
+_NEXT_IS_SECRET = re.compile(r"(?i)(?:bearer|authorization:)$")
+_DIGITS = 2
+_LIKELY_SECRET = 8
 
 
 def arguments(words: list[str]) -> list[str]:
     """Return a command line without the values that look like secrets."""
-    shown = []
-    hide_next = False
+    shown: list[str] = []
+    before = ""
     for word in words:
-        if hide_next and not word.startswith("-"):
-            shown.append(REDACTED)
-            hide_next = False
-            continue
-        hide_next = word.startswith("-") and "=" not in word and _is_secret(word)
-        shown.append(text(word))
+        shown.append(_argument(word, before))
+        before = word
     return shown
 
 
+def _argument(word: str, before: str) -> str:
+    """Return a word of a command line; what comes before it may name it."""
+    if _takes_secret(before) and not _OPTION.match(word):
+        return word if word.lower() == "bearer" else REDACTED
+    if before in _USER and _USER_AND_PASSWORD.fullmatch(word):
+        return _USER_AND_PASSWORD.sub(rf"\g<user>{REDACTED}", word)
+    return text(word)
+
+
+def _takes_secret(word: str) -> bool:
+    if _NEXT_IS_SECRET.search(word):
+        return True
+    return (
+        word.startswith("-")
+        and "=" not in word
+        and " " not in word
+        and not _SWITCH.match(word)
+        and _is_secret(word)
+    )
+
+
 def text(word: str) -> str:
-    """Return one word without the parts that look like secrets."""
-    found = _ASSIGNMENT.fullmatch(word)
-    if found and found["value"] and _is_secret(found["name"]):
-        return f"{found['name']}={REDACTED}"
+    """Return words without the parts that look like secrets."""
+    word = _INNER.sub(_inner_hidden, word)
+    return _WORD.sub(_random_hidden, _credentials_hidden(word, in_log=False))
+
+
+def _inner_hidden(found: re.Match[str]) -> str:
+    shown = _argument(found["value"], found["option"])
+    return found["option"] + found["blank"] + shown
+
+
+def label(key: str, value: str) -> str:
+    """Return the value of a label, unless its name or form is that of a secret."""
+    return REDACTED if _is_secret(key) else text(value)
+
+
+def log(lines: str) -> str:
+    """Return lines of a log without what looks like a credential.
+
+    Random words stay: a log is full of hashes and addresses that are no secret.
+    """
+    return _credentials_hidden(lines, in_log=True)
+
+
+def _credentials_hidden(word: str, *, in_log: bool) -> str:
     word = _LOGIN.sub(rf"\g<scheme>{REDACTED}@", word)
-    return _SECRET_VALUE.sub(REDACTED, word)
+    word = _QUERY.sub(rf"\g<url>{REDACTED}", word)
+    word = _HEADER.sub(rf"\g<name>{REDACTED}", word)
+    word = _SCHEME.sub(rf"\g<scheme>{REDACTED}", word)
+    return _SECRET_VALUE.sub(REDACTED, _named_hidden(word, in_log=in_log))
+
+
+def _named_hidden(word: str, *, in_log: bool) -> str:
+    """Hide what is said of names that smell, wherever they stand."""
+    parts: list[str] = []
+    at = 0
+    while found := _NAME.search(word, at):
+        parts.append(word[at : found.end()])
+        at = found.end()
+        value = _VALUE.match(word, at) if _is_secret(found["name"]) else None
+        if value and _hides(found["name"].lower(), value[0], in_log=in_log):
+            quote = value[0][0] if value[0][0] in "\"'" else ""
+            parts.append(quote + REDACTED + quote)
+            at = value.end()
+    return "".join(parts) + word[at:]
+
+
+def _hides(name: str, value: str, *, in_log: bool) -> bool:
+    if value.startswith(REDACTED[:-1]):
+        return False
+    if "pass" in name or "pwd" in name:
+        return True
+    # A log says much of tokens and keys, and little of it is a secret.
+    return _looks_secret(value.strip("\"'")) if in_log or name == "key" else True
+
+
+def _looks_secret(value: str) -> bool:
+    return len(value) >= _LIKELY_SECRET and not re.fullmatch(
+        r"[-+\d.,eE%]+|[A-Za-z]+|[<\[/].*|[A-Za-z_]\w*(?:\.\w+)+", value
+    )
 
 
 def _is_secret(name: str) -> bool:
-    return bool(_SECRET_NAME.search(name)) and not _HARMLESS_NAME.search(name)
+    last = name.strip("-").rpartition(".")[2]
+    return bool(_SECRET_NAME.search(last)) and not _HARMLESS_NAME.search(last)
+
+
+def _random_hidden(found: re.Match[str]) -> str:
+    return REDACTED if _is_random(found[0]) else found[0]
+
+
+def _is_random(word: str) -> bool:
+    """Return whether a long word changes between kinds of characters at random.
+
+    Words of people, and names in programs, stay with one kind for a while.
+    """
+    letters = re.sub(r"[^A-Za-z0-9]", "", word)
+    kinds = ["0" if one.isdigit() else "a" if one.islower() else "A" for one in letters]
+    if kinds.count("0") < _DIGITS or len(set(kinds)) == 1:
+        return False
+    changes = sum(one != other for one, other in zip(kinds, kinds[1:]))
+    likely = 0.38 if "a" in kinds and "A" in kinds else 0.25
+    return changes >= likely * (len(kinds) - 1)
 
 
 def path(value: str, *, cwd: str, home: str) -> str:
@@ -72,3 +202,9 @@ def paths(word: str, *, cwd: str, home: str) -> str:
     """Return a word with the paths in it shortened, also after ``=`` and ``:``."""
     parts = re.split(r"([=:,])", word)
     return "".join(path(part, cwd=cwd, home=home) for part in parts)
+
+
+def folder(value: str, *, home: str) -> str:
+    """Return a folder relative to ``~``, or its name alone: never an absolute path."""
+    short = path(value, cwd="", home=home)
+    return os.path.basename(short) or "." if os.path.isabs(short) else short

@@ -1,5 +1,7 @@
 """The program's stderr: passed on at once, byte for byte, and kept in a file.
 
+The file has no credentials in it, see ``redact``.
+
 If our stderr is a terminal the program gets one too, so progress bars and colours stay
 as they are; otherwise it gets a pipe.
 """
@@ -13,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
+from . import redact
+
 try:
     import fcntl
     import pty
@@ -25,11 +29,13 @@ class Tee:
     """One end for the program to write to, the other for us to read from."""
 
     LIMIT = 20_000_000
+    LONGEST_LINE = 1 << 16
 
     def __init__(self, file: Path, show: Callable[[bytes], None]) -> None:
         self.show = show
         self.kept = 0
         self.truncated = False
+        self._begun = b""
         self._log: Any = file.open("xb")
         self.end, self.source = _terminal() if _wants_terminal() else _pipe()
 
@@ -58,10 +64,23 @@ class Tee:
 
     def close(self) -> None:
         """Close what is ours."""
+        self._write(self._begun)
         self._log.close()
         os.close(self.source)
 
     def _keep(self, data: bytes) -> None:
+        """Keep whole lines, so that no half of a secret is taken for harmless."""
+        self._begun += data
+        end = max(self._begun.rfind(b"\n"), self._begun.rfind(b"\r")) + 1
+        if not end and len(self._begun) > self.LONGEST_LINE:
+            end = len(self._begun)
+        self._write(self._begun[:end])
+        self._begun = self._begun[end:]
+
+    def _write(self, data: bytes) -> None:
+        if self.kept < self.LIMIT:
+            text = data.decode("utf-8", "surrogateescape")
+            data = redact.log(text).encode("utf-8", "surrogateescape")
         room = self.LIMIT - self.kept
         if len(data) > room:
             data = data[:room]

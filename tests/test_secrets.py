@@ -1,0 +1,99 @@
+"""Secrets of a command line and of a log are not stored; what is harmless stays."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from collecting import collect, module
+from command_lines import HARMLESS, SECRET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+redact = module("launcher.redact")
+
+
+def test_there_are_two_hundred_command_lines() -> None:
+    assert len({*HARMLESS, *(line for line, _ in SECRET)}) >= 200
+
+
+def test_no_secret_of_a_command_line_is_kept() -> None:
+    kept = [
+        line
+        for line, word in SECRET
+        if word in " ".join(redact.arguments(shlex.split(line)))
+    ]
+
+    assert kept == []
+
+
+def test_harmless_command_lines_stay_whole() -> None:
+    changed = [
+        (line, redact.arguments(shlex.split(line)))
+        for line in HARMLESS
+        if redact.arguments(shlex.split(line)) != shlex.split(line)
+    ]
+
+    assert changed == []
+
+
+def test_what_is_redacted_stays_as_it_is() -> None:
+    for line, _ in SECRET:
+        shown = redact.arguments(shlex.split(line))
+        assert redact.arguments(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Authorization: Bearer abcdefgh", "Authorization: [redacted]"),
+        ("using HF_TOKEN=hf_abcdefghijk", "using HF_TOKEN=[redacted]"),
+        ("password: hunter2", "password: [redacted]"),
+        ("api_key='a1b2c3d4e5'", "api_key='[redacted]'"),
+        ("GET https://x.org/a?sig=abc 200", "GET https://x.org/a?[redacted] 200"),
+        ("clone https://ann:abc@x.org/a", "clone https://[redacted]@x.org/a"),
+        ("a.py:7: UserWarning: called", None),
+        ("Token indices sequence length is longer", None),
+        ("pad_token: <pad>, eos_token='</s>'", None),
+        ("token: 4096, tokens/s: 12.5, key: layer", None),
+        ("loss=0.1 lr=0.001 step=10 key=attention", None),
+        ("unexpected key: model.layers.0.weight", None),
+        ("/cache/torchinductor/jh/cjhfortg3rh4rdpxoobxasetiaqp3hwo7iqgsxfr.py", None),
+    ],
+)
+def test_a_log_loses_what_looks_like_a_credential(line: str, shown: str | None) -> None:
+    assert redact.log(line) == (shown or line)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("/home/ann/x", "~/x"), ("/home/ann", "~"), ("/work/x", "x"), ("/", ".")],
+)
+def test_a_folder_is_never_absolute(given: str, shown: str) -> None:
+    assert redact.folder(given, home="/home/ann") == shown
+
+
+@pytest.mark.parametrize("part", ["a", "a=", "://", "-a ", "token=<", "Ab"])
+def test_a_long_line_ends_in_linear_time(part: str) -> None:
+    text = part * 50_000
+
+    assert redact.log(text) == text
+
+
+@pytest.mark.slow
+def test_neither_run_nor_log_has_a_secret(tmp_path: Path) -> None:
+    program = "import sys; sys.stderr.write('token=' + 'a1b2c3d4e5' + '\\nBear')"
+    program += "; sys.stderr.flush(); sys.stderr.write('er zzzz9999\\nplain')"
+    command = [sys.executable, "-c", program, "--token", "hunter2"]
+    run = collect(tmp_path, command, ("--label", "token=hunter2", "--label", "n=3"))
+    facts = json.dumps(run.facts)
+
+    assert "hunter2" not in facts
+    assert run.facts["labels"] == {"token": "[redacted]", "n": "3"}
+    assert run.facts["cwd"] == tmp_path.name
+    log = (run.folder / "stderr.log").read_text()
+    assert log == "token=[redacted]\nBearer [redacted]\nplain"
