@@ -372,6 +372,7 @@ def test_packs_of_a_configuration_lie_beside_it(
     write_rule(tmp_path / "ci" / "pack")
     config = write_config(tmp_path / "ci", "packs = ['pack']\nselect = ['USR']")
     trace = write_trace(tmp_path)
+    (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path / "ci" / "pack")
 
     assert "USR001" in traceq("lint", trace, "--config", config).out

@@ -21,6 +21,7 @@ from traceq.cli.options import (
     configuration,
 )
 from traceq.cli.recordings import load_recording
+from traceq.cli.trust import named
 from traceq.errors import UsageError
 from traceq.lint.pack import load_rules
 from traceq.report.check import json as check_json
@@ -80,7 +81,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         msg = "--update writes what is found in the fixture itself: leave out --against"
         raise UsageError(msg)
     wanted = configuration(config)
-    rules = load_rules((*wanted.packs, *(packs or ())))
+    loaded = (*wanted.packs, *(packs or ()))
+    rules = load_rules(loaded)
     found = find_fixtures(folders or [_FIXTURES])
     cache = not no_cache
     if against:
@@ -93,7 +95,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         results = [
             check(folder, rules, wanted, update=update, cache=cache) for folder in found
         ]
-    output.write(_rendered(results, form))
+    first = named(loaded) if form is Format.text else ""
+    output.write(first + _rendered(results, form))
     if any(result.fails for result in results):
         sys.exit(_NOT_AS_EXPECTED)
 

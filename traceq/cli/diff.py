@@ -21,6 +21,7 @@ from traceq.cli.options import (
     configuration,
 )
 from traceq.cli.recordings import load_recording
+from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.diff.compare import (
     Half,
@@ -115,7 +116,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     found = compared((before, after), steps, rules, wanted, cache=not no_cache)
     failed = broken(found, limits)
     text = _rendered(found, failed, form, to_file=file is not None)
-    deliver(text, file)
+    first = named(wanted.packs) if form is Format.full else ""
+    deliver(first + text, file)
     if file is not None:
         for reason in diff_content.failures(failed):
             output.say(reason)

@@ -24,6 +24,7 @@ from traceq.cli.options import (
     nanoseconds,
 )
 from traceq.cli.recordings import load_recording
+from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
 from traceq.lint.baseline import (
@@ -137,7 +138,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         write_file(new_baseline, write_baseline(known).decode())
         output.say(f"{counted(len(known), 'finding')} written to {new_baseline}")
     report = without_known(report, known)
-    deliver(_rendered(report, rules, form, to_file=file is not None), file)
+    first = named(wanted.packs) if form is Format.full else ""
+    deliver(first + _rendered(report, rules, form, to_file=file is not None), file)
     _exit(report, unread=len(paths) - len(recordings))
 
 

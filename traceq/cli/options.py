@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq.cli.trust import with_trusted_packs
 from traceq.lint.config import find_config, read_config
 from traceq.units import NS_PER_MS
 
@@ -60,8 +61,11 @@ NoCache = Annotated[
 
 
 def configuration(file: Path | None) -> Config:
-    """Return the configuration in a file, else the nearest one."""
-    return read_config(file) if file else find_config(Path.cwd())
+    """Return the configuration in a file, else the nearest one with packs to trust."""
+    if file:
+        return read_config(file)
+    here = Path.cwd()
+    return with_trusted_packs(find_config(here), here)
 
 
 def nanoseconds(step_ms: float | None) -> int | None:
