@@ -46,5 +46,10 @@ def read(pattern: str, beginning: str) -> list[str]:
 def replace(file: pathlib.Path, content: bytes) -> None:
     """Write a file atomically: a reader sees the old content or the new."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(file)
+    try:
+        partial.write_bytes(content)
+        partial.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise

@@ -16,7 +16,8 @@ from traceq.check.budgets import (
 from traceq.check.expected import Expected, expected, read_expected, write_expected
 from traceq.check.fixture import BUDGETS, FINDINGS, ORIGIN, Fixture, read_fixture
 from traceq.check.numbers import NOISY, Numbers, numbers
-from traceq.errors import TraceqError, UsageError
+from traceq.errors import TraceqError
+from traceq.files import write_files
 from traceq.lint.engine import lint
 from traceq.lint.same import extent, growth, matched
 from traceq.units import amount, size
@@ -255,17 +256,20 @@ def _update(
         FINDINGS: write_expected(found),
         BUDGETS: write_budgets(budgets_for(counted, budgets)).encode(),
     }
-    written = []
-    for name, content in contents.items():
-        file = folder / name
-        try:
-            if not file.is_file() or file.read_bytes() != content:
-                file.write_bytes(content)
-                written.append(name)
-        except OSError as error:
-            msg = f"{file} cannot be written: {error.strerror or error}"
-            raise UsageError(msg) from None
-    return tuple(written)
+    new = {
+        folder / name: content
+        for name, content in contents.items()
+        if _content(folder / name) != content
+    }
+    write_files(new)
+    return tuple(file.name for file in new)
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
 
 
 def _changes(

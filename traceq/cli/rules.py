@@ -10,6 +10,7 @@ import typer
 from traceq.cli import output
 from traceq.cli.options import Packs, configuration
 from traceq.errors import UsageError
+from traceq.files import write_folder
 from traceq.lint.pack import load_rules
 from traceq.lint.scaffold import file_of, new_rule
 from traceq.lint.select import find_rule
@@ -63,16 +64,10 @@ def _write_new(name: str, code: str, folder: Path, rules: Rules) -> None:
         raise UsageError(msg)
     path = folder / file_of(name)
     text = new_rule(name, code)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
+    if path.exists():
         msg = f"{path} exists: give the rule another name"
-        raise UsageError(msg) from None
-    except OSError as error:
-        msg = f"{path} cannot be written: {error.strerror or error}"
-        raise UsageError(msg) from None
+        raise UsageError(msg)
+    write_folder(folder, {path.name: text.encode()})
     output.write(f"{path}\nNext: traceq test {folder}\n")
 
 

@@ -22,6 +22,7 @@ from traceq.cli import output
 from traceq.cli.options import Log, StepMs, configuration, nanoseconds
 from traceq.cli.recordings import is_snapshot, log_shown
 from traceq.errors import UsageError
+from traceq.files import write_folder
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.lint.pack import load_rules
@@ -204,11 +205,7 @@ def _write(folder: Path, shrunk: Shrunk, origin: str) -> None:
         LOG: shrunk.log.encode() if shrunk.log is not None else None,
         ORIGIN: origin.encode(),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            if content is not None:
-                (folder / name).write_bytes(content)
-    except OSError as error:
-        msg = f"{folder} cannot be written: {error.strerror or error}"
-        raise UsageError(msg) from None
+    write_folder(
+        folder,
+        {name: content for name, content in contents.items() if content is not None},
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.cli import output
 from traceq.errors import UsageError
+from traceq.files import write_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +34,5 @@ def deliver(text: str, file: Path | None) -> None:
 
 
 def write_file(file: Path, text: str) -> None:
-    """Write a file; raise ``UsageError`` with the reason if that cannot be done."""
-    try:
-        with file.open("w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-    except OSError as error:
-        msg = f"{file} cannot be written: {error.strerror or error}"
-        raise UsageError(msg) from None
+    """Write a file whole; raise ``UsageError`` if that cannot be done."""
+    write_files({file: text.encode()})
