@@ -158,21 +158,6 @@ def resnet_nchw(fixed):
 
 
 @program
-def regnet_nchw(fixed):
-    from torchvision.models import regnet_y_1_6gf
-
-    kind = torch.channels_last if fixed else torch.contiguous_format
-    model = regnet_y_1_6gf().to(D, memory_format=kind)
-    x = torch.randn(128, 3, 224, 224, device=D).to(memory_format=kind)
-
-    def loss(model, _):
-        with torch.autocast(D, BF):
-            return model(x).float().square().mean()
-
-    return trained(model, loss)
-
-
-@program
 def llama_norms(fixed):
     """RMSNorm as transformers writes it; torch's."""
     model = llama(layers=8, width=1536)
