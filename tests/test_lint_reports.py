@@ -189,6 +189,8 @@ def test_markdown_shows_names_as_they_are() -> None:
     # No cell, link, image, code or heading begins but by ourselves.
     ours = r"^### |^\| .*\|$|\*\*(error|fix)\*\*"
     theirs = re.sub(ours, "", text, flags=re.MULTILINE)
+    # What a code host would link is a code span, without a backtick in it.
+    theirs = re.sub(r"(?<!\\)`[^`\s]+`", "", theirs)
     assert not re.search(r"(?<!\\)[|`*\[\]#]", theirs)
     rows = [line for line in text.splitlines() if line.startswith("| **error**")]
     assert len(rows) == 1

@@ -368,7 +368,8 @@ def test_nasty_names_do_not_break_a_markdown_table(nasty: Path) -> None:
         assert len(borders) == 1, table
     for line in lines:
         assert "<b>" not in line
-        assert not re.search(r"(?<!\\)(`|\*_|\[red)", line)
+        theirs = re.sub(r"`\(?#\d+\)?,?`", "", line)
+        assert not re.search(r"(?<!\\)(`|\*_|\[red)", theirs)
 
 
 def test_a_sheet_does_not_compute_the_name_of_a_device(nasty: Path) -> None:

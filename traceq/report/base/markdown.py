@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ _ENTITIES = {
     "*": "\\*",
 }
 _ENTITIES |= {"_": "\\_", "[": "\\[", "]": "\\]", "#": "\\#"}
+
+# What a code host makes a link of, or a message to somebody: mentions, addresses,
+# issues and commits. No escape stops that, only a code span does.
+_LINKED = re.compile(
+    r"@\w|://|www\.|(?:mailto|xmpp):|#\d|\bGH-\d"
+    r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b",
+    re.IGNORECASE,
+)
+# A bar would end a table's cell even in a code span.
+_BETWEEN = re.compile(r"([\s|]+)")
 
 
 def section(words: Content) -> str:
@@ -50,5 +61,26 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text as Markdown that shows it as it is."""
+    r"""Return a text as Markdown that shows it as it is, and links to nothing.
+
+    >>> escaped("a_b of @ann")
+    'a\\_b of `@ann`'
+    """
+    if not _LINKED.search(text):
+        return _plain(text)
+    return "".join(
+        _code(word) if _LINKED.search(word) else _plain(word)
+        for word in _BETWEEN.split(text)
+    )
+
+
+def _plain(text: str) -> str:
     return "".join(_ENTITIES.get(character, character) for character in text)
+
+
+def _code(word: str) -> str:
+    """Return a word as a code span, whatever backticks are in it."""
+    longest = max(map(len, re.findall("`+", word)), default=0)
+    fence = "`" * (longest + 1)
+    blank = " " if longest else ""
+    return f"{fence}{blank}{word}{blank}{fence}"
