@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,10 +43,13 @@ def traceq(*arguments: str | Path, width: int | None = None) -> Answer:
         patch.object(sys, "argv", argv),
         patch.dict("os.environ", environment, clear=True),
     ):
+        handler = signal.getsignal(signal.SIGINT)
         try:
             main()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0
         else:
             status = 0
+        finally:
+            signal.signal(signal.SIGINT, handler)  # a process ends with its own
     return Answer(status, out.getvalue(), err.getvalue())

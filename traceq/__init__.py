@@ -6,12 +6,14 @@ frames that are linked with each other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # typing takes milliseconds that Ctrl-C could interrupt
 
 __version__ = "0.1.0"
 __all__ = ["Trace", "__version__", "load"]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from traceq.loading import load
     from traceq.trace import Trace
 

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from traceq.cli.app import main
+from traceq.cli import interruption, streams
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; exit 2 if traceq could not do its work."""
+    interruption.watch()
+    streams.open_closed()
+    # It takes longest, and may be interrupted too.
+    from traceq.cli.app import run  # noqa: PLC0415
+
+    interruption.call(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -15,6 +16,7 @@ from traceq.cli import (
     check,
     collect,
     diff,
+    interruption,
     lint,
     memory,
     output,
@@ -22,13 +24,15 @@ from traceq.cli import (
     rules,
     schema,
     shrink,
+    streams,
     summary,
     test_pack,
 )
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
-_INTERRUPTED = 130
+# The disk, the user's share of it, or what a file may take is used up.
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,22 +119,17 @@ app.command(
 app.add_typer(cache.app, name="cache")
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line; exit 2 if traceq could not do its work."""
     try:
         _run()
     except TraceqError as error:
         output.say(str(error))
         sys.exit(CANNOT_WORK)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
     except Exception as error:
-        if os.environ.get("TRACEQ_TRACEBACK"):
+        if interruption.came() or os.environ.get("TRACEQ_TRACEBACK"):
             raise
-        output.say(
-            f"internal error, {type(error).__name__}: {error}; set TRACEQ_TRACEBACK=1"
-            " for the traceback, and report it with the file if you can"
-        )
+        output.say(_sentence(error))
         sys.exit(CANNOT_WORK)
 
 
@@ -140,3 +139,13 @@ def _run() -> None:
     finally:
         # Here, where an interruption is caught, and not when Python ends.
         finish()
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        streams.discard(sys.stdout)
+        return f"{error.filename or 'the output'} cannot be written: {error.strerror}"
+    return (
+        f"internal error, {type(error).__name__}: {error}; set TRACEQ_TRACEBACK=1"
+        " for the traceback, and report it with the file if you can"
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from traceq.cli import streams
 from traceq.report.base.text import printable
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ def width() -> int | None:
 
 def color() -> bool:
     """Return whether the output may be coloured."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and not _dumb()
+
+
+def _dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
 
 
 def write(text: str) -> None:
@@ -35,8 +40,7 @@ def write(text: str) -> None:
         sys.stdout.write(_encodable(text))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard(sys.stdout)
 
 
 def _encodable(text: str) -> str:
@@ -47,14 +51,16 @@ def _encodable(text: str) -> str:
 
 def say(text: str) -> None:
     """Print one line to standard error, away from the result."""
-    with contextlib.suppress(OSError):
+    try:
         sys.stderr.write(printable(f"traceq: {text}") + "\n")
+    except OSError:
+        streams.discard(sys.stderr)
 
 
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show the progress of reading a file on a terminal; elsewhere nothing."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or _dumb():
         yield None
         return
     columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn())
