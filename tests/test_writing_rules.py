@@ -84,6 +84,23 @@ class Odd(Rule):
 '''
 
 
+def test_an_option_needs_a_default(tmp_path: Path) -> None:
+    text = minimal("yield from ()").replace(' = option(1, "It is small.")', "")
+
+    answer = traceq("rules", "--rules", pack(tmp_path, text))
+
+    assert answer.status == 2
+    assert "Odd needs a default for its option smallest" in answer.err
+
+
+def test_an_option_may_be_a_plain_field(tmp_path: Path) -> None:
+    text = minimal("yield from ()").replace('option(1, "It is small.")', "1")
+
+    answer = traceq("rule", "ODD001", "--rules", pack(tmp_path, text))
+
+    assert (answer.status, answer.err) == (0, "")
+
+
 # The scaffold.
 
 

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
 
+    from traceq.formats.chrome import RawTrace
     from traceq.model.run import Rank, Run
 
 _BASE = text("file").str.split("/").list.last()
 _NO_LINE = pl.col("line").is_null() & pl.col("file").is_not_null()
+# What only PyTorch's profiler writes, whatever it recorded.
+_TORCH_CATEGORY = "Trace"
+_TORCH_KEYS = {"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "trace_id"}
 _TELLING = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 
 
@@ -126,14 +130,26 @@ def _load(
     return trace
 
 
+def _nothing_in(file: Path, raw: RawTrace) -> str:
+    """Return why a trace without anything to look at is refused."""
+    if (
+        _TORCH_CATEGORY in raw.categories
+        or _TORCH_KEYS & (raw.header | raw.footer).keys()
+    ):
+        return (
+            f"{file} is a trace of PyTorch's profiler that recorded no operator, kernel"
+            " or region: let the program work between its start and its stop"
+        )
+    return (
+        f"{file} is a Chrome trace, but not one of PyTorch's profiler: it has no"
+        " operator, kernel or region; give the file that export_chrome_trace wrote"
+    )
+
+
 def _read(file: Path, progress: Callable[[int, int], None] | None) -> Trace:
     raw = read(file, progress)
     if not any(raw.tables[name].height for name in _TELLING):
-        msg = (
-            f"{file} is a Chrome trace, but not one of PyTorch's profiler: it has no"
-            " operator, kernel or region; give the file that export_chrome_trace wrote"
-        )
-        raise InputError(msg)
+        raise InputError(_nothing_in(file, raw))
     tables, steps_from = link(raw.tables)
     tables["devices"] = read_devices(raw)
     return Trace.of(read_facts(file, raw, steps_from), tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -18,6 +19,7 @@ __all__ = [
     "layer_name",
     "layer_names",
     "listed",
+    "often",
     "shape",
     "share",
     "size",
@@ -25,6 +27,8 @@ __all__ = [
     "times",
 ]
 
+# Rarer than this is not written as a number of steps.
+_MOST_STEPS = 1000
 # The number of an instance, in the syntax that Python and Polars share.
 _INSTANCE = r"_\d+(/|$)"
 
@@ -47,6 +51,20 @@ def times(count: float) -> str:
     if count in (1, 2):
         return "once" if count == 1 else "twice"
     return f"{count:,.0f} times" if count == round(count) else f"{count:.3g} times"
+
+
+def often(count: float) -> str:
+    """Write how often something happens in a step, in whole numbers if less than once.
+
+    >>> often(1), often(2.5), often(1 / 3), often(0.4)
+    ('once a step', '2.5 times a step', 'once in 3 steps', 'twice in 5 steps')
+    """
+    if not 0 < count < 1:
+        return f"{times(count)} a step"
+    part = Fraction(count).limit_denominator(_MOST_STEPS)
+    if not part:
+        return f"less than once in {_MOST_STEPS:,} steps"
+    return f"{times(part.numerator)} in {counted(part.denominator, 'step')}"
 
 
 def counted(count: float, what: str) -> str:

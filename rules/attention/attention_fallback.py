@@ -10,7 +10,7 @@ from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import fallbacks, flash_share
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
-from traceq.words import times
+from traceq.words import often
 
 from ._shared import INPUTS, KERNELS, attention_lines, dtypes, fixes
 
@@ -172,10 +172,10 @@ class AttentionFallback(Rule):
         most = max(rows, key=lambda row: (row["gpu_ns"], row["query"] or []))
         calls = sum(row["calls"] for row in rows) / view.steps
         why, advice = _cause_and_advice(most)
-        often = f" {times(calls)} a step" if calls else ""
+        when = f" {often(calls)}" if calls else ""
         unexplained = most["causes"][0] in _UNEXPLAINED
         return self.finding(
-            f"SDPA falls back to {KERNELS[most['backend']]} kernels{often} {why}",
+            f"SDPA falls back to {KERNELS[most['backend']]} kernels{when} {why}",
             subject=f"{most['backend']} {', '.join(most['causes'])}",
             place=view.place(most),
             count=calls,

@@ -22,7 +22,7 @@ from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
 from traceq.lint.fused import fused_fixes
 from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
-from traceq.words import listed, shape, times
+from traceq.words import listed, often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,7 +155,7 @@ class HandwrittenAttention(Rule):
             advice = _NOT_EAGER
         kernels = [kernel for row in rows for kernel in row["kernels"]]
         return self.finding(
-            f"{what} {times(calls)} a step: its scores {shape(scores)} go through"
+            f"{what} {often(calls)}: its scores {shape(scores)} go through"
             " memory between matmul, softmax and matmul",
             subject=_MODULE if most["by_torch"] else "attention",
             place=view.place(most),

@@ -17,7 +17,7 @@ from traceq.analysis.patterns.attention import (
 from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
 from traceq.model.dtypes import dtype_name
-from traceq.words import shape, times
+from traceq.words import often, shape
 
 from ._shared import KERNELS, attention_lines, fixes
 
@@ -195,8 +195,8 @@ class MaskedAttentionFallback(Rule):
         kind = _KINDS[most["kind"]]
         mask = _mask(most)
         return self.finding(
-            f"SDPA falls back to {KERNELS[most['backend']]} kernels {times(calls)} a"
-            f" step because of its attn_mask: {f'{mask}, ' if mask else ''}{kind.what}",
+            f"SDPA falls back to {KERNELS[most['backend']]} kernels {often(calls)}"
+            f" because of its attn_mask: {f'{mask}, ' if mask else ''}{kind.what}",
             subject=f"{most['backend']} {most['kind']}",
             place=view.place(most),
             count=calls,

@@ -10,7 +10,7 @@ from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
-from traceq.words import shape, times
+from traceq.words import often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ class RepeatedKeyValueHeads(Rule):
         )
         return self.finding(
             f"{most['heads']} key or value heads are copied to {heads} before SDPA,"
-            f" {times(copies)} a step",
+            f" {often(copies)}",
             subject=f"{most['heads']} to {heads}",
             place=view.place(most),
             count=copies,

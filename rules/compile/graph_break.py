@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.patterns.compilation import CALL, LOOKUP, REGION
 from traceq.expressions import asof, known, text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
-from traceq.words import listed, times
+from traceq.words import listed, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,7 +101,7 @@ class GraphBreak(Rule):
             where = f" in `{row['function']}`" if row["function"] else ""
             yield self.finding(
                 f"a graph break{where} splits compiled code"
-                f" {times(row['calls'] / view.steps)} a step",
+                f" {often(row['calls'] / view.steps)}",
                 subject="graph break",
                 place=view.place(row),
                 count=row["calls"] / view.steps,

@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.patterns.compilation import LOOKUP
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
-from traceq.words import times
+from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,7 @@ class GuardOverhead(Rule):
             .row(0, named=True)
         )
         yield self.finding(
-            f"guards of compiled code are checked {times(calls)} a step",
+            f"guards of compiled code are checked {often(calls)}",
             subject=LOOKUP,
             place=view.place(longest),
             count=calls,

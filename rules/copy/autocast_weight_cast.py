@@ -11,7 +11,7 @@ from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
-from traceq.words import counted, times
+from traceq.words import counted, often
 
 from ._shared import pass_lines
 
@@ -131,12 +131,12 @@ class AutocastWeightCast(Rule):
         )
         lines = places.drop_nulls("file").select("file", "line").rows()[1:_MOST_LINES]
         cached = casts.filter(~pl.col("viewed"))
-        often = cached.height / view.steps / max(1, _weights(view, cached))
-        again = 1 - 1 / often if often > 1 else 0.0
+        calls = cached.height / view.steps / max(1, _weights(view, cached))
+        again = 1 - 1 / calls if calls > 1 else 0.0
         advice = _ONCE.format(half=half)
         return self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
-            f" {times(each)} a step",
+            f" {often(each)}",
             subject="weights",
             place=view.place_of_group(places.row(0, named=True)),
             count=casts.height / view.steps,

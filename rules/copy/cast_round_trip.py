@@ -13,7 +13,7 @@ from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, module_line
 from traceq.model.dtypes import dtype_name
-from traceq.words import shape, times
+from traceq.words import often, shape
 
 from ._shared import pass_lines
 
@@ -131,7 +131,7 @@ class CastRoundTrip(Rule):
         undone = row["back_caller"]
         return self.finding(
             f"{shape(row['dims'])} is cast from {low} to {high} and back again"
-            f" {times(count)} a step",
+            f" {often(count)}",
             subject=f"{low} {high}",
             place=view.place_of_group(row),
             count=count,

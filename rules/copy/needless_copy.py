@@ -15,7 +15,7 @@ from traceq.analysis.patterns.copies_needless import (
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, module_line, tensor
-from traceq.words import times
+from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -126,7 +126,7 @@ class NeedlessCopy(Rule):
         count = len(row["request"]) / view.steps
         undone = row["how"] == "undone"
         return self.finding(
-            (_undone if undone else _cloned)(row, times(count)),
+            (_undone if undone else _cloned)(row, often(count)),
             subject=f"{row['how']} {row['asked']}",
             place=view.place_of_group(row),
             count=count,
@@ -143,16 +143,16 @@ class NeedlessCopy(Rule):
         )
 
 
-def _undone(row: Mapping[str, Any], often: str) -> str:
+def _undone(row: Mapping[str, Any], how_often: str) -> str:
     op = row["asked"].removeprefix("aten::")
     return (
-        f"{op}() copies {tensor(row['dst'], row['dims'])} into another layout {often} a"
-        " step, and the next kernel copies it back"
+        f"{op}() copies {tensor(row['dst'], row['dims'])} into another layout"
+        f" {how_often}, and the next kernel copies it back"
     )
 
 
-def _cloned(row: Mapping[str, Any], often: str) -> str:
+def _cloned(row: Mapping[str, Any], how_often: str) -> str:
     return (
-        f"{tensor(row['dst'], row['dims'])} is cloned {often} a step, and nothing in"
+        f"{tensor(row['dst'], row['dims'])} is cloned {how_often}, and nothing in"
         f" {row['function']} writes to the clone"
     )

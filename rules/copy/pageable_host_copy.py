@@ -25,7 +25,7 @@ from traceq.lint import (
     option,
 )
 from traceq.lint.evidence import kernel_lines, tensor
-from traceq.words import counted, size, times
+from traceq.words import counted, often, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -176,7 +176,7 @@ def _message(row: Mapping[str, Any], steps: int) -> str:
     if row["calls"] <= steps and row["dims"]:
         what = tensor(row["dst"], row["dims"])
         each = size(row["bytes"] / row["calls"])
-        return f"{what} of {each} is copied {way} {times(calls)} a step"
+        return f"{what} of {each} is copied {way} {often(calls)}"
     verb = "is" if calls == 1 else "are"
     total = size(row["bytes"] / steps)
     return f"{counted(calls, 'tensor')} of {total} in all {verb} copied {way} in a step"

@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
 from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
-from traceq.words import times
+from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -153,7 +153,7 @@ class PythonOverhead(Rule):
         looks, advice = _looks(mine)
         calls = row["calls"] / view.steps
         return self.finding(
-            f"{row['function']} {looks} {times(calls)} a step",
+            f"{row['function']} {looks} {often(calls)}",
             subject=row["function"],
             place=view.place(row),
             count=calls,
@@ -170,7 +170,7 @@ class PythonOverhead(Rule):
         kernels = view.kernels.filter(pl.col("op").is_in(ops.implode()))["id"]
         calls = row["calls"] / view.steps
         return self.finding(
-            f"{row['function']}, a hook on modules, runs {times(calls)} a step",
+            f"{row['function']}, a hook on modules, runs {often(calls)}",
             subject=row["function"],
             place=view.place(row),
             count=calls,

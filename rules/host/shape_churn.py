@@ -10,7 +10,7 @@ import polars as pl
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import located_advice, module_line
-from traceq.words import counted, listed, times
+from traceq.words import counted, listed, often
 
 from ._shared import launches, own_time, settled_ops
 
@@ -175,8 +175,8 @@ class ShapeChurn(Rule):
 
     def _matters(self, view: View, row: Mapping[str, Any]) -> bool:
         """Return whether it comes back from step to step, and costs enough."""
-        often = row["steps"] > 1 and 2 * row["steps"] >= view.steps
-        return often and row["excess"] >= self.min_share * view.steady.time
+        regular = row["steps"] > 1 and 2 * row["steps"] >= view.steps
+        return regular and row["excess"] >= self.min_share * view.steady.time
 
     def _finding(
         self, view: View, row: Mapping[str, Any], calls: pl.DataFrame
@@ -186,7 +186,7 @@ class ShapeChurn(Rule):
         what = next(does for kind, _, does in _KINDS if kind == row["kind"])
         both = ", backward included" if 0 < row["backward"] < len(row["ids"]) else ""
         return self.finding(
-            f"{what} of a new shape {times(new)} a step{both}: {found.text}",
+            f"{what} of a new shape {often(new)}{both}: {found.text}",
             subject=f"{row['kind']} shapes",
             place=view.place(row),
             count=new,

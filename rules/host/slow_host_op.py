@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
 from traceq.lint.evidence import module_line, share_of_steps
-from traceq.words import counted, listed, times
+from traceq.words import counted, listed, often
 
 from ._shared import own_time, settled_ops
 
@@ -111,9 +111,9 @@ class SlowHostOp(Rule):
             **{one: pl.col(one).sum() for one in ("excess", "own", "idle")},
             usual=pl.col("usual").median(),
         )
-        often = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
+        regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
         large = pl.col("excess") >= self.min_share * view.steady.time
-        found = rows.filter(often & large).sort("excess", descending=True)
+        found = rows.filter(regular & large).sort("excess", descending=True)
         for row in found.iter_rows(named=True):
             yield self._at_one_place(view, row)
         claimed = found["ids"].explode()
@@ -125,7 +125,7 @@ class SlowHostOp(Rule):
         calls = len(row["ids"]) / view.steps
         loading = row["why"] == _LOADING
         return self.finding(
-            f"{row['name']} {_WHY[row['why']]} {times(calls)} a step",
+            f"{row['name']} {_WHY[row['why']]} {often(calls)}",
             subject=f"{row['name']}, {row['why']}",
             place=view.place(row),
             count=calls,
@@ -154,7 +154,7 @@ class SlowHostOp(Rule):
         calls = slow.height / view.steps
         yield self.finding(
             f"{counted(ops.height, 'operator')} at random places take the host far"
-            f" longer than usual, {times(calls)} a step",
+            f" longer than usual, {often(calls)}",
             subject="operators at random places",
             count=calls,
             fix=_fix(view, slow["id"].to_list(), excess / int(slow["own"].sum())),

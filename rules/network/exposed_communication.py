@@ -16,7 +16,7 @@ from traceq.analysis.patterns.host_collectives import (
 )
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.lint.evidence import kernel_lines
-from traceq.words import counted, times
+from traceq.words import counted, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -149,7 +149,7 @@ class ExposedCommunication(Rule):
         waits = pl.DataFrame(row["waits"], schema={"start": pl.Int64, "end": pl.Int64})
         return self.finding(
             f"{row['collective']}{over} goes through the host ({row['backend']})"
-            f" {times(count)} a step while the GPU computes nothing",
+            f" {often(count)} while the GPU computes nothing",
             subject=f"{row['backend']}:{row['collective']}",
             place=view.place(row),
             count=count,
@@ -186,8 +186,7 @@ class ExposedCommunication(Rule):
         over = f" over {counted(ranks, 'rank')}" if ranks else ""
         exposed_share = row["exposed"] / row["time"]
         return self.finding(
-            f"{row['collective']}{over} {times(count)} a step while the GPU computes"
-            " nothing",
+            f"{row['collective']}{over} {often(count)} while the GPU computes nothing",
             subject=row["collective"],
             place=view.place(row),
             count=count,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from traceq.analysis.patterns.collectives import exposed_by_collective
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.lint.evidence import kernel_lines
-from traceq.words import counted, times
+from traceq.words import counted, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -112,7 +112,7 @@ class StragglingRank(Rule):
         wait_share = row["waiting"] / row["time"]
         sent = row["bytes"] / row["kernels"]
         return self.finding(
-            f"{row['collective']}{over} waits for a straggler {times(count)} a step",
+            f"{row['collective']}{over} waits for a straggler {often(count)}",
             subject=row["collective"],
             place=view.place(row),
             count=count,

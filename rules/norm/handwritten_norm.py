@@ -14,7 +14,7 @@ from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, located_advice, module_line
 from traceq.lint.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
-from traceq.words import listed, shape, times
+from traceq.words import listed, often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ class HandwrittenNorm(Rule):
         steps = [name.removeprefix("aten::") for name in most["steps"]]
         return self.finding(
             f"{most['kind']} over {most['dims'][-1]} is hand-written as"
-            f" {len(steps)} ops, {times(calls)} a step",
+            f" {len(steps)} ops, {often(calls)}",
             subject=most["kind"],
             place=view.place(most),
             count=calls,

@@ -11,7 +11,7 @@ from traceq.analysis.patterns.norms import norm_casts
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines, module_line
 from traceq.model.dtypes import dtype_name
-from traceq.words import shape, times
+from traceq.words import often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ class NormBetweenCasts(Rule):
         cast_ns = sum(row["cast_ns"] for row in rows) / view.steps
         half = dtype_name(most["half"])
         return self.finding(
-            _message(most, times(calls)),
+            _message(most, often(calls)),
             subject=f"{most['norm']} {half}",
             place=view.place(most),
             count=calls,
@@ -139,11 +139,10 @@ class NormBetweenCasts(Rule):
         )
 
 
-def _message(row: Row, often: str) -> str:
+def _message(row: Row, how_often: str) -> str:
     half = dtype_name(row["half"])
     parts = [f"its input is cast from {half}"] * row["up"]
     parts += [f"its result is cast to {half}"] * row["down"]
     return (
-        f"{_NAMES[row['norm']]} runs in float32 {often} a step, and"
-        f" {' and '.join(parts)}"
+        f"{_NAMES[row['norm']]} runs in float32 {how_often}, and {' and '.join(parts)}"
     )

@@ -14,7 +14,7 @@ from traceq.lint.evidence import kernel_lines, module_line
 from traceq.lint.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import version
-from traceq.words import counted, shape, times
+from traceq.words import counted, often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ class UnfusedRmsNorm(Rule):
         why, advice = _cause_and_advice(most)
         return self.finding(
             f"RMSNorm runs as {counted(most['launches'], 'kernel')} instead of 1,"
-            f" {times(calls)} a step{why}",
+            f" {often(calls)}{why}",
             subject=f"rms_norm {most['cause']}",
             place=view.place(most),
             count=calls,

@@ -13,7 +13,7 @@ from traceq.analysis.time.device_syncs import sync_chains
 from traceq.expressions import known, text
 from traceq.lint import Evidence, Fix, Rule, View
 from traceq.lint.evidence import module_line
-from traceq.words import at_line, times
+from traceq.words import at_line, often
 
 from ._known_waits import known_wait, torch_file
 
@@ -81,7 +81,7 @@ class DeviceSync(Rule):
         file, line, function = _library(row)
         where = f" in {function} ({file}:{line})" if file and not switch else ""
         return self.finding(
-            f"{written}{where} makes the host wait for the GPU {times(count)} a step",
+            f"{written}{where} makes the host wait for the GPU {often(count)}",
             subject=cause.name + (f" in {file}:{function}" if file else ""),
             place=view.place(row),
             count=count,

@@ -74,19 +74,36 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
 
 def _torch_versions(raw: RawTrace) -> tuple[tuple[int, int], tuple[int, int]]:
     """Bound the version of torch by what only some versions write."""
+    for layout in (True, False):
+        oldest, newest = _torch_signs(raw, layout=layout)
+        if oldest <= newest:
+            return oldest, newest
+    return _OLDEST, _NEWEST
+
+
+def _torch_signs(
+    raw: RawTrace, *, layout: bool
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Bound the version by what the file holds and, if it counts, by its layout.
+
+    A file that some tool has read and written again has the layout of that tool.
+    """
     header, tables = raw.header, raw.tables
-    based = "baseTimeNanoseconds" in header or "baseTimeNanoseconds" in raw.footer
     unix_time = raw.start >= _UNIX_TIME
     old_layout = not raw.key_a_line and "cupti_version" in header
+    based_before = "baseTimeNanoseconds" in header
+    based_after = "baseTimeNanoseconds" in raw.footer
     at_least = {
         (1, 10): "cpu_op" in raw.categories,
         (1, 13): "kernel" in raw.categories,
         (2, 1): tables["inputs"]["values"].is_not_null().any(),
         (2, 3): "gpu_user_annotation" in raw.categories,
-        (2, 4): based or tables["inputs"]["strides"].is_not_null().any(),
+        (2, 4): based_before
+        or based_after
+        or tables["inputs"]["strides"].is_not_null().any(),
         (2, 6): "trace_id" in header or "cupti_version" in header,
-        (2, 8): "baseTimeNanoseconds" in header,
-        (2, 12): raw.key_a_line
+        (2, 8): layout and based_before,
+        (2, 12): (layout and raw.key_a_line)
         or "host_name" in header
         or tables["kernels"]["graph_id"].is_not_null().any(),
     }
@@ -94,9 +111,9 @@ def _torch_versions(raw: RawTrace) -> tuple[tuple[int, int], tuple[int, int]]:
         (1, 7): raw.categories <= {""},
         (1, 9): "Operator" in raw.categories,
         (1, 12): "Kernel" in raw.categories,
-        (2, 3): unix_time and not based,
-        (2, 7): "baseTimeNanoseconds" in raw.footer,
-        (2, 11): old_layout,
+        (2, 3): unix_time and not (based_before or based_after),
+        (2, 7): layout and based_after,
+        (2, 11): layout and old_layout,
     }
     return (
         max((version for version, holds in at_least.items() if holds), default=_OLDEST),

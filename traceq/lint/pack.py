@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from traceq._folders import bundled
@@ -78,4 +79,7 @@ def _fault(rule: type[Rule]) -> str:
     # Without it, options are fields of a dataclass that nobody has filled in.
     if "__dataclass_fields__" not in vars(rule):
         return "must be a dataclass: write @dataclass(frozen=True) above it"
+    for item in fields(rule):
+        if item.default is MISSING and item.default_factory is MISSING:
+            return f"needs a default for its option {item.name.replace('_', '-')}"
     return ""

@@ -122,7 +122,12 @@ class Rule:
     def options(cls) -> tuple[Option, ...]:
         """Return the rule's options."""
         return tuple(
-            Option(item.name.replace("_", "-"), item.default, item.metadata["meaning"])
+            Option(
+                item.name.replace("_", "-"),
+                item.default,
+                # A plain field of a pack's rule says nothing of what it means.
+                item.metadata.get("meaning", ""),
+            )
             for item in fields(cls)
             if item.default is not MISSING
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # A log may name a hundred graph breaks; the first few explain a finding.
 _MOST_REASONS = 3
 
+_PART_OF_A_STEP = re.compile(r"\b(in|of) a step\b")
+_A_STEP = re.compile(r"\ba step\b")
 _NO_TRACE = "there is no trace"
 
 
@@ -110,9 +113,28 @@ def run_rule(rule: Rule, views: Views) -> list[Finding]:
         found = _across_ranks(rule, views.memory)
     elif Need.LOG not in rule.needs and views.trace is not None:
         found = rule.check(views.trace)
+        if not views.trace.trace.steps.height:
+            found = map(_of_the_trace, found)
     elif log is not None:
         found = rule.check_log(log)
     return sorted(_merged(found), key=worst_first)
+
+
+def _of_the_trace(finding: Finding) -> Finding:
+    """Return a finding in words for a trace without steps, which counts as one."""
+    evidence = tuple(
+        replace(one, note=_without_steps(one.note)) for one in finding.evidence
+    )
+    return replace(finding, message=_without_steps(finding.message), evidence=evidence)
+
+
+def _without_steps(text: str) -> str:
+    """Write what is said of a step of the whole trace.
+
+    >>> _without_steps("copied twice a step"), _without_steps("in a step")
+    ('copied twice in the trace', 'in the trace')
+    """
+    return _A_STEP.sub("in the trace", _PART_OF_A_STEP.sub(r"\1 the trace", text))
 
 
 def crashed(rule: Rule, error: Exception) -> Crashed:

@@ -20,7 +20,7 @@ import polars as pl
 
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.lint.evidence import kernel_lines, module_line
-from traceq.words import times
+from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ class $name(Rule):
             if calls < self.min_calls:
                 continue
             yield self.finding(
-                f"$subject {times(calls)} a step",
+                f"$subject {often(calls)}",
                 subject=_OP,
                 place=view.place(row),
                 count=calls,

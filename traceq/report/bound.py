@@ -63,7 +63,8 @@ def sentence(bound: Bound) -> str:
     if found is None:
         return NO_GPU
     likely = "" if bound.sure else "likely "
-    step = f"a step ({time(bound.step_ns)} {source(bound)})"
+    whole = "a step" if bound.stepped else "the trace"
+    step = f"{whole} ({time(bound.step_ns)} {source(bound)})"
     if bound.by == "gpu":
         busy = share(bound.gpu_busy, 1)
         return f"{likely}GPU-bound: the GPU has work for {busy} of {step}"

@@ -51,6 +51,8 @@ class Bound:
     """Share of the step in which the GPU waits for the host."""
     bottleneck: Bottleneck | None
     """The time of the step by cause; none without GPU work."""
+    stepped: bool
+    """Whether the trace has steps; else the whole of it counts as one."""
     waits: IdleAccount | None = None
     """What the host does while the GPU waits; none where the step is GPU-bound."""
 
@@ -120,6 +122,7 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
         gpu_busy=busy,
         gpu_idle=1 - busy,
         bottleneck=found,
+        stepped=bool(trace.steps.height),
         waits=waits_after(trace, step_ns) if bound_by(busy) == "host" else None,
     )
 
@@ -134,6 +137,7 @@ def _without_gpu(trace: Trace, step_ns: int | None) -> Bound:
         gpu_busy=0.0,
         gpu_idle=1.0,
         bottleneck=None,
+        stepped=bool(trace.steps.height),
     )
 
 

@@ -73,8 +73,8 @@ def cost(finding: Finding, outcome: Outcome) -> str:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
     if finding.saves_ns > _NOTHING * outcome.step_ns:
-        return _saving(finding, outcome.step_ns) + _remains(finding, outcome)
-    return _saves_nothing(finding)
+        return _saving(finding, outcome) + _remains(finding, outcome)
+    return _saves_nothing(finding, _per(outcome))
 
 
 def _remains(finding: Finding, outcome: Outcome) -> str:
@@ -83,24 +83,34 @@ def _remains(finding: Finding, outcome: Outcome) -> str:
     return ", on what remains after the others" if finding.residual and others else ""
 
 
-def _saving(finding: Finding, step_ns: int) -> str:
-    text = f"saves {time(finding.saves_ns)}/step ({share(finding.saves_ns, step_ns)})"
+def _per(outcome: Outcome) -> str:
+    """Return what times are per: a step, or nothing where the trace has none."""
+    return "/step" if outcome.bound is None or outcome.bound.stepped else ""
+
+
+def _a_step(outcome: Outcome) -> str:
+    return " a step" if _per(outcome) else ""
+
+
+def _saving(finding: Finding, outcome: Outcome) -> str:
+    part = share(finding.saves_ns, outcome.step_ns)
+    text = f"saves {time(finding.saves_ns)}{_per(outcome)} ({part})"
     if finding.saves_high_ns - finding.saves_low_ns > _VAGUE * finding.saves_ns:
         low = time(finding.saves_low_ns) if finding.saves_low_ns else "nothing"
         text += f", {low} to {time(finding.saves_high_ns)}"
     return text
 
 
-def _saves_nothing(finding: Finding) -> str:
+def _saves_nothing(finding: Finding, per: str) -> str:
     held = max(finding.gpu_ns, finding.host_ns)
     if not held:
         return ""
     by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
     if finding.residual and finding.gpu_idle_ns:
-        idle = f"{time(finding.gpu_idle_ns)}/step as recorded"
+        idle = f"{time(finding.gpu_idle_ns)}{per} as recorded"
         return f"GPU idles {idle}, what a fix saves is not known"
     return (
-        f"{by} {time(held)}/step, but a fix saves nothing: it is not on the critical"
+        f"{by} {time(held)}{per}, but a fix saves nothing: it is not on the critical"
         " path"
     )
 
@@ -116,7 +126,7 @@ def together(outcome: Outcome) -> str:
         by = f"{time(last.step_low_ns)} to {time(last.step_high_ns)}; {by}"
     text = (
         f"After fixing {_every(last.findings)}: about {after} instead of"
-        f" {time(outcome.step_ns)} a step ({by})"
+        f" {time(outcome.step_ns)}{_a_step(outcome)} ({by})"
     )
     # Only those that change what is printed.
     steps: dict[str, str] = {}
@@ -212,9 +222,9 @@ def verdict(outcome: Outcome) -> str:
     text, of_these = counted(len(serious), "finding"), len(serious) > 1
     worst = max(serious, key=lambda one: one.saves_ns)
     if outcome.bound and worst.saves_ns:
-        step = time(outcome.step_ns)
+        step = time(outcome.step_ns) + _a_step(outcome)
         which = "the worst" if of_these else "which"
-        text += f", {which} costs {time(worst.saves_ns)} of {step} a step"
+        text += f", {which} costs {time(worst.saves_ns)} of {step}"
     largest = max(serious, key=lambda one: one.cost_bytes)
     if outcome.memory and largest.cost_bytes:
         which = "the largest" if of_these else "which"

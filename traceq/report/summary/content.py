@@ -16,6 +16,7 @@ from traceq.report import bound as bound_words
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import place, printable, shapes, short_kernel
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,14 +51,19 @@ _TINY_NS = 100_000
 
 def content(summary: Summary) -> Content:
     """Return the words for one trace."""
+    unit = "ms/step" if summary.steps.height else "ms"
     tables = [_ops(summary)]
     if summary.facts.gpu:
         tables = [_kinds(summary), _ops(summary), _kernels(summary)]
     if summary.path:
-        tables = [_critical_kernels(summary.path), _critical_host(summary.path)]
+        tables = [
+            _critical_kernels(summary.path, unit),
+            _critical_host(summary.path, unit),
+        ]
     if summary.host:
         tables = [
-            part(summary.host) for part in (_host_kinds, _host_entries, _host_modules)
+            part(summary.host, unit)
+            for part in (_host_kinds, _host_entries, _host_modules)
         ]
     return Content(
         title=printable(summary.facts.path),
@@ -160,9 +166,10 @@ def _run(run: Run) -> str:
 
 
 def _measured_step(true: StepTime, bound: Bound) -> str:
+    over = counted(true.steps, "step")
     text = (
         f"{_ms(true.ns)} a step without the profiler"
-        f" ({_ms(true.min_ns)} to {_ms(true.max_ns)} over {true.steps} steps)"
+        f" ({_ms(true.min_ns)} to {_ms(true.max_ns)} over {over})"
     )
     if true.differ:
         text += f"; {_ms(true.median_ns)} at the median, as steps differ"
@@ -176,9 +183,9 @@ def _device(summary: Summary) -> str:
         (name or "unknown GPU") + (f", {units.size(memory)}" if memory else "")
         for name, memory in summary.devices.select("name", "memory").iter_rows()
     ]
-    counted = {name: names.count(name) for name in names}
+    numbers = {name: names.count(name) for name in names}
     parts = [
-        f"{count} × {name}" if count > 1 else name for name, count in counted.items()
+        f"{count} × {name}" if count > 1 else name for name, count in numbers.items()
     ]
     if not parts:
         parts = ["unknown GPU" if summary.facts.gpu else bound_words.NO_GPU]
@@ -199,7 +206,7 @@ def _recorded(summary: Summary) -> str:
     if off:
         text += f" (no {', no '.join(off)})"
     size = units.size(facts.unpacked_bytes)
-    return f"{text}; {facts.events:,} events, {size} unpacked"
+    return f"{text}; {counted(facts.events, 'event')}, {size} unpacked"
 
 
 def _steps(summary: Summary) -> str:
@@ -298,7 +305,8 @@ def _compute(summary: Summary) -> str:
     when = "without the profiler" if summary.bound.measured else "as recorded"
     text += f", {_prefixed(found.rate)}FLOP/s {when}"
     if found.utilisation is None:
-        return f"{text}; MFU unknown: no peak is known for this GPU in {found.dtype}"
+        where = f" in {found.dtype}" if found.dtype else ""
+        return f"{text}; MFU unknown: no peak is known for this GPU{where}"
     peak = f"{_prefixed(found.peak or 0)}FLOP/s"
     return f"{text}: MFU {_percent(found.utilisation)} ({found.dtype} peak {peak})"
 
@@ -408,12 +416,12 @@ def _kernels(summary: Summary) -> TextTable:
     )
 
 
-def _critical_kernels(path: CriticalPath) -> TextTable:
+def _critical_kernels(path: CriticalPath, unit: str) -> TextTable:
     whole = path.gpu_ns + path.host_ns
     return TextTable(
         (
             Column("Critical path: GPU", weight=4, cut=cut_middle),
-            *(Column(title, number=True) for title in ("ms/step", "share", "calls")),
+            *(Column(title, number=True) for title in (unit, "share", "calls")),
             Column("where", weight=3, cut=cut_place),
         ),
         tuple(
@@ -429,12 +437,12 @@ def _critical_kernels(path: CriticalPath) -> TextTable:
     )
 
 
-def _critical_host(path: CriticalPath) -> TextTable:
+def _critical_host(path: CriticalPath, unit: str) -> TextTable:
     whole = path.gpu_ns + path.host_ns
     return TextTable(
         (
             Column("Critical path: host"),
-            *(Column(title, number=True) for title in ("ms/step", "share")),
+            *(Column(title, number=True) for title in (unit, "share")),
         ),
         tuple(
             (cause, units.milliseconds(time), units.share(time, whole))
@@ -443,10 +451,9 @@ def _critical_host(path: CriticalPath) -> TextTable:
     )
 
 
-_HOST_COLUMNS = tuple(
-    Column(title, number=True)
-    for title in ("ms/step as recorded", "share", "GPU idle", "estimated")
-)
+def _host_columns(unit: str) -> tuple[Column, ...]:
+    titles = (f"{unit} as recorded", "share", "GPU idle", "estimated")
+    return tuple(Column(title, number=True) for title in titles)
 
 
 def _host_times(row: Mapping[str, Any], whole: float) -> tuple[str, ...]:
@@ -458,10 +465,10 @@ def _host_times(row: Mapping[str, Any], whole: float) -> tuple[str, ...]:
     )
 
 
-def _host_kinds(account: HostAccount) -> TextTable:
+def _host_kinds(account: HostAccount, unit: str) -> TextTable:
     whole = float(account.entries["recorded"].sum())
     return TextTable(
-        (Column("Time of the host", weight=2), *_HOST_COLUMNS),
+        (Column("Time of the host", weight=2), *_host_columns(unit)),
         tuple(
             (row["kind"], *_host_times(row, whole))
             for row in account.kinds.iter_rows(named=True)
@@ -469,12 +476,12 @@ def _host_kinds(account: HostAccount) -> TextTable:
     )
 
 
-def _host_entries(account: HostAccount) -> TextTable:
+def _host_entries(account: HostAccount, unit: str) -> TextTable:
     whole = float(account.entries["recorded"].sum())
     return TextTable(
         (
             Column("Largest entries", weight=3, cut=cut_middle),
-            *_HOST_COLUMNS,
+            *_host_columns(unit),
             Column("calls", number=True),
             Column("where", weight=2, cut=cut_place),
         ),
@@ -490,11 +497,11 @@ def _host_entries(account: HostAccount) -> TextTable:
     )
 
 
-def _host_modules(account: HostAccount) -> TextTable:
+def _host_modules(account: HostAccount, unit: str) -> TextTable:
     whole = float(account.entries["recorded"].sum())
     found = account.modules.filter(pl.col("recorded") >= _LEAST_IN_MODULE * whole)
     return TextTable(
-        (Column("Time of the host by module", weight=3), *_HOST_COLUMNS),
+        (Column("Time of the host by module", weight=3), *_host_columns(unit)),
         tuple(
             (
                 "  " * row["depth"] + printable(row["module"].rpartition("/")[2]),

@@ -1,0 +1,148 @@
+"""No report says what cannot be: empty ranges, None, "0.333 times", steps of none."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command import traceq
+from layouts import timed
+from linting import linted
+from recordings import loaded
+
+from traceq.analysis.summary import summarise
+from traceq.errors import InputError
+from traceq.finding import Severity
+from traceq.lint.engine import Report
+from traceq.loading import load
+from traceq.report.lint import full as lint_full
+from traceq.report.summary import text as summary_text
+from traceq.testing import draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEVER = {
+    "None": r"\bNone\b(?!Type)",
+    "nan": r"\b(nan|inf)\b",
+    "a count below one": r"(?<![\d.])0(\.\d+)? times\b",
+    "one of several": r"(?<![\w.,#])1 (events|steps|kernels|launches|calls|findings"
+    r"|rules|ranks|copies|tensors|ops|operators|allocations|times)\b",
+    "a or an": r"\ba (unsigned|int\d|[aeio]\w+ \[)",
+    "a name of C++": r"\b(unsigned char|long int|c10::\w+) \[",
+}
+STEPS = r"\ba step\b|/step\b|\bonce in \d+ steps\b"
+RANGE = re.compile(r"\btorch (\d+)\.(\d+) to (\d+)\.(\d+)")
+BUSY = re.compile(r"\bbusy (?!0%|<1%)\d+%")
+
+
+def contradictions(text: str, *, steps: bool) -> list[str]:
+    """Return the words of a report that contradict themselves or what is known."""
+    patterns = [*NEVER.values(), *([] if steps else [STEPS])]
+    found = [match[0] for one in patterns for match in re.finditer(one, text)]
+    for match in RANGE.finditer(text):
+        oldest, newest = map(int, match.groups()[:2]), map(int, match.groups()[2:])
+        if tuple(oldest) >= tuple(newest):
+            found.append(match[0])
+    if "no GPU work in the trace" in text and BUSY.search(text):
+        found.append("no GPU work, but it is busy")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("torch 2.12 to 2.7", "torch 2.12 to 2.7"),
+        ("for this GPU in None", "None"),
+        ("copied 0.333 times a step", "0.333 times"),
+        ("times only; 1 events", "1 events"),
+        ("copies a unsigned char [8]", "a unsigned"),
+        ("no GPU work in the trace\nbusy 85%, idle 15%", "no GPU work, but it is busy"),
+    ],
+)
+def test_a_contradiction_is_seen(text: str, said: str) -> None:
+    assert said in contradictions(text, steps=True)
+
+
+def test_reports_do_not_contradict_themselves(real_trace: Path) -> None:
+    steps = bool(loaded(real_trace).steps.height)
+    report = Report((linted(real_trace),), Severity.warning)
+    lint = lint_full.render(report, width=None, color=False)
+    summary = summary_text.render(
+        [summarise(loaded(real_trace))], width=None, color=False
+    )
+
+    assert contradictions(lint + summary, steps=steps) == []
+
+
+def test_more_of_a_summary_does_not_contradict_itself(fixture_trace: Path) -> None:
+    for more in ("--critical-path", "--host"):
+        text = traceq("summary", fixture_trace, more).out
+        assert contradictions(text, steps=True) == []
+
+
+ONE = """
+    host   [train.py(3): main                ]
+    host    [aten::item                     ]
+    host     [aten::_local_scalar_dense    ]
+    host      [cudaStreamSynchronize      ]
+    gpu 7     [gemm<1                    ]
+"""
+
+
+def write(tmp_path: Path, document: object, indent: int | None = None) -> Path:
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(document, indent=indent), encoding="utf-8")
+    return file
+
+
+def test_a_file_that_was_written_again_has_no_empty_range_of_versions(
+    tmp_path: Path,
+) -> None:
+    # As kineto wrote the base time until 2.7, and a key a line, as from 2.12.
+    document = draw(ONE) | {"baseTimeNanoseconds": 1_700_000_000_000_000_000}
+
+    facts = load(write(tmp_path, document, indent=2), cache=False).facts
+
+    assert facts.torch == "torch 2.4 or later"
+
+
+def test_signs_that_contradict_each_other_say_nothing_of_the_version(
+    tmp_path: Path,
+) -> None:
+    events = [timed("a", 1, 1, cat="kernel"), timed("b", 1, 1, cat="Operator")]
+
+    facts = load(write(tmp_path, {"traceEvents": events}), cache=False).facts
+
+    assert facts.torch == "torch unknown"
+
+
+def test_without_steps_nothing_is_said_of_a_step(tmp_path: Path) -> None:
+    file = write(tmp_path, draw(ONE))
+
+    for command in (["lint"], ["summary"], ["summary", "--host"]):
+        text = traceq(*command, file, "--no-cache").out
+        assert contradictions(text, steps=False) == []
+
+
+def test_a_trace_of_one_event_has_one_event(tmp_path: Path) -> None:
+    file = write(tmp_path, [timed("aten::mm", 1, 2, cat="cpu_op")])
+
+    assert "; 1 event, " in traceq("summary", file, "--no-cache").out
+
+
+def test_a_torch_trace_without_work_is_not_called_another_tools(tmp_path: Path) -> None:
+    document: dict[str, Any] = {
+        "schemaVersion": 1,
+        "deviceProperties": [],
+        "traceEvents": [
+            {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
+            timed("PyTorch Profiler (0)", 1, 2, cat="Trace"),
+            {"ph": "i", "name": "Record Window End", "ts": 3, "pid": "", "tid": ""},
+        ],
+    }
+
+    with pytest.raises(InputError, match="recorded no operator, kernel or region"):
+        load(write(tmp_path, document), cache=False)
