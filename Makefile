@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-load
 # Tests start many processes: let the first of them compile what all import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check tests goldens clean
+.PHONY: demo test quick check tests fuzz goldens clean
 
 demo: $(VENV)/installed
 	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
@@ -30,6 +30,11 @@ check: $(VENV)/test-installed
 
 tests: $(VENV)/test-installed
 	$(PYTEST) --durations 25
+
+# Mutated inputs through the commands, for an hour or more; not a part of test.
+# FUZZ="--count 300 --seed 2" make fuzz  runs others.
+fuzz: $(VENV)/test-installed
+	POLARS_MAX_THREADS=1 $(BIN)/python benchmarks/fuzz.py $(FUZZ)
 
 # Writes again what someone has to read: golden files, the README's blocks and what is
 # expected of fixtures. Refused where CI is set.
