@@ -6,19 +6,24 @@ That is all these tests hold: what is read from a whole file is tested elsewhere
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from fuzz_seeds import Seeds, read_seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from layouts import LAYOUTS, timed
+from mutate import pickle_of, text_of
 
 import traceq
 from traceq.analysis.summary import summarise
 from traceq.errors import TraceqError
+from traceq.formats.snapshot import read_snapshot
+from traceq.lint.config import read_config
 from traceq.report.summary import csv as summary_csv
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import markdown as summary_markdown
@@ -284,3 +289,41 @@ def test_a_very_deep_stack_of_ops_crashes_nothing() -> None:
 def test_long_runs_of_blanks_are_no_trap() -> None:
     use(b'{"traceEvents": [' + b" " * 3_000_000 + b"}")
     use(b'{"traceEvents": [{"ph": "X"}' + b"\n" * 3_000_000 + b"]")
+
+
+@pytest.fixture(scope="module")
+def seeds() -> Seeds:
+    return read_seeds()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_mutated_snapshots_are_read_or_refused_in_one_sentence(
+    seeds: Seeds, seed: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)  # noqa: S311 - the same again each time
+    file = tmp_path / "snapshot.pickle"
+    read = 0
+    for _ in range(30):
+        file.write_bytes(pickle_of(rng, rng.choice(seeds.snapshots)))
+        try:
+            read += bool(read_snapshot(file).facts)
+        except TraceqError as refusal:
+            assert "\n" not in str(refusal)  # noqa: PT017 - it need not be refused
+    # Mutations that leave nothing to read would test nothing.
+    assert read
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_configurations_are_read_or_refused(
+    seeds: Seeds, seed: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)  # noqa: S311 - the same again each time
+    file = tmp_path / "traceq.toml"
+    read = 0
+    for _ in range(100):
+        file.write_bytes(text_of(rng, rng.choice(seeds.configs)))
+        try:
+            read += bool(read_config(file).select)
+        except TraceqError as refusal:
+            assert str(refusal)  # noqa: PT017 - it need not be refused
+    assert read > 10

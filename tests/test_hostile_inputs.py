@@ -8,6 +8,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command import traceq
 from linting import log_findings, outcome
 
 from traceq.errors import InputError
@@ -150,3 +151,19 @@ def test_arguments_nested_deeper_than_json_is_written_are_read(tmp_path: Path) -
     file.write_text(json.dumps(trace), encoding="utf-8")
 
     assert load(file, cache=False).other.height == 1
+
+
+def test_a_trace_of_a_gpu_without_a_name_can_be_shrunk(tmp_path: Path) -> None:
+    document = draw("""
+        host  [ProfilerStep#1                      ]
+        host   [aten::mm            ]
+        host    [cudaLaunchKernel>1]
+        gpu 7                     [gemm<1     ]
+    """)
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+    answer = traceq("shrink", file, "-o", tmp_path / "small")
+
+    assert answer.status == 0, answer.err
+    assert 'gpu = "unknown"' in (tmp_path / "small" / "origin.toml").read_text()

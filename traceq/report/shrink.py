@@ -79,7 +79,7 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         "recorded": f"{steps} steps, torch.profiler{with_parts}",
         "torch": facts.torch.removeprefix("torch "),
-        "gpu": (gpu_name(names[0]) or "unknown") if len(names) else "none",
+        "gpu": (gpu_name(names[0] or "") or "unknown") if len(names) else "none",
     }
     if facts.start_ns:
         moment = dt.datetime.fromtimestamp(facts.start_ns / _NS_PER_S, dt.timezone.utc)
