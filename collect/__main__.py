@@ -25,5 +25,17 @@ def main(words: list[str], prog: str) -> int:
     return status
 
 
+def _alone() -> int:
+    """Run without traceq, which opens closed streams and catches Ctrl-C itself."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    try:
+        return main(sys.argv[1:], f"python {os.path.basename(HERE)}")
+    except KeyboardInterrupt:
+        sys.stderr.write("traceq: interrupted\n")
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], f"python {os.path.basename(HERE)}"))
+    sys.exit(_alone())

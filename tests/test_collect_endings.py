@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from collecting import (
     LOOP,
     QUICK,
@@ -52,6 +53,18 @@ def test_a_killed_program_leaves_what_was_written(tmp_path: Path) -> None:
     assert run.files == {"run.json", "rank-0.json", "stderr.log"}
 
 
+def test_a_real_time_signal_is_a_shells_status_and_the_run_file_is_complete(
+    tmp_path: Path,
+) -> None:
+    program = "import os\nos.kill(os.getpid(), 40)"
+    run = collect_program(tmp_path, program)
+    assert run.status == 128 + 40
+    assert run.facts["state"] == "finished"
+    assert run.facts["exit"]["status"] == 128 + 40
+    assert run.facts["exit"]["signal"] == "signal 40"
+    assert "Traceback" not in run.err
+
+
 def test_a_program_that_ends_in_its_warm_up_is_told_what_it_lacked(
     tmp_path: Path,
 ) -> None:
@@ -86,6 +99,103 @@ def test_a_fault_of_ours_ends_the_recording_and_not_the_program(tmp_path: Path) 
     run = collect(tmp_path, [sys.executable, "program.py"])
     assert (run.status, run.out) == (3, "ran\n")
     assert "Traceback" not in run.err
+
+
+BREAKS = {
+    "timer": "from _traceq_agent.agent import actions\nactions.StepTimer = None\n",
+    "schedule": "from _traceq_agent.agent import schedule\n"
+    "schedule.Schedule.boundary = None\n",
+    "failing": "from _traceq_agent.agent import session, rank_file\n"
+    "session.Session._boundary = session.Session._disarm = None\n",
+    "words": "from _traceq_agent.agent import session\n"
+    "def fail(_): raise ValueError('\\udcff')\n"
+    "session.Session._boundary = fail\n",
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_fault_of_ours_never_changes_the_exit_status(
+    tmp_path: Path, broken: str, status: int
+) -> None:
+    program = f"{LOOP}{BREAKS[broken]}for i in range(12): step()\nprint('ran')\n"
+    run = collect_program(tmp_path, f"{program}raise SystemExit({status})")
+    assert (run.status, run.out) == (status, "ran\n")
+    assert run.facts["state"] == "finished"
+    assert "Traceback" not in run.err
+    assert "nothing was recorded" in run.err.splitlines()[-1]
+
+
+THREADS = """
+import threading
+def train(steps):
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(steps):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+threads = [threading.Thread(target=train, args=[n]) for n in STEPS]
+for one in threads: one.start()
+for one in threads: one.join()
+"""
+
+
+@pytest.mark.parametrize("steps", ["[200] * 5", "[3, 200, 200, 200, 200]"])
+def test_of_five_threads_that_train_one_is_recorded_and_we_say_so(
+    tmp_path: Path, steps: str
+) -> None:
+    run = collect_program(tmp_path, f"{LOOP}STEPS = {steps}\n{THREADS}")
+    assert run.status == 0
+    assert run.rank["state"] == "done"
+    assert len(run.step_names()) == 2
+    assert "several threads make steps: those of one were recorded" in run.err
+
+
+FULL = """
+import os, resource
+def fill():
+    for process in (os.getpid(), os.getppid()):
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (0, 0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
+@pytest.mark.parametrize("full_after", [0, 4, 20])
+def test_a_disk_that_fills_up_is_said_in_the_last_line(
+    tmp_path: Path, full_after: int
+) -> None:
+    program = (
+        f"{LOOP}{FULL}for i in range(20):\n    if i == {full_after}: fill()\n"
+        "    step()\nfill()\nprint('x', file=sys.stderr)\nraise SystemExit(3)"
+    )
+    run = collect_program(tmp_path, "import sys\n" + program)
+    last = run.err.splitlines()[-1]
+    assert run.status == 3
+    if full_after < 20:
+        assert last.startswith("traceq: nothing was written: File too large")
+    else:
+        assert "run.json cannot be completed: File too large" in last
+        assert "rank-0.trace.json.gz" in last
+    assert "Traceback" not in run.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
+def test_a_disk_that_is_full_already_keeps_the_program_from_starting(
+    tmp_path: Path,
+) -> None:
+    large = ("--label", "note=" + "large " * 300)
+    command = words(tmp_path, ["echo", "x"], large)
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 1; exec "$@"', "-", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing was written, and the program was not started" in done.stderr
+    assert done.stderr.endswith(": File too large\n")
+    assert not (tmp_path / "out" / "run").exists()
 
 
 def test_ctrl_c_reaches_the_program_once_and_what_was_recorded_stays(

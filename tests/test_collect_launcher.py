@@ -6,6 +6,7 @@ import ast
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -151,6 +152,16 @@ def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_changes_no_exit_status(tmp_path: Path, closed: str) -> None:
+    command = shlex.join(words(tmp_path, ["sh", "-c", "exit 3"]))
+    assert (
+        subprocess.run(["bash", "-c", f"{command} {closed}"], check=False).returncode
+        == 3
+    )
+    assert Run(3, "", "", tmp_path / "out" / "run").facts["exit"]["status"] == 3
+
+
 def test_a_named_run_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out" / "run").mkdir(parents=True)
     run = collect(tmp_path, [sys.executable, "-c", "print('ran')"])
@@ -283,6 +294,23 @@ def test_the_commit_of_the_program_is_kept(tmp_path: Path) -> None:
     assert found["dirty"] is False
     (place / "train.py").write_text("changed")
     assert run_facts.git(place)["dirty"] is True
+
+
+def test_asking_for_the_commit_writes_nothing_into_the_repository(
+    tmp_path: Path,
+) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True)
+
+    git("init", "-q")
+    (tmp_path / "train.py").touch()
+    git("add", "train.py")
+    git("commit", "-q", "-m", "x")
+    os.utime(tmp_path / "train.py", (1, 1))  # git would refresh its index
+    index = (tmp_path / ".git" / "index").read_bytes()
+    assert not run_facts.git(tmp_path)["dirty"]
+    assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
 def test_a_program_outside_of_a_repository_has_no_commit(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..shared import status_files
+from ..shared import manifest, status_files
 from . import steps, torch_state
 from .actions import Actions
 from .other_profilers import OtherProfilers
@@ -54,6 +54,7 @@ class Session:
         self.off = False
         self._busy = False
         self._thread: int | None = None
+        self._choosing = threading.RLock()
 
     # Entry points from the program: import, step boundaries, exit, fork.
 
@@ -68,7 +69,8 @@ class Session:
 
     def boundary(self) -> None:
         """Do what is due at the end of a step; --then-exit alone raises SystemExit."""
-        if self.off or self._busy:
+        # First the thread: others come by while this one is busy, and while it is not.
+        if self.off or not self._counts_here() or self._busy:
             return
         self._busy = True
         try:
@@ -123,9 +125,14 @@ class Session:
         }
         return kinds[by](self.boundary)
 
+    def _counts_here(self) -> bool:
+        try:
+            return not torch_state.capturing() and self._is_mine()
+        except Exception as error:  # noqa: BLE001 - the program must continue
+            self._fail(error)
+            return False
+
     def _boundary(self) -> None:
-        if torch_state.capturing() or not self._is_mine():
-            return
         if self.rank.name is None:
             self._claim()
         compiles = torch_state.compilations()
@@ -161,15 +168,18 @@ class Session:
 
     def _is_mine(self) -> bool:
         """Return whether this is the thread whose steps are counted."""
-        thread = threading.get_ident()
-        if self._thread is None:
-            if torch.utils.data.get_worker_info() is not None:
-                self._disarm()
-                return False
-            self._thread = thread
-        if thread != self._thread:
-            self.rank.note("steps in other threads were not counted")
-        return thread == self._thread
+        thread = steps.this_thread()
+        with self._choosing:
+            if self._thread is None:
+                if torch.utils.data.get_worker_info() is not None:
+                    self._disarm()
+                    return False
+                self._thread = thread
+            elif thread != self._thread:
+                self.rank.note(manifest.OTHER_THREADS)
+                if not steps.runs(self._thread) and self._restart():
+                    self._thread = thread
+            return thread == self._thread
 
     def _claim(self) -> None:
         self.rank.claim()
@@ -193,9 +203,7 @@ class Session:
         why = (
             f"the program ended after {self.schedule.seen} steps, {self._unfinished()}"
         )
-        for what in ("step_time", "trace", "memory"):
-            if self.rank.facts.get(what) is None:
-                self.rank.missing(what, why)
+        self._lacks(why)
         self.rank.happened("ended early", self.schedule.seen)
         self._save(state="ended early", ended_in=phase)
 
@@ -215,17 +223,24 @@ class Session:
 
     def _fail(self, error: Exception) -> None:
         """Remove everything after an error of ours, and report it."""
-        self._disarm()
+        self.off = True
         text = f"{type(error).__name__}: {error}"
         status_files.mark("failed", text)
-        if os.environ.get("TRACEQ_TRACEBACK"):
-            sys.excepthook(type(error), error, error.__traceback__)
         try:
+            if os.environ.get("TRACEQ_TRACEBACK"):
+                sys.excepthook(type(error), error, error.__traceback__)
+            self._disarm()
             self.rank.note(f"traceq crashed, which ended the recording: {text}")
+            self._lacks(f"traceq crashed: {text}")
             self.actions.drop_all()
             self._save(state="failed")
         except Exception as second:  # noqa: BLE001 - nothing more can be done
             status_files.mark("failed", f"{text}; then {second}")
+
+    def _lacks(self, why: str) -> None:
+        for what in ("step_time", "trace", "memory"):
+            if self.rank.facts.get(what) is None:
+                self.rank.missing(what, why)
 
     def _disarm(self) -> None:
         self.off = True
@@ -237,11 +252,12 @@ class Session:
         self.actions.give_way()
 
     def _restart(self) -> bool:
-        """Count again from 0, with another kind of step; False once recording."""
+        """Count again from 0, another kind of step or thread; False once recording."""
         if self.schedule.phase not in (WAITING, TIMING):
             return False
         self.actions.do("drop timing")
         self.schedule = Schedule(self.schedule.plan)
+        self._thread = None
         return True
 
     def _exit_if_asked(self) -> None:
@@ -257,7 +273,8 @@ class Session:
 
     def _wait_for_ranks(self) -> None:
         """Let the other ranks of this node write first: they may need this one."""
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        said = os.environ.get("LOCAL_WORLD_SIZE", "")
+        ranks = int(said) if said.isdecimal() else 1
         deadline = time.monotonic() + EXIT_S
         while time.monotonic() < deadline:
             if len(status_files.read("status-rank-*", "done")) >= ranks:

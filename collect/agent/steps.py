@@ -63,8 +63,8 @@ class OptimizerSteps(Source):
     """A step ends where ``step()`` of one optimizer, the first one used, returns.
 
     Other optimizers, as in a GAN, do not count, and neither does a step that a
-    GradScaler skipped. If the first optimizer is gone, or idle while another made
-    STALE steps, that other one takes its place.
+    GradScaler skipped. If the first optimizer is gone, or idle while another of its
+    thread made STALE steps, that other one takes its place.
     """
 
     STALE = 20
@@ -73,6 +73,7 @@ class OptimizerSteps(Source):
         super().__init__(boundary)
         self._called = False
         self._chosen: weakref.ref[Optimizer] | None = None
+        self._thread: int | None = None  # whose optimizers count
         self._others = 0
         self._handle: Any = None
         self._annotation = _AfterAnnotation()
@@ -98,21 +99,36 @@ class OptimizerSteps(Source):
         if _compiling():
             return
         self._called = True
-        if self._counts(optimizer):
+        thread, before = this_thread(), self._thread
+        if before not in (None, thread) and runs(before):
+            self.boundary()  # which ends no step of that thread
+            return
+        self._thread = thread
+        if self._counts(optimizer, moved=thread != before):
             self._annotation.after(self.boundary)
 
-    def _counts(self, optimizer: Optimizer) -> bool:
+    def _counts(self, optimizer: Optimizer, *, moved: bool) -> bool:
         chosen = self._chosen() if self._chosen is not None else None
         if chosen is optimizer:
             self._others = 0
             return True
         self._others += 1
-        if chosen is not None and self._others < self.STALE:
+        if chosen is not None and not moved and self._others < self.STALE:
             return False
         self._chosen = weakref.ref(optimizer)
         self._others = 0
         self.of = type(optimizer).__name__
         return True
+
+
+def this_thread() -> int | None:
+    """Return the running thread, which ``runs`` knows even if C++ has started it."""
+    return threading.current_thread().ident
+
+
+def runs(thread: int | None) -> bool:
+    """Return whether a thread has not ended."""
+    return thread in {one.ident for one in threading.enumerate()}
 
 
 class _AfterAnnotation:
@@ -125,6 +141,7 @@ class _AfterAnnotation:
 
     def __init__(self) -> None:
         self._due: Boundary | None = None
+        self._thread = 0  # in which the annotation ends
         self._undo: Callable[[], None] | None = None
 
     def install(self) -> None:
@@ -141,6 +158,7 @@ class _AfterAnnotation:
         if self._undo is None:
             boundary()
             return
+        self._thread = threading.get_ident()
         late, self._due = self._due, boundary
         if late is not None:  # the end never came: this torch works differently
             self._due = None
@@ -148,7 +166,8 @@ class _AfterAnnotation:
             boundary()
 
     def _ended(self, name: str) -> None:
-        if self._due is not None and name.startswith("Optimizer.step#"):
+        here = threading.get_ident() == self._thread
+        if here and self._due is not None and name.startswith("Optimizer.step#"):
             due, self._due = self._due, None
             due()
 

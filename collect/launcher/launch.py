@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -36,12 +38,17 @@ def main(words: list[str], prog: str) -> int:
         index = run_folder.launch_index(chosen.command, os.environ)
     try:
         place = run_folder.create(Path(chosen.out), chosen.name, chosen.command, index)
-        with tempfile.TemporaryDirectory(prefix="traceq-") as status_folder:
-            launch = Launch(chosen, place, index, Path(status_folder), screen)
-            return launch.run()
-    except (OSError, run_folder.TakenError) as error:
+        status_folder = Path(tempfile.mkdtemp(prefix="traceq-"))
+        try:
+            return Launch(chosen, place, index, status_folder, screen).run()
+        finally:  # processes that outlive the command may still write there
+            shutil.rmtree(status_folder, ignore_errors=True)
+    except run_folder.TakenError as error:
         screen.say(str(error))
-        return options.CANNOT_WORK
+    except OSError as error:  # before the start: what comes later is caught there
+        why = f"{error.filename or chosen.out}: {error.strerror or error}"
+        screen.say(f"nothing was written, and the program was not started: {why}")
+    return options.CANNOT_WORK
 
 
 class Launch:
@@ -66,9 +73,7 @@ class Launch:
 
     def run(self) -> int:
         """Run the command to its end, write the run file, report what was recorded."""
-        self.file.touch(exist_ok=False)
-        manifest.write(self.file, self.facts)
-        tee = Tee(self.folder / run_folder.log_file(self.index), self.screen.passed)
+        tee = self._open()
         began = time.monotonic()
         try:
             status = self._execute(tee)
@@ -79,8 +84,38 @@ class Launch:
             self._measure_overhead()
             return self._report(status)
         except OSError as error:  # the disk is full, or the folder was deleted
-            self.screen.say(f"cannot complete the run file: {error}")
+            self.screen.say(self._incomplete(error.strerror or str(error)))
             return self._code(status) or options.CANNOT_WORK
+        except Exception as error:  # noqa: BLE001 - the program's status must not change
+            self.screen.say(self._incomplete(f"{type(error).__name__}: {error}"))
+            return self._code(status)
+
+    def _open(self) -> Tee:
+        """Begin the run file and the log, or leave nothing behind."""
+        log = self.folder / run_folder.log_file(self.index)
+        self.file.touch(exist_ok=False)
+        try:
+            manifest.write(self.file, self.facts)
+            return Tee(log, self.screen.passed)
+        except OSError:
+            for file in (self.file, log):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+            raise
+
+    def _incomplete(self, why: str) -> str:
+        """Return what is left of a run whose run file cannot be written."""
+        kept = [
+            file.name
+            for kind in ("trace.json.gz", "memory.pickle.gz")
+            for file in sorted(self.folder.glob(f"rank-*.{kind}"))
+        ]
+        if not kept:
+            return f"nothing was written: {why}"
+        there = f"{self.folder} has {', '.join(kept)}"
+        return f"{self.file.name} cannot be completed: {why}; {there}"
 
     def _execute(self, tee: Tee) -> int:
         try:
@@ -234,11 +269,14 @@ class Launch:
         code = self._code(status)
         ranks = self.facts["ranks"]
         if not any(rank["step_time"] or rank["trace"] for rank in ranks):
-            why = "; ".join(_reasons(ranks)) or self.facts["missing"][0]["why"]
+            why = "; ".join(_reasons(ranks) or _reasons([self.facts]))
             self.screen.say(f"nothing was recorded: {why}")
-            return code or options.CANNOT_WORK
+            # A crash of ours is no reason to call the program's run a failure.
+            return code if self._has("failed") else code or options.CANNOT_WORK
         for text in _reasons(ranks):
             self.screen.say(text)
+        if any(manifest.OTHER_THREADS in rank["notes"] for rank in ranks):
+            self.screen.say(manifest.OTHER_THREADS)
         for rank in ranks[:1]:
             if rank["step_time"]:
                 self.screen.say(_step_time(rank["step_time"]))
@@ -291,12 +329,18 @@ def _complete_if_killed(rank: dict[str, Any]) -> None:
 
 
 def _exit_facts(status: int, *, stopped: bool) -> dict[str, Any]:
-    killed_by = signal.Signals(-status).name if status < 0 else None
     return {
         "status": 128 - status if status < 0 else status,
-        "signal": killed_by,
+        "signal": _signal_name(-status) if status < 0 else None,
         "stopped_by_traceq": stopped,
     }
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _remove_partial_files(place: Path) -> None:

@@ -31,7 +31,7 @@ what a step is (--steps-by):
 
 exit status: the program's own (128 + n if signal n ended it); 0 after --then-exit;
 2 if the program succeeded but nothing could be recorded, or the command line is
-wrong.
+wrong. A crash of traceq inside the program does not change it.
 """
 
 

@@ -71,10 +71,12 @@ def program_folder(command: list[str]) -> Path:
 
 def git(place: Path) -> dict[str, Any] | None:
     """Return the commit of the program's repository, and whether it is dirty."""
-    commit = _output(["git", "-C", str(place), "rev-parse", "HEAD"])
+    # Without locks: a full disk or a signal would leave one in the user's repository.
+    ask = ["git", "--no-optional-locks", "-C", str(place)]
+    commit = _output([*ask, "rev-parse", "HEAD"])
     if commit is None:
         return None
-    changes = _output(["git", "-C", str(place), "status", "--porcelain", "-uno"])
+    changes = _output([*ask, "status", "--porcelain", "-uno"])
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 

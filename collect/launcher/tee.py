@@ -65,7 +65,8 @@ class Tee:
     def close(self) -> None:
         """Close what is ours."""
         self._write(self._begun)
-        self._log.close()
+        with contextlib.suppress(OSError):  # the disk is full
+            self._log.close()
         os.close(self.source)
 
     def _keep(self, data: bytes) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from . import status_files
 
 FORMAT = 1
+OTHER_THREADS = "several threads make steps: those of one were recorded"
 
 
 def now() -> str:

@@ -29,7 +29,7 @@ def mark(name: str, text: str = "") -> None:
     folder = settings().get("status_folder")
     if folder:
         with contextlib.suppress(OSError):
-            replace(pathlib.Path(folder, name), text.encode())
+            replace(pathlib.Path(folder, name), text.encode("utf-8", "replace"))
 
 
 def read(pattern: str, beginning: str) -> list[str]:
