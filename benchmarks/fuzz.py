@@ -313,7 +313,7 @@ def _fault(made: Made, status: int, text: str, seconds: float, beyond: int) -> s
     if found and not (made.kind == "pack" and "crashed" in found[0]):
         return f"{found[0]}: {text[-2000:]}"
     if beyond > _BEYOND:
-        return f"too much memory: {(beyond + _BEYOND) / 1e6:,.0f} MB"
+        return f"too much memory: {beyond / 1e6:,.0f} MB beyond {_FACTOR} × the input"
     return f"slow: {seconds:.1f} s" if seconds > _SECONDS else ""
 
 
