@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEVER = {
-    "None": r"\bNone\b(?!Type)",
+    # Advice may index with it.
+    "None": r"\bNone\b(?!\])",
     "nan": r"\b(nan|inf)\b",
     "a count below one": r"(?<![\d.])0(\.\d+)? times\b",
     "one of several": r"(?<![\w.,#])1 (events|steps|kernels|launches|calls|findings"
