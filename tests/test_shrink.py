@@ -121,7 +121,10 @@ def test_committed_fixtures_are_small() -> None:
     files = list(TWINS.glob("*/*.gz"))
 
     assert len(files) > 15
-    assert all(file.stat().st_size <= 256_000 for file in files)
+    # Two steps of many experts, each with launches of its own, take more.
+    large = [file.parent.name for file in files if file.stat().st_size > 256_000]
+    assert large == ["moe_dropless_fixed"]
+    assert all(file.stat().st_size <= 500_000 for file in files)
 
 
 def test_committed_fixtures_name_no_folder_of_a_machine() -> None:
