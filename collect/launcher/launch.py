@@ -269,7 +269,8 @@ class Launch:
         code = self._code(status)
         ranks = self.facts["ranks"]
         if not any(rank["step_time"] or rank["trace"] for rank in ranks):
-            why = "; ".join(_reasons(ranks) or _reasons([self.facts]))
+            known = [entry["why"] for entry in self.facts["missing"]]
+            why = "; ".join(_reasons(ranks) or known)
             self.screen.say(f"nothing was recorded: {why}")
             # A crash of ours is no reason to call the program's run a failure.
             return code if self._has("failed") else code or options.CANNOT_WORK
