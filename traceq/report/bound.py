@@ -77,7 +77,7 @@ def _mostly(waits: IdleAccount | None) -> str:
     largest = waits.largest if waits else None
     if waits is None or largest is None:
         return ""
-    most = "most of it" if largest.ns > waits.idle_ns / 2 else "the most of it"
+    most = "most of it" if largest.ns > waits.idle_ns / 2 else "the largest part"
     return f"; {most}, {share(largest.ns, waits.idle_ns)}, goes to {entry(largest)}"
 
 
