@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 
+LineIs: TypeAlias = Literal["call", "function"]
+
+
 class Severity(str, Enum):
     """How much a finding matters; only those at or above ``fail-on`` fail a run."""
 
@@ -36,8 +39,29 @@ class Place:
 
     file: str | None = None
     line: int | None = None
+    """As ``line_is`` says: the line that runs, or the one where its function begins."""
     function: str | None = None
     module: str | None = None
+    line_is: LineIs = "function"
+    begins: int | None = None
+    """Where the function begins, if ``line`` is another one."""
+    ends: int | None = None
+    """The last line of the function, where its source is at hand."""
+    other_lines: int = 0
+    """How many other lines of the function it is at as well."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether ``line`` is the line itself, not the start of its function."""
+        return self.line is not None and self.line_is == "call"
+
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """The first and last line to mark: one line, or a function as far as known."""
+        if self.line is None or self.line < 1:
+            return None
+        last = self.line if self.exact or self.ends is None else self.ends
+        return self.line, max(self.line, last)
 
     @property
     def key(self) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "at_function",
     "at_line",
     "counted",
     "layer_name",
@@ -40,6 +41,17 @@ def at_line(file: str, line: int | None) -> str:
     ('model.py:42', 'train.py')
     """
     return file if line is None else f"{file}:{line}"
+
+
+def at_function(file: str | None, line: int | None, function: str | None) -> str:
+    """Write a function by where it begins: not a line that runs.
+
+    >>> at_function("model.py", 42, "forward"), at_function("train.py", None, "main")
+    ('forward (model.py:42)', 'main (train.py)')
+    """
+    if not file:
+        return ""
+    return f"{function} ({at_line(file, line)})" if function else file
 
 
 def times(count: float) -> str:

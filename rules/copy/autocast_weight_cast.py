@@ -11,7 +11,7 @@ from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
 from traceq.lint.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
-from traceq.words import counted, often
+from traceq.words import at_function, counted, often
 
 from ._shared import pass_lines
 
@@ -129,7 +129,8 @@ class AutocastWeightCast(Rule):
             .agg(text("module").head(1), moved=pl.col("numel").sum())
             .sort("moved", "file", "line", descending=[True, False, False])
         )
-        lines = places.drop_nulls("file").select("file", "line").rows()[1:_MOST_LINES]
+        known = places.drop_nulls("file").select("file", "line", "function")
+        others = known.rows()[1:_MOST_LINES]
         cached = casts.filter(~pl.col("viewed"))
         calls = cached.height / view.steps / max(1, _weights(view, cached))
         again = 1 - 1 / calls if calls > 1 else 0.0
@@ -144,7 +145,7 @@ class AutocastWeightCast(Rule):
             evidence=[
                 Evidence("weights", value=moved, unit="bytes", note="a step"),
                 *pass_lines(view, mine, backward),
-                *(Evidence("also at", f"{file}:{line}") for file, line in lines),
+                *(Evidence("also in", at_function(*row)) for row in others),
                 *kernel_lines(view, mine["id"]),
             ],
             data={"weights": weights, "casts": casts.height // view.steps, "to": half},

@@ -27,6 +27,7 @@ from traceq.lint import (
     inputs,
     option,
 )
+from traceq.words import at_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -192,12 +193,12 @@ def _part(view: View, row: Mapping[str, Any]) -> Evidence:
     places = (
         view.copies.filter(pl.col("part") == row["part"])
         .drop_nulls("file")
-        .group_by("file", "line")
+        .group_by("file", "line", "function")
         .agg(time=pl.col("dur").sum())
         .sort("time", "file", "line", descending=[True, False, False])
         .head(2)
     )
-    lines = [f"{file}:{line}" for file, line, _ in places.iter_rows()]
+    lines = [at_function(*row[:3]) for row in places.iter_rows()]
     hint = _HINTS.get(row["part"])
     notes = "; ".join([*([hint] if hint else []), *lines])
     return Evidence(

@@ -24,7 +24,7 @@ from traceq.lint import (
     option,
 )
 from traceq.model.names import DATA_REGION
-from traceq.words import at_line
+from traceq.words import at_function
 
 from ._workers import WorkerPlan
 
@@ -263,7 +263,7 @@ def _steps(view: View, row: Mapping[str, Any]) -> list[Evidence]:
 def _inside(view: View, call: Mapping[str, Any]) -> Evidence:
     return Evidence(
         "inside",
-        f"{at_line(call['file'], call['line'])} {call['function']}",
+        at_function(call["file"], call["line"], call["function"]),
         value=call["time"] / view.steps,
         unit="ns",
         note="a step",

@@ -23,7 +23,7 @@ from traceq.analysis.time.host_kinds import (
     WITH_LIBRARIES,
 )
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
-from traceq.words import at_line, counted, time
+from traceq.words import at_function, counted, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -249,8 +249,9 @@ def _evidence(
         yield Evidence("idle", value=share, unit="share", note="of the step")
     for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
         line = waits.lines.filter(pl.col("kind") == kind).row(0, named=True)
-        place = at_line(line["file"], line["line"]) if line["file"] else ""
-        most = " at ".join(filter(None, (line["name"], place)))
+        place = at_function(line["file"], line["line"], line["function"])
+        name = None if place and line["name"] == line["function"] else line["name"]
+        most = " in ".join(filter(None, (name, place)))
         named = counted(round(calls), "operator") if kind == DISPATCH else kind
         note = f"in {named} (most in {most})" if most else f"in {named}"
         yield Evidence("waits", value=ns, unit="ns", note=note)
@@ -258,7 +259,8 @@ def _evidence(
         "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
     )
     for one in obstacles:
-        place = f" at {at_line(one.file, one.line)}" if one.file else ""
+        place = at_function(one.file, one.line, one.function)
+        place = f" in {place}" if place else ""
         of = f" (most in {one.name}{place})" if one.name else ""
         label = "forbids" if one.reason in HARD else "first"
         yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)

@@ -13,7 +13,7 @@ from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32
-from traceq.words import counted, listed
+from traceq.words import at_function, counted, listed
 
 from ._shared import shape_lines
 
@@ -118,8 +118,8 @@ class Float32Matmul(Rule):
         )
         largest = slow.sort("flops", "id", descending=[True, False], nulls_last=True)
         count = slow["op"].n_unique() / view.steps
-        lines = places.drop_nulls("file").select("file", "line").iter_rows()
-        where = listed([f"{file}:{line}" for file, line in lines])
+        known = places.drop_nulls("file").select("file", "line", "function")
+        where = listed([at_function(*row) for row in known.iter_rows()])
         time = int(slow["dur"].sum()) / view.steps
         return self.finding(
             f"{counted(count, 'float32 matmul')} a step"

@@ -13,7 +13,7 @@ from traceq.analysis.time.device_syncs import sync_chains
 from traceq.expressions import known, text
 from traceq.lint import Evidence, Fix, Rule, View
 from traceq.lint.evidence import module_line
-from traceq.words import at_line, often
+from traceq.words import at_function, often
 
 from ._known_waits import known_wait, torch_file
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _LIBRARY = ("library", "library_line", "library_function")
-_PLACE = pl.concat_str(
+_PLACE = pl.format(
+    "{} ({}{})",
+    text("function"),
     text("file"),
     pl.format(":{}", "line").fill_null(""),
-    pl.format(" {}", text("function")),
 )
 _MOST_ALSO = 3
 _INNER = ("inner_file", "inner_line", "inner_function")
@@ -134,7 +135,7 @@ def _chains(view: View) -> pl.DataFrame:
 
 def _also(row: Mapping[str, Any]) -> list[Evidence]:
     """Return the other places that must not wait either."""
-    own = f"{at_line(row['file'], row['line'])} {row['function']}"
+    own = at_function(row["file"], row["line"], row["function"])
     return [
         Evidence("also", place, note="waits instead, unless it goes too")
         for place in row["also"]

@@ -354,7 +354,7 @@ def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
     first = next(one for one in found if one.place.file == "a.py")
     assert first.saves_ns > 0.5 * alone.saves_ns
     (also,) = (line for line in first.evidence if line.label == "also")
-    assert also.name == "b.py:8 g"
+    assert also.name == "g (b.py:8)"
 
 
 def test_a_synchronize_is_not_said_to_be_in_torch() -> None:

@@ -116,7 +116,8 @@ def _place(found: Mapping[str, str]) -> Place:
     file = found.get("file")
     if not file or _LIBRARY.search(file):
         return NOWHERE
-    return Place(file, int(found.get("line", 0)) or None, found.get("function"))
+    line = int(found.get("line", 0)) or None
+    return Place(file, line, found.get("function"), line_is="call")
 
 
 def _finding(

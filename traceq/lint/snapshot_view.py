@@ -47,7 +47,7 @@ class SnapshotView(History):
         """
         instances = _instances(self._made_at(row, size))
         first = instances[0] if instances else None
-        return Place(row["file"], row["line"], row["function"], first)
+        return Place(row["file"], row["line"], row["function"], first, line_is="call")
 
     def lines(self, row: Mapping[str, Any], size: int | None = None) -> list[Evidence]:
         """Return evidence on a row with a place: callers, ops, modules."""

@@ -16,7 +16,7 @@ from traceq.analysis.replay.bottleneck import (
 )
 from traceq.analysis.time.host_kinds import DISPATCH
 from traceq.analysis.time.idle_causes import UNKNOWN
-from traceq.report.base.text import place, printable
+from traceq.report.base.text import of_function, printable
 from traceq.units import share, time
 from traceq.words import counted
 
@@ -86,10 +86,10 @@ def entry(largest: Entry) -> str:
     kind = "something unknown" if largest.kind == UNKNOWN else largest.kind
     if largest.kind == DISPATCH:
         kind = f"{counted(round(largest.calls), 'operator')} at their usual cost"
-    source = place(largest.file, largest.line, largest.function)
+    source = of_function(largest.file, largest.line, largest.function)
     # A function is named by its place already.
     name = "" if largest.name == largest.function else printable(largest.name or "")
-    line = " at ".join(filter(None, (name, source)))
+    line = " in ".join(filter(None, (name, source)))
     if not line:
         return kind
     part = share(largest.line_ns, largest.ns)

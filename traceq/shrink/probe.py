@@ -16,7 +16,7 @@ from traceq.formats.snapshot import read_snapshot
 from traceq.lint.engine import lint
 from traceq.loading import load
 from traceq.recording import Recording
-from traceq.words import at_line
+from traceq.words import at_function, at_line
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
@@ -150,5 +150,9 @@ def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:
 
 def _place(one: Expected) -> str:
     place = one.place
-    where = at_line(place.file, place.line) if place.file else place.module
+    where = place.module
+    if place.file and place.exact:
+        where = at_line(place.file, place.line)
+    elif place.file:
+        where = at_function(place.file, place.line, place.function)
     return f"{one.code} at {where}" if where else one.code

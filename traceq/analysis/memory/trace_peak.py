@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.words import at_function
+
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
@@ -39,7 +41,7 @@ def peak_memory(trace: Trace) -> MemoryPeak | None:
     same = events.filter(pl.col("device") == peak["device"])
     reserved = same["reserved"].max()
     op = trace.ops.row(peak["op"], named=True) if peak["op"] is not None else {}
-    file, line = op.get("file"), op.get("line")
+    file, line, function = (op.get(key) for key in ("file", "line", "function"))
     return MemoryPeak(
         device=peak["device"],
         allocated=peak["allocated"],
@@ -47,5 +49,5 @@ def peak_memory(trace: Trace) -> MemoryPeak | None:
         step=peak["step"],
         phase=peak["phase"],
         op=op.get("name"),
-        place=f"{file}:{line}" if file else None,
+        place=at_function(file, line, function) if file else None,
     )

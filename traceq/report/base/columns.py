@@ -75,9 +75,11 @@ def cut_place(text: str, width: int) -> str:
 
     >>> cut_place("src/model.py:42 forward", 15), cut_place("src/model.py:42", 12)
     ('src/model.py:42', '…model.py:42')
+    >>> cut_place("forward (src/model.py:40)", 20)
+    '(src/model.py:40)'
     """
-    file, _, _ = text.rpartition(" ")
-    file = file or text
+    before, _, last = text.rpartition(" ")
+    file = last if text.endswith(")") else before or text
     return file if len(file) <= width else _MORE + file[len(file) - width + 1 :]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from traceq.words import at_line
+from traceq.words import at_function, at_line, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,16 +154,56 @@ def place(file: str | None, line: int | None, function: str | None) -> str:
     return printable(" ".join(filter(None, (at_line(file, line), function))))
 
 
+def of_function(file: str | None, line: int | None, function: str | None) -> str:
+    """Return a function by where it begins; empty if that is not known.
+
+    >>> of_function("model.py", 42, "forward"), of_function("model.py", 42, None)
+    ('forward (model.py:42)', 'model.py')
+    """
+    return printable(at_function(file, line, function))
+
+
 def where(at: Place) -> str:
-    """Return a place: the source if it is known, and the module.
+    """Return a place: the line if it is known, else the function, and the module.
 
     >>> from traceq.finding import Place
-    >>> where(Place("model.py", 42, "forward", "Net_0")), where(Place(module="Net_0"))
-    ('model.py:42 forward in Net_0', 'Net_0')
+    >>> where(Place("model.py", 42, "forward", "Net_0", "call"))
+    'model.py:42 forward in Net_0'
+    >>> where(Place("model.py", 40, "forward", "Net_0")), where(Place(module="Net_0"))
+    ('in forward (model.py:40) of Net_0', 'Net_0')
+    >>> where(Place("model.py", 40, "forward", ends=48))
+    'model.py:40-48 forward'
+    >>> where(Place("model.py", 42, "forward", line_is="call", other_lines=2))
+    'model.py:42 forward and 2 other lines'
     """
-    source = place(at.file, at.line, at.function)
-    module = printable(at.module or "")
+    source, module = _source(at), printable(at.module or "")
+    if source.startswith("in "):
+        return f"{source} of {module}" if module else source
     return f"{source} in {module}" if source and module else source or module
+
+
+def at(place: Place) -> str:
+    """Return a place as it follows a noun; empty if it is not known.
+
+    >>> from traceq.finding import Place
+    >>> at(Place("model.py", 42, "forward", line_is="call")), at(Place("a.py", 4, "f"))
+    (' at model.py:42 forward', ' in f (a.py:4)')
+    """
+    text = where(place)
+    return f" {text}" if text.startswith("in ") else f" at {text}" if text else ""
+
+
+def _source(at: Place) -> str:
+    """Return a line, or a function as a range or by where it begins."""
+    if at.exact or not at.file:
+        others = f" and {counted(at.other_lines, 'other line')}"
+        text = place(at.file, at.line, at.function)
+        return text + others if at.other_lines else text
+    if at.lines and at.ends is not None:
+        start, end = at.lines
+        return place(f"{at.file}:{start}-{end}", None, at.function)
+    text = of_function(at.file, at.line, at.function)
+    return f"in {text}" if at.function else text
 
 
 def tied(text: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.report.base.text import place as written_place
-from traceq.report.base.text import printable
+from traceq.report.base.text import at, printable
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -36,11 +36,9 @@ def line(difference: Difference) -> str:
     text = printable(difference.text)
     if finding is None:
         return text
-    where = finding.place
-    source = written_place(where.file, where.line, where.function)
-    at = source or printable(where.module or "")
-    head = f"{finding.code} {printable(finding.name)}"
-    return f"{head} at {at}: {text}" if at else f"{head}: {text}"
+    place = finding.place
+    place = replace(place, module=None) if place.file else place
+    return f"{finding.code} {printable(finding.name)}{at(place)}: {text}"
 
 
 def kind(difference: Difference) -> str:

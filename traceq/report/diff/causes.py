@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.diff.kinds import ALL_OVER
 from traceq.diff.structure import REGION
 from traceq.report.base.columns import cut_middle
-from traceq.report.base.text import printable, short_kernel, where
+from traceq.report.base.text import at, printable, short_kernel, where
 from traceq.units import time
 from traceq.words import counted, listed
 
@@ -68,7 +68,7 @@ def cause_where(cause: Cause) -> str:
     place = where(used.place)
     told = cause.kind in ("added", "removed", "replaced", "calls", "host")
     ops = "" if told else op_names(used)
-    text = " ".join(filter(None, [ops, f"at {place}" if place else ""]))
+    text = " ".join(filter(None, [ops, at(used.place).strip()]))
     other = cause.after if used is cause.before else cause.before
     elsewhere = where(other.place)
     if elsewhere and elsewhere != place:
@@ -82,8 +82,7 @@ def cause_details(cause: Cause) -> tuple[str, ...]:
         return ()
     largest = max((abs(detail.ns) for detail in cause.details), default=0.0)
     return tuple(
-        f"{signed(detail.ns)} from {op_name(detail.op)}"
-        + (f" at {where(detail.place)}" if where(detail.place) else "")
+        f"{signed(detail.ns)} from {op_name(detail.op)}" + at(detail.place)
         for detail in cause.details
         if abs(detail.ns) >= _TELLING * largest
     )

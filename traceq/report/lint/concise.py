@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from traceq.report.base.text import printable
 from traceq.report.lint import content as words
-from traceq.words import at_line
 
 if TYPE_CHECKING:
     from traceq.lint.engine import Report
@@ -18,7 +17,9 @@ def render(report: Report) -> str:
     for outcome in report.outcomes:
         for finding in outcome.findings:
             where = finding.place
-            at = at_line(where.file, where.line) if where.file else where.module
+            at = where.file or where.module
+            if where.file and where.lines:
+                at = ":".join((where.file, "-".join(map(str, sorted({*where.lines})))))
             cost = words.cost(finding, outcome)
             lines.append(
                 f"{printable(at or outcome.name)}: {finding.severity.value}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from traceq.finding import Evidence, Severity
 from traceq.report import bound as bound_words
-from traceq.report.base.text import printable, short_kernel, where
+from traceq.report.base.text import at, printable, short_kernel
 from traceq.units import amount, share, size, time
 from traceq.words import counted
 
@@ -254,8 +254,8 @@ def notes(outcome: Outcome) -> list[str]:
         for rule in outcome.crashed
     ]
     lines += [
-        f"{one.finding.code} is allowed at"
-        f" {where(one.finding.place) or 'no known place'}: {printable(one.reason)}"
+        f"{one.finding.code} is allowed"
+        f"{at(one.finding.place) or ' at no known place'}: {printable(one.reason)}"
         for one in outcome.allowed
     ]
     if count := outcome.below_min_cost:

@@ -74,7 +74,7 @@ def _block(
         yield bold(head, color=color)
         yield from _wrapped(cost, width, indent=2)
     yield from _wrapped(printable(finding.message), width, indent=2)
-    lines = [("at", where(finding.place))]
+    lines = [_labelled(where(finding.place))]
     lines += [
         (printable(entry.label), words.evidence(entry)) for entry in finding.evidence
     ]
@@ -88,6 +88,11 @@ def _block(
             first=f"  {label:<{widest}}  ",
             rest=" " * (widest + 4),
         )
+
+
+def _labelled(place: str) -> tuple[str, str]:
+    """Return a place with what stands before it: at a line, or in a function."""
+    return ("in", place[3:]) if place.startswith("in ") else ("at", place)
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:

@@ -25,7 +25,10 @@ def render(report: Report) -> str:
     lines = []
     for outcome in report.outcomes:
         for finding in outcome.findings:
-            at = {"file": finding.place.file, "line": finding.place.line}
+            first, last = finding.place.lines or (None, None)
+            at = {"file": finding.place.file, "line": first}
+            if last != first:
+                at["endLine"] = last
             known = {key: value for key, value in at.items() if value and at["file"]}
             known["title"] = f"{finding.code} {finding.name}"
             text = finding.message

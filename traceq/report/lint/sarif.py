@@ -96,8 +96,11 @@ def _location(finding: Finding, outcome: Outcome) -> dict[str, Any]:
     physical: dict[str, Any] = {
         "artifactLocation": {"uri": _uri(where.file or outcome.name)}
     }
-    if where.file and where.line:
-        physical["region"] = {"startLine": max(1, where.line)}
+    if where.file and where.lines:
+        start, end = where.lines
+        physical["region"] = {"startLine": start} | (
+            {"endLine": end} if end > start else {}
+        )
     location: dict[str, Any] = {"physicalLocation": physical}
     # No two of them may be the same.
     names = dict.fromkeys(filter(None, (where.module, where.function)))

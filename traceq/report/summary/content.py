@@ -15,7 +15,7 @@ from traceq.model.schema import PHASES
 from traceq.report import bound as bound_words
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
-from traceq.report.base.text import place, printable, shapes, short_kernel
+from traceq.report.base.text import of_function, printable, shapes, short_kernel
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ def _ops(summary: Summary) -> TextTable:
                 *_numbers(row["time"], total, row["calls"], unit),
                 row["phase"] or "",
                 shapes(row["dims"]),
-                place(row["file"], row["line"], row["function"]),
+                of_function(row["file"], row["line"], row["function"]),
             )
             for row in summary.ops.head(_MOST_OPS).iter_rows(named=True)
         ),
@@ -430,7 +430,7 @@ def _critical_kernels(path: CriticalPath, unit: str) -> TextTable:
                 units.milliseconds(row["time"]),
                 units.share(row["time"], whole),
                 f"{row['calls']:,.3g}",
-                place(row["file"], row["line"], row["function"]),
+                of_function(row["file"], row["line"], row["function"]),
             )
             for row in path.kernels.head(_MOST_CRITICAL).iter_rows(named=True)
         ),
@@ -490,7 +490,7 @@ def _host_entries(account: HostAccount, unit: str) -> TextTable:
                 printable(": ".join(filter(None, (row["kind"], row["name"])))),
                 *_host_times(row, whole),
                 units.amount(round(row["calls"], 1), ""),
-                place(row["file"], row["line"], row["function"]),
+                of_function(row["file"], row["line"], row["function"]),
             )
             for row in account.lines.head(_MOST_CRITICAL).iter_rows(named=True)
         ),

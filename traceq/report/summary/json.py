@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.base.text import as_unicode, place, plain_json
+from traceq.report.base.text import as_unicode, of_function, plain_json
 from traceq.report.bound import bound_data
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
                 "name": row["name"],
                 "phase": row["phase"],
                 "dims": row["dims"],
-                "where": place(row["file"], row["line"], row["function"]) or None,
+                "where": of_function(row["file"], row["line"], row["function"]) or None,
                 "time_ns": row["time"] / steps,
                 "calls": row["calls"] / steps,
             }
