@@ -13,7 +13,7 @@ from .memory_history import MemoryHistory
 from .other_profilers import OtherProfilers
 from .profiler import Trace
 from .rank_file import RankFile
-from .schedule import Plan
+from .schedule import LEAD_IN, Plan
 from .step_timer import StepTimer
 
 
@@ -26,6 +26,7 @@ class Actions:
         self.options = options
         self.rank = rank
         self.others = others
+        self.seen = 0  # step boundaries so far
         self.restarted = False  # whether the last action started the trace again
         self.refused = False  # whether the last action was not possible
         self.incomplete = False  # whether the trace that was written lacks GPU work
@@ -37,6 +38,7 @@ class Actions:
         self._compiles_at_start = 0
         self._quiet = 0  # steps since then
         self._memory_steps = 0
+        self._first: int | None = None  # number of the first traced step
 
     def step_ended(self, compiles: int) -> None:
         """Note that a step ended; ``compiles`` changes whenever torch compiles."""
@@ -145,6 +147,7 @@ class Actions:
 
     def _start_trace(self, active: int) -> None:
         self._compiles_at_start = self._compiles
+        self._first = self.seen + LEAD_IN + 1 if active else None
         self._trace = Trace(
             cuda=torch_state.uses_cuda(),
             active=active,
@@ -219,6 +222,7 @@ class Actions:
                 "bytes": size,
                 "steps": trace.steps,
                 "step_name": trace.step_name,
+                "first_step": self._first,
                 "activities": trace.activities,
                 "shapes": True,
                 "stacks": trace.stacks,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
 import warnings
+from pathlib import Path
 from typing import Any, Callable
 
 import torch
@@ -44,6 +46,13 @@ VARIABLES = (
     "TORCH_LOGS",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TORCH_NCCL_BLOCKING_WAIT",
+)
+
+# Rank, local rank and world size, by torchrun, mpirun and srun.
+_RANK_VARIABLES = (
+    ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
+    ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+    ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
 )
 
 
@@ -116,16 +125,34 @@ def cores() -> int | None:
 
 def rank() -> tuple[int, int, int]:
     """Return rank, local rank and world size."""
-    env = os.environ
     dist = torch.distributed
-    local = _number(env.get("LOCAL_RANK"), 0)
+    rank, local, world = (
+        _first_number(names, default)
+        for names, default in zip(_RANK_VARIABLES, (0, 0, 1))
+    )
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), local, dist.get_world_size()
-    return _number(env.get("RANK"), 0), local, _number(env.get("WORLD_SIZE"), 1)
+    return rank, local, max(world, rank + 1)
 
 
-def _number(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isdigit() else default
+def machine() -> str | None:
+    """Return a name for this machine since it was started, its clock; never its own."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return None
+    return hashlib.sha256(boot).hexdigest()[:12]
+
+
+def _first_number(names: tuple[str, ...], default: int) -> int:
+    """Return what the first of these variables that is a number says."""
+    # In a script of sbatch, outside of srun, SLURM's are not of this process.
+    by_slurm = "SLURM_STEP_ID" in os.environ
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.isdigit() and (by_slurm or not name.startswith("SLURM_")):
+            return int(text)
+    return default
 
 
 def _nccl() -> str:

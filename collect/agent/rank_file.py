@@ -38,6 +38,7 @@ class RankFile:
             "rank": rank,
             "local_rank": local_rank,
             "world_size": world_size,
+            "machine": process_facts.machine(),
             "launch": self.launch,
             "state": "recording",
             "device": None,

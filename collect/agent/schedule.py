@@ -1,16 +1,19 @@
 """The schedule: a state machine fed with step boundaries. It does not need torch.
 
-waiting → timing → tracing → memory → done. Every call of ``boundary`` is the end of
-one step and the start of the next, and returns what to do there, in order.
+waiting → timing → meeting (in a job of several ranks) → tracing → memory → done. Every
+call of ``boundary`` is the end of one step and the start of the next, and returns what
+to do there, in order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Callable
 
-WAITING, TIMING, TRACING, MEMORY, DONE = (
+WAITING, TIMING, MEETING, TRACING, MEMORY, DONE = (
     "waiting",
     "timing",
+    "meeting",
     "tracing",
     "memory",
     "done",
@@ -41,8 +44,10 @@ class Plan:
 class Schedule:
     """The current phase, and what is due at each step boundary."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, meet: Callable[[], Any] = lambda: None) -> None:
+        """Follow ``plan``; ``meet`` returns the meeting of a job's ranks, or None."""
         self.plan = plan
+        self.meet = meet
         self.phase = WAITING
         self.seen = 0  # boundaries so far
         self.in_phase = 0  # steps done of this phase
@@ -69,6 +74,8 @@ class Schedule:
             return self._waiting(now, hold=hold)
         if self.phase == TIMING:
             return self._timing(now, compiled=compiled, hold=hold)
+        if self.phase == MEETING:
+            return self._meeting(now, hold=hold)
         if self.phase == TRACING:
             return self._tracing(now)
         if self.phase == MEMORY:
@@ -131,6 +138,12 @@ class Schedule:
             return ["lap"]
         return ["lap", "end timing", *self._enter(TRACING, now)]
 
+    def _meeting(self, now: float, *, hold: bool) -> list[str]:
+        """Wait for the step at which all ranks start, which they agree on."""
+        if hold or not self.meet().starts(self.seen, now):
+            return []
+        return self._enter(TRACING, now, met=True)
+
     def _tracing(self, now: float) -> list[str]:
         if self.in_phase < self.plan.lead_in + self.plan.active:
             return ["trace step"]
@@ -141,7 +154,7 @@ class Schedule:
             return ["memory step"]
         return ["memory step", "end memory", *self._enter(DONE, now)]
 
-    def _enter(self, phase: str, now: float) -> list[str]:
+    def _enter(self, phase: str, now: float, *, met: bool = False) -> list[str]:
         """Enter a phase, or the next one that the plan has steps for."""
         steps = {
             TIMING: self.plan.timed,
@@ -152,11 +165,16 @@ class Schedule:
         while phase in order and steps[phase] == 0:
             place = order.index(phase) + 1
             phase = order[place] if place < len(order) else DONE
+        meeting = self.meet() if phase == TRACING and not met else None
+        if meeting is not None:
+            phase = MEETING
+            meeting.ready(self.seen, now)
         self.phase = phase
         self.in_phase = 0
         self._phase_began = now
         return {
             TIMING: ["begin timing"],
+            MEETING: [],
             TRACING: ["begin trace"],
             MEMORY: ["begin memory"],
             DONE: ["done"],

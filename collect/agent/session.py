@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
-from ..shared import manifest, status_files
-from . import steps, torch_state
+from ..shared import manifest, rank_set, status_files
+from . import meeting, process_facts, steps, torch_state
 from .actions import Actions
 from .other_profilers import OtherProfilers
 from .rank_file import RankFile
@@ -25,6 +25,7 @@ from .schedule import (
     COMPILATION,
     DONE,
     FIRST_STEPS,
+    MEETING,
     OTHER_PROFILER,
     TIMING,
     TRACING,
@@ -33,7 +34,9 @@ from .schedule import (
     Schedule,
 )
 
-EXIT_S = 60.0  # how long --then-exit waits for the slowest rank
+EXIT_S = 60.0  # how long --then-exit waits for the slowest rank, ...
+LEAVE_S = 5.0  # ... and for those that do not record
+POLL_S = 0.1
 
 
 def begin() -> None:
@@ -48,13 +51,15 @@ class Session:
         self.options: dict[str, Any] = settings["options"]
         self.rank = RankFile(Path(settings["folder"]), settings["launch"])
         self.others = OtherProfilers(self._give_way)
-        self.schedule = Schedule(_plan(self.options))
+        self.job = Path(settings["folder"]).name
+        self.schedule = Schedule(_plan(self.options), self._meet)
         self.actions = Actions(self.options, self.rank, self.others)
         self.source: steps.Source = steps.Source(self.boundary)
         self.off = False
         self._busy = False
         self._thread: int | None = None
         self._choosing = threading.RLock()
+        self._meeting: meeting.Meeting | None = None
 
     # Entry points from the program: import, step boundaries, exit, fork.
 
@@ -84,6 +89,9 @@ class Session:
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
         """Record from a thread of ours: the program has no steps."""
         try:
+            if not self._is_chosen():
+                self._leave_out()
+                return
             self._claim()
             self.schedule.phase = TRACING
             self._report()
@@ -134,6 +142,9 @@ class Session:
 
     def _boundary(self) -> None:
         if self.rank.name is None:
+            if not self._is_chosen():
+                self._leave_out()
+                return
             self._claim()
         compiles = torch_state.compilations()
         self.actions.step_ended(compiles)
@@ -164,6 +175,7 @@ class Session:
         if action == "done":
             self._finish()
         else:
+            self.actions.seen = self.schedule.seen
             self.actions.do(action)
 
     def _is_mine(self) -> bool:
@@ -180,6 +192,42 @@ class Session:
                 if not steps.runs(self._thread) and self._restart():
                     self._thread = thread
             return thread == self._thread
+
+    def _is_chosen(self) -> bool:
+        """Return whether this rank is one of --ranks."""
+        return rank_set.has(self.options["ranks"], process_facts.rank()[0])
+
+    def _leave_out(self) -> None:
+        """Record nothing in this rank; with --then-exit it ends when the others do."""
+        rank, _, world_size = process_facts.rank()
+        status_files.mark(f"left-out-{rank}", str(world_size))
+        self._disarm()
+        if self.options["then_exit"] and self._meet() is not None:
+            leave = threading.Thread(target=self._leave, name="traceq", daemon=True)
+            leave.start()
+
+    def _leave(self) -> None:
+        job = self._meet()
+        while job is not None and not job.all_done():
+            time.sleep(POLL_S)
+        if job is not None and not job.over:
+            status_files.mark("stopped")
+            job.leave()
+            sys.stdout.flush()
+            os._exit(0)
+
+    def _meet(self) -> meeting.Meeting | None:
+        """Return the meeting of the ranks that record, if there are several."""
+        if self._meeting is None:
+            world_size = process_facts.rank()[2]
+            ranks = len(rank_set.within(self.options["ranks"], world_size))
+            if world_size > 1:
+                self._meeting = meeting.of_job(self.job, ranks, self._numbered)
+        return self._meeting
+
+    def _numbered(self) -> bool:
+        """Return whether a step has the same number on all ranks."""
+        return self._by() != "forward"
 
     def _claim(self) -> None:
         self.rank.claim()
@@ -217,9 +265,11 @@ class Session:
                 COMPILATION: "while it was still compiling",
                 OTHER_PROFILER: "while its own profiler was running",
             }[self.schedule.waits_for]
-        return {TIMING: "while timing them", TRACING: "while tracing them"}.get(
-            phase, "while recording memory history"
-        )
+        return {
+            TIMING: "while timing them",
+            MEETING: "while waiting for the other ranks",
+            TRACING: "while tracing them",
+        }.get(phase, "while recording memory history")
 
     def _fail(self, error: Exception) -> None:
         """Remove everything after an error of ours, and report it."""
@@ -256,7 +306,7 @@ class Session:
         if self.schedule.phase not in (WAITING, TIMING):
             return False
         self.actions.do("drop timing")
-        self.schedule = Schedule(self.schedule.plan)
+        self.schedule = Schedule(self.schedule.plan, self._meet)
         self._thread = None
         return True
 
@@ -272,24 +322,37 @@ class Session:
         os._exit(0)
 
     def _wait_for_ranks(self) -> None:
-        """Let the other ranks of this node write first: they may need this one."""
+        """Let the other ranks write first: they may need this one."""
+        job = self._meet()
+        if job is not None:
+            job.done()
+            _wait_until(job.all_done, EXIT_S)
+            left_out = process_facts.rank()[2] - job.ranks
+            _wait_until(lambda: job.have_left(left_out), LEAVE_S)
+            return
         said = os.environ.get("LOCAL_WORLD_SIZE", "")
         ranks = int(said) if said.isdecimal() else 1
-        deadline = time.monotonic() + EXIT_S
-        while time.monotonic() < deadline:
-            if len(status_files.read("status-rank-*", "done")) >= ranks:
-                return
-            time.sleep(0.1)
+        _wait_until(
+            lambda: len(status_files.read("status-rank-*", "done")) >= ranks, EXIT_S
+        )
 
     def _save(self, **changes: Any) -> None:
-        by = getattr(self.source, "by", "") or self.options["steps_by"]
-        seen = {"by": by, "of": self.source.of, "seen": self.schedule.seen}
+        seen = {"by": self._by(), "of": self.source.of, "seen": self.schedule.seen}
         self.rank.save(steps=seen, **changes)
+
+    def _by(self) -> str:
+        return str(getattr(self.source, "by", "") or self.options["steps_by"])
 
     def _report(self) -> None:
         self.rank.report(
             self.schedule.phase, self.schedule.in_phase, self.schedule.total()
         )
+
+
+def _wait_until(met: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not met():
+        time.sleep(POLL_S)
 
 
 def _plan(options: dict[str, Any]) -> Plan:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..shared import manifest, status_files
+from ..shared import manifest, rank_set, status_files
 from . import options, overhead, run_facts, run_folder
 from .screen import Screen
 from .tee import Tee
@@ -210,11 +210,33 @@ class Launch:
                 "bytes": tee.kept,
                 "truncated": tee.truncated,
             },
+            world_size=self._world_size(ranks),
             ranks=ranks,
-            missing=[] if ranks else [{"what": "ranks", "why": self._why_nothing()}],
         )
+        self.facts["missing"] = self._missing(ranks)
         manifest.write(self.file, self.facts)
-        _remove_partial_files(self.folder)
+        _remove_partial_files(self.folder, [rank["name"] for rank in ranks])
+
+    def _world_size(self, ranks: list[dict[str, Any]]) -> int | None:
+        """Return how many ranks the job has, as its processes say; None without any."""
+        said = [rank["world_size"] for rank in ranks]
+        for file in self.status_folder.glob("left-out-*"):
+            with contextlib.suppress(OSError, ValueError):
+                said.append(int(file.read_text()))
+        return max(said, default=None)
+
+    def _missing(self, ranks: list[dict[str, Any]]) -> list[dict[str, str]]:
+        """Return what is missing from the whole run, and why."""
+        chosen, size = self.options.ranks, self.facts["world_size"]
+        if size is None:
+            return [{"what": "ranks", "why": self._why_nothing()}]
+        if rank_set.has_beyond(chosen, size):
+            why = f"the job has {size} ranks, 0 to {size - 1}"
+            return [{"what": f"some of --ranks {chosen}", "why": why}]
+        if not ranks:
+            why = f"none of --ranks {chosen} runs here"
+            return [{"what": "ranks", "why": why}]
+        return []
 
     def _measure_overhead(self) -> None:
         """Measure what recording costs, or note why not; no error of that is ours."""
@@ -272,19 +294,29 @@ class Launch:
             known = [entry["why"] for entry in self.facts["missing"]]
             why = "; ".join(_reasons(ranks) or known)
             self.screen.say(f"nothing was recorded: {why}")
-            # A crash of ours is no reason to call the program's run a failure.
-            return code if self._has("failed") else code or options.CANNOT_WORK
+            # A crash of ours is no reason to call the program's run a failure, and
+            # neither are chosen ranks that another launcher of the job starts.
+            fine = self._has("failed") or self._records_elsewhere()
+            return code if fine else code or options.CANNOT_WORK
         for text in _reasons(ranks):
             self.screen.say(text)
         if any(manifest.OTHER_THREADS in rank["notes"] for rank in ranks):
             self.screen.say(manifest.OTHER_THREADS)
+        for text in _windows(ranks):
+            self.screen.say(text)
         for rank in ranks[:1]:
             if rank["step_time"]:
                 self.screen.say(_step_time(rank["step_time"]))
-        size = sum(file.stat().st_size for file in self.folder.iterdir())
+        size = _size(self.folder)
         self.screen.say(f"recorded to {self.folder} ({_readable(size)}); next:")
         self.screen.say(f"  traceq lint {self.folder}")
         return code
+
+    def _records_elsewhere(self) -> bool:
+        """Return whether ranks of other launchers of this job were to record."""
+        size = self.facts["world_size"]
+        left_out = any(self.status_folder.glob("left-out-*"))
+        return left_out and bool(rank_set.within(self.options.ranks, size))
 
     def _code(self, status: int) -> int:
         """Return the exit status that a shell would see."""
@@ -318,6 +350,19 @@ def _reasons(ranks: list[dict[str, Any]]) -> list[str]:
     return [f"no {', '.join(what)}: {why}" for why, what in missing.items()]
 
 
+def _windows(ranks: list[dict[str, Any]]) -> list[str]:
+    """Return which steps the ranks traced, if not all of them the same."""
+    by_first: dict[int, list[int]] = {}
+    for rank in ranks:
+        first = (rank["trace"] or {}).get("first_step")
+        if first is not None and rank["steps"]["by"] != "forward":
+            by_first.setdefault(first, []).append(rank["rank"])
+    if len(by_first) <= 1:
+        return []
+    parts = [f"{rank_set.written(by_first[one])} from step {one}" for one in by_first]
+    return [f"the ranks traced different steps: {', '.join(parts)}"]
+
+
 def _complete_if_killed(rank: dict[str, Any]) -> None:
     """Complete the manifest of a process that was killed before it could."""
     if rank["state"] != "recording":
@@ -344,11 +389,24 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _remove_partial_files(place: Path) -> None:
-    """Remove files that were being written when their process was killed."""
-    for file in place.glob(".rank-*"):
-        if file.is_file():
-            file.unlink()
+def _remove_partial_files(place: Path, names: list[str]) -> None:
+    """Remove files that were being written when their process was killed.
+
+    Other nodes may still write theirs into the same folder.
+    """
+    for name in names:
+        for file in place.glob(f".{name}.*"):
+            if file.is_file():
+                file.unlink()
+
+
+def _size(place: Path) -> int:
+    """Return the bytes of the complete files of a folder."""
+    return sum(
+        file.stat().st_size
+        for file in place.iterdir()
+        if not file.name.startswith(".")  # another node may rename it meanwhile
+    )
 
 
 def _readable(size: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from ..shared import rank_set
+
 DEFAULT_OUT = "traceq-runs"
 CANNOT_WORK = 2
 
@@ -20,6 +22,11 @@ examples:
   {prog} -- python train.py --batch 32
   {prog} --label seq_len=512 --then-exit -- torchrun --nproc-per-node 8 train.py
   {prog} --steps-by forward -- python serve.py
+  srun {prog} --name job --ranks 0,8-15 -- torchrun --nnodes 4 ... train.py
+
+jobs of several ranks: every process of the command records, or those of --ranks, and
+all of them trace the same steps. On several nodes, run the command once per node with
+--out on a shared disk and the same --name; `traceq ranks` reads the folder.
 
 what a step is (--steps-by):
   auto       optimizer steps; without an optimizer, calls of the outermost module
@@ -95,7 +102,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         "--node",
         type=_count,
         metavar="N",
-        help="rank of this node (default: from the environment)",
+        help="number of this node, from 0 (default: from the environment)",
     )
     what = parser.add_argument_group("what to record")
     what.add_argument(
@@ -103,6 +110,12 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         choices=("auto", "optimizer", "forward", "mark", "time"),
         default="auto",
         help="what counts as a step, see below (default %(default)s)",
+    )
+    what.add_argument(
+        "--ranks",
+        type=_ranks,
+        metavar="RANKS",
+        help="ranks of a job that record, as 0,8-15 or 0-63:8 (default: all)",
     )
     _add_count(what, "--warmup", 10, "warm-up steps to skip (default %(default)s)")
     _add_count(
@@ -162,6 +175,11 @@ def _count(text: str) -> int:
     if value < 0:
         raise ValueError(text)
     return value
+
+
+def _ranks(text: str) -> str:
+    rank_set.parse(text)
+    return text.replace(" ", "")
 
 
 def _positive(text: str) -> int:

@@ -37,6 +37,7 @@ def at_start(chosen: Any, name: str, index: int | None) -> dict[str, Any]:
         "options": shown_options(chosen),
         "exit": None,
         "log": None,
+        "world_size": None,
         "ranks": [],
         "recorder_overhead": None,
         "missing": [],

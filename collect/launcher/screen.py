@@ -8,6 +8,7 @@ import sys
 _SENTENCES = {
     "waiting": "warm-up, step {done} of {total}",
     "timing": "timing without the profiler, step {done} of {total}",
+    "meeting": "waiting for the other ranks to be ready",
     "tracing": "tracing, step {done} of {total}",
     "memory": "recording memory history, step {done} of {total}",
     "writing": "writing",
