@@ -113,7 +113,7 @@ def refused(write: Callable[[Path], object], what_to_do: str, name: str) -> obje
 
 REFUSED = [
     refused(nothing, "check the name", "missing"),
-    refused(missing_folder, "give the trace inside it", "directory"),
+    refused(missing_folder, "give the trace itself", "directory"),
     refused(lambda path: path.write_bytes(b""), "there is no trace in it", "empty"),
     refused(lambda path: path.write_text("hello"), "begins with '{' or '['", "text"),
     refused(lambda path: path.write_text("[]"), "no event", "empty list"),

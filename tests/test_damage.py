@@ -178,8 +178,8 @@ REFUSED = {
         "is a pickle, such as a CUDA memory snapshot, not a trace",
     ),
     "gzipped pickle": (gzip.compress(b"\x80\x04\x95abc"), "is a pickle"),
-    "zip": (b"PK\x03\x04rest", "is a zip archive: unpack it"),
-    "zstd": (b"\x28\xb5\x2f\xfdrest", "is compressed with zstd: unpack it first"),
+    "zip": (b"PK\x03\x04rest", "is a damaged archive"),
+    "zstd": (b"\x28\xb5\x2f\xfdrest", "cannot be unpacked: the zstd stream is"),
     "utf-16": (
         '{"traceEvents": []}'.encode("utf-16"),
         "is UTF-16 text: save it as UTF-8",

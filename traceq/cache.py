@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 _FACTS = "facts.json"
 _SUMS = "sums.json"
 _SEEN = "seen"
+_FETCHED = "fetched"
 # The names that traceq gives, and nobody else.
 _CODE = "code-" + "[0-9a-f]" * 16
 _ENTRY = f"{_CODE}/*-" + "[0-9a-f]" * 64
 _SEEN_NAME = "[0-9a-f]" * 32 + ".json"
+_FETCHED_NAME = "[0-9a-f]" * 64
 _MOST_SEEN = 10_000
 _ASIDE = "traceq-new-"
 _ASIDE_LEFT_S = 24 * 3600
@@ -141,18 +143,35 @@ def entries() -> Iterator[tuple[Path, int, float]]:
             yield facts.parent, sum(files), facts.stat().st_mtime
 
 
+def fetched_folder() -> Path:
+    """Return where copies of other machines' files are, each in a folder."""
+    return directory() / _FETCHED
+
+
+def fetched() -> Iterator[tuple[Path, int, float]]:
+    """Yield each copy of another machine's file as ``entries`` does."""
+    for folder in fetched_folder().glob(_FETCHED_NAME):
+        with suppress(OSError):
+            files = [file.stat().st_size for file in folder.iterdir()]
+            yield folder, sum(files), folder.stat().st_mtime
+
+
 def clear() -> tuple[int, int]:
-    """Remove all entries; return how many there were and how many bytes they took."""
-    found = list(entries())
+    """Remove everything; return how many entries there were, and how many bytes."""
+    found, copies = list(entries()), list(fetched())
     # Only what traceq puts there: the directory may be the user's choice.
-    for folder in (*directory().glob(_ENTRY), *directory().glob(f"{_ASIDE}*")):
+    for folder in (
+        *directory().glob(_ENTRY),
+        *directory().glob(f"{_ASIDE}*"),
+        *fetched_folder().glob(_FETCHED_NAME),
+    ):
         shutil.rmtree(folder, ignore_errors=True)
     for file in directory().glob(f"{_SEEN}/{_SEEN_NAME}"):
         file.unlink(missing_ok=True)
-    for folder in (*directory().glob(_CODE), directory() / _SEEN):
+    for folder in (*directory().glob(_CODE), directory() / _SEEN, fetched_folder()):
         with suppress(OSError):
             folder.rmdir()
-    return len(found), sum(size for _, size, _ in found)
+    return len(found), sum(size for _, size, _ in (*found, *copies))
 
 
 @cache
@@ -253,7 +272,7 @@ def _write(path: Path, trace: Trace, status: os.stat_result) -> None:
                     aside.rename(_entries() / f"{status.st_size}-{digest}")
         if not _given_up.is_set():
             _remember(path, status, digest)
-            _evict()
+            make_room()
 
 
 def _write_entry(folder: Path, trace: Trace) -> None:
@@ -268,9 +287,9 @@ def _write_entry(folder: Path, trace: Trace) -> None:
     (folder / _SUMS).write_bytes(orjson.dumps(sums))
 
 
-def _evict() -> None:
+def make_room() -> None:
     """Remove the entries that were not used for longest, until the rest fits."""
-    found = sorted(entries(), key=lambda entry: entry[2], reverse=True)
+    found = sorted([*entries(), *fetched()], key=lambda entry: entry[2], reverse=True)
     kept = 0
     for folder, size, _ in found:
         kept += size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,13 +13,16 @@ from traceq.expressions import text
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
+from traceq.given import trace_in
 from traceq.graph.link import link
 from traceq.model.schema import TABLES
+from traceq.shown import typed
 from traceq.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
+    from pathlib import Path
 
     from traceq.formats.chrome import RawTrace
     from traceq.model.run import Rank, Run
@@ -42,15 +44,17 @@ def load(
 ) -> Trace:
     """Load a trace of PyTorch's profiler into linked Polars tables.
 
-    Of a run folder of ``traceq collect`` the trace of one rank is loaded, the lowest
-    unless ``rank`` says another, with what is known of the run.
+    ``path`` may be compressed, a folder or an archive with one trace in it, ``-`` for
+    standard input, or a URL that fsspec can read. Of a run folder of ``traceq collect``
+    the trace of one rank is loaded, the lowest unless ``rank`` says another, with what
+    is known of the run.
 
     The tables are kept in the user's cache directory, and come from there when the
     same content is loaded again; with ``cache=False`` they are neither written nor
     read. ``progress`` is told, now and then, how many bytes of how many were read.
     Raises ``InputError`` for a file that is not such a trace.
     """
-    file = Path(path)
+    file = trace_in(typed(path), cache=cache, progress=progress)
     if is_run(file):
         return _load_rank(read_run(file), rank, cache=cache, progress=progress)
     if rank is not None:

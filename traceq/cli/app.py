@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from traceq import __version__
+from traceq import __version__, given
 from traceq.cache import finish
 from traceq.cli import (
     cache,
@@ -139,6 +139,7 @@ def _run() -> None:
     finally:
         # Here, where an interruption is caught, and not when Python ends.
         finish()
+        given.clean()
 
 
 def _sentence(error: Exception) -> str:

@@ -18,9 +18,10 @@ app = typer.Typer(
 @app.command("info", epilog="Example:  [bold]traceq cache info[/bold]")
 def info() -> None:
     """Show where the cache is and how large it is."""
-    sizes = [size for _, size, _ in cache.entries()]
+    sizes = [size for _, size, _ in (*cache.entries(), *cache.fetched())]
+    traces = counted(len(list(cache.entries())), "trace")
     output.write(
-        f"{cache.directory()}: {counted(len(sizes), 'trace')}, {units.size(sum(sizes))}"
+        f"{cache.directory()}: {traces}{_copies()}, {units.size(sum(sizes))}"
         f" of at most {units.size(cache.size_limit())}\n"
     )
 
@@ -28,7 +29,12 @@ def info() -> None:
 @app.command("clear", epilog="Example:  [bold]traceq cache clear[/bold]")
 def clear() -> None:
     """Clear the cache; tables are made again when a trace is read again."""
+    copies = _copies()
     count, size = cache.clear()
-    output.write(
-        f"removed the tables of {counted(count, 'trace')}, {units.size(size)}\n"
-    )
+    traces = counted(count, "trace")
+    output.write(f"removed the tables of {traces}{copies}, {units.size(size)}\n")
+
+
+def _copies() -> str:
+    count = len(list(cache.fetched()))
+    return f" and {counted(count, 'fetched file')}" if count else ""

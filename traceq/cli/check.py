@@ -27,6 +27,7 @@ from traceq.lint.pack import load_rules
 from traceq.report.check import json as check_json
 from traceq.report.check import markdown as check_markdown
 from traceq.report.check import text as check_text
+from traceq.shown import typed
 
 _NOT_AS_EXPECTED = 1
 _FIXTURES = Path("fixtures")
@@ -59,7 +60,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     against: Annotated[
         Path | None,
         typer.Option(
-            help="Compare this new run or trace with the fixture.", metavar="RUN"
+            help="Compare this new run or trace with the fixture.",
+            metavar="RUN",
+            parser=typed,
         ),
     ] = None,
     form: Annotated[Format, FORMAT] = Format.text,

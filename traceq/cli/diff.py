@@ -19,6 +19,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     configuration,
+    paths_argument,
 )
 from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
@@ -32,6 +33,7 @@ from traceq.diff.compare import (
 )
 from traceq.diff.limits import broken, read_limits
 from traceq.errors import InputError, UsageError
+from traceq.given import local, refuse_two_stdins
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
 from traceq.report.diff import concise as diff_concise
@@ -71,13 +73,9 @@ class Format(str, Enum):
 def command(  # noqa: PLR0913 - one parameter an option
     before: Annotated[
         Path,
-        typer.Argument(
-            help="A trace, a run folder or a memory snapshot.", metavar="BEFORE"
-        ),
+        paths_argument("A trace, a run folder or a memory snapshot.", "BEFORE"),
     ],
-    after: Annotated[
-        Path, typer.Argument(help="Another one of the same program.", metavar="AFTER")
-    ],
+    after: Annotated[Path, paths_argument("Another one of the same program.", "AFTER")],
     *,
     form: Annotated[Format, FORMAT] = Format.full,
     file: OutputFile = None,
@@ -197,10 +195,9 @@ def compared(
         outcome = lint([recording], rules, config, brief=True).outcomes[0]
         return examine(recording, outcome) if recording.trace else outcome
 
-    for path in paths:
-        if not path.exists():
-            # Said before the other one is read, which may take long.
-            _recording(path, None, cache=cache)
+    refuse_two_stdins(paths)
+    # What is missing is said before the other one is read, which may take long.
+    paths = (_here(paths[0], cache=cache), _here(paths[1], cache=cache))
     with ThreadPoolExecutor(1) as background:
         before = _recording(paths[0], steps[0], cache=cache)
         waiting = background.submit(analysed, before)
@@ -216,6 +213,14 @@ def compared(
         raise InputError(msg)
     _warn_of_crashes([first, second])
     return compare_snapshots((before, after), (first, second))
+
+
+def _here(path: Path, *, cache: bool) -> Path:
+    with output.reading(path.name) as progress:
+        here = local(path, cache=cache, progress=progress)
+    if not here.exists():
+        _recording(here, None, cache=cache)
+    return here
 
 
 def _recording(path: Path, step_ns: int | None, *, cache: bool) -> Recording:

@@ -22,8 +22,9 @@ from traceq.cli.options import (
     StepMs,
     configuration,
     nanoseconds,
+    paths_argument,
 )
-from traceq.cli.recordings import load_recording
+from traceq.cli.recordings import load_program, programs
 from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
@@ -46,6 +47,7 @@ from traceq.report.lint import sarif as lint_sarif
 from traceq.words import counted
 
 if TYPE_CHECKING:
+    from traceq.given import Program
     from traceq.lint.config import Config
     from traceq.lint.pack import Rules
     from traceq.recording import Recording
@@ -67,8 +69,10 @@ class Format(str, Enum):
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            help="Traces, memory snapshots, run folders or logs.", metavar="PATH"
+        paths_argument(
+            "Traces, memory snapshots, logs, folders or archives of them, run folders,"
+            " URLs, or - for standard input. TRACE SNAPSHOT LOG of one program are one"
+            " recording."
         ),
     ],
     *,
@@ -127,20 +131,21 @@ def command(  # noqa: PLR0913 - one parameter an option
         refuse_other_files(new_baseline)
     wanted = _overridden(configuration(config), select, ignore, packs, fail_on)
     rules = load_rules(wanted.packs)
-    found = [
-        _recording(path, log, step_ms, cache=not no_cache, alone=len(paths) == 1)
-        for path in paths
-    ]
+    cache = not no_cache
+    given, unread = programs(paths, cache=cache)
+    alone = len(given) == 1 and not unread
+    found = [_recording(one, log, step_ms, cache=cache, alone=alone) for one in given]
     recordings = [one for one in found if one is not None]
+    unread += len(found) - len(recordings)
     report = lint(recordings, rules, wanted)
-    if new_baseline and not report.crashed and len(recordings) == len(paths):
+    if new_baseline and not report.crashed and not unread:
         known = baseline_of(report)
         write_file(new_baseline, write_baseline(known).decode())
         output.say(f"{counted(len(known), 'finding')} written to {new_baseline}")
     report = without_known(report, known)
     first = named(wanted.packs) if form is Format.full else ""
     deliver(first + _rendered(report, rules, form, to_file=file is not None), file)
-    _exit(report, unread=len(paths) - len(recordings))
+    _exit(report, unread=unread)
 
 
 def _overridden(
@@ -167,10 +172,15 @@ def _split(texts: list[str]) -> tuple[str, ...]:
 
 
 def _recording(
-    path: Path, log: Path | None, step_ms: float | None, *, cache: bool, alone: bool
+    program: Program,
+    log: Path | None,
+    step_ms: float | None,
+    *,
+    cache: bool,
+    alone: bool,
 ) -> Recording | None:
     try:
-        recording = load_recording(path, log=log, cache=cache)
+        recording = load_program(program, log=log, cache=cache)
     except TraceqError as error:
         if alone:
             raise

@@ -12,8 +12,8 @@ from traceq.analysis.memory.history import History
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.cli import output
-from traceq.cli.options import FORMAT, NoCache, Overwrite
-from traceq.cli.recordings import load_shown
+from traceq.cli.options import FORMAT, NoCache, Overwrite, paths_argument
+from traceq.cli.recordings import load_shown, programs
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
@@ -28,7 +28,8 @@ from traceq.report.memory import text as memory_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.model.run import Rank, Run
+    from traceq.given import Program
+    from traceq.model.run import Run
     from traceq.trace import Trace
 
 _TWO = 2
@@ -45,8 +46,9 @@ class Format(str, Enum):
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            help="Memory snapshots, plain or gzipped, or run folders.", metavar="PATH"
+        paths_argument(
+            "Memory snapshots, folders or archives of them, run folders, URLs, or - for"
+            " standard input."
         ),
     ],
     *,
@@ -74,9 +76,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
     refuse_to_lose(html, paths, overwrite=overwrite)
-    found = [
-        _summaries(path, cache=not no_cache, alone=len(paths) == 1) for path in paths
-    ]
+    given, unread = programs(paths, cache=not no_cache)
+    alone = len(given) == 1 and not unread
+    found = [_summaries(one, cache=not no_cache, alone=alone) for one in given]
     summaries = [summary for several in found if several for summary in several]
     if html is not None and summaries:
         write_file(html, memory_html.render(summaries))
@@ -84,18 +86,20 @@ def command(  # noqa: PLR0913 - one parameter an option
         output.write(_scaled(scaling, summaries, form))
     elif summaries:
         output.write(_rendered(summaries, form))
-    unread = sum(several is None for several in found)
+    unread += sum(several is None for several in found)
     if unread:
-        msg = f"{unread} of {len(found)} files could not be read"
+        msg = f"{unread} of {len(summaries) + unread} files could not be read"
         raise UsageError(msg)
 
 
-def _summaries(path: Path, *, cache: bool, alone: bool) -> list[MemorySummary] | None:
-    """Summarise a path; none if it cannot be read and there are others."""
+def _summaries(
+    program: Program, *, cache: bool, alone: bool
+) -> list[MemorySummary] | None:
+    """Summarise a program; none if it cannot be read and there are others."""
     try:
-        found = list(_read(path, cache=cache))
+        found = list(_read(program, cache=cache))
         if not found:
-            msg = f"{path} is a memory snapshot in which nothing is reserved"
+            msg = f"{program.name} is a memory snapshot in which nothing is reserved"
             raise InputError(msg)
     except TraceqError as error:
         if alone:
@@ -105,9 +109,13 @@ def _summaries(path: Path, *, cache: bool, alone: bool) -> list[MemorySummary] |
     return found
 
 
-def _read(path: Path, *, cache: bool) -> Iterator[MemorySummary]:
-    if not is_run(path):
-        yield from summarise_memory(History(read_snapshot(path)), str(path))
+def _read(program: Program, *, cache: bool) -> Iterator[MemorySummary]:
+    path = program.trace
+    if path is None or not is_run(path):
+        # Of a file that is none, it says what it is.
+        snapshot = read_snapshot(program.snapshot or path or program.logs[0])
+        trace = _trace(path, None, cache=cache) if path else None
+        yield from summarise_memory(History(snapshot, trace), program.name)
         return
     run = read_run(path)
     recorded = [rank for rank in run.ranks if rank.memory]
@@ -119,16 +127,14 @@ def _read(path: Path, *, cache: bool) -> Iterator[MemorySummary]:
     for rank in recorded:
         name = str(path) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
         snapshot = read_snapshot(rank.memory or path)
-        trace = _trace(path, rank, cache=cache)
+        trace = _trace(path, rank.rank, cache=cache) if rank.trace else None
         yield from summarise_memory(History(snapshot, trace), name, run=run)
 
 
-def _trace(path: Path, rank: Rank, *, cache: bool) -> Trace | None:
-    """Load the trace of a rank, which has the modules; none if it cannot be read."""
-    if rank.trace is None:
-        return None
+def _trace(path: Path, rank: int | None, *, cache: bool) -> Trace | None:
+    """Load the trace, which has the modules; none if it cannot be read."""
     try:
-        return load_shown(path, rank=rank.rank, cache=cache)
+        return load_shown(path, rank=rank, cache=cache)
     except TraceqError as error:
         output.say(str(error))
         return None

@@ -9,10 +9,19 @@ import typer
 
 from traceq.cli.trust import with_trusted_packs
 from traceq.lint.config import find_config, read_config
+from traceq.shown import typed
 from traceq.units import NS_PER_MS
 
 if TYPE_CHECKING:
+    from typer.models import ArgumentInfo
+
     from traceq.lint.config import Config
+
+
+def paths_argument(help_text: str, metavar: str = "PATH") -> ArgumentInfo:
+    """Return the argument for what is read: files, folders, ``-`` or URLs."""
+    return typer.Argument(help=help_text, metavar=metavar, parser=typed)
+
 
 FORMAT = typer.Option("--format", help="Output format.")
 """For ``Annotated[Format, FORMAT]``: each command has formats of its own."""
@@ -43,7 +52,12 @@ Packs = Annotated[
 ]
 Log = Annotated[
     Path | None,
-    typer.Option("--log", help="The program's log (stdout, stderr).", metavar="FILE"),
+    typer.Option(
+        "--log",
+        help="The program's log (stdout, stderr).",
+        metavar="FILE",
+        parser=typed,
+    ),
 ]
 StepMs = Annotated[
     float | None,

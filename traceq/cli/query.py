@@ -12,7 +12,7 @@ import polars.selectors as cs
 import typer
 
 from traceq.cli import output
-from traceq.cli.options import FORMAT, NoCache
+from traceq.cli.options import FORMAT, NoCache, paths_argument
 from traceq.cli.recordings import load_shown
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
@@ -41,7 +41,7 @@ class Format(str, Enum):
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="A trace.", metavar="TRACE")],
+    path: Annotated[Path, paths_argument("A trace.", "TRACE")],
     sql: Annotated[str, typer.Argument(help="The query.", metavar="SQL")],
     *,
     form: Annotated[Format, FORMAT] = Format.table,

@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.check.fixture import ORIGIN, read_fixture
 from traceq.cli import output
+from traceq.errors import TraceqError
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
+from traceq.given import found_in, joined, one_program, refuse_two_stdins
 from traceq.loading import load
 from traceq.recording import Recording
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from traceq.given import Program
     from traceq.trace import Trace
-
-_LOGS = (".log", ".txt", ".out", ".err")
-_SNAPSHOTS = (".pickle", ".pickle.gz", ".pkl", ".pkl.gz")
 
 
 def ranks_of(path: Path) -> list[int | None]:
@@ -45,23 +47,66 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
     return trace
 
 
+def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]:
+    """Return what was given of each program, and how many paths cannot be read.
+
+    One path that cannot be read is an error; of several it is said.
+    """
+    refuse_two_stdins(paths)
+    found: list[Program] = []
+    unread = 0
+    for path in paths:
+        here = _found_in(path, cache=cache, alone=len(paths) == 1)
+        found += here
+        unread += not here
+    return joined(found, output.say), unread
+
+
+def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
+    """Return the programs of a path; none if it cannot be read and is not alone."""
+    try:
+        with output.reading(path.name) as progress:
+            return found_in(path, say=output.say, cache=cache, progress=progress)
+    except TraceqError as error:
+        if alone:
+            raise
+        output.say(str(error))
+        return []
+
+
+def traces(paths: Sequence[Path], *, cache: bool) -> tuple[list[Path], int]:
+    """Return the traces and run folders of all paths, and how many cannot be read."""
+    found, unread = programs(paths, cache=cache)
+    traced = [one.trace for one in found if one.trace]
+    # Alone, another kind of file is refused by who reads traces, which says what it is.
+    others = [one.snapshot or one.logs[0] for one in found if not one.trace]
+    return (traced, unread) if traced else (others, unread)
+
+
 def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
-    """Load what was recorded of a program: a trace, a snapshot, a log or a run."""
-    if path.suffix in _LOGS or path.name.endswith(".log.gz"):
-        return Recording(str(path), log=log_shown(path))
-    if is_snapshot(path):
-        lines = log_shown(log) if log else None
-        return Recording(str(path), log=lines, snapshots={0: read_snapshot(path)})
-    run = read_run(path) if is_run(path) else None
+    """Load what was recorded of the one program that a path is of."""
+    with output.reading(path.name) as progress:
+        program = one_program(path, cache=cache, progress=progress)
+    return load_program(program, log=log, cache=cache)
+
+
+def load_program(program: Program, *, log: Path | None, cache: bool) -> Recording:
+    """Load what was recorded of a program: a trace or a run, a snapshot, logs."""
+    path = program.trace
+    run = read_run(path) if path and is_run(path) else None
     ranks = run.ranks if run else ()
     snapshots = {rank.rank: read_snapshot(rank.memory) for rank in ranks if rank.memory}
+    if program.snapshot:
+        snapshots[0] = read_snapshot(program.snapshot)
     # Of a run that died before it was traced, memory may show why.
-    untraced = snapshots and not any(rank.trace for rank in ranks)
-    trace = None if untraced else load_shown(path, cache=cache)
-    logs = [log] if log else list(run.logs) if run else []
+    untraced = run and snapshots and not any(rank.trace for rank in ranks)
+    trace = load_shown(path, cache=cache) if path and not untraced else None
+    logs = [*program.logs, *([log] if log else run.logs if run else [])]
     lines = pl.concat(map(log_shown, logs)) if logs else None
     step_ns = trace.step_ns if trace else None
-    return Recording(str(path), trace, lines, step_ns, snapshots)
+    if program.folder and (program.folder / ORIGIN).is_file():
+        step_ns = read_fixture(program.folder).step_ns
+    return Recording(program.name, trace, lines, step_ns, snapshots)
 
 
 def log_shown(path: Path) -> pl.DataFrame:
@@ -72,8 +117,3 @@ def log_shown(path: Path) -> pl.DataFrame:
             f"{path} is long: only its first {log.lines.height:,} lines are read"
         )
     return log.lines
-
-
-def is_snapshot(path: Path) -> bool:
-    """Return whether a file is called as memory snapshots are."""
-    return path.is_file() and path.name.endswith(_SNAPSHOTS)

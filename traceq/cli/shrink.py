@@ -19,14 +19,16 @@ from traceq.check.fixture import (
     read_fixture,
 )
 from traceq.cli import output
-from traceq.cli.options import Log, StepMs, configuration, nanoseconds
-from traceq.cli.recordings import is_snapshot, log_shown
+from traceq.cli.options import Log, StepMs, configuration, nanoseconds, paths_argument
+from traceq.cli.recordings import log_shown
 from traceq.errors import UsageError
 from traceq.files import write_folder
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
+from traceq.given import one_program
 from traceq.lint.pack import load_rules
 from traceq.report import shrink as shrink_report
+from traceq.shown import typed
 from traceq.shrink import Shrunk, shrink
 from traceq.shrink.shrink import Given
 
@@ -55,10 +57,7 @@ class _Source:
 def command(  # noqa: PLR0913 - one parameter an option
     path: Annotated[
         Path,
-        typer.Argument(
-            help="A trace, a memory snapshot, a run folder or a fixture.",
-            metavar="PATH",
-        ),
+        paths_argument("A trace, a memory snapshot, a run folder or a fixture."),
     ],
     *,
     folder: Annotated[
@@ -74,7 +73,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     log: Log = None,
     snapshot: Annotated[
         Path | None,
-        typer.Option(help="A memory snapshot of the same program.", metavar="FILE"),
+        typer.Option(
+            help="A memory snapshot of the same program.", metavar="FILE", parser=typed
+        ),
     ] = None,
     step_ms: StepMs = None,
     keep_regions: Annotated[
@@ -158,9 +159,10 @@ def _source(path: Path) -> _Source:
         file = path / ORIGIN
         kept = file.read_text(encoding="utf-8") if file.is_file() else None
         return _Source(given, {}, kept)
-    if is_snapshot(path):
-        return _Source(Given(None, path))
-    return _Source(Given(path))
+    program = one_program(path)
+    lines = [log_shown(one) for one in program.logs]
+    log = pl.concat(lines) if lines else None
+    return _Source(Given(program.trace, program.snapshot, log))
 
 
 def _program(command: Sequence[str]) -> str:

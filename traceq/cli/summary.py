@@ -10,8 +10,15 @@ import typer
 
 from traceq.analysis.summary import Summary, summarise
 from traceq.cli import output
-from traceq.cli.options import FORMAT, NoCache, Overwrite, StepMs, nanoseconds
-from traceq.cli.recordings import load_shown, ranks_of
+from traceq.cli.options import (
+    FORMAT,
+    NoCache,
+    Overwrite,
+    StepMs,
+    nanoseconds,
+    paths_argument,
+)
+from traceq.cli.recordings import load_shown, ranks_of, traces
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
 from traceq.report.summary import csv as summary_csv
@@ -32,8 +39,9 @@ class Format(str, Enum):
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            help="Traces, plain or gzipped, or run folders.", metavar="PATH"
+        paths_argument(
+            "Traces, folders or archives of them, run folders, URLs, or - for standard"
+            " input."
         ),
     ],
     *,
@@ -67,6 +75,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     One screen for one trace, one row each for several.
     """
     refuse_to_lose(csv, paths, overwrite=overwrite)
+    given, unread = traces(paths, cache=not no_cache)
     found = [
         _summary(
             path,
@@ -75,9 +84,9 @@ def command(  # noqa: PLR0913 - one parameter an option
             critical=critical_path,
             host=host,
             cache=not no_cache,
-            alone=len(paths) == 1,
+            alone=len(given) == 1 and not unread,
         )
-        for path in paths
+        for path in given
         for rank in ranks_of(path)
     ]
     summaries = [summary for summary in found if summary is not None]
@@ -85,8 +94,9 @@ def command(  # noqa: PLR0913 - one parameter an option
         write_file(csv, summary_csv.render(summaries))
     if summaries:
         output.write(_rendered(summaries, form))
-    if len(summaries) < len(found):
-        msg = f"{len(found) - len(summaries)} of {len(found)} files could not be read"
+    unread += len(found) - len(summaries)
+    if unread:
+        msg = f"{unread} of {unread + len(summaries)} files could not be read"
         raise UsageError(msg)
 
 

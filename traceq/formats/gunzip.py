@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from io import BufferedReader
 
-_MAGIC = b"\x1f\x8b"
+    from traceq.formats.unpack import Peekable
+
+MAGIC = b"\x1f\x8b"
 _PACKED_BLOCK = 1 << 16
 
 
@@ -18,7 +19,7 @@ class DamagedGzipError(Exception):
 
 
 def blocks(
-    file: BufferedReader, most: int, read: Callable[[int], bytes] | None = None
+    file: Peekable, most: int, read: Callable[[int], bytes] | None = None
 ) -> Iterator[bytes]:
     """Yield the bytes of a file, unpacked if need be, in blocks of at most ``most``.
 
@@ -27,7 +28,7 @@ def blocks(
     """
     read = read or file.read
     # A pipe cannot be read twice, only looked into.
-    if file.peek(len(_MAGIC)).startswith(_MAGIC):
+    if file.peek(len(MAGIC)).startswith(MAGIC):
         yield from _unpacked(read, most)
         return
     while block := read(most):
@@ -42,7 +43,7 @@ def _unpacked(read: Callable[[int], bytes], most: int) -> Iterator[bytes]:
             packed = unpacker.unused_data or read(_PACKED_BLOCK)
             # What follows the end of a member is another member, or padding that every
             # gzip tool ignores.
-            if not packed.startswith(_MAGIC):
+            if not packed.startswith(MAGIC):
                 return
             unpacker = zlib.decompressobj(wbits=31)
         else:

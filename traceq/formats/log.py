@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.errors import InputError
-from traceq.formats.gunzip import DamagedGzipError, blocks
+from traceq.formats.unpack import DamagedError, blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def read_log(path: Path) -> Log:
     except IsADirectoryError:
         msg = f"{path} is a directory: give the log file inside it"
         raise InputError(msg) from None
-    except (OSError, DamagedGzipError) as error:
+    except (OSError, DamagedError) as error:
         msg = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg) from None
     lines = log_lines(content.decode(errors="replace"))

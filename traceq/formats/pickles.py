@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from traceq.errors import InputError
 from traceq.formats.collector import collecting_paused
-from traceq.formats.gunzip import DamagedGzipError, blocks
+from traceq.formats.unpack import DamagedError, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -225,7 +225,7 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
                 why = "is not a memory snapshot: it unpacks to far more than one would"
                 raise _RefusedError(why)
             yield block
-    except DamagedGzipError as error:
+    except DamagedError as error:
         why = f"is damaged: {error}"
         raise _RefusedError(why) from None
 

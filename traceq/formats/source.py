@@ -1,11 +1,11 @@
-"""A file's bytes, plain or gzipped, block by block."""
+"""A trace's bytes, plain or compressed, block by block."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from traceq.errors import InputError
-from traceq.formats.gunzip import DamagedGzipError, blocks
+from traceq.formats.unpack import DamagedError, blocks, compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,9 +17,6 @@ BLOCK = 4 << 20
 # What other files begin with, and what to say of them.
 _STRANGERS = (
     (b"PK\x03\x04", "is a zip archive: unpack it and give the trace inside"),
-    (b"\x28\xb5\x2f\xfd", "is compressed with zstd: unpack it first (unzstd)"),
-    (b"\xfd7zXZ\x00", "is compressed with xz: unpack it first (unxz)"),
-    (b"BZh", "is compressed with bzip2: unpack it first (bunzip2)"),
     (b"SQLite format 3", "is a database, not a trace of PyTorch's profiler"),
     (b"\xff\xfe", "is UTF-16 text: save it as UTF-8"),
     (b"\xfe\xff", "is UTF-16 text: save it as UTF-8"),
@@ -80,7 +77,7 @@ class Source:
     def _unpacked(self, file: BufferedReader) -> Iterator[bytes]:
         try:
             yield from blocks(file, BLOCK, lambda count: self._read(file, count))
-        except DamagedGzipError as error:
+        except DamagedError as error:
             self.damage = str(error)
 
     def _read(self, file: BufferedReader, count: int) -> bytes:
@@ -97,6 +94,11 @@ class Source:
             if block.startswith(magic):
                 msg = f"{self.path} {verdict}"
                 raise InputError(msg)
+        if again := compression(block):
+            msg = (
+                f"{self.path} is compressed twice, inside with {again}: unpack it once"
+            )
+            raise InputError(msg)
         if block[:1] == b"\x80" and block[1:2] and block[1] in _PICKLE_PROTOCOLS:
             msg = (
                 f"{self.path} is a pickle, such as a CUDA memory snapshot, not a"

@@ -1,0 +1,84 @@
+"""What a file is, by its name and its first bytes: trace, memory snapshot or log."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from traceq.formats.unpack import DamagedError, blocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.formats.unpack import Peekable
+
+Kind: TypeAlias = Literal["trace", "snapshot", "log", "zip", "tar", ""]
+
+HEAD = 1 << 20
+"""How many unpacked bytes tell what a file is."""
+PACKED = (".gz", ".zst", ".xz", ".bz2")
+_LOGS = (".log", ".txt", ".out", ".err")
+_SNAPSHOTS = (".pickle", ".pkl")
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_TAR_MAGIC = slice(257, 262)
+# What stands in a trace before its events, or in the first of them.
+_TRACE = re.compile(
+    rb'\s*[\[{].*?"(?:traceEvents|ph|schemaVersion|deviceProperties)"', re.DOTALL
+)
+
+
+def bare(name: str) -> str:
+    """Return a file's name in small letters, without the ending of a compression.
+
+    >>> bare("Run.PT.trace.json.gz")
+    'run.pt.trace.json'
+    """
+    small = name.lower()
+    return next(
+        (small.removesuffix(end) for end in PACKED if small.endswith(end)), small
+    )
+
+
+def is_log(name: str) -> bool:
+    """Return whether a file is called as logs are."""
+    return bare(name).endswith(_LOGS)
+
+
+def is_snapshot_name(name: str) -> bool:
+    """Return whether a file is called as memory snapshots are."""
+    return bare(name).endswith(_SNAPSHOTS)
+
+
+def kind(name: str, head: bytes) -> Kind:
+    """Return what a file of this name is that begins, unpacked, like this."""
+    if head.startswith(b"PK\x03\x04"):
+        return "zip"
+    if head[_TAR_MAGIC] == b"ustar":
+        return "tar"
+    if is_log(name):
+        return "log"
+    if _PICKLE.match(head):
+        return "snapshot"
+    begins = head.removeprefix(b"\xef\xbb\xbf")
+    return "trace" if _TRACE.match(begins) else ""
+
+
+def head_of(file: Peekable, most: int = HEAD) -> bytes:
+    """Return the first bytes of a stream, unpacked; fewer if it is damaged."""
+    head = b""
+    with suppress(DamagedError):
+        for block in blocks(file, most):
+            head += block
+            if len(head) >= most:
+                break
+    return head
+
+
+def kind_of(path: Path, most: int = HEAD) -> Kind:
+    """Return what a file is; nothing of what cannot be read or is no file."""
+    try:
+        with path.open("rb") as file:
+            return kind(path.name, head_of(file, most))
+    except OSError:
+        return ""

@@ -1,0 +1,76 @@
+"""Paths that are shown by another name than the one by which they are opened."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PosixPath, WindowsPath
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    _Base = Path
+else:
+    _Base = WindowsPath if os.name == "nt" else PosixPath
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+class Shown(_Base):
+    """A local file with the name that the user knows it by.
+
+    What was read from standard input, out of an archive or from another machine lies
+    in a file of traceq's own; errors and reports speak of what was given.
+    """
+
+    shown: str
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> Shown:
+        """Return a path that is shown by a name."""
+        found = cls(path)
+        found.shown = name
+        return found
+
+    def __str__(self) -> str:
+        return getattr(self, "shown", "") or super().__str__()
+
+    def __fspath__(self) -> str:
+        return super().__str__()
+
+
+class Url(Shown):
+    """What a user typed that is on another machine; it is no file here."""
+
+    url: str
+
+    @classmethod
+    def at(cls, url: str) -> Url:
+        """Return the path that stands for a URL, shown without anything secret."""
+        name = without_secrets(url)
+        last = name.rstrip("/").rsplit("/", 1)[-1]
+        # Nothing can be there, whatever the working directory.
+        found = cls(os.devnull, last)
+        found.shown, found.url = name, url
+        return found
+
+
+def typed(text: str | os.PathLike[str]) -> Path:
+    """Return the path for what a user typed; a URL keeps all of its slashes."""
+    if isinstance(text, Path):
+        return text
+    name = os.fspath(text)
+    scheme = _URL.match(name)
+    if scheme and scheme[1].lower() == "file":
+        return Path(name[scheme.end() :])
+    return Url.at(name) if scheme else Path(name)
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without user, password, query and fragment, which may be secret.
+
+    >>> without_secrets("https://me:pw@host:1/a/b.json?sig=abc#x")
+    'https://host:1/a/b.json'
+    """
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
