@@ -19,7 +19,7 @@ from command import traceq
 
 run_folder = module("launcher.run_folder")
 options = module("launcher.options")
-redact = module("launcher.redact")
+redact = module("shared.redact")
 run_facts = module("launcher.run_facts")
 launch = module("launcher.launch")
 

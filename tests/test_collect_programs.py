@@ -64,7 +64,7 @@ def test_a_loop_is_recorded_and_keeps_its_status(plain: Run) -> None:
 
 def test_the_folder_holds_what_the_manifest_names(plain: Run) -> None:
     names = {"run.json", "stderr.log", "rank-0.json", "rank-0.log"}
-    assert plain.files == {*names, "rank-0.trace.json.gz"}
+    assert plain.files == {*names, "rank-0.trace.json.gz", "sources"}
 
 
 def test_the_trace_holds_the_steps_asked_for_and_they_are_whole(plain: Run) -> None:

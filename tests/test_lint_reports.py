@@ -380,7 +380,7 @@ def test_a_full_report_lists_skipped_rules_and_ends_in_a_verdict() -> None:
     assert "  in   main (src/train.py:31) of Net_0\n" in text
     assert "  fix  be fast\n" in text
     assert "Skipped:\n  LOG001: there is no log" in text
-    assert "ABC002 is allowed at src/train.py:31 main in Net_0: it is meant" in text
+    assert "ABC002 is allowed in main (src/train.py:31) of Net_0: it is meant" in text
     assert "1 finding; 1 minor; 2 rules ran, 1 skipped" in text
 
 

@@ -14,7 +14,7 @@ from command_lines import HARMLESS, SECRET
 if TYPE_CHECKING:
     from pathlib import Path
 
-redact = module("launcher.redact")
+redact = module("shared.redact")
 
 
 def test_there_are_two_hundred_command_lines() -> None:

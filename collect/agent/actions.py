@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from . import memory_history, other_profilers, torch_state
+from . import memory_history, other_profilers, sources, torch_state
 from .files import MEGABYTE, TooLargeError
 from .memory_history import MemoryHistory
 from .other_profilers import OtherProfilers
@@ -229,13 +229,26 @@ class Actions:
                 "memory_events": trace.memory,
                 "compiled_during_trace": self._compiles != self._compiles_at_start,
                 "open_functions": trace.open_functions,
+                "call_lines": len(trace.callers.lines),
                 "write_seconds": round(time.monotonic() - began, 3),
             }
         )
+        if trace.stacks and trace.no_lines:
+            self.rank.missing("lines of calls", trace.no_lines)
+        self._copy_sources(trace)
         self.incomplete = trace.lacks_gpu_work()
         if self.incomplete:
             self.rank.missing("GPU work", self._why_no_gpu_work())
         return ""
+
+    def _copy_sources(self, trace: Trace) -> None:
+        """Copy the program's own files that the trace names, unless told not to."""
+        if not self.options["no_source"] and trace.callers.files:
+            folder = self.rank.folder / sources.FOLDER
+            found, notes = sources.copy(trace.callers.files, folder)
+            for text in notes:
+                self.rank.note(text)
+            self.rank.save(sources=found)
 
     def _why_no_gpu_work(self) -> str:
         cause = (

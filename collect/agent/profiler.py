@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity
 
+from .callers import MOST_EVENTS, TOO_MANY, Callers
 from .files import MEGABYTE, TooLargeError, check_room, compressed
 from .other_profilers import marks_steps
 from .schedule import LEAD_IN
@@ -50,6 +50,8 @@ class Trace:
         self.activities = ["CPU", "CUDA"] if cuda else ["CPU"]
         self.steps: list[int] = []
         self.open_functions: list[dict[str, Any]] = []
+        self.callers = Callers()
+        self.no_lines = ""  # why the trace does not say where calls were made
         self._active = active
         self._rss = _resident_bytes()
         self._profiled_before = profiled_before
@@ -147,12 +149,29 @@ class Trace:
                 size = plain.stat().st_size // MEGABYTE
                 msg = f"it has {size} MB, more than --max-mb"
                 raise TooLargeError(msg)
+            self.callers = self._callers()
             with plain.open("rb") as source, compressed(file) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+                for block in self.callers.written(source):
+                    target.write(block)
         finally:
             with contextlib.suppress(OSError):
                 plain.unlink()
         return file.stat().st_size
+
+    def _callers(self) -> Callers:
+        """Return where the Python calls were made, as far as this torch says so."""
+        found = Callers()
+        self.no_lines = "there are no stacks" if not self.stacks else ""
+        if not self.no_lines and len(self._events()) > MOST_EVENTS:
+            self.no_lines = TOO_MANY.format(most=MOST_EVENTS)
+        if self.no_lines:
+            return found
+        try:
+            found.find(self.profiler.profiler.kineto_results)  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001 - private to torch, and no must
+            self.no_lines = f"torch does not say them: {type(error).__name__}"
+            return Callers()
+        return found
 
     def _action(self, step: int) -> ProfilerAction:
         if step < LEAD_IN:

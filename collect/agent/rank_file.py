@@ -52,6 +52,7 @@ class RankFile:
             "step_time": None,
             "trace": None,
             "memory": None,
+            "sources": [],
             "log": None,
             **self.facts,
         }

@@ -307,6 +307,9 @@ class Launch:
         for rank in ranks[:1]:
             if rank["step_time"]:
                 self.screen.say(_step_time(rank["step_time"]))
+        copied = {one["file"] for rank in ranks for one in rank.get("sources", [])}
+        if copied:
+            self.screen.say(_copied(len(copied)))
         size = _size(self.folder)
         self.screen.say(f"recorded to {self.folder} ({_readable(size)}); next:")
         self.screen.say(f"  traceq lint {self.folder}")
@@ -336,6 +339,11 @@ def _step_time(found: dict[str, Any]) -> str:
     if abs(found["ms"] - found["median_ms"]) > _DIFFERENT * found["median_ms"]:
         text += f"; {found['median_ms']:.2f} ms at the median, as steps differ"
     return text
+
+
+def _copied(count: int) -> str:
+    files = "1 source file" if count == 1 else f"{count} source files"
+    return f"copied {files} of the program to name lines; not with --no-source"
 
 
 def _reasons(ranks: list[dict[str, Any]]) -> list[str]:

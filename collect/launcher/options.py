@@ -134,6 +134,11 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     )
     what.add_argument("--no-stack", action="store_true", help="record no Python stacks")
     what.add_argument(
+        "--no-source",
+        action="store_true",
+        help="copy none of the program's own source files that the trace names",
+    )
+    what.add_argument(
         "--no-memory",
         action="store_true",
         help="record no memory history and no memory events",

@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ..shared import manifest
-from . import redact
+from ..shared import manifest, redact
 
 _ISOLATING = re.compile(r"-[a-zA-Z]*[IES][a-zA-Z]*")
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
-from . import redact
+from ..shared import redact
 
 try:
     import fcntl

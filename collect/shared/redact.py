@@ -59,6 +59,11 @@ _INNER = re.compile(
     r"(?<!\S)(?P<option>--?[\w.-]{1,60})(?P<blank>\s+)(?P<value>[^\s;&|\"']{1,4000})"
 )
 _WORD = re.compile(r"[A-Za-z0-9]{20,}|[A-Za-z0-9+/_-]{40,}")
+# A name and a text that is assigned to it, in a program.
+_LITERAL = re.compile(
+    r"(?P<name>[\w.-]{1,100})[\"']?\]?\s*[=:]\s*[rbfu]{0,2}"
+    r"(?P<quote>[\"'])(?P<value>[^\"'\n]{4,4000})(?P=quote)"
+)
 _USER_AND_PASSWORD = re.compile(r"(?P<user>[^:/\s]+:)[^/\s]+")
 _USER = ("-u", "--user", "--proxy-user")
 _NEXT_IS_SECRET = re.compile(r"(?i)(?:bearer|authorization:)$")
@@ -119,6 +124,17 @@ def log(lines: str) -> str:
     Random words stay: a log is full of hashes and addresses that are no secret.
     """
     return _credentials_hidden(lines, in_log=True)
+
+
+def in_source(program: str) -> bool:
+    """Return whether a program seems to have a credential among its texts."""
+    if _SECRET_VALUE.search(program) or _LOGIN.search(program):
+        return True
+    return any(
+        _is_secret(found["name"])
+        and ("passw" in found["name"].lower() or _is_random(found["value"]))
+        for found in _LITERAL.finditer(program)
+    )
 
 
 def _credentials_hidden(word: str, *, in_log: bool) -> str:

@@ -1,0 +1,146 @@
+"""The lines of calls and the source files that collect records, with real torch."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from collecting import QUICK, WITH_TORCH, Late, Run, collect_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = WITH_TORCH
+
+PROGRAM = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.first(
+            x,
+        )
+        return scaled(torch.relu(y)).sum()  # RELU SUM SCALED
+
+def scaled(x):
+    return (x.float()  # FLOAT
+        .clamp(0, 1))  # CLAMP
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(40):
+    loss = net(torch.randn(4, 8))  # NET RANDN
+    loss.backward()  # BACKWARD
+    optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return collect_program(tmp_path_factory.mktemp("lines"), PROGRAM)
+
+
+def line_of(mark: str, program: str = PROGRAM) -> int:
+    """Return the number of the line with a mark in its comment."""
+    (found,) = (
+        number
+        for number, text in enumerate(program.splitlines(), 1)
+        if mark in text.partition("#")[2].split()
+    )
+    return found
+
+
+def callers(run: Run) -> dict[str, set[str]]:
+    """Return the callers of each Python call of the trace, by the call's name."""
+    found: dict[str, set[str]] = {}
+    for event in run.events():
+        if "caller" in event:
+            name = event["name"].partition(" of ")[0].strip("<>")
+            found.setdefault(name, set()).add(event["caller"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("call", "mark", "function"),
+    [
+        ("built-in method relu", "RELU", "forward"),
+        ("built-in method sum", "SUM", "forward"),
+        ("built-in method float", "FLOAT", "scaled"),
+        ("built-in method clamp", "CLAMP", "scaled"),
+        ("nn.Module: Net_0", "NET", "<module>"),
+        ("built-in method randn", "RANDN", "<module>"),
+    ],
+)
+def test_a_call_has_the_line_that_its_caller_was_at(
+    recorded: Run, call: str, mark: str, function: str
+) -> None:
+    assert callers(recorded)[call] == {f"program.py({line_of(mark)}): {function}"}
+
+
+def test_calls_that_torch_makes_have_no_caller(recorded: Run) -> None:
+    files = {text.partition("(")[0] for of in callers(recorded).values() for text in of}
+
+    assert files == {"program.py"}
+
+
+def test_the_source_file_is_copied_under_its_digest(recorded: Run) -> None:
+    (found,) = recorded.rank["sources"]
+    content = (recorded.folder / "sources" / found["file"]).read_bytes()
+
+    assert content.decode() == PROGRAM
+    assert found["name"] == found["path"] == "program.py"
+    assert found["sha256"] == hashlib.sha256(content).hexdigest()
+    assert "copied 1 source file" in recorded.err
+
+
+def test_no_source_is_copied_if_told_so(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, PROGRAM, (*QUICK, "--no-source"))
+
+    assert run.rank["sources"] == []
+    assert not (run.folder / "sources").exists()
+    assert callers(run)["built-in method relu"]
+
+
+def test_a_source_with_a_credential_is_not_copied(tmp_path: Path) -> None:
+    secret = 'HF_TOKEN = "hf_' + "abcdefghijklmnop" + '"\n'
+    run = collect_program(tmp_path, secret + PROGRAM)
+
+    assert run.rank["sources"] == []
+    assert any("seems to contain a credential" in text for text in run.rank["notes"])
+
+
+def test_what_is_not_known_of_a_trace_stays_as_it_is() -> None:
+    text = b'{"traceEvents": [{"ph": "X", "cat": "python_function", "name": "f"}]}'
+    found = Late("agent.callers").Callers()
+
+    assert b"".join(found.written(io.BytesIO(text))) == text
+
+
+EVENTS = b"""{ "baseTimeNanoseconds": 1000, "traceEvents": [
+  { "ph": "X", "cat": "python_function", "name": "a.py(1): f", "pid": 1, "tid": 1,
+    "ts": 2.005, "dur": 1.000, "args": {} },
+  { "ph": "X", "cat": "python_function", "name": "a.py(1): f", "pid": 1, "tid": 1,
+    "ts": 3.005, "dur": 1.000, "args": {} } ]}"""
+
+
+@pytest.mark.parametrize("block", [50, 100, 1 << 20])
+def test_a_caller_is_written_wherever_the_text_is_cut(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Late("agent.callers").Callers()
+    found.lines[3005, "a.py(1): f"] = b"b.py(7): g"
+    monkeypatch.setitem(type(found).written.__globals__, "_BLOCK", block)
+
+    written = b"".join(found.written(io.BytesIO(EVENTS)))
+
+    expected = EVENTS.replace(
+        b'"a.py(1): f", "pid"', b'"a.py(1): f", "caller": "b.py(7): g", "pid"', 1
+    )
+    assert written == expected
