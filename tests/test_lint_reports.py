@@ -249,6 +249,8 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
             "begins": None,
             "ends": None,
             "other_lines": 0,
+            "via": None,
+            "path": None,
         },
         "subject": "a",
         "fingerprint": first["findings"][0]["fingerprint"],

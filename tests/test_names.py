@@ -500,7 +500,7 @@ def test_ops_of_autograd_are_known_by_name(
     ],
 )
 def test_a_frame_of_the_users_own_is_theirs(name: str) -> None:
-    assert names.describe_frames(pl.Series([name]))["user"].item()
+    assert names.describe_frames(pl.Series([name]))["own"].item()
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_a_frame_of_the_users_own_is_theirs(name: str) -> None:
     ],
 )
 def test_a_frame_of_a_library_is_not_the_users(name: str) -> None:
-    assert not names.describe_frames(pl.Series([name]))["user"].item()
+    assert not names.describe_frames(pl.Series([name]))["own"].item()
 
 
 def test_a_frame_says_its_file_line_and_function() -> None:

@@ -217,7 +217,7 @@ host                                          [aten::mm]                        
 
 
 def lines(drawing: str) -> dict[str, set[int | None]]:
-    frames = load_drawn(drawing).frames.filter("user")
+    frames = load_drawn(drawing).frames.filter("own")
     found: dict[str, set[int | None]] = {}
     for function, line in frames.select(
         pl.col("function").cast(pl.String), "line"

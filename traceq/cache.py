@@ -89,15 +89,18 @@ def size_limit() -> int:
     return _DEFAULT_LIMIT
 
 
-def find(path: Path) -> Trace | None:
-    """Return the trace of a file whose content was loaded before, if it is kept."""
+def find(path: Path, key: str = "") -> Trace | None:
+    """Return the trace of a file whose content was loaded before, if it is kept.
+
+    ``key`` is what else the tables depend on.
+    """
     with suppress(*_TROUBLE):
         status = path.stat()
         # Hashing pays only if there may be an entry at all.
         if not list(_entries().glob(f"{status.st_size}-*")):
             return None
         digest = _seen(path, status) or _hash(path)
-        entry = _entries() / f"{status.st_size}-{digest}"
+        entry = _entry(status, digest, key)
         if not entry.is_dir():
             return None
         try:
@@ -113,13 +116,13 @@ def find(path: Path) -> Trace | None:
     return None
 
 
-def keep(path: Path, trace: Trace, status: os.stat_result) -> None:
+def keep(path: Path, trace: Trace, status: os.stat_result, key: str = "") -> None:
     """Write an entry behind the caller's back; the program ends when it is written.
 
     ``status`` is the file's from before it was read: if it changed since, the tables
     are of a content that no longer has a name.
     """
-    writer = threading.Thread(target=_write, args=(path, trace, status))
+    writer = threading.Thread(target=_write, args=(path, trace, status, key))
     _writers.append(writer)
     writer.start()
 
@@ -189,6 +192,12 @@ def _entries() -> Path:
     return directory() / _code()
 
 
+def _entry(status: os.stat_result, digest: str, key: str) -> Path:
+    if key:
+        digest = hashlib.sha256(f"{digest}\n{key}".encode()).hexdigest()
+    return _entries() / f"{status.st_size}-{digest}"
+
+
 def _hash(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -252,7 +261,7 @@ def _table_file(name: str) -> str:
     return f"{name}.parquet"
 
 
-def _write(path: Path, trace: Trace, status: os.stat_result) -> None:
+def _write(path: Path, trace: Trace, status: os.stat_result, key: str) -> None:
     # Polars raises KeyboardInterrupt in whatever thread it is used.
     with suppress(*_TROUBLE, KeyboardInterrupt):
         digest = _hash(path)
@@ -269,7 +278,7 @@ def _write(path: Path, trace: Trace, status: os.stat_result) -> None:
             if size <= size_limit() and not _given_up.is_set():
                 # Another process may have been faster.
                 with suppress(OSError):
-                    aside.rename(_entries() / f"{status.st_size}-{digest}")
+                    aside.rename(_entry(status, digest, key))
         if not _given_up.is_set():
             _remember(path, status, digest)
             make_room()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     import polars as pl
+
+_LINE = re.compile(r":\d+(?=\)$)")
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
@@ -49,6 +52,10 @@ class Place:
     """The last line of the function, where its source is at hand."""
     other_lines: int = 0
     """How many other lines of the function it is at as well."""
+    via: str | None = None
+    """The library's function that it is in, which the user's calls: f (file:line)."""
+    path: str | None = None
+    """The file in the repository, where it is found there."""
 
     @property
     def exact(self) -> bool:
@@ -66,8 +73,9 @@ class Place:
     @property
     def key(self) -> str:
         """Return what stays the same when lines and the numbers of layers change."""
-        if self.file:
-            return f"{self.file}:{self.function or ''}"
+        via = f" via {_LINE.sub('', self.via)}" if self.via else ""
+        if self.file or via:
+            return f"{self.file or ''}:{self.function or ''}{via}"
         return layer_name(self.module or "")
 
 

@@ -15,12 +15,13 @@ from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
 from traceq.graph.link import link
+from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.shown import typed
 from traceq.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from os import PathLike
     from pathlib import Path
 
@@ -39,6 +40,7 @@ def load(
     path: str | PathLike[str],
     *,
     rank: int | None = None,
+    own: Collection[str] = (),
     cache: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
@@ -47,7 +49,8 @@ def load(
     ``path`` may be compressed, a folder or an archive with one trace in it, ``-`` for
     standard input, or a URL that fsspec can read. Of a run folder of ``traceq collect``
     the trace of one rank is loaded, the lowest unless ``rank`` says another, with what
-    is known of the run.
+    is known of the run. ``own`` are packages and modules that are the user's own,
+    whatever their name and their path say.
 
     The tables are kept in the user's cache directory, and come from there when the
     same content is loaded again; with ``cache=False`` they are neither written nor
@@ -56,16 +59,17 @@ def load(
     """
     file = trace_in(typed(path), cache=cache, progress=progress)
     if is_run(file):
-        return _load_rank(read_run(file), rank, cache=cache, progress=progress)
+        return _load_rank(read_run(file), rank, own, cache=cache, progress=progress)
     if rank is not None:
         msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
         raise UsageError(msg)
-    return _load(file, cache=cache, progress=progress)
+    return _load(file, Owners(frozenset(own)), cache=cache, progress=progress)
 
 
 def _load_rank(
     run: Run,
     number: int | None,
+    own: Collection[str],
     *,
     cache: bool,
     progress: Callable[[int, int], None] | None,
@@ -80,7 +84,8 @@ def _load_rank(
             why = f"there is no rank {number}, the ranks are {known}"
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
-    trace = _load(recorded[0].trace, cache=cache, progress=progress)
+    owners = replace(recorded[0].owners, said=frozenset(own))
+    trace = _load(recorded[0].trace, owners, cache=cache, progress=progress)
     return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0])
 
 
@@ -122,15 +127,19 @@ def _of_rank(trace: Trace, rank: Rank) -> Trace:
 
 
 def _load(
-    file: Path, *, cache: bool, progress: Callable[[int, int], None] | None
+    file: Path,
+    owners: Owners,
+    *,
+    cache: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> Trace:
     if not cache or not file.is_file():
-        return _read(file, progress)
-    if (known := find(file)) is not None:
+        return _read(file, owners, progress)
+    if (known := find(file, owners.key)) is not None:
         return known
     status = file.stat()
-    trace = _read(file, progress)
-    keep(file, trace, status)
+    trace = _read(file, owners, progress)
+    keep(file, trace, status, owners.key)
     return trace
 
 
@@ -150,10 +159,12 @@ def _nothing_in(file: Path, raw: RawTrace) -> str:
     )
 
 
-def _read(file: Path, progress: Callable[[int, int], None] | None) -> Trace:
+def _read(
+    file: Path, owners: Owners, progress: Callable[[int, int], None] | None
+) -> Trace:
     raw = read(file, progress)
     if not any(raw.tables[name].height for name in _TELLING):
         raise InputError(_nothing_in(file, raw))
-    tables, steps_from = link(raw.tables)
+    tables, steps_from = link(raw.tables, owners)
     tables["devices"] = read_devices(raw)
     return Trace.of(read_facts(file, raw, steps_from), tables)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..shared import manifest, status_files
-from . import process_facts, torch_state
+from . import packages, process_facts, torch_state
 from .warning_log import WarningLog
 
 REPORT_S = 0.2
@@ -46,6 +46,7 @@ class RankFile:
             "versions": None,
             "devices": [],
             "switches": {},
+            "packages": None,
             "environment": process_facts.environment(),
             "steps": {},
             "warmup": None,
@@ -82,6 +83,9 @@ class RankFile:
                 "truncated": log.truncated,
             },
         )
+        # Once, when all is imported: it looks at every module.
+        if self.facts["trace"] and not self.facts["packages"]:
+            self.facts["packages"] = packages.packages()
         manifest.write(self.path(".json"), self.facts)
 
     def missing(self, what: str, why: str) -> None:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from traceq.lint import Finding
 
 _PLACE = ("file", "line", "function")
-_COLUMNS = (*_PLACE, "how", "request", "back", "dims", "dst", "asked", "module")
+_COLUMNS = (
+    *(*_PLACE, "via", "module"),
+    *("how", "request", "back", "dims", "dst", "asked"),
+)
 _UNDONE_ADVICE = "drop both copies in {function}: the tensor had this layout before"
 _CLONE_ADVICE = (
     "drop .clone() in {function}, unless the clone is written to elsewhere or kept"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from traceq.analysis.base.ownership import WHATEVER_LIBRARY
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import located_advice, module_line
@@ -160,7 +161,8 @@ class ShapeChurn(Rule):
         calls = _calls(view)
         slow = calls.filter("slow")
         groups = view.by_place(
-            slow,
+            # What varies is the user's: all functions of a library see the same.
+            slow.with_columns(WHATEVER_LIBRARY),
             "kind",
             names=pl.col("name").unique(maintain_order=True),
             steps=pl.col("step").n_unique(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import Gpu, used_gpu
-from traceq.analysis.base.ownership import same_place
+from traceq.analysis.base.ownership import WHATEVER_LIBRARY, same_place
 from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.patterns.batch_norms import nchw_batch_norms
 from traceq.expressions import known, text
@@ -122,7 +122,9 @@ class ConvolutionTransposes(Rule):
         )
         busy = int(view.kernels["dur"].sum())
         groups = (
-            turned.sort("dur", "id", descending=[True, False])
+            # One call of channels_last is the fix for all functions of a library.
+            turned.with_columns(WHATEVER_LIBRARY)
+            .sort("dur", "id", descending=[True, False])
             .group_by(*same_place(), maintain_order=True)
             .agg(
                 "id",

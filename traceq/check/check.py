@@ -75,7 +75,9 @@ def check(
     """
     try:
         fixture = read_fixture(folder)
-        outcome, recording = _linted(fixture.recording(cache=cache), rules, config)
+        outcome, recording = _linted(
+            fixture.recording(own=config.own_code, cache=cache), rules, config
+        )
         counted = numbers(recording)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))

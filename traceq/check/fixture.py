@@ -14,7 +14,7 @@ from traceq.recording import Recording
 from traceq.units import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
 TRACES = ("trace.json.gz", "trace.json")
@@ -44,14 +44,17 @@ class Fixture:
         known = isinstance(said, (int, float)) and not isinstance(said, bool)
         return round(said * NS_PER_MS) if said and known else None
 
-    def recording(self, *, cache: bool = True) -> Recording:
-        """Return what lint looks at; raise ``InputError`` if it cannot be read."""
+    def recording(self, *, own: Collection[str] = (), cache: bool = True) -> Recording:
+        """Return what lint looks at; raise ``InputError`` if it cannot be read.
+
+        ``own`` are packages that are the user's own.
+        """
         if self.trace is None and self.snapshot is None:
             msg = f"{self.folder} has no {TRACES[0]} and no {SNAPSHOTS[0]}"
             raise InputError(msg)
         return Recording(
             str(self.trace or self.snapshot),
-            load(self.trace, cache=cache) if self.trace else None,
+            load(self.trace, own=own, cache=cache) if self.trace else None,
             read_log(self.log).lines if self.log else None,
             self.step_ns,
             {0: read_snapshot(self.snapshot)} if self.snapshot else {},

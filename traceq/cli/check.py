@@ -19,6 +19,7 @@ from traceq.cli.options import (
     NoCache,
     Packs,
     configuration,
+    use_own,
 )
 from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
@@ -84,6 +85,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         msg = "--update writes what is found in the fixture itself: leave out --against"
         raise UsageError(msg)
     wanted = configuration(config)
+    use_own(None, wanted)
     loaded = (*wanted.packs, *(packs or ()))
     rules = load_rules(loaded)
     found = find_fixtures(folders or [_FIXTURES])

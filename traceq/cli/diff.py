@@ -18,8 +18,10 @@ from traceq.cli.options import (
     NoCache,
     OutputFile,
     Overwrite,
+    Own,
     configuration,
     paths_argument,
+    use_own,
 )
 from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
@@ -99,6 +101,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     config: ConfigFile = None,
+    own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show what changed in a step from one recording to another, and why.
@@ -110,6 +113,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     steps = _steps(step_ms)
     refuse_to_lose(file, [before, after], overwrite=overwrite)
     wanted = configuration(config)
+    use_own(own, wanted)
     rules = load_rules(wanted.packs)
     found = compared((before, after), steps, rules, wanted, cache=not no_cache)
     failed = broken(found, limits)

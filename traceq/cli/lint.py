@@ -18,11 +18,13 @@ from traceq.cli.options import (
     NoCache,
     OutputFile,
     Overwrite,
+    Own,
     Packs,
     StepMs,
     configuration,
     nanoseconds,
     paths_argument,
+    use_own,
 )
 from traceq.cli.recordings import load_program, programs
 from traceq.cli.trust import named
@@ -118,6 +120,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     config: ConfigFile = None,
+    own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
     """Report what is wrong in a trace or a memory snapshot, worst first, with a fix.
@@ -130,6 +133,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     if new_baseline:
         refuse_other_files(new_baseline)
     wanted = _overridden(configuration(config), select, ignore, packs, fail_on)
+    use_own(own, wanted)
     rules = load_rules(wanted.packs)
     cache = not no_cache
     given, unread = programs(paths, cache=cache)

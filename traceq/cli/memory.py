@@ -12,12 +12,11 @@ from traceq.analysis.memory.history import History
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.cli import output
-from traceq.cli.options import FORMAT, NoCache, Overwrite, paths_argument
-from traceq.cli.recordings import load_shown, programs
+from traceq.cli.options import FORMAT, NoCache, Overwrite, Own, paths_argument, use_own
+from traceq.cli.recordings import load_shown, programs, snapshot_of
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
-from traceq.formats.snapshot import read_snapshot
 from traceq.report.base import markdown
 from traceq.report.memory import content as memory_content
 from traceq.report.memory import html as memory_html
@@ -68,6 +67,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             metavar="LABEL",
         ),
     ] = None,
+    own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show what holds the GPU's memory at its peak: by category, module and your line.
@@ -75,6 +75,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     Prints one screen for one snapshot and one row each for several, with leaks,
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
+    use_own(own)
     refuse_to_lose(html, paths, overwrite=overwrite)
     given, unread = programs(paths, cache=not no_cache)
     alone = len(given) == 1 and not unread
@@ -113,7 +114,7 @@ def _read(program: Program, *, cache: bool) -> Iterator[MemorySummary]:
     path = program.trace
     if path is None or not is_run(path):
         # Of a file that is none, it says what it is.
-        snapshot = read_snapshot(program.snapshot or path or program.logs[0])
+        snapshot = snapshot_of(program.snapshot or path or program.logs[0])
         trace = _trace(path, None, cache=cache) if path else None
         yield from summarise_memory(History(snapshot, trace), program.name)
         return
@@ -126,7 +127,7 @@ def _read(program: Program, *, cache: bool) -> Iterator[MemorySummary]:
         raise InputError(msg)
     for rank in recorded:
         name = str(path) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
-        snapshot = read_snapshot(rank.memory or path)
+        snapshot = snapshot_of(rank.memory or path, rank)
         trace = _trace(path, rank.rank, cache=cache) if rank.trace else None
         yield from summarise_memory(History(snapshot, trace), name, run=run)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceq.cli.trust import with_trusted_packs
-from traceq.lint.config import find_config, read_config
+from traceq.lint.config import find_config, own_names, read_config
 from traceq.shown import typed
 from traceq.units import NS_PER_MS
 
@@ -72,6 +73,26 @@ NoCache = Annotated[
     bool,
     typer.Option("--no-cache", help="Neither read nor write the table cache."),
 ]
+Own = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--own",
+        help="A package, or a folder of them, that is your own code, not a library.",
+        metavar="NAME",
+    ),
+]
+_own: ContextVar[frozenset[str]] = ContextVar("own", default=frozenset())
+
+
+def use_own(names: list[str] | None, config: Config | None = None) -> None:
+    """Take these, and what the configuration names, for the user's own code."""
+    here = Path.cwd()
+    _own.set(own_names(names or (), here) | (config or find_config(here)).own_code)
+
+
+def own_code() -> frozenset[str]:
+    """Return the packages that are the user's own, as ``use_own`` was told."""
+    return _own.get()
 
 
 def configuration(file: Path | None) -> Config:

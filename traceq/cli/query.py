@@ -12,7 +12,7 @@ import polars.selectors as cs
 import typer
 
 from traceq.cli import output
-from traceq.cli.options import FORMAT, NoCache, paths_argument
+from traceq.cli.options import FORMAT, NoCache, Own, paths_argument, use_own
 from traceq.cli.recordings import load_shown
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
@@ -45,10 +45,12 @@ def command(
     sql: Annotated[str, typer.Argument(help="The query.", metavar="SQL")],
     *,
     form: Annotated[Format, FORMAT] = Format.table,
+    own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
     """Query the tables of a trace in SQL; `traceq schema` describes them."""
     _refuse_all_but_questions(sql)
+    use_own(own)
     trace = load_shown(path, cache=not no_cache)
     try:
         with pl.SQLContext(_asked(trace), eager=True) as context:

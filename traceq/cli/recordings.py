@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.check.fixture import ORIGIN, read_fixture
 from traceq.cli import output
+from traceq.cli.options import own_code
 from traceq.errors import TraceqError
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
 from traceq.given import found_in, joined, one_program, refuse_two_stdins
 from traceq.loading import load
+from traceq.model.owners import NOBODY
 from traceq.recording import Recording
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.given import Program
+    from traceq.model.run import Rank
+    from traceq.model.snapshot import Snapshot
     from traceq.trace import Trace
 
 
@@ -35,7 +40,7 @@ def ranks_of(path: Path) -> list[int | None]:
 def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
     """Load a trace with progress, and warn of what of it could not be read."""
     with output.reading(path.name) as progress:
-        trace = load(path, rank=rank, cache=cache, progress=progress)
+        trace = load(path, rank=rank, own=own_code(), cache=cache, progress=progress)
     for sentence in trace.facts.damage:
         output.say(f"{path} is incomplete: {sentence}")
     if trace.step_in_doubt:
@@ -95,9 +100,11 @@ def load_program(program: Program, *, log: Path | None, cache: bool) -> Recordin
     path = program.trace
     run = read_run(path) if path and is_run(path) else None
     ranks = run.ranks if run else ()
-    snapshots = {rank.rank: read_snapshot(rank.memory) for rank in ranks if rank.memory}
+    snapshots = {
+        rank.rank: snapshot_of(rank.memory, rank) for rank in ranks if rank.memory
+    }
     if program.snapshot:
-        snapshots[0] = read_snapshot(program.snapshot)
+        snapshots[0] = snapshot_of(program.snapshot)
     # Of a run that died before it was traced, memory may show why.
     untraced = run and snapshots and not any(rank.trace for rank in ranks)
     trace = load_shown(path, cache=cache) if path and not untraced else None
@@ -107,6 +114,12 @@ def load_program(program: Program, *, log: Path | None, cache: bool) -> Recordin
     if program.folder and (program.folder / ORIGIN).is_file():
         step_ns = read_fixture(program.folder).step_ns
     return Recording(program.name, trace, lines, step_ns, snapshots)
+
+
+def snapshot_of(path: Path, rank: Rank | None = None) -> Snapshot:
+    """Read a snapshot, with what is known of whose code is on its stacks."""
+    owners = rank.owners if rank else NOBODY
+    return replace(read_snapshot(path), owners=replace(owners, said=own_code()))
 
 
 def log_shown(path: Path) -> pl.DataFrame:

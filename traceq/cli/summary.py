@@ -14,9 +14,11 @@ from traceq.cli.options import (
     FORMAT,
     NoCache,
     Overwrite,
+    Own,
     StepMs,
     nanoseconds,
     paths_argument,
+    use_own,
 )
 from traceq.cli.recordings import load_shown, ranks_of, traces
 from traceq.cli.writing import refuse_to_lose, write_file
@@ -68,12 +70,14 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = False,
     step_ms: StepMs = None,
+    own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show where the time of a step goes: what bounds it, phases, ops, kernels, memory.
 
     One screen for one trace, one row each for several.
     """
+    use_own(own)
     refuse_to_lose(csv, paths, overwrite=overwrite)
     given, unread = traces(paths, cache=not no_cache)
     found = [

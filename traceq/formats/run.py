@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from traceq.errors import InputError
+from traceq.model.owners import Owners
 from traceq.model.run import HostCost, Rank, RecorderOverhead, Run, StepTime
 from traceq.units import NS_PER_MS
 
@@ -87,6 +88,7 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         cores=_cores(found),
         torch=_torch(_dict(found, "versions")),
         first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
+        owners=_owners(_dict(found, "packages")),
         warm=_warm(found),
     )
 
@@ -100,6 +102,15 @@ def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
         if isinstance(file, str) and isinstance(name, str) and type(line) is int:
             lines.setdefault((file, name), set()).add(line)
     return {key: min(of) for key, of in lines.items() if len(of) == 1 and min(of) > 0}
+
+
+def _owners(packages: dict[str, Any]) -> Owners:
+    """Return which packages are whose, as the process saw it."""
+    own, installed = (
+        frozenset(name for name in _list(packages.get(key)) if isinstance(name, str))
+        for key in ("own", "installed")
+    )
+    return Owners(own=own, installed=installed)
 
 
 def _torch(versions: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ def _snapshot(content: Any, path: Path, size: int) -> Snapshot:  # noqa: ANN401
             *_repeated(blocks - tables["blocks"].height),
         ),
     )
-    return Snapshot(facts, **tables)
+    return Snapshot(facts, **tables)  # type: ignore[arg-type]  # all tables, no owners
 
 
 def _since(top: dict[str, Any]) -> str:

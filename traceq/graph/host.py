@@ -78,8 +78,9 @@ def only(values: pl.Series, where: pl.Series) -> pl.Series:
 def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
     """Put the host's tables into one tree.
 
-    Of the Python calls only the user's own and the modules' go in: they alone say
-    something about an op, and the rest would be most of the tree. The marks of steps
+    Of the Python calls only the user's own, the modules' and those of libraries other
+    than torch go in: they alone say something about an op, and the rest would be most
+    of the tree. The marks of steps
     are left out: a function in which one step ends and the next begins is not inside
     either, and its ops would lose it.
     """
@@ -87,7 +88,9 @@ def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
     marks = regions["name"].cast(pl.String).str.contains(STEP).fill_null(value=False)
     chosen = {
         "annotations": ~regions["on_gpu"] & ~marks,
-        "frames": frames["user"] | frames["module"].is_not_null(),
+        "frames": frames["own"]
+        | frames["module"].is_not_null()
+        | frames["via"].is_not_null(),
     }
     rows = (
         pl.concat(

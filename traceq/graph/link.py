@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -9,14 +10,16 @@ import polars as pl
 from traceq.graph import autograd, host, launches, phases, source, steps
 from traceq.graph.nesting import INDEX, depth, self_times
 from traceq.model import names, schema
+from traceq.model.owners import NOBODY
 
 if TYPE_CHECKING:
     from traceq.graph.host import Frames, HostTree
+    from traceq.model.owners import Owners
 
 
-def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
+def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame], str]:
     """Return the linked tables, and what the steps were taken from."""
-    frames = _frames(raw["frames"])
+    frames = _frames(raw["frames"], owners)
     regions = host.describe(raw["annotations"], names.describe_regions)
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")
@@ -35,7 +38,7 @@ def link(raw: Frames) -> tuple[dict[str, pl.DataFrame], str]:
         op=tree.place_in("ops").gather(tree.around(tree.is_of("ops"))),
         compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
     )
-    ops = _ops(raw["ops"], tree, context)
+    ops = _ops(raw["ops"], tree, context, owners)
     runtime = _runtime(raw["runtime"], tree, context, ops)
     linked_kernels = launches.link(raw["kernels"], runtime, ops)
     kernels, backlog = steps.place_stray(linked_kernels, windows)
@@ -66,12 +69,12 @@ def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
     return schema.TABLES[name].shaped(numbered)
 
 
-def _frames(raw: pl.DataFrame) -> pl.DataFrame:
-    described = host.describe(raw, names.describe_frames)
+def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
+    described = host.describe(raw, partial(names.describe_frames, owners=owners))
     frames = pl.concat([raw, described], how="horizontal").with_columns(
         pl.col("file", "function").cast(schema.TEXT)
     )
-    return source.with_first_lines(frames)
+    return source.with_first_lines(frames).with_columns(source.VIA.cast(schema.TEXT))
 
 
 def _in_preorder(
@@ -85,7 +88,9 @@ def _in_preorder(
     ).with_columns(pl.int_range(pl.len(), dtype=INDEX).alias("id"))
 
 
-def _ops(raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame) -> pl.DataFrame:
+def _ops(
+    raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, owners: Owners
+) -> pl.DataFrame:
     ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
     children = ops.group_by(id="parent").agg(children=pl.len().cast(INDEX))
     ops = ops.with_columns(
@@ -97,7 +102,8 @@ def _ops(raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame) -> pl.DataFra
         .join(children, on="id", how="left", maintain_order="left")["children"]
         .fill_null(0),
     )
-    own = source.first_known(source.own(ops), source.of_call_stacks(ops["call_stack"]))
+    stacks = source.of_call_stacks(ops["call_stack"], owners)
+    own = source.first_known(source.own(ops), stacks)
     ops = ops.with_columns(autograd.forward_twins(ops))
     place = source.first_known(own, source.gathered(own, ops["forward"]), ops)
     return ops.with_columns(**source.columns(place))

@@ -13,7 +13,17 @@ from traceq.model import names, schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COLUMNS = ("module", "file", "line", "function")
+    from traceq.model.owners import Owners
+
+_PLACE = ("file", "line", "function", "via")
+COLUMNS = ("module", *_PLACE)
+VIA = pl.concat_str(
+    pl.format("{} (", pl.col("function").cast(pl.String)),
+    "library",
+    pl.format(":{}", "line").fill_null(""),
+    pl.lit(")"),
+).alias("via")
+"""A library's function in one text, of described frames; none for any other's."""
 _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
@@ -48,16 +58,21 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
     ``of_caller`` is true where a backward node lies between the row and that
     source: then it is only the place at which backward() was called.
     """
-    is_user = tree.spread("frames", frames["user"]).fill_null(value=False)
+    is_own = tree.spread("frames", frames["own"]).fill_null(value=False)
+    via = tree.spread("frames", frames["via"])
     is_node = tree.spread("ops", backward).fill_null(value=False)
-    frame = tree.row.gather(tree.at(is_user))
-    place = frames.select(pl.col("file", "line", "function").gather(frame))
+    frame = tree.row.gather(tree.at(is_own))
+    # A library's function counts if no function of the user's is inside of it.
+    place = frames.select(
+        pl.col("file", "line", "function").gather(frame),
+        via.gather(tree.at(is_own | via.is_not_null())).alias("via"),
+    )
     return place.select(
         module_paths(
             tree.spread("frames", frames["module"].cast(pl.String)), tree.parent
         ),
         pl.all(),
-        is_node.gather(tree.at(is_user | is_node))
+        is_node.gather(tree.at(is_own | is_node))
         .fill_null(value=False)
         .alias("of_caller"),
     )
@@ -87,7 +102,7 @@ def module_paths(name: pl.Series, parent: pl.Series) -> pl.Series:
     return paths.cast(schema.TEXT).gather(place.gather(inside)).alias("module")
 
 
-def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:
+def of_call_stacks(stacks: pl.Series, owners: Owners) -> pl.DataFrame:
     """Return the source that old traces give as text, a frame after the other."""
     distinct = stacks.unique().drop_nulls()
     frames = (
@@ -97,11 +112,15 @@ def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:
         .explode("name")
         .with_columns(pl.col("name").str.strip_chars())
     )
-    described = names.describe_frames(frames["name"].unique())
+    described = names.describe_frames(frames["name"].unique(), owners).with_columns(VIA)
     innermost = (
         frames.join(described, on="name", how="left", maintain_order="left")
-        .filter("user")
-        .unique("stack", keep="first", maintain_order=True)
+        .filter(pl.col("own") | pl.col("via").is_not_null())
+        .group_by("stack", maintain_order=True)
+        .agg(
+            pl.col("file", "line", "function").filter("own").first(),
+            pl.col("via").first(),
+        )
     )
     return (
         stacks.to_frame("stack")
@@ -112,7 +131,7 @@ def of_call_stacks(stacks: pl.Series) -> pl.DataFrame:
             pl.lit(None, schema.TEXT).alias("module"),
             pl.col("file").cast(schema.TEXT),
             "line",
-            pl.col("function").cast(schema.TEXT),
+            pl.col("function", "via").cast(schema.TEXT),
         )
     )
 
@@ -124,14 +143,14 @@ def own(rows: pl.DataFrame) -> pl.DataFrame:
 
 def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
     """Take each row's module and place from the first source that has one."""
-    return pl.DataFrame(
-        {
-            column: pl.select(
-                pl.coalesce(source[column] for source in sources)
-            ).to_series()
-            for column in COLUMNS
-        }
+    module = pl.coalesce(source["module"] for source in sources)
+    place = pl.coalesce(
+        pl.when(source["file"].is_not_null() | source["via"].is_not_null()).then(
+            pl.struct(source[column] for column in _PLACE)
+        )
+        for source in sources
     )
+    return pl.select(module, place.alias("place")).unnest("place").select(COLUMNS)
 
 
 def gathered(source: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:

@@ -50,6 +50,8 @@ class Config:
     allow: tuple[Allow, ...] = ()
     budgets: Mapping[str, Any] = field(default_factory=dict)
     """Limits of a fixture's numbers; ``traceq check`` reads them."""
+    own_code: frozenset[str] = frozenset()
+    """Packages and modules that are the user's own, whatever they are called."""
     file: Path | None = None
 
 
@@ -84,6 +86,9 @@ def read_config(file: Path) -> Config:
         "fail-on": lambda value: severity(str(value), f"{file}: fail-on"),
         "min-cost-us": lambda value: number(value, f"{file}: min-cost-us"),
         "rules": lambda value: _tables(file, value),
+        "own-code": lambda value: own_names(
+            _texts(file, "own-code", value), file.parent
+        ),
         "allow": lambda value: _allows(file, value),
         _BUDGETS: lambda _: _table(file, content, _BUDGETS),
     }
@@ -91,6 +96,27 @@ def read_config(file: Path) -> Config:
         key.replace("-", "_"): readers[key](value) for key, value in content.items()
     }
     return Config(**found, file=file)
+
+
+def own_names(entries: Iterable[str], folder: Path) -> frozenset[str]:
+    """Return the names of packages and modules that entries stand for.
+
+    An entry is a name, or a path from the folder: of a package, of a module, or of a
+    folder of them, as ``src``, which is all that is in it.
+    """
+    names: set[str] = set()
+    for entry in entries:
+        path = folder / entry
+        names.add(path.stem if path.suffix == ".py" else path.name)
+        if path.is_dir() and not (path / "__init__.py").exists():
+            names |= {
+                one.stem for one in path.iterdir() if one.is_dir() or _is_module(one)
+            }
+    return frozenset(name for name in names if name.isidentifier())
+
+
+def _is_module(file: Path) -> bool:
+    return file.suffix == ".py"
 
 
 def severity(text: str, where: str) -> Severity:

@@ -9,6 +9,7 @@ from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.lint.config import configured
 from traceq.lint.idle import explained_idle
+from traceq.lint.libraries import with_libraries
 from traceq.lint.run import Views, explained, run, unconfirmed, worst_first
 from traceq.lint.savings import Savings, price
 from traceq.lint.select import selected
@@ -127,7 +128,7 @@ def _lint(
     views = Views(recording)
     view, peak = views.trace, highest(views.memory)
     savings = Savings(view, brief=brief) if view else None
-    ran = _run(rules, views, savings)
+    ran = with_libraries(_run(rules, views, savings), recording.trace)
     kept, allowed = suppress(ran.findings, allows, recording)
     by_code = {rule.code: rule for rule in rules}
     found = unconfirmed(explained(kept), rules, ran, views)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Change, Replay
     from traceq.trace import Trace
 
-PLACE = ("file", "line", "function", "module")
+PLACE = ("file", "line", "function", "module", "via")
 
 
 @dataclass(frozen=True)
@@ -188,4 +188,5 @@ class View:
         The first module is named only where the line is not known.
         """
         module = None if row["file"] else next(iter(row["module"]), None)
-        return Place(row["file"], row["line"], row["function"], module)
+        known = Place(row["file"], row["line"], row["function"], module)
+        return replace(known, via=row.get("via"))

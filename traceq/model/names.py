@@ -8,11 +8,10 @@ stands here.
 
 from __future__ import annotations
 
-import sys
-
 import polars as pl
 
 from traceq.model import schema
+from traceq.model.owners import NOBODY, Owners, is_own, third_party
 
 # Regions that torch names itself.
 STEP = r"^(?:ProfilerStep|traceq: step)#(\d+)"
@@ -212,50 +211,7 @@ _CALL = (
     ),
 )
 
-# Packages whose frames are never what the user can change. The profiler cuts the
-# path down to what follows an entry of sys.path, so that it begins with the name.
-# Names that people give to folders of their own, such as datasets, are not here.
-_LIBRARIES = """
-    torch torchvision torchaudio torchdata torchtext torchrec torchao
-    torchmetrics torchtune functorch triton caffe2 apex transformer_engine
-    xformers flash_attn flash_attn_interface bitsandbytes deepspeed fairscale
-    megatron accelerate transformers peft trl diffusers huggingface_hub
-    safetensors tokenizers lightning lightning_fabric lightning_utilities
-    pytorch_lightning ignite fastai timm einops fairseq detectron2 mmcv mmengine
-    mmdet torch_geometric torch_scatter torch_sparse dgl vllm sglang flashinfer
-    liger_kernel unsloth fbgemm_gpu horovod ray numpy scipy pandas polars
-    pyarrow sklearn cupy numba jax tensorflow keras tqdm wandb mlflow
-    tensorboard tensorboardX omegaconf hydra absl click typer rich yaml PIL cv2
-    matplotlib requests urllib3 aiohttp fsspec s3fs boto3 botocore grpc pydantic
-    attr attrs jsonargparse IPython ipykernel jupyter_client tornado zmq
-    traitlets pytest _pytest pluggy nvtx pynvml psutil setuptools pkg_resources
-    filelock dill cloudpickle joblib sympy mpmath networkx sentencepiece
-    tiktoken nltk spacy webdataset
-""".split()  # noqa: SIM905 - as a list it is a page long
-# Names of the standard library that people give to files of their own.
-_OWN_NAMES = {"code", "cmd", "profile", "test", "trace", "statistics", "this", "site"}
-_STDLIB_MODULES = sorted(sys.stdlib_module_names - _OWN_NAMES)
-_STDLIB_PACKAGES = """
-    asyncio collections concurrent ctypes email encodings html http importlib json
-    logging multiprocessing pathlib re sqlite3 sysconfig unittest urllib xml zoneinfo
-""".split()  # noqa: SIM905 - as a list it is a page long
 _FRAME = r"^(?<file>.+?)\((?<line>\d+)\): (?<function>.+)$"
-RECORDER_FILE = r"(^|/)collect/(agent|shared|bootstrap)/\w+\.py$"
-"""The code of ``traceq collect`` that runs in the profiled program."""
-_LIBRARY_FILE = (
-    r"^<|/(site|dist)-packages/|/lib/python\d|^/tmp/torchinductor"
-    r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
-    rf"|^({'|'.join(_LIBRARIES + _STDLIB_PACKAGES)})/"
-    rf"|^({'|'.join(_STDLIB_MODULES)})\.py$|{RECORDER_FILE}"
-)
-_INSTALLED = r"^.*/(site|dist)-packages/"
-# Torch and Python themselves: what they do, they do for whoever calls them.
-_RUNTIME_FILE = (
-    r"^<|^(torch|functorch|caffe2|triton)/|^/tmp/torchinductor"
-    r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
-    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_PACKAGES)})/"
-    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_MODULES)})\.py$|{RECORDER_FILE}"
-)
 
 
 def _first_match(column: pl.Expr, patterns: tuple[tuple[str, str], ...]) -> pl.Expr:
@@ -320,35 +276,23 @@ def describe_ops(names: pl.Series) -> pl.DataFrame:
     )
 
 
-def describe_frames(names: pl.Series) -> pl.DataFrame:
-    """Return where in the source each Python call is, and whose code it is."""
+def describe_frames(names: pl.Series, owners: Owners = NOBODY) -> pl.DataFrame:
+    """Return where in the source each Python call is, and whose code it is.
+
+    ``library`` is the file in the package, where it is neither the user's nor torch's.
+    """
     return (
         names.to_frame("name")
         .with_columns(pl.col("name").str.extract_groups(_FRAME).alias("frame"))
         .unnest("frame")
+        .with_columns(own=is_own(pl.col("file"), owners, pl.col("function")))
         .select(
             "name",
             "file",
             pl.col("line").cast(pl.UInt32, strict=False),
             "function",
-            user=is_users(pl.col("file")),
+            "own",
             module=pl.col("name").str.extract(MODULE),
+            library=third_party(pl.col("file"), pl.col("own")),
         )
     )
-
-
-def is_users(file: pl.Expr) -> pl.Expr:
-    """Return for each source file whether it is the user's own, not a library's."""
-    return (~file.str.contains(_LIBRARY_FILE)).fill_null(value=False)
-
-
-def third_party(file: pl.Expr) -> pl.Expr:
-    """Return the files of libraries other than torch and Python, as in the package.
-
-    >>> files = ["/env/lib/python3.11/site-packages/peft/b.py", "torch/x.py", "a.py"]
-    >>> pl.DataFrame({"file": files}).select(third_party(pl.col("file"))).item(0, 0)
-    'peft/b.py'
-    """
-    short = file.str.replace(_INSTALLED, "")
-    theirs = ~is_users(file) & ~short.str.contains(_RUNTIME_FILE)
-    return pl.when(theirs).then(short)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from traceq.model.owners import NOBODY, Owners
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -94,6 +96,8 @@ class Rank:
     """The version of torch, as 2.11; empty if it is not known."""
     first_lines: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Where functions begin that ran when the profiler started, by file and name."""
+    owners: Owners = NOBODY
+    """Which packages were the user's own, and which were installed."""
     warm: bool = False
     """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
 

@@ -88,6 +88,11 @@ _SOURCE = {
         " running when the profiler started and is called nowhere else.",
     ),
     "function": Column(TEXT, "The user's function."),
+    "via": Column(
+        TEXT,
+        "The library's function that the user's one called and that it runs in, as"
+        " forward (transformers/models/llama/modeling_llama.py:51); none for torch's.",
+    ),
 }
 
 OPS = {
@@ -206,7 +211,7 @@ FRAMES = {
     "file": Column(TEXT, "Source file; none for built-ins and modules."),
     "line": Column(ID, "Line at which the function begins, if that is known."),
     "function": Column(TEXT, "Function."),
-    "user": Column(pl.Boolean(), "The user's own code, not a library's."),
+    "own": Column(pl.Boolean(), "The user's own code, not a library's."),
     "thread": _THREAD,
     "ts": _TS,
     "dur": _DUR,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.errors import UsageError
+from traceq.model.owners import NOBODY, Owners
 from traceq.model.schema import ID, NS, NUMBER, TEXT, Column, Table
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ class Snapshot:
     annotations: pl.DataFrame
     devices: pl.DataFrame
     settings: pl.DataFrame
+    owners: Owners = NOBODY
+    """Which code is known to be the user's own, besides by its path."""
 
     def __repr__(self) -> str:
         return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.model.names import is_users
+from traceq.model.owners import NOBODY, Owners, is_own
 
 # What an allocation is certainly for if such a frame is on its stack: patterns of the
 # file and of the function.
@@ -83,8 +83,8 @@ _OP = (
 _NODE = r"(\w+Backward\d*)(?:_apply_functional|::apply)"
 
 
-def describe_frames(frames: pl.DataFrame) -> pl.DataFrame:
-    """Return for each frame whether it is ``python``, the ``user``'s, and its meaning.
+def describe_frames(frames: pl.DataFrame, owners: Owners = NOBODY) -> pl.DataFrame:
+    """Return for each frame whether it is ``python``, the user's ``own``, its meaning.
 
     ``op`` is its ATen operator and ``node`` its autograd node, if any; the other
     columns are ``FLAGS``.
@@ -95,7 +95,7 @@ def describe_frames(frames: pl.DataFrame) -> pl.DataFrame:
     return frames.select(
         "id",
         python=python,
-        user=python & is_users(file),
+        own=python & is_own(file, owners, function),
         op=function.str.extract(_OP),
         node=function.str.extract(_NODE),
         **{

@@ -37,11 +37,12 @@ class Removable:
 
 
 def _library_frames(trace: Written) -> pl.Series:
-    """Find calls in libraries: they show how torch works, not what the user wrote."""
+    """Find calls in torch and Python: they show how torch works, not the program."""
     events = trace.events
     called = events.filter(_FRAME)["name"].unique()
     known = names.describe_frames(called)
-    kept = known.filter(pl.col("user") | pl.col("module").is_not_null())["name"]
+    named = pl.any_horizontal(pl.col("module", "library").is_not_null())
+    kept = known.filter(pl.col("own") | named)["name"]
     return events.select(_FRAME & ~pl.col("name").is_in(kept.implode())).to_series()
 
 

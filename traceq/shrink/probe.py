@@ -87,7 +87,9 @@ class Probe:
             if trace is not None:
                 file = Path(folder) / "trace.json"
                 file.write_bytes(trace)
-                recording = replace(recording, trace=load(file, cache=False))
+                recording = replace(
+                    recording, trace=load(file, own=self.config.own_code, cache=False)
+                )
             if self.snapshot is not None:
                 file = Path(folder) / "snapshot.pickle"
                 file.write_bytes(self.snapshot)

@@ -86,7 +86,9 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     keep their texts only with ``keep_regions``. Raises ``UsageError`` if a finding
     would be lost with private data.
     """
-    loaded = load(given.trace, cache=False) if given.trace else None
+    loaded = (
+        load(given.trace, own=config.own_code, cache=False) if given.trace else None
+    )
     memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
     files = {name for one in memory.values() for name in one.frames["file"].unique()}
     written = (

@@ -6,7 +6,7 @@ import polars as pl
 
 from traceq.expressions import END, asof, text
 from traceq.graph.nesting import nearest, parents
-from traceq.model.names import third_party
+from traceq.model.owners import third_party
 
 PLACE = ("file", "line", "function")
 
@@ -17,7 +17,7 @@ def callers(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     The moments, few of them, have ``thread`` and ``ts``; the result has the columns of
     PLACE and ``calls``, the number of moments.
     """
-    own = frames.filter("user").select(
+    own = frames.filter("own").select(
         *PLACE,
         around=pl.col("thread"),
         start="ts",
@@ -47,7 +47,7 @@ def called_inside(frames: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
     The regions have ``thread``, ``ts`` and ``dur`` and do not overlap on a thread; the
     result has the columns of PLACE, ``calls`` and ``time``.
     """
-    own = frames.filter("user").sort("ts", "dur", descending=[False, True])
+    own = frames.filter("own").sort("ts", "dur", descending=[False, True])
     around = regions.select("thread", region="ts", until=END)
     found = asof(own, around, "ts", "region", by="thread").filter(
         pl.col("until") >= END
@@ -69,10 +69,10 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     null where the user's own code runs. Torch and Python's standard library do not
     count as libraries: their callers do.
     """
-    files = frames.select(pl.col("file").unique().drop_nulls())
-    files = files.with_columns(library=third_party(text("file")))
+    files = frames.select("file", "own").drop_nulls().unique()
+    files = files.select("file", library=third_party(text("file"), pl.col("own")))
     known = frames.join(files, on="file").filter(
-        pl.col("library").is_not_null() | pl.col("user")
+        pl.col("library").is_not_null() | pl.col("own")
     )
     theirs = pl.col("library").is_not_null()
     return _innermost(known, moments).select(

@@ -25,8 +25,10 @@ Row: TypeAlias = "dict[str, Any]"
 """A row of a frame, by its columns."""
 
 _OVERLOAD = r"\.\w+$"
-_SOURCE = ("file", "line", "function")
+_SOURCE = ("file", "line", "function", "via")
 _PLACE = ("module", *_SOURCE)
+WHATEVER_LIBRARY = pl.lit(None, pl.String).alias("via")
+"""Instead of a library's function, for what is fixed at the user's line alone."""
 
 
 @cached_per_trace
@@ -172,10 +174,13 @@ def together(rows: Iterable[Row], *keys: str) -> list[list[Row]]:
 def same_place() -> list[pl.Expr]:
     """Return what to group by, for all layers of a model to be one group.
 
-    It is the user's line; where that is not known, the modules without their numbers.
+    It is the user's line, with the library's function that it calls; where neither is
+    known, the modules without their numbers.
     """
     layers = layer_names(pl.col("module"))
     return [
         *map(pl.col, _SOURCE),
-        pl.when(pl.col("file").is_null()).then(layers).alias("layers"),
+        pl.when(pl.col("file").is_null() & pl.col("via").is_null())
+        .then(layers)
+        .alias("layers"),
     ]

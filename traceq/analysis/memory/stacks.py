@@ -44,7 +44,7 @@ def stack_sources(snapshot: Snapshot) -> pl.DataFrame:
     Files are named from the folder of the program that was started, as in traces.
     """
     frames = snapshot.frames.select("id", "line", "function", _text("file")).join(
-        describe_frames(snapshot.frames), on="id"
+        describe_frames(snapshot.frames, snapshot.owners), on="id"
     )
     rows = (
         snapshot.stacks.rename({"id": "stack", "frames": "frame"})
@@ -52,7 +52,7 @@ def stack_sources(snapshot: Snapshot) -> pl.DataFrame:
         .join(frames, left_on="frame", right_on="id", how="left", maintain_order="left")
     )
     rows = rows.with_columns(file=_without_root(rows))
-    user = pl.col("user")
+    own = pl.col("own")
     call = pl.format("{}:{} {}", "file", "line", _text("function"))
     # An operator that another one calls is inside it; what counts is the outermost of
     # those that the innermost Python call, or node of autograd, has called.
@@ -62,9 +62,9 @@ def stack_sources(snapshot: Snapshot) -> pl.DataFrame:
     found = rows.with_columns(below=below == 1).group_by("stack", maintain_order=True)
     return STACK_SOURCES.shaped(
         found.agg(
-            pl.col("file", "line", "function").filter(user).first(),
+            pl.col("file", "line", "function").filter(own).first(),
             pl.col(FLAGS).any(),
-            chain=call.filter(user).str.join(_SEPARATOR),
+            chain=call.filter(own).str.join(_SEPARATOR),
             op=pl.col("op").filter("below").drop_nulls().last(),
             node=pl.col("node").drop_nulls().first(),
         ).with_columns(pl.col("chain").replace("", None))
@@ -78,7 +78,7 @@ def chain_of(text: str) -> list[str]:
 
 def _without_root(rows: pl.DataFrame) -> pl.Expr:
     """Return files without the folder of the program that was started."""
-    started = rows.filter("user", _text("function") == "<module>")
+    started = rows.filter("own", _text("function") == "<module>")
     folder = started["file"].str.extract(r"^(.*/)").drop_nulls().mode()
     if folder.is_empty():
         return pl.col("file")

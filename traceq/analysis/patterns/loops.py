@@ -388,7 +388,7 @@ def _callers(trace: Trace, fewest: int) -> pl.DataFrame:
     is what the loop goes over: the loop is in the caller.
     """
     module = text("name").str.starts_with("nn.Module: ")
-    frames = trace.frames.filter(pl.col("user") | module).sort(
+    frames = trace.frames.filter(pl.col("own") | module).sort(
         pl.col("thread"), pl.col("ts"), -END, maintain_order=True
     )
     around = parents(frames["thread"], frames.select(END).to_series())

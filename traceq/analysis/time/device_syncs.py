@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _METHOD = r"^<built-in (?:method|function) (\w+)"
 _PRINTING = r"torch/_tensor_str\.py\(\d+\): _str$"
-_PLACE = ("step", "phase", "thread", "file", "line", "function", "module")
+_PLACE = ("step", "phase", "thread", "file", "line", "function", "via", "module")
 
 
 @cached_per_trace

@@ -16,7 +16,8 @@ from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_dir
 from traceq.expressions import known
 from traceq.graph.host import only
 from traceq.graph.source import module_paths
-from traceq.model.names import DATA_REGION, GRAPH_CAPTURE, MODULE, RECORDER_FILE
+from traceq.model.names import DATA_REGION, GRAPH_CAPTURE, MODULE
+from traceq.model.owners import RECORDER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +138,7 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
     )
     frames, ops, runtime = trace.frames, trace.ops, trace.runtime
     in_file = known(frames["file"].is_not_null().gather(frame))
-    own = known(frames["user"].gather(frame))
+    own = known(frames["own"].gather(frame))
     # Built-in functions have no file; their time is of the function that calls them.
     caller = host.nearest(in_file)
     python, user = frame.gather(caller), frame.gather(host.nearest(own))
@@ -147,7 +148,7 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
     inner = known(is_region.gather(host.nearest(is_region | in_python)))
     region = region.gather(host.nearest(is_region))
     first = host.nearest(in_file & ~own & known(own.gather(host.around(in_file))))
-    ours = known(frames["user"].gather(python))
+    ours = known(frames["own"].gather(python))
     hook = host.nearest(_hooks(trace, host))
     called = frames["name"].gather(frame)
     module = only(called, _matching(called, MODULE)).cast(pl.String)
@@ -188,7 +189,7 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
 def _keeps_libraries(trace: Trace) -> bool:
     """Return whether calls in libraries are in the trace; ``shrink`` drops them."""
     frames = trace.frames.filter(pl.col("file").is_not_null())
-    return not frames.height or not frames["user"].all()
+    return not frames.height or not frames["own"].all()
 
 
 def _blocking_copies(trace: Trace) -> pl.Series:
@@ -215,7 +216,7 @@ def _hooks(trace: Trace, host: HostSegments) -> pl.Series:
     # What a module's call calls itself, not counting its machinery.
     around = host.around(module | called)
     direct = called & known(module.gather(around))
-    hook = direct & known(frames["user"].gather(frame)) & ~_matching(function, _FORWARD)
+    hook = direct & known(frames["own"].gather(frame)) & ~_matching(function, _FORWARD)
     rows = pl.DataFrame(
         {
             "hook": hook,

@@ -127,7 +127,7 @@ def host_activities(trace: Trace) -> pl.DataFrame:
             ),
             (LAUNCHING, trace.runtime.filter(text("call").is_in(_LAUNCHES))),
             (OPERATORS, trace.ops.filter(pl.col("parent").is_null())),
-            (PYTHON, trace.frames.filter("user")),
+            (PYTHON, trace.frames.filter("own")),
         )
     )
 

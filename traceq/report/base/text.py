@@ -175,8 +175,13 @@ def where(at: Place) -> str:
     'model.py:40-48 forward'
     >>> where(Place("model.py", 42, "forward", line_is="call", other_lines=2))
     'model.py:42 forward and 2 other lines'
+    >>> where(Place("a.py", 31, "main", line_is="call", via="forward (timm/vit.py:9)"))
+    'a.py:31 main via forward (timm/vit.py:9)'
     """
     source, module = _source(at), printable(at.module or "")
+    if at.via:
+        via = printable(f"via {at.via}")
+        source = f"{source} {via}" if source else via
     if source.startswith("in "):
         return f"{source} of {module}" if module else source
     return f"{source} in {module}" if source and module else source or module

@@ -1,0 +1,127 @@
+"""Whose code a source file is: the user's own, a library's, or torch's and Python's.
+
+The profiler cuts a path down to what follows an entry of sys.path, so that it begins
+with the name of a package. Who it belongs to is known from, in this order: what the
+user says (``--own``, ``own-code``), where it lies (site-packages), what ``traceq
+collect`` saw in the process, and the names below.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import polars as pl
+
+# Libraries that call operators: what they do is not the user's to change, and a place
+# in them needs the user's line that called them.
+_CALL_OPERATORS = """
+    accelerate apex bitsandbytes deepspeed detectron2 dgl diffusers einops fairscale
+    fairseq fastai fbgemm_gpu flash_attn flash_attn_interface flashinfer horovod ignite
+    keras lightning lightning_fabric liger_kernel megatron mmcv mmdet mmengine peft
+    pytorch_lightning ray safetensors sglang tensorboardX timm torch_geometric
+    torch_scatter torch_sparse torchao torchaudio torchdata torchmetrics torchrec
+    torchtext torchtune torchvision transformer_engine transformers trl unsloth vllm
+    wandb webdataset xformers
+""".split()  # noqa: SIM905 - as a list it is a page long
+# Libraries that work on the host and have no module: one of these names in which a
+# forward runs is a package of the user's.
+_CALL_NONE = """
+    IPython PIL _pytest absl aiohttp attr attrs boto3 botocore click cloudpickle cupy
+    cv2 dill filelock fsspec grpc huggingface_hub hydra ipykernel jax joblib
+    jsonargparse jupyter_client lightning_utilities matplotlib mlflow mpmath networkx
+    nltk numba numpy nvtx omegaconf pandas pkg_resources pluggy polars psutil pyarrow
+    pydantic pynvml pytest requests rich s3fs scipy sentencepiece setuptools sklearn
+    spacy sympy tensorboard tensorflow tiktoken tokenizers tornado tqdm traitlets typer
+    urllib3 yaml zmq
+""".split()  # noqa: SIM905 - as a list it is a page long
+_TORCH = ("torch", "functorch", "caffe2", "triton")
+# Names of the standard library that people give to files of their own.
+_OWN_NAMES = {"code", "cmd", "profile", "test", "trace", "statistics", "this", "site"}
+_STDLIB_MODULES = sorted(sys.stdlib_module_names - _OWN_NAMES)
+_STDLIB_PACKAGES = """
+    asyncio collections concurrent ctypes email encodings html http importlib json
+    logging multiprocessing pathlib re sqlite3 sysconfig unittest urllib xml zoneinfo
+""".split()  # noqa: SIM905 - as a list it is a page long
+RECORDER_FILE = r"(^|/)collect/(agent|shared|bootstrap)/\w+\.py$"
+"""The code of ``traceq collect`` that runs in the profiled program."""
+_INSTALLED = r"^.*/(site|dist)-packages/"
+_LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python\d"
+_STDLIB = (
+    rf"(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_PACKAGES)})/"
+    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_MODULES)})\.py$"
+)
+# Torch itself and what is no file: never anybody else's.
+_TORCH_FILE = (
+    rf"^<|^({'|'.join(_TORCH)})/|^/tmp/torchinductor|{RECORDER_FILE}"
+    r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
+)
+# The package, or the module, that a path begins with.
+_NAME = r"^([^/]+?)(?:\.py)?(?:/|$)"
+_FORWARD = "forward"
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Names of packages and modules, by who they are known to belong to."""
+
+    said: frozenset[str] = frozenset()
+    """The user says that they are his own."""
+    own: frozenset[str] = frozenset()
+    """Seen under the program's repository or beside its script."""
+    installed: frozenset[str] = frozenset()
+    """Seen among the installed packages, or in Python's own library."""
+
+    @property
+    def key(self) -> str:
+        """Return what tells these from others; empty where nothing is known."""
+        parts = [sorted(names) for names in (self.said, self.own, self.installed)]
+        return repr(parts) if any(parts) else ""
+
+
+NOBODY = Owners()
+
+
+def is_own(
+    file: pl.Expr, owners: Owners = NOBODY, function: pl.Expr | None = None
+) -> pl.Expr:
+    """Return for each source file whether it is the user's own, not a library's.
+
+    With the functions, all of a trace's at once, a package that has the name of a
+    library without modules is the user's if a ``forward`` is in it.
+    """
+    short = file.str.replace(_INSTALLED, "")
+    name = short.str.extract(_NAME).fill_null("")
+    in_package = short.str.contains("/")
+    quiet = in_package & name.is_in(_CALL_NONE)
+    if function is not None:
+        runs = (function == _FORWARD).fill_null(value=False)
+        quiet &= ~runs.any().over(name)
+    library = (in_package & name.is_in(_CALL_OPERATORS)) | quiet
+    return (
+        pl.when(file.is_null() | file.str.contains(_TORCH_FILE))
+        .then(name.is_in(owners.said) & ~file.str.contains("^<"))
+        .when(name.is_in(owners.said))
+        .then(statement=True)
+        .when(file.str.contains(_LIBRARY_PATH))
+        .then(statement=False)
+        .when(name.is_in(owners.own))
+        .then(statement=True)
+        .when(file.str.contains(_STDLIB) | name.is_in(owners.installed))
+        .then(statement=False)
+        .otherwise(~library)
+        .fill_null(value=False)
+    )
+
+
+def third_party(file: pl.Expr, own: pl.Expr) -> pl.Expr:
+    """Return the files of libraries other than torch and Python, as in the package.
+
+    >>> files = ["/env/lib/python3.11/site-packages/peft/b.py", "torch/x.py", "a.py"]
+    >>> file = pl.col("file")
+    >>> pl.DataFrame({"file": files}).select(third_party(file, is_own(file))).item(0, 0)
+    'peft/b.py'
+    """
+    short = file.str.replace(_INSTALLED, "")
+    runtime = short.str.contains(_TORCH_FILE) | short.str.contains(_STDLIB)
+    return pl.when(~own & ~runtime).then(short)
