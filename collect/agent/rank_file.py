@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..shared import manifest, status_files
-from . import packages, process_facts, torch_state
+from . import compiled_code, packages, process_facts, torch_state
 from .warning_log import WarningLog
 
 REPORT_S = 0.2
@@ -54,6 +54,7 @@ class RankFile:
             "trace": None,
             "memory": None,
             "sources": [],
+            "compiled": None,
             "log": None,
             **self.facts,
         }
@@ -68,6 +69,8 @@ class RankFile:
     def save(self, **changes: Any) -> None:
         """Write the manifest with these changes."""
         self.facts.update(changes)
+        if "state" in changes:  # later steps of the program are not what was recorded
+            self.facts["compiled"] = compiled_code.facts()
         if self.name is None:
             return
         cuda = torch_state.uses_cuda()

@@ -6,17 +6,33 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
-from traceq.check.numbers import EXACT, NOISY, Layer, Numbers
+from traceq.check.numbers import EXACT, KINDS, NOISY, Layer, Numbers
 from traceq.errors import ConfigError
 from traceq.lint.config import number, read_config, refuse_unknown
+from traceq.units import size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _LAYERS = "layers"
+_BACKENDS = "backends"
+_CPU = "cpu"
+CPU_NAMES = (
+    "ops",
+    "optimizer-ops",
+    "compiled-ops",
+    "casts",
+    "copies",
+    "syncs",
+    "graph-breaks",
+    "recompiles",
+)
+"""Numbers of a run without a GPU."""
 _TOLERANCE = 0.1
+_BYTES = "peak-bytes"
 _HEAD = "# What a step of this fixture takes; traceq check holds it to that."
+_CPU_HEAD = "# What its program asks for without a GPU; traceq check --run compares."
 
 
 @dataclass(frozen=True)
@@ -33,9 +49,13 @@ class Budgets:
 
     limits: Mapping[str, Budget] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)
+    backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Where kernels of a kind come from."""
+    cpu: Mapping[str, Budget] = field(default_factory=dict)
+    """Of a run without a GPU; the others are of one with."""
 
     def __len__(self) -> int:
-        return len(self.limits) + len(self.layers)
+        return len(self.limits) + len(self.layers) + len(self.backends)
 
 
 @dataclass(frozen=True)
@@ -51,52 +71,79 @@ class Breach:
 
 def read_budgets(file: Path) -> Budgets:
     """Return the budgets in a fixture's traceq.toml."""
-    found = read_config(file).budgets
-    layers = found.get(_LAYERS, {})
-    limits = {key: entry for key, entry in found.items() if key != _LAYERS}
-    refuse_unknown(limits, (*EXACT, *NOISY, _LAYERS), f"{file}: budgets")
-    if not isinstance(layers, dict):
-        msg = f"{file}: budgets.layers must be a table"
-        raise ConfigError(msg)
-    return Budgets(
-        {name: _limit(file, name, entry) for name, entry in limits.items()},
-        {name: _layer(file, name, entry) for name, entry in layers.items()},
+    found = dict(read_config(file).budgets)
+    layers, backends, cpu = (
+        _table(file, key, found.pop(key, {})) for key in (_LAYERS, _BACKENDS, _CPU)
     )
+    known = (*EXACT, *NOISY, _LAYERS, _BACKENDS, _CPU)
+    refuse_unknown(found, known, f"{file}: budgets")
+    refuse_unknown(backends, KINDS, f"{file}: budgets.{_BACKENDS}")
+    refuse_unknown(cpu, CPU_NAMES, f"{file}: budgets.{_CPU}")
+    return Budgets(
+        {name: _limit(file, name, entry) for name, entry in found.items()},
+        {name: _layer(file, name, entry) for name, entry in layers.items()},
+        {
+            name: _names(entry, f"{file}: budgets.{_BACKENDS}.{name}")
+            for name, entry in backends.items()
+        },
+        {name: _limit(file, f"{_CPU}.{name}", entry) for name, entry in cpu.items()},
+    )
+
+
+def _table(file: Path, key: str, found: Any) -> dict[str, Any]:  # noqa: ANN401
+    if not isinstance(found, dict):
+        msg = f"{file}: budgets.{key} must be a table"
+        raise ConfigError(msg)
+    return found
 
 
 def budgets_for(numbers: Numbers, before: Budgets | None = None) -> Budgets:
     """Return budgets that hold these numbers, as many and as strict as before."""
-    if before is None:
+    if not before:
         limits = {
             name: Budget(value, _TOLERANCE if name in NOISY else 0.0)
             for name, value in numbers.values.items()
         }
-        return Budgets(limits, numbers.layers)
+        cpu = before.cpu if before is not None else {}
+        return Budgets(limits, numbers.layers, numbers.backends, cpu)
     limits = {
         name: Budget(numbers.values[name], limit.tolerance)
         for name, limit in before.limits.items()
         if name in numbers.values
     }
     kept = [name for name in before.layers if name in numbers.layers]
-    return Budgets(limits, {name: numbers.layers[name] for name in kept})
+    kinds = [name for name in before.backends if name in numbers.backends]
+    return Budgets(
+        limits,
+        {name: numbers.layers[name] for name in kept},
+        {name: numbers.backends[name] for name in kinds},
+        before.cpu,
+    )
 
 
 def write_budgets(budgets: Budgets) -> str:
     """Return the content of a fixture's traceq.toml."""
-    limits = {
-        name: {"value": limit.value, "tolerance": limit.tolerance}
-        if limit.tolerance
-        else limit.value
-        for name, limit in budgets.limits.items()
-    }
-    lines = [_HEAD, "[budgets]", *toml.lines(limits)]
+    lines = [_HEAD, "[budgets]", *toml.lines(_limits(budgets.limits))]
+    if budgets.backends:
+        lines += ["", "[budgets.backends]", *toml.lines(budgets.backends)]
     if budgets.layers:
         layers = {
             name: {"kernels": layer.kernels, "backends": list(layer.backends)}
             for name, layer in budgets.layers.items()
         }
         lines += ["", "[budgets.layers]", *toml.lines(layers)]
+    if budgets.cpu:
+        lines += ["", _CPU_HEAD, "[budgets.cpu]", *toml.lines(_limits(budgets.cpu))]
     return "\n".join(lines) + "\n"
+
+
+def _limits(limits: Mapping[str, Budget]) -> dict[str, Any]:
+    return {
+        name: {"value": limit.value, "tolerance": limit.tolerance}
+        if limit.tolerance
+        else limit.value
+        for name, limit in limits.items()
+    }
 
 
 def breaches(
@@ -110,8 +157,11 @@ def breaches(
         if value is None:
             yield Breach(name, f"{name} was not recorded", worse=True)
         elif abs(value - limit.value) > limit.tolerance * limit.value:
-            text = f"{name} {_written(value)}, the budget is {_written(limit.value)}"
-            yield Breach(name, text + _by(limit), worse=value > limit.value)
+            of, most = written(name, value), written(name, limit.value)
+            text = f"{name} {of}, the budget is {most}{_by(limit)}"
+            yield Breach(name, text, worse=value > limit.value)
+    for name, wanted in budgets.backends.items():
+        yield from _backends(name, numbers.backends.get(name, ()), wanted)
     for name, budget in budgets.layers.items():
         layer = numbers.layers.get(name)
         if layer is None:
@@ -121,12 +171,25 @@ def breaches(
             text = f"{name}: {_written(layer.kernels)} kernels, the budget is"
             more = layer.kernels > budget.kernels
             yield Breach(name, f"{text} {_written(budget.kernels)}", worse=more)
-        new = sorted(set(layer.backends) - set(budget.backends))
-        gone = sorted(set(budget.backends) - set(layer.backends))
-        if new or gone:
-            text = f"{name}: kernels of {', '.join(layer.backends) or 'none'}"
-            text += f" instead of {', '.join(budget.backends) or 'none'}"
-            yield Breach(name, text, worse=bool(new))
+        yield from _backends(name, layer.backends, budget.backends)
+
+
+def _backends(
+    name: str, used: Sequence[str], wanted: Sequence[str]
+) -> Iterator[Breach]:
+    if set(used) != set(wanted):
+        text = f"{name}: kernels of {', '.join(used) or 'none'}"
+        text += f" instead of {', '.join(wanted) or 'none'}"
+        yield Breach(name, text, worse=bool(set(used) - set(wanted)))
+
+
+def written(name: str, value: float) -> str:
+    """Return a number with all its digits, and bytes in a unit, too.
+
+    >>> written("peak-bytes", 1418877952), written("launches", 56.5)
+    ('1,418,877,952 (1.32 GiB)', '56.5')
+    """
+    return f"{_written(value)} ({size(value)})" if name == _BYTES else _written(value)
 
 
 def _written(value: float) -> str:
@@ -155,9 +218,12 @@ def _layer(file: Path, name: str, entry: Any) -> Layer:  # noqa: ANN401 - it is 
         msg = f"{where} must be a table with kernels and backends, not {entry!r}"
         raise ConfigError(msg)
     refuse_unknown(entry, ("kernels", "backends"), where)
-    backends = entry.get("backends", [])
-    if not isinstance(backends, list) or not all(isinstance(x, str) for x in backends):
-        msg = f"{where}: backends must be a list of names, not {backends!r}"
+    backends = _names(entry.get("backends", []), f"{where}: backends")
+    return Layer(number(entry.get("kernels"), f"{where}: kernels"), backends)
+
+
+def _names(found: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401 - it is checked
+    if not isinstance(found, list) or not all(isinstance(x, str) for x in found):
+        msg = f"{where} must be a list of names, not {found!r}"
         raise ConfigError(msg)
-    kernels = number(entry.get("kernels"), f"{where}: kernels")
-    return Layer(kernels, tuple(backends))
+    return tuple(found)

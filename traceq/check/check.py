@@ -13,8 +13,16 @@ from traceq.check.budgets import (
     read_budgets,
     write_budgets,
 )
+from traceq.check.difference import Difference
 from traceq.check.expected import Expected, expected, read_expected, write_expected
-from traceq.check.fixture import BUDGETS, FINDINGS, ORIGIN, Fixture, read_fixture
+from traceq.check.fixture import (
+    BUDGETS,
+    CPU,
+    FINDINGS,
+    ORIGIN,
+    Fixture,
+    read_fixture,
+)
 from traceq.check.numbers import NOISY, Numbers, numbers
 from traceq.errors import TraceqError
 from traceq.files import write_files
@@ -23,7 +31,7 @@ from traceq.lint.same import extent, growth, matched
 from traceq.units import amount, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceq.lint.config import Config
@@ -31,19 +39,6 @@ if TYPE_CHECKING:
     from traceq.lint.pack import Rules
     from traceq.lint.same import Extent
     from traceq.recording import Recording
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that is not as expected."""
-
-    kind: str
-    """new, gone, changed, budget, missing or error."""
-    text: str
-    finding: Expected | None = None
-    """The finding that it is about."""
-    fails: bool = True
-    """It fails the check; otherwise it is only reported."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +53,24 @@ class FixtureResult:
     """How many there are."""
     written: tuple[str, ...] = ()
     """Files that were written again."""
+    ran_on: str | None = None
+    """What its program ran on, where it was run: cuda or cpu."""
+    compared: bool = True
+    """Whether it was compared with anything."""
+    unable: bool = False
+    """It should have been compared, and could not be."""
 
     @property
     def fails(self) -> bool:
         """Whether it fails the check."""
-        return not self.written and any(one.fails for one in self.differences)
+        failing = any(one.fails for one in self.differences)
+        return not self.written and (self.unable or failing)
+
+
+_NOT_WRITTEN = Difference("missing", "so --update has written nothing")
+_ONLY_CPU = Difference(
+    "skipped", f"it has only {CPU}, which traceq check --run compares", fails=False
+)
 
 
 def check(
@@ -75,10 +83,12 @@ def check(
     """
     try:
         fixture = read_fixture(folder)
+        if fixture.cpu_only:
+            return FixtureResult(folder, (_ONLY_CPU,), compared=False)
         outcome, recording = _linted(
             fixture.recording(own=config.own_code, cache=cache), rules, config
         )
-        counted = numbers(recording)
+        values = numbers(recording, fixture.graph_breaks)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
     unfit = (*_origin(fixture), *_crashes(outcome))
@@ -87,13 +97,15 @@ def check(
         known, budget = _read(folder, update=update)
     except TraceqError as error:
         return FixtureResult(folder, (*unfit, Difference("error", str(error))))
-    if update and not unfit:
-        written = _update(folder, found, counted, budget)
+    if update and unfit:
+        return FixtureResult(folder, (*unfit, _NOT_WRITTEN))
+    if update:
+        written = _update(folder, found, values, budget)
         # Without an expectation, all that is found is new.
-        known, budget = known or (), budget or budgets_for(counted)
+        known, budget = known or (), budget or budgets_for(values)
     else:
         written = ()
-    differences = (*unfit, *_expectation(known, found), *_budgets(budget, counted))
+    differences = (*unfit, *_expectation(known, found), *_budgets(budget, values))
     return FixtureResult(folder, differences, len(found), len(budget or ()), written)
 
 
@@ -106,7 +118,7 @@ def check_against(
         known, budget = _known(folder), _budget(folder)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
-    if known is None or budget is None:
+    if known is None or not budget:
         return FixtureResult(
             folder, (*_expectation(known, ()), *_budgets(budget, Numbers({})))
         )
@@ -161,8 +173,7 @@ def _known(folder: Path) -> tuple[Expected, ...] | None:
 
 def _budget(folder: Path) -> Budgets | None:
     file = folder / BUDGETS
-    budgets = read_budgets(file) if file.is_file() else Budgets()
-    return budgets if len(budgets) else None
+    return read_budgets(file) if file.is_file() else None
 
 
 def _origin(fixture: Fixture) -> Iterator[Difference]:
@@ -238,7 +249,7 @@ def _evidence(one: Expected) -> dict[str, str]:
 
 
 def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:
-    if budgets is None:
+    if not budgets:
         text = f"budgets in {BUDGETS}: write them with --update, and read them"
         yield Difference("missing", text)
         return
@@ -254,10 +265,14 @@ def _update(
     budgets: Budgets | None,
 ) -> tuple[str, ...]:
     """Write what is expected from now on; return the names of files that changed."""
-    contents = {
-        FINDINGS: write_expected(found),
-        BUDGETS: write_budgets(budgets_for(counted, budgets)).encode(),
-    }
+    text = write_budgets(budgets_for(counted, budgets))
+    return write_changed(
+        folder, {FINDINGS: write_expected(found), BUDGETS: text.encode()}
+    )
+
+
+def write_changed(folder: Path, contents: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Write files whose content differs; return their names."""
     new = {
         folder / name: content
         for name, content in contents.items()
@@ -308,8 +323,10 @@ def _incomparable(
     if new.trace is None:
         return [], NOISY
     gpu, device = fixture.origin.get("gpu"), new.trace.devices.filter("used")["name"]
-    if gpu and len(device) and gpu != device[0]:
-        text = f"times are not compared: {device[0]}, not {gpu}"
+    if len(device) and gpu != device[0]:
+        text = (
+            f"times are not compared: {device[0]}, not {gpu or 'a GPU that is known'}"
+        )
         return [Difference("budget", text, fails=False)], NOISY
     if (fixture.step_ns is None) != (new.step_ns is None):
         text = "step-ms is not compared: one was measured without the profiler"

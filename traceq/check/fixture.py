@@ -23,7 +23,8 @@ LOG = "log.txt"
 ORIGIN = "origin.toml"
 FINDINGS = "findings.json"
 BUDGETS = "traceq.toml"
-_PARTS = (*TRACES, *SNAPSHOTS, ORIGIN, FINDINGS)
+CPU = "cpu.json"
+_PARTS = (*TRACES, *SNAPSHOTS, ORIGIN, FINDINGS, CPU)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,18 @@ class Fixture:
         said = self.origin.get("true_step_ms")
         known = isinstance(said, (int, float)) and not isinstance(said, bool)
         return round(said * NS_PER_MS) if said and known else None
+
+    @property
+    def graph_breaks(self) -> int | None:
+        """How many the program had until the recording ended, if that is known."""
+        said = self.origin.get("graph_breaks")
+        return said if type(said) is int and said >= 0 else None
+
+    @property
+    def cpu_only(self) -> bool:
+        """Whether nothing but a CPU part was recorded."""
+        recorded = self.trace or self.snapshot
+        return recorded is None and (self.folder / CPU).is_file()
 
     def recording(self, *, own: Collection[str] = (), cache: bool = True) -> Recording:
         """Return what lint looks at; raise ``InputError`` if it cannot be read.

@@ -21,10 +21,22 @@ if TYPE_CHECKING:
 
     from traceq.recording import Recording
 
-EXACT = ("launches", "syncs", "copies", "captures", "recompiles", "peak-bytes")
+EXACT = (
+    "launches",
+    "syncs",
+    "copies",
+    "captures",
+    "recompiles",
+    "graph-breaks",
+    "peak-bytes",
+)
 """Numbers that are the same whenever the same program runs."""
 NOISY = ("step-ms", "gpu-ms")
 """Numbers that differ a little from run to run."""
+
+
+KINDS = ("attention", "gemm", "conv")
+"""Kinds of kernels for which several libraries are at hand."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +50,21 @@ class Layer:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of one recording; per step but for the peak."""
+    """The numbers of one recording; per step but for graph breaks and the peak."""
 
     values: Mapping[str, float]
     """By the names of EXACT and NOISY; what was not recorded is not here."""
     layers: Mapping[str, Layer] = field(default_factory=dict)
     """By path, as LM/Block/Linear; empty where stacks were not recorded."""
+    backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Where kernels of a kind come from, as flash-attention; by ``KINDS``."""
 
 
-def numbers(recording: Recording) -> Numbers:
-    """Return the numbers of a recording: of its steady steps, on average."""
+def numbers(recording: Recording, graph_breaks: int | None = None) -> Numbers:
+    """Return the numbers of a recording: of its steady steps, on average.
+
+    A run knows its graph breaks; of a fixture they are given.
+    """
     fullest = highest(snapshot_views(recording))
     if recording.trace is None:
         return Numbers({"peak-bytes": fullest.allocated} if fullest else {})
@@ -60,13 +77,27 @@ def numbers(recording: Recording) -> Numbers:
         "captures": _captures(view) / steps,
         "recompiles": compilations(view.trace, view.steady).height / steps,
     }
+    if (rank := view.trace.rank) and rank.compiled:
+        graph_breaks = len(rank.compiled.graph_breaks)
+    if graph_breaks is not None:
+        values["graph-breaks"] = graph_breaks
     if peak := fullest or peak_memory(view.trace):
         values["peak-bytes"] = peak.allocated
     values["step-ms"] = view.bound.step_ns / NS_PER_MS
     if view.trace.facts.gpu:
         values["gpu-ms"] = view.steady.gpu_busy / steps / NS_PER_MS
-    rounded = {name: _tidy(value) for name, value in values.items()}
-    return Numbers(rounded, _layers(view))
+    rounded = {name: tidy(value) for name, value in values.items()}
+    return Numbers(rounded, _layers(view), _backends(view))
+
+
+def _backends(view: View) -> dict[str, tuple[str, ...]]:
+    by_kind = (
+        view.kernels.filter(pl.col("kind").is_in(KINDS))
+        .group_by(kind=pl.col("kind").cast(pl.String))
+        .agg(names=pl.col("library").cast(pl.String).drop_nulls().unique().sort())
+        .sort("kind")
+    )
+    return {kind: tuple(names) for kind, names in by_kind.iter_rows()}
 
 
 def _captures(view: View) -> int:
@@ -89,12 +120,12 @@ def _layers(view: View) -> dict[str, Layer]:
         .sort("layer")
     )
     return {
-        layer: Layer(_tidy(kernels / view.steps), tuple(backends))
+        layer: Layer(tidy(kernels / view.steps), tuple(backends))
         for layer, kernels, backends in by_layer.iter_rows()
     }
 
 
-def _tidy(value: float) -> float:
+def tidy(value: float) -> float:
     """Return a number as people would write it: whole, or with three digits."""
     rounded = round(value, 3)
     return int(rounded) if rounded == int(rounded) else rounded

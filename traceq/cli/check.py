@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceq.check.check import FixtureResult, check, check_against
-from traceq.check.fixture import find_fixtures
+from traceq.check.difference import Difference
+from traceq.check.fixture import ORIGIN, find_fixtures, read_fixture
+from traceq.check.program import ProgramError, command_of, run_program
+from traceq.check.run import check_run, unable, why_not_to_run
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
     NoCache,
     Packs,
+    StepMs,
     configuration,
+    nanoseconds,
     use_own,
 )
 from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
-from traceq.errors import UsageError
+from traceq.errors import TraceqError, UsageError
 from traceq.lint.pack import load_rules
 from traceq.report.check import json as check_json
 from traceq.report.check import markdown as check_markdown
 from traceq.report.check import text as check_text
 from traceq.shown import typed
+
+if TYPE_CHECKING:
+    from traceq.lint.config import Config
+    from traceq.lint.pack import Rules
 
 _NOT_AS_EXPECTED = 1
 _FIXTURES = Path("fixtures")
@@ -66,6 +77,30 @@ def command(  # noqa: PLR0913 - one parameter an option
             parser=typed,
         ),
     ] = None,
+    step_ms: StepMs = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run",
+            help="Run the program that origin.toml names, and compare the run.",
+        ),
+    ] = False,
+    cpu: Annotated[
+        bool,
+        typer.Option("--cpu", help="With --run: let the program see no GPU."),
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            help="With --run: stop a program after this long.", metavar="S", min=1
+        ),
+    ] = 600,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --run: keep what was recorded, here.", metavar="FOLDER"
+        ),
+    ] = None,
     form: Annotated[Format, FORMAT] = Format.text,
     packs: Packs = None,
     config: ConfigFile = None,
@@ -73,7 +108,10 @@ def command(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Lint the fixtures and compare: findings with findings.json, numbers with budgets.
 
-    Exits 0 if all is as expected, 1 if not, 2 if traceq could not do its work.
+    A committed trace does not change when the program does: without --run this tests
+    rules and configuration, with --run the program itself, also on a machine without a
+    GPU. Exits 0 if all is as expected, 1 if not, 2 if traceq could not do its work or
+    had nothing to compare.
     """
     if update and os.environ.get("CI"):
         msg = (
@@ -81,9 +119,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             " them"
         )
         raise UsageError(msg)
-    if update and against:
-        msg = "--update writes what is found in the fixture itself: leave out --against"
-        raise UsageError(msg)
+    _refuse_mixed(update=update, against=against, run=run, step_ms=step_ms)
     wanted = configuration(config)
     use_own(None, wanted)
     loaded = (*wanted.packs, *(packs or ()))
@@ -95,13 +131,76 @@ def command(  # noqa: PLR0913 - one parameter an option
             msg = f"--against takes one fixture, not {len(found)}: name its folder"
             raise UsageError(msg)
         new = load_recording(against, log=None, cache=cache)
+        new = replace(new, step_ns=nanoseconds(step_ms) or new.step_ns)
         results = [check_against(found[0], new, rules, wanted)]
+    elif run:
+        with tempfile.TemporaryDirectory(prefix="traceq-check-") as temporary:
+            how = _Running(runs or Path(temporary), cpu, timeout, update)
+            results = [_ran(folder, rules, wanted, how) for folder in found]
     else:
         results = [
             check(folder, rules, wanted, update=update, cache=cache) for folder in found
         ]
     first = named(loaded) if form is Format.text else ""
     output.write(first + _rendered(results, form))
+    _exit(results)
+
+
+def _refuse_mixed(
+    *, update: bool, against: Path | None, run: bool, step_ms: float | None
+) -> None:
+    if update and against:
+        msg = "--update writes what is found in the fixture itself: leave out --against"
+        raise UsageError(msg)
+    if run and against:
+        msg = "--run makes the run to compare with: leave out --against"
+        raise UsageError(msg)
+    if step_ms and not against:
+        msg = f"--step-ms is of the trace after --against; a fixture's is in {ORIGIN}"
+        raise UsageError(msg)
+
+
+@dataclass(frozen=True)
+class _Running:
+    """How to run programs."""
+
+    runs: Path
+    cpu: bool
+    timeout_s: float
+    update: bool
+
+
+def _ran(folder: Path, rules: Rules, config: Config, how: _Running) -> FixtureResult:
+    """Run the program of a fixture and compare; one that fails stops no other."""
+    try:
+        fixture = read_fixture(folder)
+        command = command_of(fixture)
+        if command is None:
+            text = f"not run: {ORIGIN} has no command"
+            skipped = Difference("skipped", text, fails=False)
+            return FixtureResult(folder, (skipped,), compared=False)
+        if why := why_not_to_run(folder, cpu=how.cpu, update=how.update):
+            return unable(folder, why)
+        output.say(f"running {' '.join(command.words)}")
+        out = how.runs / folder.resolve().name
+        made = run_program(command, out, cpu=how.cpu, timeout_s=how.timeout_s)
+        new = load_recording(made, log=None, cache=False)
+        return check_run(folder, new, rules, config, update=how.update)
+    except ProgramError as error:
+        for line in error.last_lines:
+            output.say(f"| {line}")
+        return unable(folder, str(error))
+    except TraceqError as error:
+        return unable(folder, str(error))
+
+
+def _exit(results: list[FixtureResult]) -> None:
+    if any(result.unable for result in results):
+        msg = "not all fixtures could be compared: the report says why"
+        raise UsageError(msg)
+    if not any(result.compared for result in results):
+        msg = "nothing was compared: the report says why"
+        raise UsageError(msg)
     if any(result.fails for result in results):
         sys.exit(_NOT_AS_EXPECTED)
 

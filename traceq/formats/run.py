@@ -10,7 +10,15 @@ import orjson
 
 from traceq.errors import InputError
 from traceq.model.owners import Owners
-from traceq.model.run import HostCost, Rank, RecorderOverhead, Run, StepTime
+from traceq.model.run import (
+    Compiled,
+    CompiledPlace,
+    HostCost,
+    Rank,
+    RecorderOverhead,
+    Run,
+    StepTime,
+)
 from traceq.units import NS_PER_MS
 
 _FORMAT = 1
@@ -90,6 +98,33 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
         owners=_owners(_dict(found, "packages")),
         warm=_warm(found),
+        compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
+    )
+
+
+def _compiled(found: dict[str, Any]) -> Compiled:
+    ops = found.get("ops")
+    return Compiled(
+        ops if type(ops) is int and ops >= 0 else 0,
+        _compiled_places(_list(found.get("graph_breaks"))),
+        _compiled_places(_list(found.get("recompiles"))),
+    )
+
+
+def _compiled_places(entries: list[Any]) -> tuple[CompiledPlace, ...]:
+    def texts(entry: dict[str, Any], key: str) -> str | None:
+        return found if isinstance(found := entry.get(key), str) else None
+
+    return tuple(
+        CompiledPlace(
+            texts(one, "file"),
+            line if type(line := one.get("line")) is int and line > 0 else None,
+            texts(one, "function"),
+            texts(one, "why") or "",
+            count if type(count := one.get("count")) is int and count > 0 else 1,
+        )
+        for one in entries
+        if isinstance(one, dict)
     )
 
 

@@ -76,6 +76,27 @@ class RecorderOverhead:
 
 
 @dataclass(frozen=True)
+class CompiledPlace:
+    """A graph break, or a function that was compiled again."""
+
+    file: str | None
+    line: int | None
+    function: str | None
+    why: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What torch.compile did in a process until its recording ended."""
+
+    ops: int = 0
+    """Ops in its graphs when they were first compiled."""
+    graph_breaks: tuple[CompiledPlace, ...] = ()
+    recompiles: tuple[CompiledPlace, ...] = ()
+
+
+@dataclass(frozen=True)
 class Rank:
     """What one process of a run recorded."""
 
@@ -100,6 +121,8 @@ class Rank:
     """Which packages were the user's own, and which were installed."""
     warm: bool = False
     """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
+    compiled: Compiled | None = None
+    """What torch.compile did; None where that is not known."""
 
 
 @dataclass(frozen=True)

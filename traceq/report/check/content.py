@@ -11,7 +11,8 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.check.check import Difference, FixtureResult
+    from traceq.check.check import FixtureResult
+    from traceq.check.difference import Difference
 
 
 def verdict(result: FixtureResult) -> str:
@@ -20,10 +21,15 @@ def verdict(result: FixtureResult) -> str:
     differences = counted(len(failing), "difference")
     if result.written:
         return f"{differences}; {', '.join(result.written)} written"
+    if not result.compared:
+        return "not compared"
     if failing:
         return differences
-    if result.differences:
-        return f"nothing worse, {counted(len(result.differences), 'difference')}"
+    others = [one for one in result.differences if one.kind != "skipped"]
+    if others:
+        return f"nothing worse, {counted(len(others), 'difference')}"
+    if result.ran_on == "cpu":
+        return f"{counted(result.budgets, 'CPU budget')} kept"
     return (
         f"{counted(result.findings, 'finding')} as expected,"
         f" {counted(result.budgets, 'budget')} kept"
@@ -59,5 +65,11 @@ def total(results: Sequence[FixtureResult]) -> str:
     if written:
         text = f"{checked}, {written} written: read what changed before you commit"
         return f"{text}; {failing} still not as expected" if failing else text
-    as_expected = f"{failing} not as expected" if failing else "all as expected"
-    return f"{checked}, {as_expected}"
+    compared = sum(result.compared for result in results)
+    if compared < len(results):
+        checked = f"{checked}, {len(results) - compared} not compared"
+        failing = sum(result.fails and result.compared for result in results)
+    rest = "all" if compared == len(results) else "the others" if compared else ""
+    if failing:
+        return f"{checked}, {failing} not as expected"
+    return f"{checked}, {rest} as expected" if rest else checked

@@ -36,5 +36,7 @@ def _result(result: FixtureResult) -> dict[str, Any]:
         "findings": result.findings,
         "budgets": result.budgets,
         "written": list(result.written),
+        "ran_on": result.ran_on,
+        "compared": result.compared,
         "differences": [asdict(one) for one in result.differences],
     }

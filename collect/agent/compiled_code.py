@@ -1,0 +1,86 @@
+"""What torch.compile has done in this process so far; asking changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+MOST = 50  # places of each kind
+_LONGEST = 200  # characters of a reason
+
+
+def facts() -> dict[str, Any] | None:
+    """Return graphs, graph breaks and recompilations; None if nothing was compiled."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    try:
+        return _facts(utils) if utils is not None else None
+    except Exception:  # noqa: BLE001 - private to torch; without it, nothing is known
+        return None
+
+
+def _facts(utils: Any) -> dict[str, Any] | None:
+    counters = utils.counters
+    if not counters["frames"].get("total", 0):
+        return None
+    made = utils.get_compilation_metrics()
+    again = [one for one in made if _version(one)]
+    return {
+        "graphs": int(counters["stats"].get("unique_graphs", 0)),
+        "ops": sum(
+            getattr(one, "graph_op_count", None) or 0
+            for one in made
+            if not _version(one)
+        ),
+        "graph_breaks": _counted(_breaks(utils)),
+        "recompiles": _counted(
+            (
+                *_place(one.co_filename, one.co_firstlineno, one.co_name),
+                _sentence(getattr(one, "recompile_reason", None)),
+            )
+            for one in again
+        ),
+    }
+
+
+def _version(made: Any) -> int:
+    """Return how often the function had been compiled before: R of F/R."""
+    number = str(getattr(made, "compile_id", "") or "").rpartition("/")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def _breaks(utils: Any) -> set[tuple[Any, ...]]:
+    """Return each graph break once, however often the code around it was compiled."""
+    reasons = getattr(utils, "graph_break_reasons", None)
+    if reasons is None:  # older torch knows no places
+        return {
+            (None, None, None, _sentence(key)) for key in utils.counters["graph_break"]
+        }
+    found = set()
+    for one in reasons:
+        at = one.user_stack[-1] if one.user_stack else None
+        where = _place(at.filename, at.lineno, at.name) if at else (None, None, None)
+        found.add((*where, _sentence(one.reason)))
+    return found
+
+
+def _place(file: str, line: int, function: str) -> tuple[str, int, str]:
+    # What runs after a graph break is called torch_dynamo_resume_in_forward_at_12.
+    name = function.partition("torch_dynamo_resume_in_")[2].rpartition("_at_")[0]
+    return os.path.basename(file), line, name or function
+
+
+def _sentence(text: str | None) -> str:
+    """Return the first line of a reason, without the code that torch quotes."""
+    first = (text or "").strip().partition("\n")[0].partition("  #")[0]
+    return re.sub(r"^\d+/\d+: ", "", first.strip())[:_LONGEST]
+
+
+def _counted(places: Any) -> list[dict[str, Any]]:
+    counts: dict[tuple[Any, ...], int] = {}
+    for place in places:
+        counts[place] = counts.get(place, 0) + 1
+    keys = ("file", "line", "function", "why")
+    rows = [{**dict(zip(keys, place)), "count": counts[place]} for place in counts]
+    return sorted(rows, key=lambda row: [str(row[key]) for key in keys])[:MOST]

@@ -1,0 +1,421 @@
+"""Programs are run without a GPU and held to the CPU part of their fixture."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from collecting import WITH_TORCH
+from command import Answer, traceq
+
+from traceq.analysis.patterns.host_calls import SCHEMA
+from traceq.check.budgets import Budget, read_budgets
+from traceq.check.cpu import CpuPart, cpu_budgets, read_cpu_part
+from traceq.check.cpu_changes import cpu_differences
+from traceq.check.fixture import read_fixture
+from traceq.check.program import ProgramError, command_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = """\
+import torch
+from torch import nn
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+
+    def mix(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+    def forward(self, x):
+        return x + self.mix(x)
+
+
+@torch.compile(backend="eager")
+def loss_of(out, target):
+    error = out - target
+    return (error * error).mean()
+
+
+model = nn.Sequential(Block(), Block()).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def step(i):
+    batch = torch.randn(2, 4, 8, device=device)
+    loss = loss_of(model(batch), batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+for i in range(60):
+    step(i)
+"""
+
+
+def red(answer: Answer, *words: str) -> bool:
+    text = " ".join(answer.out.split())
+    assert all(word in text for word in words), answer.out
+    return answer.status == 1
+
+
+class Project:
+    """A folder with a program, and a fixture that knows how to run it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fixture = folder / "fixtures" / "train"
+
+    def write(self, program: str, command: str = "") -> None:
+        self.fixture.mkdir(parents=True, exist_ok=True)
+        (self.folder / "train.py").write_text(program)
+        words = command or f"{sys.executable} train.py"
+        (self.fixture / "origin.toml").write_text(
+            f'program = "A small model."\ncommand = "traceq collect -- {words}"\n'
+        )
+
+    def with_change(self, old: str, new: str) -> Answer:
+        """Run the program with a change."""
+        assert old in PROGRAM
+        self.write(PROGRAM.replace(old, new, 1))
+        return self.check()
+
+    def check(self, *options: str) -> Answer:
+        return traceq("check", "--run", self.fixture, *options)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    uses_base = "project" in request.fixturenames
+    monkeypatch.chdir(
+        request.getfixturevalue("project").folder if uses_base else tmp_path
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fixture of the unchanged program, as --update wrote it."""
+    project = Project(tmp_path_factory.mktemp("base"))
+    project.write(PROGRAM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CI", raising=False)
+        patch.chdir(project.folder)
+        answer = project.check("--update")
+    assert answer.status == 0, answer.err
+    assert "cpu.json, traceq.toml written" in answer.out
+    return project.fixture
+
+
+@pytest.fixture
+def project(tmp_path: Path, expected: Path) -> Project:
+    shutil.copytree(expected, tmp_path / "fixtures" / "train")
+    return Project(tmp_path)
+
+
+@pytest.mark.usefixtures("_elsewhere")
+class TestWithTorch:
+    """Each of these runs a program that imports torch."""
+
+    pytestmark = WITH_TORCH
+
+    def test_two_runs_of_one_program_are_the_same(self, project: Project) -> None:
+        project.write(PROGRAM)
+
+        answer = project.check()
+
+        assert answer.status == 0, answer.out
+        assert answer.out.endswith(
+            "train: 8 CPU budgets kept\n1 fixture, all as expected\n"
+        )
+
+    def test_an_added_item_is_red(self, project: Project) -> None:
+        answer = project.with_change(
+            "    loss.backward()\n", "    loss.backward()\n    print(loss.item())\n"
+        )
+
+        assert red(answer, "CPU syncs 1, the budget is 0", "1 more aten::item a step")
+        assert "in step (train.py:" in answer.out
+
+    def test_an_added_cast_is_red(self, project: Project) -> None:
+        answer = project.with_change(
+            "torch.relu(self.up(x))", "torch.relu(self.up(x).double().float())"
+        )
+
+        assert red(answer, "CPU casts 8, the budget is 0", "4 more float32 to float64")
+        assert "in mix (train.py:" in answer.out
+
+    def test_a_changed_dtype_is_red(self, project: Project) -> None:
+        answer = project.with_change(
+            "self.down(torch.relu(self.up(x)))",
+            "self.down(torch.relu(self.up(x).double()).float())",
+        )
+
+        words = "aten::relu takes float64 instead of float32"
+        assert red(answer, "dtype other dtypes on the CPU in mix (train.py:", words)
+
+    def test_a_graph_break_is_red(self, project: Project) -> None:
+        answer = project.with_change(
+            "    error = out - target\n",
+            "    error = out - target\n    torch._dynamo.graph_break()\n",
+        )
+
+        assert red(answer, "CPU graph-breaks 1, the budget is 0")
+        # The line itself: the call is three lines below the decorator's.
+        at = PROGRAM[: PROGRAM.index("    error =")].count("\n") + 2
+        assert f"1 more graph break at train.py:{at} loss_of" in answer.out
+
+    def test_a_recompilation_is_red(self, project: Project) -> None:
+        answer = project.with_change("torch.randn(2, 4,", "torch.randn(2, 4 + i % 2,")
+
+        words = "1 more recompilation in loss_of (train.py:"
+        assert red(answer, "CPU recompiles 1, the budget is 0", words, "size mismatch")
+
+    def test_ten_percent_more_ops_are_red(self, project: Project) -> None:
+        before = read_cpu_part(project.fixture / "cpu.json").numbers["ops"]
+        extra = round(before / 10)
+        answer = project.with_change(
+            "    loss.backward()\n",
+            f"    loss.backward()\n    for _ in range({extra}): batch.neg()\n",
+        )
+
+        words = f"CPU ops {before + extra:g}, the budget is {before:g} ± 2%"
+        assert red(answer, words, f"{extra} more aten::neg a step in step (train.py:")
+
+    def test_what_was_not_compared_is_said(self, project: Project) -> None:
+        project.write(PROGRAM)
+        text = (project.fixture / "traceq.toml").read_text()
+        text = text.replace("[budgets]\n", "[budgets]\nlaunches = 5\nsyncs = 0\n")
+        (project.fixture / "traceq.toml").write_text(text)
+
+        answer = project.check()
+
+        assert answer.status == 0
+        assert "(skipped) 2 GPU budgets not compared: this run had no GPU" in answer.out
+
+    def test_a_program_that_fails_exits_2_with_its_words(
+        self, project: Project
+    ) -> None:
+        answer = project.with_change("import torch\n", "1 / 0\n")
+
+        assert answer.status == 2
+        assert "train.py failed with exit status 1" in answer.out
+        assert "| ZeroDivisionError: division by zero" in answer.err
+
+    def test_a_program_that_needs_cuda_is_told_how_not_to(
+        self, project: Project
+    ) -> None:
+        answer = project.with_change(
+            '"cuda" if torch.cuda.is_available() else "cpu"', '"cuda"'
+        )
+
+        assert answer.status == 2
+        assert "needs CUDA, which this machine does not have" in answer.out
+        assert "torch.cuda.is_available()" in answer.out
+
+    def test_a_program_with_too_few_steps_exits_2_and_says_so(
+        self, project: Project
+    ) -> None:
+        answer = project.with_change("range(60)", "range(2)")
+
+        assert answer.status == 2
+        assert "the program ended after 2 steps" in " ".join(answer.out.split())
+
+
+def test_a_fixture_without_a_cpu_part_is_not_green(tmp_path: Path) -> None:
+    """What a program is compared with is there before it is run for minutes."""
+    project = Project(tmp_path)
+    project.write("import time; time.sleep(60)")
+
+    answer = project.check()
+
+    assert answer.status == 2
+    assert "it has no cpu.json" in answer.out
+
+
+def test_a_fixture_without_a_command_is_not_green(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("")
+    (project.fixture / "origin.toml").write_text('program = "One."\n')
+
+    answer = project.check()
+
+    assert answer.status == 2
+    assert "not run: origin.toml has no command" in answer.out
+    assert "nothing was compared" in answer.err
+
+
+def test_a_fixture_with_only_a_cpu_part_needs_run(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("")
+    (project.fixture / "cpu.json").write_text("{}")
+
+    answer = traceq("check", project.fixture)
+
+    assert answer.status == 2
+    assert "it has only cpu.json, which traceq check --run compares" in answer.out
+
+
+def test_a_program_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("import time; time.sleep(60)")
+    (project.fixture / "cpu.json").write_text(
+        '{"version":1,"torch":"","stacks":true,"calls":[]}'
+    )
+
+    answer = project.check("--timeout", "2")
+
+    assert answer.status == 2
+    assert "was stopped after 2 s (--timeout)" in answer.out
+
+
+# Commands.
+
+
+def command(tmp_path: Path, said: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    (tmp_path / "origin.toml").write_text(said)
+    found = command_of(read_fixture(tmp_path))
+    assert found is not None
+    return found.words, found.options
+
+
+def test_a_command_may_have_options_of_collect(tmp_path: Path) -> None:
+    said = 'command = "traceq collect --steps-by mark -- sh run.sh --lr 0.1"\n'
+
+    assert command(tmp_path, said) == (
+        ("sh", "run.sh", "--lr", "0.1"),
+        ("--steps-by", "mark"),
+    )
+
+
+def test_a_command_may_be_a_list(tmp_path: Path) -> None:
+    assert command(tmp_path, 'command = ["sh", "my run.sh"]\n')[0] == (
+        "sh",
+        "my run.sh",
+    )
+
+
+def test_a_command_with_words_left_out_is_not_run(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="is not whole: write all words"):
+        command(tmp_path, 'command = "python train.py --data …"\n')
+
+
+def test_a_command_runs_in_the_repository(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "examples").mkdir()
+    fixture = tmp_path / "a" / "fixtures" / "x"
+    fixture.mkdir(parents=True)
+    (fixture / "origin.toml").write_text('command = "sh x.sh"\nfolder = "examples"\n')
+
+    found = command_of(read_fixture(fixture))
+
+    assert found is not None
+    assert found.folder == tmp_path / "examples"
+
+
+# What differs, drawn.
+
+
+def part(*rows: tuple[str, str, str, float]) -> CpuPart:
+    calls = [
+        {
+            "kind": kind,
+            "what": what,
+            "dtypes": dtypes.split(),
+            "file": "a.py",
+            "function": "f",
+            "line": 3,
+            "count": count,
+        }
+        for kind, what, dtypes, count in rows
+    ]
+    return CpuPart("2.13", stacks=True, calls=pl.DataFrame(calls, schema=SCHEMA))
+
+
+def differences(before: CpuPart, after: CpuPart, **limits: Budget) -> list[str]:
+    wanted = {**cpu_budgets(before, None), **limits}
+    return [
+        ("" if one.fails else "note: ") + one.text
+        for one in cpu_differences(before, wanted, after)
+    ]
+
+
+def test_one_cast_in_place_of_another_is_more() -> None:
+    before = part(("cast", "float32 to bfloat16", "", 2))
+    after = part(("cast", "bfloat16 to float32", "", 2))
+
+    assert differences(before, after) == [
+        "CPU casts 2, the budget is 2: 2 more bfloat16 to float32 a step in f (a.py:3)"
+    ]
+
+
+def test_less_is_a_note() -> None:
+    before, after = part(("sync", "aten::item", "", 2)), part()
+
+    assert differences(before, after) == ["note: CPU syncs 0, the budget is 2"]
+
+
+def test_ops_may_differ_by_the_tolerance() -> None:
+    before = part(("op", "aten::mm", "float32", 100))
+
+    assert differences(before, part(("op", "aten::mm", "float32", 102))) == []
+    assert differences(before, part(("op", "aten::mm", "float32", 103))) != []
+
+
+def test_a_budget_that_was_raised_by_hand_allows_more() -> None:
+    before = part(("sync", "aten::item", "", 1))
+    after = part(("sync", "aten::item", "", 1), ("sync", "aten::nonzero", "", 1))
+
+    assert differences(before, after) != []
+    assert differences(before, after, syncs=Budget(2)) == []
+
+
+def test_an_op_that_moves_to_a_dtype_that_others_have_is_changed() -> None:
+    before = part(("op", "aten::mm", "float32", 4), ("op", "aten::mm", "bfloat16", 4))
+    after = part(("op", "aten::mm", "float32", 6), ("op", "aten::mm", "bfloat16", 2))
+
+    assert differences(before, after) == [
+        "other dtypes on the CPU in f (a.py:3): aten::mm takes float32 instead of"
+        " bfloat16"
+    ]
+
+
+def test_an_op_that_is_new_has_no_other_dtype() -> None:
+    before = part(("op", "aten::mm", "float32", 100))
+    after = part(("op", "aten::mm", "float32", 100), ("op", "aten::neg", "int64", 1))
+
+    assert differences(before, after) == []
+
+
+def test_what_needs_stacks_is_not_compared_without() -> None:
+    before = part()
+    after = part(("sync", "Tensor.cpu()", "", 1))
+
+    assert len(differences(before, after)) == 1
+    assert differences(replace(before, stacks=False), after) == []
+
+
+def test_budgets_of_the_cpu_are_written_and_read(tmp_path: Path) -> None:
+    (tmp_path / "traceq.toml").write_text(
+        "[budgets.cpu]\nops = { value = 5, tolerance = 0.5 }\nsyncs = 0\n"
+    )
+
+    assert read_budgets(tmp_path / "traceq.toml").cpu == {
+        "ops": Budget(5, 0.5),
+        "syncs": Budget(0),
+    }

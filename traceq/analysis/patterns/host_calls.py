@@ -1,0 +1,191 @@
+"""What a step asks torch to do, whatever device it runs on: ops, casts, copies, syncs.
+
+On a machine without a GPU this is what is left of a program: the same ops, with other
+kernels below them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import named
+from traceq.analysis.base.steady import in_steps
+from traceq.expressions import END, asof, known, nth, text
+from traceq.graph.nesting import nearest
+from traceq.model.dtypes import dtype_name
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.steady import SteadySteps
+    from traceq.trace import Trace
+
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    "kind": pl.String,
+    "what": pl.String,
+    "dtypes": pl.List(pl.String),
+    "file": pl.String,
+    "function": pl.String,
+    "line": pl.Int64,
+    "count": pl.Float64,
+}
+"""Columns of calls; ``count`` is a step's."""
+KEY = ("kind", "what", "dtypes", "file", "function")
+"""What stays the same when lines move."""
+
+OP, OPTIMIZER, CAST, COPY, SYNC = "op", "optimizer op", "cast", "copy", "sync"
+
+_COPYING = (
+    "aten::copy_",
+    "aten::_to_copy",
+    "aten::to",
+    "aten::type_as",
+    "aten::clone",
+    "aten::contiguous",
+    "aten::reshape",
+    "aten::flatten",
+)
+# Ops that read values or counts on the host, which waits for the GPU to have them.
+_SYNCING = (
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique2",
+)
+# Methods that do so too; on the CPU they copy nothing, so no op of theirs shows it.
+_READING = r"^<built-in method (cpu|tolist) of \w+ object"
+_NO_TENSOR = (
+    "",
+    "Scalar",
+    "ScalarList",
+    "TensorList",
+    "GenericList",
+    "OptionalTensorList",
+)
+# A Python number becomes a tensor of these without a dim.
+_NUMBERS = ("double", "long int")
+
+
+def host_calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return what steady-state steps ask for, with the columns of ``SCHEMA``.
+
+    Ops are those that the program or autograd calls, not those inside them, which
+    differ from device to device. What the optimizer's step does is of a kind of its
+    own: on the CPU it is another implementation. A cast is a copy into another dtype,
+    of a tensor with dims, wherever it happens.
+    """
+    ops = _with_called(trace)
+    steps = in_steps(ops.filter(~pl.col("compiling")), trace, steady)
+    found = [_called(steps), _moved(steps), _synced(steps), _read(trace, steps)]
+    return (
+        pl.concat(found)
+        .group_by(KEY)
+        .agg(line=pl.col("line").min().cast(pl.Int64), count=pl.len() / steady.count)
+        .select(list(SCHEMA))
+        .cast({"count": pl.Float64})
+        .sort("kind", "what", pl.col("dtypes").list.join(","), "file", "function")
+    )
+
+
+def _with_called(trace: Trace) -> pl.DataFrame:
+    """Return the ops with their inputs, and the outermost op around each."""
+    ops = trace.ops
+    names = ops["name"].cast(pl.String)
+    torch_op = names.str.contains("::") & ~names.str.contains(r"^(torch::)?autograd::")
+    nested = nearest(ops["parent"], torch_op).gather(ops["parent"]).is_not_null()
+    called = nearest(ops["parent"], torch_op & ~nested)
+    inputs = trace.inputs.select("dims", "types", inputs="id")
+    return ops.with_columns(
+        text("name"),
+        called=called,
+        outer=names.gather(called),
+        copies=named(ops, ("aten::copy_",)),
+        syncs=named(ops, _SYNCING),
+    ).join(inputs, on="inputs", how="left", maintain_order="left")
+
+
+def _rows(
+    ops: pl.DataFrame, kind: pl.Expr, what: pl.Expr, dtypes: pl.Expr
+) -> pl.DataFrame:
+    return ops.select(
+        kind.alias("kind"),
+        what.alias("what"),
+        dtypes.alias("dtypes"),
+        text("file"),
+        text("function"),
+        pl.col("line").cast(pl.Int64),
+    )
+
+
+_BY_OPTIMIZER = known(pl.col("phase") == "optimizer")
+_NONE = pl.lit([], dtype=pl.List(pl.String))
+
+
+def _called(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that the program or autograd calls."""
+    called = ops.filter(pl.col("called") == pl.col("id"))
+    kind = pl.when(_BY_OPTIMIZER).then(pl.lit(OPTIMIZER)).otherwise(pl.lit(OP))
+    return _rows(
+        called.with_columns(taken=_dtypes(called)),
+        kind,
+        pl.col("name"),
+        pl.col("taken"),
+    )
+
+
+def _dtypes(ops: pl.DataFrame) -> pl.Series:
+    """Return the dtypes of the tensors that ops take, without Python's numbers."""
+    inputs = (
+        ops.select("types", "dims", row=pl.int_range(pl.len()))
+        .drop_nulls("types")
+        .filter(pl.col("types").list.len() == pl.col("dims").list.len())
+        .explode("types", "dims")
+        .filter(
+            ~pl.col("types").is_in(_NO_TENSOR),
+            (pl.col("dims").list.len() > 0) | ~pl.col("types").is_in(_NUMBERS),
+        )
+        .group_by("row", maintain_order=True)
+        .agg(taken=_dtype("types"))
+    )
+    rows = pl.DataFrame({"row": pl.int_range(ops.height, eager=True)})
+    taken = rows.join(
+        inputs.cast({"row": pl.Int64}), on="row", how="left", maintain_order="left"
+    )
+    return taken["taken"].fill_null(pl.Series([[]], dtype=pl.List(pl.String)))
+
+
+def _dtype(column: str) -> pl.Expr:
+    return pl.col(column).map_elements(dtype_name, return_dtype=pl.String)
+
+
+def _moved(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return casts, and the copies that the program asks for; not the optimizer's."""
+    copies = ops.filter(
+        "copies",
+        ~_BY_OPTIMIZER,
+        nth("dims", 1).list.len() > 0,
+    ).with_columns(to=nth("types", 0), source=nth("types", 1))
+    cast = copies["to"] != copies["source"]
+    words = _dtype("source") + " to " + _dtype("to")
+    asked = copies.filter(~cast, pl.col("outer").is_in(_COPYING))
+    return pl.concat(
+        [
+            _rows(copies.filter(cast), pl.lit(CAST), words, _NONE),
+            _rows(asked, pl.lit(COPY), pl.col("outer"), _NONE),
+        ]
+    )
+
+
+def _synced(ops: pl.DataFrame) -> pl.DataFrame:
+    wanted = ops.filter("syncs", ~_BY_OPTIMIZER)
+    return _rows(wanted, pl.lit(SYNC), pl.col("outer"), _NONE)
+
+
+def _read(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return calls of methods that read a tensor on the host, by the ops in them."""
+    calls = trace.frames.filter(text("name").str.contains(_READING)).select(
+        "thread", until=END, at="ts", method=text("name").str.extract(_READING)
+    )
+    first = asof(calls, ops, "at", "ts", by="thread", strategy="forward")
+    inside = first.filter(pl.col("ts") < pl.col("until"))
+    return _rows(inside, pl.lit(SYNC), "Tensor." + pl.col("method") + "()", _NONE)

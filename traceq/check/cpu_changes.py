@@ -1,0 +1,194 @@
+"""How the CPU part of a new run differs from that of a fixture, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.patterns.host_calls import KEY, OP, SYNC
+from traceq.check.cpu import BREAK, KINDS, RECOMPILE
+from traceq.check.difference import Difference
+from traceq.words import at_function, at_line, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from traceq.check.budgets import Budget
+    from traceq.check.cpu import CpuPart
+
+_MOST = 3
+_EXACT = ("casts", "copies", "syncs")
+_ONCE = (BREAK, RECOMPILE)
+_NAMES = {BREAK: "graph break", RECOMPILE: "recompilation"}
+
+
+def cpu_differences(
+    known: CpuPart, limits: Mapping[str, Budget], now: CpuPart
+) -> Iterator[Difference]:
+    """Yield budgets that a run does not keep, and ops that take other dtypes.
+
+    More than allowed fails, less is only reported. Casts, copies and syncs are
+    compared one by one where they must be exact: one more of a kind is more, even if
+    there is one less of another.
+    """
+    known, now = _alike(known, now)
+    gains = _gains(known, now)
+    then, numbers = known.numbers, now.numbers
+    for name, limit in limits.items():
+        value, kind = numbers[name], KINDS[name]
+        mine = gains.filter(pl.col("kind") == kind)
+        off = abs(value - limit.value) > limit.tolerance * limit.value
+        as_recorded = not limit.tolerance and limit.value == then[name]
+        other = name in _EXACT and as_recorded and _has_more(known, now, kind)
+        if off or other:
+            worse = other or value > limit.value
+            by = f" ± {limit.tolerance:.0%}" if limit.tolerance else ""
+            text = f"CPU {name} {value:,.12g}, the budget is {limit.value:,.12g}{by}"
+            more = f": {_explained(mine)}" if worse and mine.height else ""
+            yield Difference("budget", text + more, fails=worse)
+    tolerance = limits["ops"].tolerance if "ops" in limits else 0.0
+    yield from _other_dtypes(known, now, gains, tolerance)
+
+
+def _alike(known: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
+    """Leave out what only one of the two could see."""
+    if known.stacks == now.stacks:
+        return known, now
+    hidden = (pl.col("kind") == SYNC) & pl.col("what").str.starts_with("Tensor.")
+    return tuple(  # type: ignore[return-value]  # two of them
+        type(one)(one.torch, one.stacks, one.calls.filter(~hidden))
+        for one in (known, now)
+    )
+
+
+def _gains(known: CpuPart, now: CpuPart) -> pl.DataFrame:
+    """Return what there is more of: ``more``, with where it is now."""
+    before, after = _keyed(known), _keyed(now)
+    found = after.join(
+        before.select(*KEY, before="count"), on=KEY, how="left", nulls_equal=True
+    )
+    more = pl.col("count") - pl.col("before").fill_null(0.0)
+    # Lines of the same place are one in what is known.
+    return (
+        found.with_columns(more=more)
+        .filter(pl.col("more") > 0)
+        .sort(-pl.col("more"), *("kind", "what", "file", "function", "line"))
+    )
+
+
+def _keyed(part: CpuPart) -> pl.DataFrame:
+    """Return one row for each key; why something was compiled again is no key."""
+    recompiled = pl.col("kind") == RECOMPILE
+    return (
+        part.calls.with_columns(
+            why=pl.col("what"),
+            what=pl.when(recompiled).then(pl.lit("")).otherwise("what"),
+            file=pl.col("file").fill_null(""),
+            function=pl.col("function").fill_null(""),
+        )
+        .group_by(KEY)
+        .agg(pl.col("count").sum(), pl.col("line").min(), pl.col("why").last())
+    )
+
+
+def _has_more(known: CpuPart, now: CpuPart, kind: str) -> bool:
+    """Return whether there is more of anything of a kind, wherever it is."""
+
+    def sums(part: CpuPart) -> dict[str, float]:
+        mine = part.calls.filter(pl.col("kind") == kind)
+        return dict(mine.group_by("what").agg(pl.col("count").sum()).iter_rows())
+
+    before = sums(known)
+    return any(count > before.get(what, 0.0) for what, count in sums(now).items())
+
+
+def _explained(gains: pl.DataFrame) -> str:
+    by_place = (
+        gains.group_by("kind", "what", "why", "file", "function", maintain_order=True)
+        .agg(pl.col("more").sum(), pl.col("line").min())
+        .sort("more", descending=True, maintain_order=True)
+    )
+    parts = [_gain(row) for row in by_place.head(_MOST).iter_rows(named=True)]
+    left = by_place.height - len(parts)
+    return "; ".join([*parts, *([f"and {counted(left, 'other')}"] if left else [])])
+
+
+def _gain(row: dict[str, Any]) -> str:
+    kind, more = row["kind"], f"{row['more']:,.3g} more"
+    if kind in _ONCE:
+        why = f", {row['why']}" if row["why"] else ""
+        return f"{more} {_NAMES[kind]}{_place(row)}{why}"
+    return f"{more} {row['what']} a step{_place(row)}"
+
+
+def _place(row: dict[str, Any]) -> str:
+    """Return where something is: a graph break at its line, else in its function."""
+    file, line, function = row["file"], row["line"], row["function"]
+    if not file:
+        return ""
+    if row.get("kind") == BREAK:
+        return f" at {at_line(file, line)} {function}".rstrip()
+    return f" in {at_function(file, line, function)}"
+
+
+def _other_dtypes(
+    known: CpuPart, now: CpuPart, gains: pl.DataFrame, tolerance: float
+) -> Iterator[Difference]:
+    """Yield where ops take dtypes that they did not take before."""
+    changed = _changed_dtypes(known, now, tolerance)
+    rows = gains.filter(pl.col("kind") == OP).join(
+        changed, on=("what", "dtypes"), how="inner", maintain_order="left"
+    )
+    places = rows.group_by("file", "function", maintain_order=True)
+    for (file, function), mine in places:
+        row = {"file": file, "function": function, "line": mine["line"].min()}
+        parts = [_taken(one) for one in mine.head(_MOST).iter_rows(named=True)]
+        left = mine.height - len(parts)
+        text = "; ".join(parts) + (f"; and {counted(left, 'other op')}" if left else "")
+        yield Difference("dtype", f"other dtypes on the CPU{_place(row)}: {text}")
+
+
+def _changed_dtypes(known: CpuPart, now: CpuPart, tolerance: float) -> pl.DataFrame:
+    """Return ``what`` and ``dtypes`` of known ops that are new, with the old ``was``.
+
+    Where an op took both before, it is changed if calls moved from the one to the
+    other: more of this and fewer of that, beyond the tolerance.
+    """
+    before, after = (_by_dtypes(part) for part in (known, now))
+    both = after.join(before, on=("what", "dtypes"), how="full", coalesce=True)
+    change = pl.col("count").fill_null(0) - pl.col("count_right").fill_null(0)
+    total = pl.col("count_right").fill_null(0).sum().over("what")
+    lost = -change.clip(upper_bound=0).sum().over("what")
+    was = pl.col("dtypes").filter(change < 0).first().over("what")
+    is_new = pl.col("count_right").is_null()
+    moved = (change > tolerance * total) & (lost > tolerance * total)
+    return (
+        both.with_columns(was=was, changed=(change > 0) & (is_new | moved), total=total)
+        .filter("changed", pl.col("total") > 0)
+        .select("what", "dtypes", "was")
+    )
+
+
+def _by_dtypes(part: CpuPart) -> pl.DataFrame:
+    ops = part.calls.filter(pl.col("kind") == OP)
+    return ops.group_by("what", "dtypes").agg(pl.col("count").sum())
+
+
+def _taken(row: dict[str, Any]) -> str:
+    takes, was = row["dtypes"], row["was"]
+    if was is None:
+        return f"{row['what']} takes {_listed(takes)}, too"
+    if _listed(takes) == _listed(was):
+        return f"{row['what']} takes ({', '.join(takes)}) instead of ({', '.join(was)})"
+    return f"{row['what']} takes {_listed(takes)} instead of {_listed(was)}"
+
+
+def _listed(dtypes: list[str]) -> str:
+    """Return dtypes in a few words.
+
+    >>> _listed(["float32"] * 3), _listed(["float32", "int64"]), _listed([])
+    ('float32', 'float32 and int64', 'no tensor')
+    """
+    return " and ".join(dict.fromkeys(dtypes)) or "no tensor"
