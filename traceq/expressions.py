@@ -26,6 +26,9 @@ def known(condition: Condition) -> Condition:
     >>> known(pl.Series([True, None, False])).to_list()
     [True, False, False]
     """
+    if isinstance(condition, pl.Series):
+        # As fill_null does, but without planning a query.
+        return condition.zip_with(condition, pl.Series([False]))
     return condition.fill_null(value=False)
 
 
@@ -66,8 +69,8 @@ def asof(  # noqa: PLR0913 - those of join_asof that are used
     >>> asof(calls, marks, "ts", "at")["mark"].to_list()
     [None, 'b']
     """
-    return left.sort(left_on, maintain_order=True).join_asof(
-        right.sort(right_on, maintain_order=True),
+    return _sorted(left, left_on).join_asof(
+        _sorted(right, right_on),
         left_on=left_on,
         right_on=right_on,
         by=None if by is None else [by] if isinstance(by, str) else list(by),
@@ -76,3 +79,10 @@ def asof(  # noqa: PLR0913 - those of join_asof that are used
         # Polars cannot check it where there is a ``by``, and warns; both were sorted.
         check_sortedness=False,
     )
+
+
+def _sorted(table: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the rows in this order, those of one moment in their own."""
+    if table[by].is_sorted() and not table[by].null_count():
+        return table
+    return table.sort(by, maintain_order=True)

@@ -53,21 +53,30 @@ def disjoint(parts: pl.DataFrame) -> pl.DataFrame:
 
 def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
     """Return for each of the spans how much of it the others cover together."""
-    return covered_until(cover, parts["end"]) - covered_until(cover, parts["start"])
+    pieces = _pieces(cover)
+    return _until(pieces, parts["end"]) - _until(pieces, parts["start"])
 
 
 def covered_until(cover: pl.DataFrame, moments: pl.Series) -> pl.Series:
     """Return how much of the time before each moment the spans cover together."""
-    pieces = disjoint(cover).filter(pl.col("end") > pl.col("start"))
+    return _until(_pieces(cover), moments)
+
+
+def _pieces(cover: pl.DataFrame) -> pl.DataFrame:
+    """Return disjoint spans in order, with what lies ``before`` each and its length."""
+    pieces = disjoint(cover)
+    pieces = pieces.filter(pieces["end"] > pieces["start"])
+    length = pieces["end"] - pieces["start"]
+    before = (length.cum_sum() - length).alias("before")
+    return pl.DataFrame([pieces["start"], before, length.alias("length")])
+
+
+def _until(pieces: pl.DataFrame, moments: pl.Series) -> pl.Series:
     if not pieces.height:
         return pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
-    length = pieces["end"] - pieces["start"]
-    before = length.cum_sum() - length
+    start, before, length = pieces.get_columns()
     # The last piece that has begun; the first for moments before all of them.
-    at = (pieces["start"].search_sorted(moments, side="right").cast(pl.Int64) - 1).clip(
-        lower_bound=0
-    )
-    into = (moments - pieces["start"].gather(at)).clip(lower_bound=0)
-    return before.gather(at) + into.zip_with(
-        into < length.gather(at), length.gather(at)
-    )
+    at = start[1:].search_sorted(moments, side="right")
+    into = moments - start[at]
+    into = into.zip_with(into > 0, pl.Series([0], dtype=into.dtype))
+    return before[at] + into.zip_with(into < length[at], length[at])

@@ -51,4 +51,4 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
         ]
         .cast(INDEX)
     )
-    return twin.gather(nearest(ops["parent"], twin.is_not_null())).alias("forward")
+    return twin[nearest(ops["parent"], twin.is_not_null())].alias("forward")

@@ -59,7 +59,7 @@ class HostTree:
 
     def spread(self, part: str, values: pl.Series) -> pl.Series:
         """Put the values of a part's table where its rows are in the tree."""
-        return values.gather(only(self.row, self.is_of(part)))
+        return values[only(self.row, self.is_of(part))]
 
     def at(self, marked: pl.Series) -> pl.Series:
         """Return for each row itself, if marked, or the nearest marked around it."""
@@ -67,7 +67,7 @@ class HostTree:
 
     def around(self, marked: pl.Series) -> pl.Series:
         """Return for each row the nearest marked one around it, not itself."""
-        return self.at(marked).gather(self.parent)
+        return self.at(marked)[self.parent]
 
 
 def only(values: pl.Series, where: pl.Series) -> pl.Series:

@@ -30,10 +30,10 @@ def link(
     launch = kernels.select("correlation").join(
         calls, on="correlation", how="left", maintain_order="left"
     )["launch"]
-    op = runtime["op"].gather(launch)
+    op = runtime["op"][launch]
     context = {
         column: pl.select(
-            pl.coalesce(runtime[column].gather(launch), ops[column].gather(op))
+            pl.coalesce(runtime[column][launch], ops[column][op])
         ).to_series()
         for column in ("step", "phase")
     }
@@ -48,7 +48,7 @@ def link(
 
 def _kind_in_context(ops: pl.DataFrame, op: pl.Series) -> pl.Expr:
     """Say what a kernel is for where its name says only how it computes."""
-    name = ops["name"].gather(op).cast(pl.String)
+    name = ops["name"][op].cast(pl.String)
     convolution = name.str.contains(_CONVOLUTION, literal=True)
     return (
         pl.when((pl.col("kind") == "gemm") & convolution)

@@ -26,12 +26,10 @@ def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
         pl.when(thread == thread.shift(1)).then(pl.col("row").shift(1))
     )
     jump = before.to_series()
-    looking = pl.DataFrame({"row": rows, "end": end, "at": jump})
-    looking = looking.filter(pl.lit(end).gather(pl.col("at")) < pl.col("end"))
-    while looking.height:
-        looking = looking.with_columns(pl.lit(jump).gather(pl.col("at")).alias("at"))
-        jump = jump.scatter(looking["row"], looking["at"])
-        looking = looking.filter(pl.lit(end).gather(pl.col("at")) < pl.col("end"))
+    looking = rows.filter(end[jump] < end)
+    while len(looking):
+        jump = jump.scatter(looking, jump[jump[looking]])
+        looking = looking.filter(end[jump[looking]] < end[looking])
     return jump
 
 
@@ -39,7 +37,7 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
     """Return for each row itself, if it is marked, or its nearest marked ancestor."""
     found = row_numbers(len(parent)).zip_with(marked, parent)
     while True:
-        further = found.gather(found)
+        further = found[found]
         if further.equals(found, null_equal=True):
             return found
         found = further
@@ -49,10 +47,10 @@ def depth(parent: pl.Series) -> pl.Series:
     """Return how many ancestors each row has."""
     frame = pl.DataFrame({"up": parent, "depth": parent.is_not_null().cast(INDEX)})
     while frame["up"].null_count() < frame.height:
-        above = frame["depth"].gather(frame["up"]).fill_null(0)
+        above = frame["depth"][frame["up"]].fill_null(0)
         frame = pl.DataFrame(
             {
-                "up": frame["up"].gather(frame["up"]),
+                "up": frame["up"][frame["up"]],
                 "depth": frame["depth"] + above,
             }
         )
@@ -125,11 +123,11 @@ def _innermost_times(
     )
     innermost, time = moments["innermost"], moments["time"]
     at = row_numbers(len(innermost))
-    ended = at.filter(end.gather(innermost) <= time)
+    ended = at.filter(end[innermost] <= time)
     while len(ended):
-        above = parent.gather(innermost.gather(ended))
+        above = parent[innermost[ended]]
         innermost = innermost.scatter(ended, above)
-        still = (end.gather(above) <= time.gather(ended)).fill_null(value=False)
+        still = (end[above] <= time[ended]).fill_null(value=False)
         ended = ended.filter(still)
     times = (
         pl.DataFrame({"row": innermost, "time": moments["length"]})

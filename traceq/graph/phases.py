@@ -47,7 +47,7 @@ def of_tree(
             "ts": tree.ts,
             "step": step,
             "numbered": tree.spread("ops", ops["numbered"]).fill_null(value=False),
-            "firm": firm.gather(around),
+            "firm": firm[around],
             "forward": forward.is_not_null(),
             # Of two rows around another, the inner one comes later.
             "inside": (forward > around).fill_null(value=False),

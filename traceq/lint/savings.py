@@ -179,7 +179,7 @@ class Savings:
         return change.kernel_share * self._time_of(change.kernels)
 
     def _time_of(self, kernels: Collection[int]) -> int:
-        return int(self._view.trace.kernels["dur"].gather(_ids(kernels)).sum())
+        return int(self._view.trace.kernels["dur"][_ids(kernels)].sum())
 
     def together(self, findings: Sequence[Finding]) -> Iterator[Together]:
         """Yield what fixing the first, the first two, … of these leaves of a step."""
@@ -278,6 +278,6 @@ def _ids(rows: Collection[int]) -> pl.Series:
 def _calls_in(runtime: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
     """Return the calls that begin in these spans, which do not overlap."""
     at = parts["start"].search_sorted(runtime["ts"], side="right").cast(pl.Int64) - 1
-    ends = parts["end"].gather(at.clip(lower_bound=0)) if parts.height else at
+    ends = parts["end"][at.clip(lower_bound=0)] if parts.height else at
     inside = (at >= 0) & (runtime["ts"] < ends)
     return runtime["id"].filter(inside)

@@ -147,7 +147,7 @@ class View:
         """Return the kernels of ops under marked ones, with those as ``root``."""
         roots = self.roots(marked)
         return self.kernels.with_columns(
-            roots.gather(self.kernels["op"]).alias("root")
+            roots[self.kernels["op"]].alias("root")
         ).filter(pl.col("root").is_not_null())
 
     @staticmethod

@@ -103,7 +103,7 @@ def _innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     )
     around = nearest(parents(tree["thread"], tree["end"]), tree["call"].is_not_null())
     innermost = (
-        tree.with_columns(call=tree["call"].gather(around))
+        tree.with_columns(call=tree["call"][around])
         .drop_nulls("moment")
         .sort("moment")["call"]
     )

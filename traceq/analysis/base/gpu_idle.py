@@ -12,6 +12,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.expressions import END
 from traceq.graph.devices import busiest_device
+from traceq.graph.nesting import INDEX
 from traceq.intervals import overlap, spans, uncovered
 
 if TYPE_CHECKING:
@@ -67,6 +68,6 @@ def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:
 def gap_at(gaps: pl.DataFrame, moments: pl.Series) -> pl.Series:
     """Return for each moment the row of the gap that it falls into, if any."""
     before = gaps["start"].search_sorted(moments, side="right").cast(pl.Int64) - 1
-    row = pl.select(pl.when(before >= 0).then(before)).to_series()
-    ends = gaps["end"].gather(row)
+    row = pl.select(pl.when(before >= 0).then(before).cast(INDEX)).to_series()
+    ends = gaps["end"][row]
     return pl.select(pl.when(moments < ends).then(row)).to_series().alias("gap")

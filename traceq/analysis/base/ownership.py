@@ -41,8 +41,17 @@ def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
 
 def named(ops: pl.DataFrame, names: Iterable[str]) -> pl.Series:
     """Return for each op whether it is one of these, in any overload."""
-    chosen = plain_names(ops).filter(pl.col("plain").is_in(list(names)))["name"]
-    return known(ops["name"].is_in(chosen.implode()))
+    wanted = {*names}
+    chosen = [name for name, plain in _plain_pairs(ops) if plain in wanted]
+    if not chosen:
+        return pl.Series([False]).new_from_index(0, ops.height)
+    return known(ops["name"].is_in(chosen))
+
+
+@cached_per_trace
+def _plain_pairs(ops: pl.DataFrame) -> list[tuple[str, str]]:
+    """Return what ``plain_names`` does, for questions about a few of them."""
+    return plain_names(ops).select(text("name"), "plain").rows()
 
 
 @cached_per_trace
@@ -55,13 +64,14 @@ def outermost_ops(trace: Trace, names: tuple[str, ...] | None = None) -> pl.Seri
     if names is None:
         return nearest(parent, parent.is_null())
     chosen = named(trace.ops, names)
-    nested = nearest(parent, chosen).gather(parent).is_not_null()
+    nested = nearest(parent, chosen)[parent].is_not_null()
     return nearest(parent, chosen & ~nested)
 
 
 def inside(trace: Trace, chosen: pl.Series) -> pl.Series:
     """Return for each op itself, if its id is chosen, or the nearest such around it."""
-    return nearest(trace.ops["parent"], trace.ops["id"].is_in(chosen.implode()))
+    marked = pl.Series([False]).new_from_index(0, trace.ops.height)
+    return nearest(trace.ops["parent"], marked.scatter(chosen, values=True))
 
 
 def during(trace: Trace, spans: pl.DataFrame) -> pl.Series:
@@ -80,8 +90,8 @@ def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFram
 
     The owner is added as ``owner``, and in ``back`` whether it ran in the backward.
     """
-    forward = trace.ops["forward"].gather(kernels["op"])
-    of_forward, of_op = owners.gather(forward), owners.gather(kernels["op"])
+    forward = trace.ops["forward"][kernels["op"]]
+    of_forward, of_op = owners[forward], owners[kernels["op"]]
     return kernels.with_columns(
         owner=of_forward.zip_with(of_forward.is_not_null(), of_op),
         back=forward.is_not_null(),
@@ -132,7 +142,7 @@ def host_work(trace: Trace, owners: pl.Series) -> pl.DataFrame:
     ``start`` and ``end`` are from the first op of the forward to the last,
     ``went_back`` is a list of when it was in their backward.
     """
-    back = owners.gather(trace.ops["forward"])
+    back = owners[trace.ops["forward"]]
     ops = trace.ops.select("ts", "dur", "parent", back=back, owner=owners)
     forward = (
         ops.filter(pl.col("owner").is_not_null(), pl.col("back").is_null())

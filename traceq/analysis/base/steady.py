@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.expressions import END
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
@@ -37,6 +38,7 @@ class SteadySteps:
         return int((self.windows["end"] - self.windows["start"]).sum())
 
 
+@cached_per_trace
 def steady_steps(trace: Trace) -> SteadySteps:
     """Return the steady-state steps of a trace, or all of it where it has no steps."""
     steps = trace.steps.filter(~pl.col("warmup"))
@@ -60,8 +62,7 @@ def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataF
     """Return the rows that belong to the steps; all of them where there are none."""
     if not trace.steps.height:
         return table
-    steps = steady.windows.select("step")
-    return table.join(steps, on="step", how="semi", maintain_order="left")
+    return table.join(steady.windows, on="step", how="semi", maintain_order="left")
 
 
 def _busy(kernels: pl.DataFrame) -> int:

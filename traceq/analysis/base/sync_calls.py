@@ -127,7 +127,7 @@ def _throttled(trace: Trace) -> pl.Series:
 def _queued(trace: Trace) -> pl.Series:
     """Return how much work was launched before each call and had not begun."""
     work = trace.kernels.drop_nulls("launch")
-    launched = trace.runtime["ts"].gather(work["launch"]).sort()
+    launched = trace.runtime["ts"][work["launch"]].sort()
     begun = work["ts"].sort()
     before, started = (
         moments.search_sorted(trace.runtime["ts"]).cast(pl.Int64)

@@ -78,11 +78,11 @@ def trace_ops(trace: Trace) -> pl.DataFrame:
     taken = trace.memory.filter(
         pl.col("bytes") > 0, pl.col("device_type") != _CPU, pl.col("op").is_not_null()
     )
-    cast = nearest(trace.ops["parent"], named(trace.ops, _CASTS)).gather(taken["op"])
+    cast = nearest(trace.ops["parent"], named(trace.ops, _CASTS))[taken["op"]]
     called = _called_by_function(trace)
     blocks = taken.select(
         "bytes",
-        id=nearest(trace.ops["parent"], called).gather(taken["op"]),
+        id=nearest(trace.ops["parent"], called)[taken["op"]],
         cast=cast.is_not_null(),
     )
     ops = trace.ops.filter(
@@ -108,7 +108,7 @@ def _called_by_function(trace: Trace) -> pl.Series:
     parent = trace.ops["parent"]
     inside = pl.Series([True]).new_from_index(0, len(parent))
     for name in _FUNCTION:
-        inside &= trace.ops[name].gather(parent).eq_missing(trace.ops[name])
+        inside &= trace.ops[name][parent].eq_missing(trace.ops[name])
     return parent.is_null() | ~inside
 
 

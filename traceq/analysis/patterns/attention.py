@@ -113,7 +113,7 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     its casts, which are what the choice of a kernel depends on.
     """
     ops = trace.ops.select("id", "name", "parent", "inputs", "compiling")
-    by_dispatcher = known(named(ops, [SDPA]).gather(ops["parent"]))
+    by_dispatcher = known(named(ops, [SDPA])[ops["parent"]])
     around = outermost_ops(trace, (SDPA,))
     backends = (
         ops.with_columns(
@@ -221,7 +221,7 @@ def _strays(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         text("name").str.contains(_EFFICIENT_KERNEL)
     )
     found = kernels.join(names, on="name", how="semi")
-    launching = trace.ops["name"].gather(found["op"]).cast(pl.String)
+    launching = trace.ops["name"][found["op"]].cast(pl.String)
     return found.filter(~known(launching.str.contains(_NO_BACKEND)))
 
 

@@ -67,7 +67,7 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     """Return the outermost ops of the first calls, their names and shapes as lists."""
     among = known(owners.is_in(first.implode()))
-    nested = known(among.gather(trace.ops["parent"]))
+    nested = known(among[trace.ops["parent"]])
     return (
         trace.ops.with_columns(first=owners)
         .filter(among & ~nested)
@@ -189,7 +189,7 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     in_sdpa = inside(trace, ops.filter(named(ops, [SDPA]))["id"])
 
     def around(ids: pl.Series) -> pl.Series:
-        outer = in_matmul.gather(ids)
+        outer = in_matmul[ids]
         return outer.zip_with(outer.is_not_null(), ids)
 
     first, last = around(found["id_before"]), around(found["id_after"])
@@ -202,10 +202,10 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     return (
         found.with_columns(
             owner=first,
-            start=ops["ts"].gather(first),
-            end=(ops["ts"] + ops["dur"]).gather(last),
+            start=ops["ts"][first],
+            end=(ops["ts"] + ops["dur"])[last],
         )
-        .filter(in_sdpa.gather(found["id"]).is_null())
+        .filter(in_sdpa[found["id"]].is_null())
         .select(
             "thread",
             "start",

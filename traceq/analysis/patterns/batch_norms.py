@@ -31,7 +31,7 @@ def nchw_batch_norms(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFr
         inputs="id", images=nth("dims", 0), type=nth("types", 0)
     )
     ran = (
-        ran.with_columns(inputs=trace.ops["inputs"].gather(ran["op"]))
+        ran.with_columns(inputs=trace.ops["inputs"][ran["op"]])
         .join(given, on="inputs", maintain_order="left")
         .filter(pl.col("images").list.len() == _IMAGES)
     )

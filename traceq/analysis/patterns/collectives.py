@@ -71,8 +71,8 @@ def _described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     names = trace.ops["name"].unique()
     of_torch = names.filter(names.cast(pl.String).str.starts_with("c10d::"))
     found = known(trace.ops["name"].is_in(of_torch.implode()))
-    around = nearest(trace.ops["parent"], found).gather(kernels["op"])
-    op_name = trace.ops["name"].gather(around).cast(pl.String)
+    around = nearest(trace.ops["parent"], found)[kernels["op"]]
+    op_name = trace.ops["name"][around].cast(pl.String)
     width = text("dtype").replace_strict(SHORT_SIZES, default=None)
     return kernels.with_columns(
         op_name=op_name,

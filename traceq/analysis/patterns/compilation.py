@@ -43,7 +43,7 @@ def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     that runs right after it; it is null where the trace has neither.
     """
     ops = trace.ops
-    inner = known(ops["compiling"].gather(ops["parent"]))
+    inner = known(ops["compiling"][ops["parent"]])
     roots = in_steps(ops.filter(ops["compiling"] & ~inner), trace, steady)
     host = trace.annotations.filter(~pl.col("on_gpu"))
     ids = pl.concat(
@@ -83,7 +83,7 @@ def all_captures(trace: Trace) -> pl.DataFrame:
     )
     roots = outermost_ops(trace)
     counts = (
-        seen.with_columns(root=roots.gather(seen["id"]))
+        seen.with_columns(root=roots[seen["id"]])
         .group_by("root")
         .agg(
             set_up=pl.col("set_up").sum(),
@@ -92,7 +92,7 @@ def all_captures(trace: Trace) -> pl.DataFrame:
         )
     )
     found = ops.join(counts, left_on="id", right_on="root", maintain_order="left")
-    region = roots.gather(found["forward"]).alias("region")
+    region = roots[found["forward"]].alias("region")
     return found.with_columns(region.fill_null(found["id"]))
 
 
@@ -155,7 +155,7 @@ def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
 def _outer_timers(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
     """Return the ops of a name, without timers of the same name inside them."""
     marked = ops["name"].cast(pl.String).str.contains(pattern)
-    inner = known(marked.gather(ops["parent"]))
+    inner = known(marked[ops["parent"]])
     return ops.filter(marked & ~inner).select("id", pl.lit(value=True).alias(label))
 
 

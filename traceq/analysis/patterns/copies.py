@@ -128,6 +128,7 @@ are ``backward``. An example of each:
 """
 
 
+@cached_per_trace
 def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels that copy, each with the ``part`` of PARTS it belongs to.
 
@@ -158,17 +159,17 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     requests = _requests(trace)
     callers = nearest(ops["parent"], ~copying)
     op = moved["op"]
-    forward = ops["forward"].gather(op)
-    request = _only(requests.gather(op), copying.gather(op))
-    around = callers.gather(op)
-    origin = _only(requests.gather(forward), copying.gather(forward))
+    forward = ops["forward"][op]
+    request = _only(requests[op], copying[op])
+    around = callers[op]
+    origin = _only(requests[forward], copying[forward])
     return moved.with_columns(
         request=request,
         origin=origin,
-        host=outermost_ops(trace).gather(op).zip_with(origin.is_not_null(), request),
+        host=outermost_ops(trace)[op].zip_with(origin.is_not_null(), request),
         around=around,
-        asked=_plain(ops["name"].gather(request)),
-        caller=_plain(ops["name"].gather(around)),
+        asked=_plain(ops["name"][request]),
+        caller=_plain(ops["name"][around]),
         own=request.is_not_null()
         & around.is_null()
         & (moved["phase"] != "backward").fill_null(value=True),
@@ -179,7 +180,7 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 def _requests(trace: Trace) -> pl.Series:
     """Return for each op the outermost of the copying ops around it, or itself."""
     parent, copying = trace.ops["parent"], named(trace.ops, _COPYING)
-    return nearest(parent, copying & ~known(copying.gather(parent)))
+    return nearest(parent, copying & ~known(copying[parent]))
 
 
 def _plain(names: pl.Series) -> pl.Series:
@@ -207,11 +208,11 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     inputs = trace.ops["inputs"]
     own = given.drop("second", "third").rename({"id": "inputs"})
     around = given.select("second", "third", inputs_around="id")
-    is_copy = named(trace.ops, ["aten::copy_"]).gather(moved["op"])
+    is_copy = named(trace.ops, ["aten::copy_"])[moved["op"]]
     found = (
         moved.with_columns(
-            inputs=inputs.gather(moved["op"]),
-            inputs_around=inputs.gather(moved["around"]),
+            inputs=inputs[moved["op"]],
+            inputs_around=inputs[moved["around"]],
         )
         .join(own, on="inputs", how="left", maintain_order="left")
         .join(around, on="inputs_around", how="left", maintain_order="left")
@@ -295,7 +296,7 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
         .group_by("forward")
         .agg(viewed=pl.col("behind").min() > 1)
     )
-    requests = _requests(trace).gather(casts["forward"])
+    requests = _requests(trace)[casts["forward"]]
     return casts.select("viewed", request=requests).drop_nulls()
 
 

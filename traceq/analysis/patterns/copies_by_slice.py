@@ -94,10 +94,10 @@ def backward_of_slices(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     name = trace.ops["name"].cast(pl.String)
     nodes = nearest(trace.ops["parent"], name.str.contains(_BACKWARD))
-    node = nodes.gather(kernels["op"])
+    node = nodes[kernels["op"]]
     wholes = trace.inputs.select(inputs="id", whole=nth("dims", 0))
     return (
-        kernels.with_columns(inputs=trace.ops["inputs"].gather(node))
+        kernels.with_columns(inputs=trace.ops["inputs"][node])
         .filter(node.is_not_null())
         .join(wholes, on="inputs", how="left", maintain_order="left")
         .drop("inputs")
@@ -123,8 +123,8 @@ def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
             nth("values", 3), nth("values", 4), separator=":", ignore_nulls=True
         ),
     )
-    found = made.select(
-        "inputs", cut=text("name"), id=node.gather(made["id"])
-    ).drop_nulls("id")
+    found = made.select("inputs", cut=text("name"), id=node[made["id"]]).drop_nulls(
+        "id"
+    )
     nodes = ops.drop("inputs").join(found, on="id", maintain_order="left")
     return nodes.join(values, on="inputs", how="left", maintain_order="left")

@@ -59,8 +59,8 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     )
     started, same = trace.ops["ts"], [*_PLACE, "numel"]
     pairs = pairs.with_columns(
-        cast_at=started.gather(pairs["request"]),
-        back_at=started.gather(pairs["back"]),
+        cast_at=started[pairs["request"]],
+        back_at=started[pairs["back"]],
     ).join(_exact(trace), on=same, how="anti", nulls_equal=True)
     combined = pl.col("combined_by") >= pl.col("cast_at")
     return (

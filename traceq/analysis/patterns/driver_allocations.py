@@ -28,16 +28,14 @@ def driver_calls(
         text("name"), frees=text("name").str.contains(frees)
     )
     calls = calls.filter(pl.col("frees") | pl.col("name").str.contains(allocs))
-    calls = calls.with_columns(
-        op_name=trace.ops["name"].gather(calls["op"]).cast(pl.String)
-    )
+    calls = calls.with_columns(op_name=trace.ops["name"][calls["op"]].cast(pl.String))
     if not calls.height:
         return calls
     names = trace.ops["name"].unique()
     captures = names.filter(names.cast(pl.String).str.contains(GRAPH_CAPTURE))
     once = trace.ops["compiling"] | trace.ops["name"].is_in(captures.implode())
     around = nearest(trace.ops["parent"], known(once))
-    return calls.filter(around.gather(calls["op"]).is_null())
+    return calls.filter(around[calls["op"]].is_null())
 
 
 def growth(trace: Trace) -> pl.DataFrame:

@@ -61,7 +61,7 @@ def serves_collective(trace: Trace, rows: pl.DataFrame) -> pl.Series:
         moments, ranges.select("thread", "start", "end"), "ts", "start", by="thread"
     )
     inside = around.sort("row").select(known(pl.col("ts") < pl.col("end"))).to_series()
-    started = _started(trace).gather(rows["op"]).is_not_null()
+    started = _started(trace)[rows["op"]].is_not_null()
     return inside | started
 
 

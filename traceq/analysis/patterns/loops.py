@@ -214,9 +214,9 @@ def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels of each loop, and how often the host waits for the GPU."""
     roots = outermost_ops(trace)
     mine = ops.select(*_LOOP, root="id", back=pl.col("forward").is_not_null())
-    kernels = trace.kernels.select("dur", root=roots.gather(trace.kernels["op"]))
+    kernels = trace.kernels.select("dur", root=roots[trace.kernels["op"]])
     syncs = trace.runtime.filter(pl.col("call") == "sync")
-    syncs = syncs.select(root=roots.gather(syncs["op"]))
+    syncs = syncs.select(root=roots[syncs["op"]])
     launched = (
         mine.join(kernels, on="root")
         .group_by(_LOOP)
@@ -350,7 +350,7 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     calls = trace.runtime.filter(pl.col("op").is_not_null())
     roots = outermost_ops(trace)
     used = (
-        calls.select(id=roots.gather(calls["op"]), kernels="kernels", call="call")
+        calls.select(id=roots[calls["op"]], kernels="kernels", call="call")
         .group_by("id")
         .agg(pl.col("kernels").sum(), syncs=(pl.col("call") == "sync").any())
         .filter(pl.col("kernels") > 0)
@@ -377,7 +377,7 @@ def _calls(trace: Trace, ops: pl.DataFrame, fewest: int) -> pl.Series:
         ]
     ).sort(pl.col("thread"), pl.col("ts"), -pl.col("end"), maintain_order=True)
     around = nearest(parents(rows["thread"], rows["end"]), rows["frame"].is_not_null())
-    found = rows.with_columns(call=rows["frame"].gather(around)).drop_nulls("row")
+    found = rows.with_columns(call=rows["frame"][around]).drop_nulls("row")
     return found.sort("row")["call"]
 
 

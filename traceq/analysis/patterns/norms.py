@@ -79,7 +79,7 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     norms, casts = _float_norms(trace), _casts(trace)
     in_norm = inside(trace, norms["owner"])
     up = (
-        casts.with_columns(owner=in_norm.gather(casts["id"]))
+        casts.with_columns(owner=in_norm[casts["id"]])
         .filter(pl.col("to") == FLOAT32)
         .join(norms.select("owner", "dims"), on=["owner", "dims"])
         .select("owner", cast="id", half="of", up=True, down=False)
@@ -124,7 +124,7 @@ def _of_norms_and_casts(
     norms = found.select("owner", part="owner").with_columns(cast=False)
     parts = pl.concat([casts, norms.select(casts.columns)]).unique("part", keep="first")
     ran = owned(trace, kernels, inside(trace, parts["part"])).rename({"owner": "part"})
-    node = outermost_ops(trace).gather(ran["op"])
+    node = outermost_ops(trace)[ran["op"]]
     ran = ran.with_columns(cast_op=pl.when("back").then(node).otherwise("part"))
     return ran.join(parts, on="part").join(found, on="owner")
 

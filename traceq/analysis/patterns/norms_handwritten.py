@@ -84,7 +84,7 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops that have work on the GPU, numbered in their order."""
     ops = trace.ops
     outermost = outermost_ops(trace)
-    launched = outermost.gather(kernels["op"].drop_nulls().unique()).unique()
+    launched = outermost[kernels["op"].drop_nulls().unique()].unique()
     return (
         ops.filter(ops["id"].is_in(launched.implode()) & ~ops["compiling"])
         .select("id", "name", "thread", "ts", "dur", "inputs")

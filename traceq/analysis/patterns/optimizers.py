@@ -87,7 +87,7 @@ def _launching(trace: Trace) -> pl.DataFrame:
     """Return the outermost ops that start work on the GPU, and how much."""
     roots = outermost_ops(trace)
     work = (
-        trace.kernels.select("dur", id=roots.gather(trace.kernels["op"]))
+        trace.kernels.select("dur", id=roots[trace.kernels["op"]])
         .drop_nulls("id")
         .group_by("id")
         .agg(kernels=pl.len(), gpu_ns=pl.col("dur").sum())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
 from traceq.expressions import text
 from traceq.graph.devices import busiest_device
@@ -127,9 +128,23 @@ def _simulated_work(
 
     Of work that overlaps each instant is busy once.
     """
+    if changes:
+        return _work_after(trace, replay, scale, changes)
+    return _work_before(trace, replay, scale)
+
+
+@cached_per_trace
+def _work_before(trace: Trace, replay: Replay, scale: TimeScale) -> pl.DataFrame:
+    """Return the work without changes, which is asked for several times."""
+    return _work_after(trace, replay, scale, ())
+
+
+def _work_after(
+    trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change]
+) -> pl.DataFrame:
     work = replay.timeline(scale, changes)
     whole = replay.run(changes, scale).step_ns * replay.model.steps
-    devices = trace.kernels["device"].gather(work["id"])
+    devices = trace.kernels["device"][work["id"]]
     mine = busiest_device(work.with_columns(device=devices)).sort("begin")
     # The step before ended as this one does.
     since = pl.col("done").max() - whole
@@ -146,7 +161,7 @@ def _between_ns(work: pl.DataFrame) -> float:
 
 def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     kernels = trace.kernels.select("kind", text("name"))
-    kind, name = (kernels[column].gather(work["id"]) for column in kernels.columns)
+    kind, name = (kernels[column][work["id"]] for column in kernels.columns)
     cause = (
         pl.when(name.str.contains(TRANSFER))
         .then(pl.lit(COPYING))
@@ -179,7 +194,7 @@ def _by_cause(
 def _by_step(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     waited = pl.col("idle").filter("by_launch").sum()
     return (
-        work.with_columns(step=trace.kernels["step"].gather(work["id"]))
+        work.with_columns(step=trace.kernels["step"][work["id"]])
         .drop_nulls("step")
         .group_by("step")
         .agg(busy=(pl.col("busy") + pl.col("idle")).sum() - waited, idle=waited)

@@ -192,7 +192,7 @@ class _Path:
         pieces = self._edges.search_sorted(pl.Series([begin, place.moment])).clip(
             upper_bound=len(self._edges) - 1
         )
-        low, high = self._worked.gather(pieces)
+        low, high = self._worked[pieces]
         return _HostLink(begin, place.moment, high - low)
 
     def _reached(self, place: _Host) -> float:

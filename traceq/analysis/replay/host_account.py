@@ -149,10 +149,10 @@ def _with_engine(
     Of that time the main thread knows nothing but that it waits, if that.
     """
     ops, op = trace.ops, segments["op"]
-    root = nearest(ops["parent"], ops["parent"].is_null()).gather(op)
-    node = ops["name"].cast(pl.String).str.contains(_NODE).gather(root)
-    thread = ops["thread"].gather(op)
-    mine = host.tree["thread"].gather(segments["at"])
+    root = nearest(ops["parent"], ops["parent"].is_null())[op]
+    node = ops["name"].cast(pl.String).str.contains(_NODE)[root]
+    thread = ops["thread"][op]
+    mine = host.tree["thread"][segments["at"]]
     around = pl.DataFrame({"node": node, "thread": thread, "mine": mine}).with_columns(
         before=pl.col("node").forward_fill(),
         after=pl.col("node").backward_fill(),
@@ -175,9 +175,9 @@ def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
     edges, worked = replay.host_time(scale)
     at = edges.search_sorted(moments, side="right").cast(pl.Int64) - 1
     at = at.clip(0, max(0, len(edges) - 2))
-    begin, end = edges.gather(at), edges.gather(at + 1)
+    begin, end = edges[at], edges[at + 1]
     into = ((moments - begin) / (end - begin)).clip(0, 1)
-    return worked.gather(at) + into * (worked.gather(at + 1) - worked.gather(at))
+    return worked[at] + into * (worked[at + 1] - worked[at])
 
 
 def _with_excess(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -9,6 +9,7 @@ launch. What a change removes has no length on that clock: nothing is counted tw
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import polars as pl
@@ -58,12 +59,12 @@ class IdleAccount:
     step_ns: float
     """What a step takes."""
 
-    @property
+    @cached_property
     def kinds(self) -> pl.DataFrame:
         """By ``kind``: ``time`` per step and ``calls``, longest first."""
         return self._by("kind")
 
-    @property
+    @cached_property
     def lines(self) -> pl.DataFrame:
         """By kind, name and place: ``time`` per step and ``calls``, longest first."""
         return self._by(*_LINE)
@@ -141,9 +142,9 @@ def _clock(
     reached = length.cum_sum()
     # Segments are in order: those of a piece are next to each other.
     first, after = (piece.search_sorted(piece, side=side) for side in _SIDES)
-    base = reached.gather(first) - length.gather(first)
-    whole = reached.gather(after.cast(pl.Int64) - 1) - base
-    begin, end = worked.gather(piece), worked.gather(piece + 1)
+    base = reached[first] - length[first]
+    whole = reached[after.cast(pl.Int64) - 1] - base
+    begin, end = worked[piece], worked[piece + 1]
     rate = ((end - begin) / whole).fill_nan(0)
     done = begin + (reached - base) * rate
     return _Clock(

@@ -178,7 +178,7 @@ def _in_lanes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 def _with_launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """Add when each piece of work was launched: in the order of its stream."""
     return work.with_columns(
-        launched_at=trace.runtime["ts"].gather(work["launch"])
+        launched_at=trace.runtime["ts"][work["launch"]]
     ).with_columns(
         launched_at=pl.min_horizontal(
             pl.col("launched_at").cum_max().over("lane"), "start"

@@ -29,8 +29,11 @@ from traceq.intervals import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from traceq.analysis.replay.model import StepModel
+
+    _Asked: TypeAlias = "tuple[tuple[Change, ...], TimeScale]"
 
 _ROUNDS = 3
 _SPANS = {"start": pl.Int64, "end": pl.Int64}
@@ -86,6 +89,16 @@ class _HostClock(NamedTuple):
     """How much it works in each epoch."""
 
 
+class _Times(NamedTuple):
+    """What each piece of work takes."""
+
+    time: pl.Series
+    """With the gap before it."""
+    gap: pl.Series
+    before: pl.Series
+    """The time of all work before it."""
+
+
 class Replay:
     """The steps of a trace, ready to be run again with changes."""
 
@@ -93,6 +106,10 @@ class Replay:
         """Cut the host's time into epochs and the work into groups."""
         self.model = model
         self._runs: dict[TimeScale, Result] = {}
+        # The next question is often about the same changes, but of all of them the
+        # answers would be large: the last one is kept.
+        self._last: tuple[_Asked, Result] | None = None
+        self._last_worked: tuple[_Asked, pl.Series] | None = None
         self._clocks: dict[TimeScale, _HostClock] = {}
         self._host_left: dict[Change, pl.Series] = {}
         self._work_left: dict[Change, pl.Series] = {}
@@ -101,6 +118,7 @@ class Replay:
         self._length = (pieces["end"] - pieces["start"]).cast(pl.Float64)
         self._awake = 1 - self._covered(waits)
         self.work = _grouped(model)
+        self._whole = pl.repeat(1.0, model.work.height, dtype=pl.Float64, eager=True)
         self._launch_edge, self._wait_end_edge, self._wait_start_edge = (
             self._edges.search_sorted(moments).clip(upper_bound=pieces.height)
             for moments in (self.work["launched_at"], waits["end"], waits["start"])
@@ -113,8 +131,8 @@ class Replay:
         group_of = self.work["group"]
         self._lane = groups["lane"].to_list()
         self._epoch = groups["epoch"].to_list()
-        self._after = group_of.gather(groups["after"]).to_list()
-        self._waits_for = group_of.gather(waits["waits_for"]).to_list()
+        self._after = group_of[groups["after"]].to_list()
+        self._waits_for = group_of[waits["waits_for"]].to_list()
         self._resume = waits["resume"].to_list()
         self._order = _ordered(groups, waits)
 
@@ -124,11 +142,15 @@ class Replay:
         """Return how the steps go with these changes, at these speeds."""
         if not changes and scale in self._runs:
             return self._runs[scale]
+        asked = (tuple(changes), scale)
+        if self._last is not None and self._last[0] == asked:
+            return self._last[1]
         rounds = _ROUNDS if self.model.repeats else 1
         idle = [0.0] * (max(self._lane, default=0) + 1)
         result = self._played(changes, scale, idle, rounds)
         if not changes:
             self._runs[scale] = result
+        self._last = (asked, result)
         return result
 
     def once(self) -> float:
@@ -195,31 +217,28 @@ class Replay:
         clock = self._host_clock(changes, scale)
         worked_before = pl.Series([0.0, *clock.epochs[:-1]], dtype=pl.Float64).cum_sum()
         epoch, group = self.work["epoch"], self.work["group"]
-        entered = pl.Series(run.entered, dtype=pl.Float64).gather(group)
-        host = pl.Series(run.host, dtype=pl.Float64).gather(epoch)
+        entered = pl.Series(run.entered, dtype=pl.Float64)[group]
+        host = pl.Series(run.host, dtype=pl.Float64)[epoch]
         # Counted without the time of the work before it, starts can be compared.
+        times = self._times(changes, scale)
         entered_alone = pl.col("entered") - pl.col("time_before").first().over("group")
         before_it = pl.max_horizontal(
             pl.col("reach").cum_max().shift(1).over("group"), "entered"
         )
         return (
             self.work.with_columns(
-                self._times(changes, scale),
-                host_ns=clock.launches + worked_before.gather(epoch),
+                host_ns=clock.launches + worked_before[epoch],
+                time_before=times.before,
+                reach=host + self._reach_alone(times, clock),
                 entered=entered,
             )
+            .with_columns(entered=entered_alone)
             .with_columns(
-                reach=host + self._reach_alone(clock),
-                entered=entered_alone,
+                by_launch=pl.col("reach") > before_it,
+                done=pl.max_horizontal("reach", before_it) + times.before + times.time,
             )
-            .with_columns(by_launch=pl.col("reach") > before_it)
-            .with_columns(
-                done=pl.max_horizontal("reach", before_it)
-                + pl.col("time_before")
-                + pl.col("time"),
-            )
-            .with_columns(begin=pl.col("done") - pl.col("time") + pl.col("gap_time"))
-            .drop("time", "time_before", "gap_time", "reach", "entered")
+            .with_columns(begin=pl.col("done") - times.time + times.gap)
+            .drop("time_before", "reach", "entered")
         )
 
     def host_time(
@@ -236,10 +255,10 @@ class Replay:
         piece = (reached.search_sorted(worked, side="right").cast(pl.Int64) - 1).clip(
             0, last
         )
-        start, end = (reached.gather(found) for found in (piece, piece + 1))
+        start, end = (reached[found] for found in (piece, piece + 1))
         inside = ((worked - start) / (end - start)).fill_nan(0).clip(0, 1)
-        length = edges.gather(piece + 1) - edges.gather(piece)
-        return edges.gather(piece) + (inside * length).cast(pl.Int64)
+        length = edges[piece + 1] - edges[piece]
+        return edges[piece] + (inside * length).cast(pl.Int64)
 
     def _host_clock(self, changes: Sequence[Change], scale: TimeScale) -> _HostClock:
         """Return the host's own work in its epochs."""
@@ -247,11 +266,11 @@ class Replay:
         if not changes and scale in self._clocks:
             return self._clocks[scale]
         worked = self._worked(changes, scale)
-        begins = pl.concat([worked[:1], worked.gather(self._wait_end_edge)])
-        ends = pl.concat([worked.gather(self._wait_start_edge), worked[-1:]])
-        launched = worked.gather(self._launch_edge)
+        begins = pl.concat([worked[:1], worked[self._wait_end_edge]])
+        ends = pl.concat([worked[self._wait_start_edge], worked[-1:]])
+        launched = worked[self._launch_edge]
         clock = _HostClock(
-            launched - begins.gather(self.work["epoch"]) + self._late,
+            launched - begins[self.work["epoch"]] + self._late,
             (ends - begins).to_list(),
         )
         if not changes:
@@ -260,12 +279,17 @@ class Replay:
 
     def _worked(self, changes: Sequence[Change], scale: TimeScale) -> pl.Series:
         """Return how much the host has worked at each edge of its pieces of time."""
+        asked = (tuple(changes), scale)
+        if self._last_worked is not None and self._last_worked[0] == asked:
+            return self._last_worked[1]
         left = self._awake
         for change in changes:
             less = self._left_of_host(change)
             left = less.zip_with(less < left, left)
         own = self._length if scale.recorded else self.model.host["own"]
-        return pl.concat([pl.Series([0.0]), (own * left * scale.host).cum_sum()])
+        worked = pl.concat([pl.Series([0.0]), (own * left * scale.host).cum_sum()])
+        self._last_worked = (asked, worked)
+        return worked
 
     def _left_of_host(self, change: Change) -> pl.Series:
         """Return which part of each piece of the host's time a change leaves."""
@@ -288,14 +312,10 @@ class Replay:
             )
         return self._work_left[change]
 
-    def _times(self, changes: Sequence[Change], scale: TimeScale) -> list[pl.Series]:
-        """Return what each piece of work takes: its columns for the formula.
-
-        ``time`` includes ``gap_time``, the gap before it; ``time_before`` is the time
-        of all work before it.
-        """
+    def _times(self, changes: Sequence[Change], scale: TimeScale) -> _Times:
+        """Return what each piece of work takes."""
         work = self.work
-        left = pl.repeat(1.0, work.height, dtype=pl.Float64, eager=True)
+        left = self._whole
         for change in changes:
             if change.kernel_share and change.kernels:
                 less = self._left_of_work(change)
@@ -303,24 +323,25 @@ class Replay:
         # With removed work the gap before it is removed too.
         gap = work["gap"] * (left > 0) * scale.gpu
         time = gap + work["dur"] * left * scale.gpu
-        return [
-            time.alias("time"),
-            gap.alias("gap_time"),
-            (time.cum_sum() - time).alias("time_before"),
-        ]
+        return _Times(time, gap, time.cum_sum() - time)
 
-    def _reach_alone(self, clock: _HostClock) -> pl.Expr:
+    def _reach_alone(self, times: _Times, clock: _HostClock) -> pl.Series:
         """Return when launches let work begin, without the time of work before it."""
-        latency = self.work["latency"] + clock.launches
-        return latency - pl.col("gap_time") - pl.col("time_before")
+        return self.work["latency"] + clock.launches - times.gap - times.before
 
     def _sums(
         self, changes: Sequence[Change], scale: TimeScale, clock: _HostClock
     ) -> tuple[list[float], list[float]]:
         """Return ``time`` and ``reach`` of each group."""
+        times = self._times(changes, scale)
+        work = {
+            "group": self.work["group"],
+            "time": times.time,
+            "time_before": times.before,
+            "reach": self._reach_alone(times, clock),
+        }
         sums = (
-            pl.DataFrame([self.work["group"], *self._times(changes, scale)])
-            .with_columns(reach=self._reach_alone(clock))
+            pl.DataFrame(work)
             .group_by("group", maintain_order=True)
             .agg(
                 pl.col("time").sum(),

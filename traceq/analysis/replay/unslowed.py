@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time.op_calls import op_calls, own_segments
-from traceq.intervals import covered_until
+from traceq.intervals import overlap
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.model import StepModel
@@ -30,9 +30,7 @@ def unslowed(model: StepModel, trace: Trace) -> StepModel:
     beyond = int(calls["excess"].sum()) / int(calls["own"].sum())
     spans = own_segments(trace).join(calls.select("op"), on="op", how="semi")
     pieces = model.host
-    inside = beyond * (
-        covered_until(spans, pieces["end"]) - covered_until(spans, pieces["start"])
-    )
+    inside = beyond * overlap(pieces, spans)
     length = pieces["end"] - pieces["start"]
     # What the estimate leaves out of such time comes back.
     left_out = (1 - pieces["own"] / length).clip(lower_bound=0)

@@ -128,13 +128,12 @@ def sync_chains(trace: Trace) -> pl.DataFrame:
     """
     syncs = device_syncs(trace).sort("thread", "ts", "id")
     launched = trace.kernels.select(
-        "dur", at=trace.runtime["ts"].gather(trace.kernels["launch"])
+        "dur", at=trace.runtime["ts"][trace.kernels["launch"]]
     ).drop_nulls()
     launched = launched.sort("at")
     total = pl.concat([pl.Series([0]), launched["dur"].cum_sum()])
     begun, ended = (
-        total.gather(launched["at"].search_sorted(syncs[side]))
-        for side in ("ts", "end")
+        total[launched["at"].search_sorted(syncs[side])] for side in ("ts", "end")
     )
     before = pl.col("ended").shift(1).over("thread")
     longer = pl.max_horizontal("wait", pl.col("wait").shift(1).over("thread"))
@@ -205,10 +204,8 @@ def _with_gap(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """Add how long the GPU idles from a sync on; a gap belongs to its first sync."""
     gaps = idle_gaps(trace)
     row = gap_at(gaps, found["end"])
-    since = pl.select(
-        pl.max_horizontal(gaps["start"].gather(row), found["ts"])
-    ).to_series()
-    idle = gaps["end"].gather(row) - since
+    since = pl.select(pl.max_horizontal(gaps["start"][row], found["ts"])).to_series()
+    idle = gaps["end"][row] - since
     first = row.is_first_distinct() & row.is_not_null()
     return found.with_columns(
         gap=pl.select(pl.when(first).then(idle).otherwise(0)).to_series()

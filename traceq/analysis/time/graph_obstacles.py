@@ -115,7 +115,7 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _syncs(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     found = in_steps(device_syncs(trace), trace, steady).filter(_in_model(trace))
-    ops = trace.ops["name"].gather(found["op"]).cast(pl.String)
+    ops = trace.ops["name"][found["op"]].cast(pl.String)
     named = found.with_columns(of=ops, name=text("name"))
     return _most("syncs", named, pl.coalesce("of", "name"), steady.count)
 

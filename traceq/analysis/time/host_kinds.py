@@ -137,49 +137,46 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
         host.rows_of, ("annotations", "frames", "ops", "runtime")
     )
     frames, ops, runtime = trace.frames, trace.ops, trace.runtime
-    in_file = known(frames["file"].is_not_null().gather(frame))
-    own = known(frames["own"].gather(frame))
+    in_file = known(frames["file"].is_not_null()[frame])
+    own = known(frames["own"][frame])
     # Built-in functions have no file; their time is of the function that calls them.
     caller = host.nearest(in_file)
-    python, user = frame.gather(caller), frame.gather(host.nearest(own))
-    around = op.gather(host.nearest(op.is_not_null()))
+    python, user = frame[caller], frame[host.nearest(own)]
+    around = op[host.nearest(op.is_not_null())]
     is_region, in_python = region.is_not_null(), frame.is_not_null()
     # Inside of the innermost Python call, or around it: what of the two is it in?
-    inner = known(is_region.gather(host.nearest(is_region | in_python)))
-    region = region.gather(host.nearest(is_region))
-    first = host.nearest(in_file & ~own & known(own.gather(host.around(in_file))))
-    ours = known(frames["own"].gather(python))
+    inner = known(is_region[host.nearest(is_region | in_python)])
+    region = region[host.nearest(is_region)]
+    first = host.nearest(in_file & ~own & known(own[host.around(in_file)]))
+    ours = known(frames["own"][python])
     hook = host.nearest(_hooks(trace, host))
-    called = frames["name"].gather(frame)
+    called = frames["name"][frame]
     module = only(called, _matching(called, MODULE)).cast(pl.String)
     modules = module_paths(module.str.extract(MODULE), host.tree["parent"])
-    hooked = frame.gather(hook)
+    hooked = frame[hook]
     return pl.DataFrame(
         {
-            "call": runtime["call"].gather(call),
-            "call_name": runtime["name"].gather(call),
+            "call": runtime["call"][call],
+            "call_name": runtime["name"][call],
             "waited": call.is_in(waits.implode()),
             "blocking": call.is_in(_blocking_copies(trace).implode()),
             "is_op": op.is_not_null(),
             "op": around,
-            "op_name": ops["name"].gather(around),
-            "compiling": ops["compiling"].gather(around),
+            "op_name": ops["name"][around],
+            "compiling": ops["compiling"][around],
             "is_frame": frame.is_not_null(),
             "called": called,
             "caller": caller,
-            "source": frames["file"].gather(python),
+            "source": frames["file"][python],
             "user": ours,
-            "library": frames["name"].gather(only(frame.gather(first), ~ours)),
-            "region": trace.annotations["name"].gather(region),
+            "library": frames["name"][only(frame[first], ~ours)],
+            "region": trace.annotations["name"][region],
             "inner_region": inner,
-            "module": _first(ops["module"].gather(around), modules),
+            "module": _first(ops["module"][around], modules),
             "hook": hook,
+            **{f"hook_{column}": _plain(frames[column][hooked]) for column in PLACE},
             **{
-                f"hook_{column}": _plain(frames[column].gather(hooked))
-                for column in PLACE
-            },
-            **{
-                column: _first(ops[column].gather(around), frames[column].gather(user))
+                column: _first(ops[column][around], frames[column][user])
                 for column in PLACE
             },
         }
@@ -207,16 +204,16 @@ def _hooks(trace: Trace, host: HostSegments) -> pl.Series:
     """
     frame = host.rows_of("frames")
     frames = trace.frames
-    names, files = frames["name"].gather(frame), frames["file"].gather(frame)
-    function = frames["function"].gather(frame)
+    names, files = frames["name"][frame], frames["file"][frame]
+    function = frames["function"][frame]
     module = _matching(names, MODULE)
     machinery = _matching(files, _CALLS_HOOKS)
     is_op = host.rows_of("ops").is_not_null()
     called = (frame.is_not_null() & files.is_not_null() & ~machinery) | is_op
     # What a module's call calls itself, not counting its machinery.
     around = host.around(module | called)
-    direct = called & known(module.gather(around))
-    hook = direct & known(frames["own"].gather(frame)) & ~_matching(function, _FORWARD)
+    direct = called & known(module[around])
+    hook = direct & known(frames["own"][frame]) & ~_matching(function, _FORWARD)
     rows = pl.DataFrame(
         {
             "hook": hook,

@@ -18,7 +18,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.expressions import END, text
 from traceq.graph.nesting import INDEX, nearest, parents
-from traceq.intervals import covered_until
+from traceq.intervals import overlap
 from traceq.model.names import STEP
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class HostSegments:
 
     def around(self, marked: pl.Series) -> pl.Series:
         """Return for each row of the tree the nearest marked one around it."""
-        return self.nearest(marked).gather(self.tree["parent"])
+        return self.nearest(marked)[self.tree["parent"]]
 
     def rows_of(self, part: str) -> pl.Series:
         """Return for each row of the tree its row in a table, if it is of that."""
@@ -63,10 +63,7 @@ def host_segments(trace: Trace) -> HostSegments:
     threads = _threads(trace)
     tree = _tree(trace, threads)
     owners = _owners(tree, threads, windows)
-    segments = owners.with_columns(
-        idle=covered_until(idle_gaps(trace), owners["end"])
-        - covered_until(idle_gaps(trace), owners["start"])
-    )
+    segments = owners.with_columns(idle=overlap(owners, idle_gaps(trace)))
     return HostSegments(
         segments, tree.drop("ts", "end"), max(1, windows.height), threads
     )

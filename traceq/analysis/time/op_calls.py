@@ -103,9 +103,9 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     """
     host = host_segments(trace)
     op, call = host.rows_of("ops"), host.rows_of("runtime")
-    around = op.gather(host.nearest(op.is_not_null()))
-    asks = known(trace.runtime["call"].gather(call) == "other")
-    names = trace.runtime["name"].gather(call).cast(pl.String)
+    around = op[host.nearest(op.is_not_null())]
+    asks = known(trace.runtime["call"][call] == "other")
+    names = trace.runtime["name"][call].cast(pl.String)
     rows = pl.DataFrame(
         {
             "op": around,
