@@ -58,6 +58,19 @@ def test_a_full_output_is_one_sentence_and_exit_2(call: str) -> None:
     )
 
 
+@pytest.mark.parametrize("call", ["schema", "--help", "lint --help", "rules"])
+def test_a_reader_that_stops_early_is_no_error(call: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*RUN, *call.split()]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
 def test_full_standard_error_changes_no_exit_status() -> None:
     assert shell(f"{shlex.join(RUN)} lint missing.json 2>/dev/full").returncode == 2

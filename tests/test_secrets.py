@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +64,21 @@ def test_what_is_redacted_stays_as_it_is() -> None:
         ("loss=0.1 lr=0.001 step=10 key=attention", None),
         ("unexpected key: model.layers.0.weight", None),
         ("/cache/torchinductor/jh/cjhfortg3rh4rdpxoobxasetiaqp3hwo7iqgsxfr.py", None),
+        ("logged in with aB3dE5gH7jK9mN1pQ3sT5vX7", "logged in with [redacted]"),
+        ("'Zx81qLm02KpVt47RbYw9'", "'[redacted]'"),
+        ("at 2e43b17f88dff30ef0d2fdf3692fb6a142ab1ed5 (main)", None),
+        (
+            "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            None,
+        ),
+        ("fx graph cache hit for key fjxlqsd3q5jvnzgcg7p4fy2ezk7mkzf4q2jy7", None),
+        ("GPU-8f2a1b3c-4d5e-6f70-8192-a3b4c5d6e7f8 at 0x7F3aB2c4D5e6", None),
+        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15FillFunctorE", None),
+        ("Cijk_Ailk_Bljk_HHS_BH_Bias_AS_SAV_UserArgs_MT128x128x32_MI16x16x1", None),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT BiasBF16Relu128x64x32x4", None),
+        ("/mnt/aB3dE5gH7jK9mN1pQ3sT5vX7/train.py:3: UserWarning: slow", None),
+        ("at::native::BatchNormUpdateOutputKernel2dNHWC<float>", None),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs4096)", None),
     ],
 )
 def test_a_log_loses_what_looks_like_a_credential(line: str, shown: str | None) -> None:
@@ -82,6 +98,22 @@ def test_a_long_line_ends_in_linear_time(part: str) -> None:
     text = part * 50_000
 
     assert redact.log(text) == text
+
+
+def test_warnings_are_kept_without_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *given: shown.append(given[0]))
+    log = module("agent.warning_log").WarningLog()
+    log.open(tmp_path / "rank-0.log")
+    log.install()
+
+    warnings.showwarning("HF_TOKEN=hf_abcdefghijk", UserWarning, "a.py", 7)
+
+    kept = (tmp_path / "rank-0.log").read_text()
+    assert kept.startswith("a.py:7: UserWarning: HF_TOKEN=[redacted]")
+    assert shown == ["HF_TOKEN=hf_abcdefghijk"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""The program's Python warnings, kept in a file; they are still shown as before."""
+"""The program's Python warnings, kept in a file; they are still shown as before.
+
+The file has no credentials in it, see ``redact``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import contextlib
 import warnings
 from pathlib import Path
 from typing import Any, TextIO
+
+from ..shared import redact
 
 
 class WarningLog:
@@ -60,7 +65,7 @@ class WarningLog:
             self._write(text)
 
     def _write(self, text: str) -> None:
-        data = text.encode("utf-8", "replace")
+        data = redact.log(text).encode("utf-8", "replace")
         if self.file is None or self._size + len(data) > self.LIMIT:
             self.truncated = True
             return

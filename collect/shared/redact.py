@@ -38,9 +38,12 @@ _SECRET_VALUE = re.compile(
     r"|SG\.[A-Za-z0-9_-]{16,}|[rs]k_(?:live|test)_[A-Za-z0-9]{8,}|nvapi-[\w-]{20,}"
     r"|dop_v1_[a-f0-9]{20,}|dapi[a-f0-9]{30,}|r8_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{20,}"
     r"|lsv2_[a-z]{2}_\w{20,}|eyJ[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_.-]+"
-    r"|(?<![0-9A-Za-z])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?![0-9A-Za-z])"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z))",
     re.DOTALL,
+)
+# Keys of some services, and in a log the hashes of commits, files and kernels.
+_HEX = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?![0-9A-Za-z])"
 )
 _LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]{0,20}://)[^/@\s\"']+@")
 _QUERY = re.compile(r"(?P<url>\b[a-z][a-z0-9+.-]{0,20}://[^\s?#\"']*\?)[^\s#\"']+")
@@ -63,6 +66,12 @@ _WORD = re.compile(r"[A-Za-z0-9]{20,}|[A-Za-z0-9+/_-]{40,}")
 _LITERAL = re.compile(
     r"(?P<name>[\w.-]{1,100})[\"']?\]?\s*[=:]\s*[rbfu]{0,2}"
     r"(?P<quote>[\"'])(?P<value>[^\"'\n]{4,4000})(?P=quote)"
+)
+# In a log a word alone: not a part of a path, of a kernel's name or of an address.
+_LOG_WORD = re.compile(
+    r"(?<![\w./\\:@#%+<-])(?=[A-Z0-9]{0,99}[a-z])(?=[a-z0-9]{0,99}[A-Z])"
+    r"(?![A-Za-z0-9]{0,99}\dx\d)"
+    r"[A-Za-z0-9]{20,}(?![\w./\\:(<+-])"
 )
 _USER_AND_PASSWORD = re.compile(r"(?P<user>[^:/\s]+:)[^/\s]+")
 _USER = ("-u", "--user", "--proxy-user")
@@ -105,7 +114,8 @@ def _takes_secret(word: str) -> bool:
 def text(word: str) -> str:
     """Return words without the parts that look like secrets."""
     word = _INNER.sub(_inner_hidden, word)
-    return _WORD.sub(_random_hidden, _credentials_hidden(word, in_log=False))
+    word = _HEX.sub(REDACTED, _credentials_hidden(word, in_log=False))
+    return _WORD.sub(_random_hidden, word)
 
 
 def _inner_hidden(found: re.Match[str]) -> str:
@@ -121,14 +131,16 @@ def label(key: str, value: str) -> str:
 def log(lines: str) -> str:
     """Return lines of a log without what looks like a credential.
 
-    Random words stay: a log is full of hashes and addresses that are no secret.
+    Of random words those go that mix letters of both cases with digits: a log is full
+    of hashes and addresses in one case, and of paths and kernels' names, which stay.
     """
-    return _credentials_hidden(lines, in_log=True)
+    return _LOG_WORD.sub(_random_hidden, _credentials_hidden(lines, in_log=True))
 
 
 def in_source(program: str) -> bool:
     """Return whether a program seems to have a credential among its texts."""
-    if _SECRET_VALUE.search(program) or _LOGIN.search(program):
+    forms = (_SECRET_VALUE, _HEX, _LOGIN)
+    if any(form.search(program) for form in forms):
         return True
     return any(
         _is_secret(found["name"])

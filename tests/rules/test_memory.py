@@ -47,6 +47,17 @@ host      [cudaFree][cudaMalloc]               [cudaFree][cudaMalloc]
     ]
 
 
+def test_calls_of_some_steps_are_counted_in_whole_numbers() -> None:
+    calls = """
+host     [cudaFree][cudaMalloc]               [cudaMalloc]
+"""
+    (found,) = drawn_findings(TWO_STEPS + calls, "MEM001")
+
+    assert found.message == (
+        "the allocator calls cudaMalloc once a step and cudaFree once in 2 steps"
+    )
+
+
 def test_pinning_on_a_thread_without_ops_costs_the_step_nothing() -> None:
     (found,) = drawn_findings(
         """

@@ -136,6 +136,12 @@ def run() -> None:
 def _run() -> None:
     try:
         app()
+    except SystemExit as end:
+        # What prints the help ends with 1 where nobody reads all of it.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        streams.discard(sys.stdout)
+        sys.exit(0)
     finally:
         # Here, where an interruption is caught, and not when Python ends.
         finish()

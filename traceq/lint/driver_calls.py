@@ -10,7 +10,7 @@ from traceq.finding import Evidence, Fix, Severity
 from traceq.intervals import disjoint, overlap, spans
 from traceq.lint.need import Need
 from traceq.lint.rule import Rule
-from traceq.words import times
+from traceq.words import often, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,12 +52,9 @@ class DriverCallRule(Rule):
         took = int((parts["end"] - parts["start"]).sum())
         busy = int(overlap(parts, busy_spans(view.trace.kernels)).sum())
         names = calls.group_by("name").len().sort("len", "name", descending=True)
-        often = [
-            f"{name} {times(count / view.steps)}" for name, count in names.iter_rows()
-        ]
         host = parts if blocking is None else disjoint(spans(blocking))
         return self.finding(
-            f"{caller} calls {' and '.join(often)} a step{result}",
+            f"{caller} calls {_named(names, view.steps)}{result}",
             subject=subject,
             place=place,
             count=calls.height / view.steps,
@@ -79,6 +76,16 @@ class DriverCallRule(Rule):
             severity=None if view.steps > 1 else Severity.info,
             ops=calls["op"].drop_nulls(),
         )
+
+
+def _named(names: pl.DataFrame, steps: int) -> str:
+    """Return which calls a step makes, and how often."""
+    if all(count >= steps for count in names["len"]):
+        found = [f"{name} {times(count / steps)}" for name, count in names.rows()]
+        return f"{' and '.join(found)} a step"
+    return " and ".join(
+        f"{name} {often(count / steps)}" for name, count in names.rows()
+    )
 
 
 def in_most_steps(view: View, calls: pl.DataFrame) -> bool:
