@@ -94,7 +94,8 @@ TRACE: dict[str, Any] = {
         event("user_annotation", "FORWARD"),
         event("gpu_user_annotation", "nccl:all_reduce"),
         event("python_function", "/home/ann/p/a.py(3): f", **{"Python id": 1}),
-        event("python_function", "nn.Module: Net_0", **{"Python module id": 1}),
+        event("python_function", "nn.Module: Net_0", **{"Python module id": 1})
+        | {"caller": "/home/ann/p/a.py(5): f"},
         event("python_function", "<built-in method mm of type object at 0xAB>"),
         event("cuda_runtime", "cudaLaunchKernel", cbid=211, correlation=4),
         event("cuda_driver", "cuLaunchKernelEx", correlation=5),
@@ -241,7 +242,7 @@ def words_for(way: Way, value: Any) -> list[Any]:  # noqa: ANN401
     text = str(value)
     if way[-1] == "name" and text.startswith("void"):
         return [f"{text} {PATH}"]
-    if way[-1] == "Call stack" or (way[-1] == "name" and ".py(" in text):
+    if way[-1] in ("Call stack", "caller") or (way[-1] == "name" and ".py(" in text):
         return [SENTENCE, PATH, MARK, f"/mnt/{MARK}/a.py(3): f", f"a.py(3): {SENTENCE}"]
     if way[-1] == "name" and any(word in text for word in CODE):
         return [SENTENCE, PATH]

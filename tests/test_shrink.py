@@ -192,7 +192,7 @@ def test_what_cannot_go_is_said_with_what_would_be_otherwise(tmp_path: Path) -> 
 
     assert made.steps == (2, 2)
     assert made.stays["steps before the last 1"] == [
-        "SYN001 at train.py:3 is lost",
+        "SYN001 in main (train.py:3) is lost",
         "TRC002 is new",
     ]
 

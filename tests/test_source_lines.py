@@ -246,3 +246,77 @@ def test_lines_of_functions_that_share_a_name_are_told_apart_or_not_at_all() -> 
 
 def test_without_the_profilers_start_all_lines_are_those_of_functions() -> None:
     assert lines(STARTED.replace("torch/profiler", "torch/else"))["main"] == {248}
+
+
+CALLS = """
+host   [model.py(30): attend                                                  ]
+host    [torch/functional.py(5): sdpa by model.py(33): attend]
+host     [<built-in function softmax> by torch/functional.py(7): sdpa]
+host      [aten::softmax   ] [aten::add ]                              [aten::mul  ]
+"""
+
+
+def call_lines(
+    drawing: str, args: dict[str, dict[str, int]] | None = None
+) -> dict[str, int]:
+    ops = load_drawn(drawing, args).ops
+    return dict(ops.select(pl.col("name").cast(pl.String), "call_line").iter_rows())
+
+
+def test_the_line_of_an_op_is_the_one_at_which_the_users_function_calls() -> None:
+    found = call_lines(CALLS)
+
+    assert found["aten::softmax"] == found["aten::add"] == 33
+
+
+def test_an_operator_that_the_function_runs_itself_has_no_line_of_a_call() -> None:
+    assert call_lines(CALLS)["aten::mul"] is None
+
+
+def test_a_function_of_the_user_inside_of_a_call_has_lines_of_its_own() -> None:
+    found = call_lines(
+        """
+        host   [train.py(1): main                                              ]
+        host    [nn.Module: Net_0 by train.py(9): main                        ]
+        host     [model.py(30): forward by torch/module.py(4): call          ]
+        host      [aten::mul  ] [<built-in method t> by model.py(33): forward]
+        host                      [aten::t ]
+        """
+    )
+
+    assert found == {"aten::mul": None, "aten::t": 33}
+
+
+def test_a_backward_op_has_the_line_of_its_forward() -> None:
+    found = call_lines(
+        """
+        host   [train.py(3): main                                       ]
+        host    [<built-in function mm> by train.py(7): main]
+        host     [aten::mm  ]
+        host 2                                                            [MmBackward0]
+        """,
+        {"aten::mm": numbered(7, 0), "MmBackward0": numbered(7, 1)},
+    )
+
+    assert found == {"aten::mm": 7, "MmBackward0": 7}
+
+
+def test_calls_and_kernels_have_the_line_of_their_op() -> None:
+    trace = load_drawn(
+        """
+        host   [train.py(3): main                             ]
+        host    [<built-in function mm> by train.py(7): main]
+        host     [aten::mm            ]
+        host      [cudaLaunchKernel>1]
+        gpu 7              [gemm<1 ]
+        """
+    )
+
+    assert trace.runtime["call_line"].to_list() == [7]
+    assert trace.kernels["call_line"].to_list() == [7]
+
+
+def test_a_caller_that_is_no_place_gives_no_line() -> None:
+    drawing = CALLS.replace("model.py(33): attend]", "model.py(x): attend ]")
+
+    assert call_lines(drawing)["aten::softmax"] is None

@@ -115,6 +115,8 @@ def _columns(table: str) -> dict[str, pl.Expr]:
         )
     elif table == "memory":
         columns["out_of_memory"] = pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
+    elif table == "frames":
+        columns["caller"] = pl.col("caller")
     elif table == "other":
         columns["args"] = _KEPT_ARGS
     return columns
@@ -173,7 +175,8 @@ def split(events: pl.DataFrame) -> Sorted:
 def empty() -> dict[str, pl.DataFrame]:
     """Return each raw table without rows."""
     nothing = pl.DataFrame(schema=EVENTS).with_columns(
-        pl.lit("").cast(pl.Categorical).alias(column) for column in ("name", "lane")
+        pl.lit("").cast(pl.Categorical).alias(column)
+        for column in ("name", "lane", "caller")
     )
     tables = {table: _rows(nothing, table, category="") for table in _COLUMNS}
     return tables | {_METADATA: nothing.select("name", "lane", _KEPT_ARGS)}
@@ -195,6 +198,9 @@ def _heads(column: pl.Series) -> pl.DataFrame:
             "lane": pl.Series(
                 [head.process + LANE_SEPARATOR + head.thread for head in heads],
                 dtype=pl.Categorical,
+            ),
+            "caller": pl.Series(
+                [head.caller or None for head in heads], dtype=pl.Categorical
             ),
             "table": pl.Series([_table(head) for head in heads], dtype=pl.Categorical),
         }

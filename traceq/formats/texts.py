@@ -25,6 +25,8 @@ class Head(NamedTuple):
     name: str
     process: str
     thread: str
+    caller: str = ""
+    """Of a Python call, where collect has written it: as ``model.py(42): forward``."""
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def parse_head(text: str) -> Head:
     found = parse(text)
     if not found and (bare := _BARE_NAME.match(text.strip(_AROUND))):
         found = parse(bare[1]) | {"name": bare[2]} | parse(bare[3])
-    keys = ("ph", "cat", "name", "pid", "tid")
+    keys = ("ph", "cat", "name", "pid", "tid", "caller")
     head = Head(*("" if found.get(key) is None else str(found[key]) for key in keys))
     return head._replace(name=_ADDRESS.sub(">", head.name))
 

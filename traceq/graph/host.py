@@ -78,9 +78,9 @@ def only(values: pl.Series, where: pl.Series) -> pl.Series:
 def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
     """Put the host's tables into one tree.
 
-    Of the Python calls only the user's own, the modules' and those of libraries other
-    than torch go in: they alone say something about an op, and the rest would be most
-    of the tree. The marks of steps
+    Of the Python calls only the user's own, those that these make, the modules' and
+    those of libraries other than torch go in: they alone say something about an op, and
+    the rest would be most of the tree. The marks of steps
     are left out: a function in which one step ends and the next begins is not inside
     either, and its ops would lose it.
     """
@@ -89,6 +89,7 @@ def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
     chosen = {
         "annotations": ~regions["on_gpu"] & ~marks,
         "frames": frames["own"]
+        | frames["by_own"]
         | frames["module"].is_not_null()
         | frames["via"].is_not_null(),
     }

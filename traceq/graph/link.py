@@ -74,7 +74,9 @@ def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
     frames = pl.concat([raw, described], how="horizontal").with_columns(
         pl.col("file", "function").cast(schema.TEXT)
     )
-    return source.with_first_lines(frames).with_columns(source.VIA.cast(schema.TEXT))
+    return source.with_first_lines(frames).with_columns(
+        source.VIA.cast(schema.TEXT), *source.calls(raw["caller"], owners)
+    )
 
 
 def _in_preorder(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.graph.host import HostTree, only
+from traceq.graph.host import HostTree, describe, only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.model import names, schema
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from traceq.model.owners import Owners
 
-_PLACE = ("file", "line", "function", "via")
+_PLACE = ("file", "line", "function", "via", "call_line")
 COLUMNS = ("module", *_PLACE)
 VIA = pl.concat_str(
     pl.format("{} (", pl.col("function").cast(pl.String)),
@@ -67,7 +68,7 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
         pl.col("file", "line", "function").gather(frame),
         via.gather(tree.at(is_own | via.is_not_null())).alias("via"),
     )
-    return place.select(
+    return place.with_columns(_call_lines(tree, frames, is_own)).select(
         module_paths(
             tree.spread("frames", frames["module"].cast(pl.String)), tree.parent
         ),
@@ -76,6 +77,26 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
         .fill_null(value=False)
         .alias("of_caller"),
     )
+
+
+def calls(caller: pl.Series, owners: Owners) -> list[pl.Series]:
+    """Return the line at which each Python call was made, and whether by the user."""
+    known = describe(
+        caller.to_frame("name"), partial(names.describe_frames, owners=owners)
+    )
+    by_own = known["own"].fill_null(value=False)
+    return [known["line"].alias("call_line"), by_own.alias("by_own")]
+
+
+def _call_lines(tree: HostTree, frames: pl.DataFrame, is_own: pl.Series) -> pl.Series:
+    """Return for each row the line of the user's function that calls what it is in.
+
+    An operator that the function runs itself, as ``a * b``, is in no call.
+    """
+    by_own = tree.spread("frames", frames["by_own"]).fill_null(value=False)
+    line = tree.spread("frames", frames["call_line"])
+    call = tree.at(is_own | by_own)
+    return only(line.gather(call), ~is_own.gather(call)).alias("call_line")
 
 
 def module_paths(name: pl.Series, parent: pl.Series) -> pl.Series:
@@ -132,6 +153,7 @@ def of_call_stacks(stacks: pl.Series, owners: Owners) -> pl.DataFrame:
             pl.col("file").cast(schema.TEXT),
             "line",
             pl.col("function", "via").cast(schema.TEXT),
+            pl.lit(None, schema.ID).alias("call_line"),
         )
     )
 

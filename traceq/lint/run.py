@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from traceq.finding import Evidence, Severity
+from traceq.lint.lines import with_line
 from traceq.lint.need import Need
 from traceq.lint.snapshot_view import SnapshotView, snapshot_views
 from traceq.lint.view import View
@@ -117,7 +118,11 @@ def run_rule(rule: Rule, views: Views) -> list[Finding]:
             found = map(_of_the_trace, found)
     elif log is not None:
         found = rule.check_log(log)
-    return sorted(_merged(found), key=worst_first)
+    merged: Iterable[Finding] = _merged(found)
+    if views.trace is not None:
+        trace = views.trace.trace
+        merged = (with_line(one, trace) for one in merged)
+    return sorted(merged, key=worst_first)
 
 
 def _of_the_trace(finding: Finding) -> Finding:

@@ -93,6 +93,11 @@ _SOURCE = {
         "The library's function that the user's one called and that it runs in, as"
         " forward (transformers/models/llama/modeling_llama.py:51); none for torch's.",
     ),
+    "call_line": Column(
+        ID,
+        "Line of the function that runs it, for backward the forward's; none where it"
+        " is not known, as without collect or the source.",
+    ),
 }
 
 OPS = {
@@ -212,6 +217,7 @@ FRAMES = {
     "line": Column(ID, "Line at which the function begins, if that is known."),
     "function": Column(TEXT, "Function."),
     "own": Column(pl.Boolean(), "The user's own code, not a library's."),
+    "call_line": Column(ID, "Line of its caller that calls it, if collect wrote it."),
     "thread": _THREAD,
     "ts": _TS,
     "dur": _DUR,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from traceq.formats.sanitize.trace import Written
 
 _FRAME = pl.col("category") == "python_function"
+_CALLED = pl.col("text").str.contains('"caller"', literal=True)
 _MEMORY = pl.col("name") == "[memory]"
 _OP = pl.col("category").is_in(["cpu_op", "Operator"])
 _CALL = pl.col("category").is_in(["cuda_runtime", "cuda_driver", "Runtime"])
@@ -43,12 +44,22 @@ def _library_frames(trace: Written) -> pl.Series:
     known = names.describe_frames(called)
     named = pl.any_horizontal(pl.col("module", "library").is_not_null())
     kept = known.filter(pl.col("own") | named)["name"]
-    return events.select(_FRAME & ~pl.col("name").is_in(kept.implode())).to_series()
+    library = _FRAME & ~pl.col("name").is_in(kept.implode())
+    return events.select(library & ~_CALLED).to_series()
 
 
 def _built_ins(trace: Written) -> pl.Series:
     built_in = pl.col("name").str.starts_with("<built-in")
-    return trace.events.select(_FRAME & built_in).to_series()
+    return trace.events.select(_FRAME & built_in & ~_CALLED).to_series()
+
+
+def _idle_lines(trace: Written) -> pl.Series:
+    """Find calls that are there for their lines, and start nothing on the GPU."""
+    called = names.describe_frames(trace.events["name"]).select(
+        ~(pl.col("own") | pl.col("module").is_not_null())
+    )
+    line = trace.events.select(_FRAME & _CALLED).to_series()
+    return line & called.to_series() & ~_around_work(trace)
 
 
 def _memory_of_host(trace: Written) -> pl.Series:
@@ -126,6 +137,7 @@ def _around_work(trace: Written) -> pl.Series:
 REMOVABLE = (
     Removable("Python calls in libraries", _library_frames),
     Removable("Python's built-ins", _built_ins),
+    Removable("calls of libraries that start nothing", _idle_lines),
     Removable("allocations on the host", _memory_of_host),
     Removable("runtime calls that start nothing", _idle_calls, always=False),
     Removable("allocations between peaks", _memory_between_peaks, always=False),

@@ -152,9 +152,7 @@ def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:
 
 def _place(one: Expected) -> str:
     place = one.place
-    where = place.module
-    if place.file and place.exact:
-        where = at_line(place.file, place.line)
-    elif place.file:
-        where = at_function(place.file, place.line, place.function)
+    if place.file and not place.exact:
+        return f"{one.code} in {at_function(place.file, place.line, place.function)}"
+    where = at_line(place.file, place.line) if place.file else place.module
     return f"{one.code} at {where}" if where else one.code

@@ -59,6 +59,9 @@ def draw(
     return head | {"traceEvents": events}
 
 
+_BY = " by "  # before the caller of a Python call, as collect writes it
+
+
 def load_drawn(
     text: str,
     args: Mapping[str, Mapping[str, Any]] | None = None,
@@ -91,6 +94,9 @@ def _event(
     name = label[: tie.start()] if tie else label
     kind, _, number = lane.partition(" ")
     category = _category(name, on_gpu=kind == "gpu")
+    caller = ""
+    if category == "python_function":
+        name, _, caller = name.partition(_BY)
     found = dict(args.get(name, {}))
     if tie:
         found["correlation"] = int(tie[1])
@@ -100,6 +106,7 @@ def _event(
         "ph": "X",
         "cat": category,
         "name": name.removeprefix("@"),
+        **({"caller": caller} if caller else {}),
         "pid": 0 if kind == "gpu" else _PID,
         "tid": int(number or (7 if kind == "gpu" else 1)),
         "ts": span.start() - origin,

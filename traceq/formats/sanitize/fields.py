@@ -204,6 +204,9 @@ class Fields:
             return value if value in _CATEGORIES else "other"
         if key in ("pid", "tid"):
             return self._lane(value)
+        if key == "caller":
+            short = self.paths.frame(value)
+            return short if _FRAME.fullmatch(short) else None
         if key in ("ph", "s"):
             return value if len(value) == 1 else None
         return value if _NUMBER.fullmatch(value.strip()) else None

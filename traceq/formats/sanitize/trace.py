@@ -75,7 +75,7 @@ _INSIDE = {
     },
     "distributedInfo": {"backend", "rank", "world_size", "nccl_version"},
 }
-_EVENT = {"ph", "cat", "name", "pid", "tid", "ts", "dur", "s", "args"}
+_EVENT = {"ph", "cat", "name", "caller", "pid", "tid", "ts", "dur", "s", "args"}
 _ARROWS = ("s", "t", "f")
 # In the name of a call, or in a stack of them.
 _FILES = re.compile(r'[";]\s*([^";]+?)\(\d+\): ')

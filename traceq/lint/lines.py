@@ -1,0 +1,64 @@
+"""The line of a finding: rules name a function, what they saw there names its lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.expressions import text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from traceq.finding import Finding, Place
+    from traceq.trace import Trace
+
+
+def with_line(finding: Finding, trace: Trace) -> Finding:
+    """Return a finding at the line of its function that costs most, where it is known.
+
+    The lines are those of the kernels that it was seen by, else of its runtime calls,
+    else of its ops. What costs most may have no known line: then the place stays.
+    """
+    place = finding.place
+    if not place.file or place.exact:
+        return finding
+    for table, ids in (
+        (trace.kernels, finding.kernels),
+        (trace.runtime, finding.calls),
+        (trace.ops, finding.ops),
+    ):
+        lines = _lines(table, ids, place)
+        if lines:
+            return replace(finding, place=_at_most(place, lines))
+    return finding
+
+
+def _lines(
+    table: pl.DataFrame, ids: Collection[int], place: Place
+) -> list[tuple[int | None, int]]:
+    """Return the lines of a function in these rows, what takes longest first."""
+    if not ids or not table.height:
+        return []
+    rows = table.select(
+        "id", text("file"), "line", text("function"), "call_line", "dur"
+    ).filter(
+        pl.col("id").is_in(list(ids)),
+        pl.col("file").eq_missing(place.file),
+        pl.col("line").eq_missing(place.line),
+        pl.col("function").eq_missing(place.function),
+    )
+    by_line = rows.group_by("call_line").agg(pl.col("dur").sum())
+    return by_line.sort("dur", "call_line", descending=[True, False]).rows()
+
+
+def _at_most(place: Place, lines: list[tuple[int | None, int]]) -> Place:
+    line = lines[0][0]
+    if line is None:
+        return place
+    others = sum(one is not None for one, _ in lines[1:])
+    return replace(
+        place, line=line, line_is="call", begins=place.line, other_lines=others
+    )
