@@ -1,0 +1,6 @@
+"""Many files, one task each: where the tasks run, and what came of each of them.
+
+The seam is ``concurrent.futures.Executor``. ``local.Workers`` runs tasks in processes
+of this machine, ``dask.connect`` on the workers of a Dask cluster, and
+``tasks.run_all`` does not know which of them it was given.
+"""
