@@ -117,7 +117,7 @@ def _snapshot(rng: random.Random, seeds: Seeds, folder: Path) -> Made:
     plain.write_bytes(pickle.dumps(rng.choice(seeds.snapshots)))
     commands = (
         ["memory", str(file)],
-        ["memory", str(file), "--html", str(folder / "page.html")],
+        ["memory", str(file), "--format", "html", "-o", str(folder / "page.html")],
         ["lint", str(file)],
         ["diff", str(plain), str(file)],
         ["memory", str(plain), str(file)],

@@ -91,7 +91,7 @@ def test_memory_that_grows_is_shown(tmp_path: Path) -> None:
 def test_what_is_fixed_leaves_the_baseline_when_it_is_written_again(
     baseline: Path,
 ) -> None:
-    traceq("lint", OTHER, "--write-baseline", baseline)
+    traceq("lint", OTHER, "--write-baseline", baseline, "--overwrite")
 
     known = json.loads(baseline.read_text())["findings"]
     assert [entry["code"] for entry in known] == ["ATT001"]
@@ -101,7 +101,8 @@ def test_a_baseline_of_an_older_version_is_written_over(tmp_path: Path) -> None:
     file = tmp_path / "known.json"
     file.write_text('{"version": 1, "known": {}}')
 
-    assert traceq("lint", OTHER, "--write-baseline", file).status == 0
+    words = ("lint", OTHER, "--write-baseline", file, "--overwrite")
+    assert traceq(*words).status == 0
     assert json.loads(file.read_text())["version"] == 2
 
 

@@ -72,7 +72,7 @@ def test_it_says_its_version() -> None:
         (["sumary", "x"], "Did you mean 'summary'?"),
         (["summary", "--formt", "json", "x"], "--format"),
         (["summary", "--format", "xml", "x"], "'text', 'json', 'csv', 'markdown'"),
-        (["summary"], "Missing argument 'PATH'"),
+        (["summary"], "missing argument 'PATH'"),
         (["schema", "kernel"], "there are ops, kernels,"),
     ],
 )
@@ -82,21 +82,39 @@ def test_a_wrong_call_exits_2_with_a_hint(arguments: list[str], hint: str) -> No
     assert answer.status == 2
     assert answer.out == ""
     assert hint in answer.err
+    assert answer.err.count("\n") == 1
+    assert answer.err.startswith("traceq: ")
 
 
-def test_shells_can_complete_its_commands() -> None:
+def completed(*words: str) -> list[str]:
+    """Return how bash would complete the last of some words."""
     script = Path(sys.executable).with_name("traceq")
     asked = {
         "_TRACEQ_COMPLETE": "complete_bash",
-        "COMP_WORDS": "traceq sum",
-        "COMP_CWORD": "1",
+        "COMP_WORDS": " ".join(("traceq", *words)),
+        "COMP_CWORD": str(len(words)),
+        "PYTHONPROFILEIMPORTTIME": "1",
     }
-
     done = subprocess.run(
         [script], env=os.environ | asked, capture_output=True, text=True, check=False
     )
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    return [*done.stdout.split(), *(["slowly"] if "polars" in imported else [])]
 
-    assert done.stdout.split() == ["summary"]
+
+def test_shells_can_complete_its_commands() -> None:
+    assert completed("sum") == ["summary", "slowly"]
+
+
+def test_shells_complete_codes_of_rules_without_waiting_for_polars() -> None:
+    every = [line.split()[0] for line in traceq("rules").lines]
+
+    assert completed("rule", "ATT") == [one for one in every if one.startswith("ATT")]
+    assert completed("lint", "x", "--select", "") == every
+    assert completed("lint", "--ignore", "ATT001,syn") == [
+        "ATT001,syn001",
+        "ATT001,syn002",
+    ]
 
 
 def nothing(_: Path) -> None:

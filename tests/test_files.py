@@ -94,7 +94,7 @@ def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
     [
         ("lint", TRACE, "--format", "json", "-o"),
         ("lint", TRACE, "--write-baseline"),
-        ("summary", TRACE, "--csv"),
+        ("summary", TRACE, "--format", "csv", "-o"),
         ("diff", TRACE, TRACE, "--format", "html", "-o"),
     ],
     ids=["lint", "baseline", "summary", "diff"],

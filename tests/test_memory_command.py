@@ -256,7 +256,7 @@ def test_histories_that_make_no_sense_are_shown_or_refused(
         answer = traceq("memory", path, "--format", form)
         assert "internal error" not in answer.err
         assert answer.status in (0, 2)
-    assert "fault" not in traceq("memory", path, "--html", tmp_path / "odd.html").err
+    assert "fault" not in traceq("memory", path, "--format", "html").err
 
 
 # Run folders.
@@ -397,7 +397,7 @@ class Elements(HTMLParser):
 
 def page(folder: Path, snapshot: Path) -> Path:
     file = folder / "memory.html"
-    answer = traceq("memory", snapshot, "--html", file)
+    answer = traceq("memory", snapshot, "--format", "html", "-o", file)
     assert answer.status == 0, answer.err
     return file
 
@@ -435,12 +435,15 @@ def test_an_older_page_is_not_overwritten_unasked(tmp_path: Path) -> None:
     file = tmp_path / "memory.html"
     file.write_text("mine")
 
-    answer = traceq("memory", FIXTURE, "--html", file)
+    answer = traceq("memory", FIXTURE, "--format", "html", "-o", file)
 
     assert answer.status == 2
     assert "exists already" in answer.err
     assert file.read_text() == "mine"
-    assert traceq("memory", FIXTURE, "--html", file, "--overwrite").status == 0
+    assert (
+        traceq("memory", FIXTURE, "--format", "html", "-o", file, "--overwrite").status
+        == 0
+    )
     assert file.read_text() != "mine"
 
 
@@ -448,7 +451,7 @@ def test_a_snapshot_is_never_overwritten_by_its_page(tmp_path: Path) -> None:
     copy = tmp_path / "snapshot.pickle.gz"
     shutil.copy(FIXTURE, copy)
 
-    answer = traceq("memory", copy, "--html", copy, "--overwrite")
+    answer = traceq("memory", copy, "--format", "html", "-o", copy, "--overwrite")
 
     assert answer.status == 2
     assert copy.read_bytes() == FIXTURE.read_bytes()

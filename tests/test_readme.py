@@ -32,7 +32,7 @@ def test_the_demo_is_what_lint_prints() -> None:
 
 @pytest.mark.golden
 def test_the_table_of_rules_is_what_the_rules_are() -> None:
-    assert_block("rules", traceq("rules", "--markdown").out)
+    assert_block("rules", traceq("rules", "--format", "markdown").out)
 
 
 def test_the_rule_that_the_page_on_rules_shows_passes_its_own_examples(

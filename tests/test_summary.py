@@ -231,9 +231,20 @@ def test_csv_writes_the_smallest_and_the_largest_numbers_without_exponent() -> N
 def test_the_csv_file_has_the_same_rows_as_the_csv_format(tmp_path: Path) -> None:
     file = tmp_path / "sweep.csv"
 
+    answer = traceq("summary", *FIXTURES, "--format", "csv", "-o", file)
+
+    assert (answer.status, answer.out, answer.err) == (0, "", "")
+    assert file.read_text() == traceq("summary", *FIXTURES, "--format", "csv").out
+
+
+def test_the_old_spelling_of_a_csv_file_works_and_says_the_new_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "sweep.csv"
+
     answer = traceq("summary", *FIXTURES, "--csv", file)
 
-    assert answer.status == 0
+    assert answer.err == "traceq: --csv FILE is now --format csv -o FILE\n"
     assert file.read_text() == traceq("summary", *FIXTURES, "--format", "csv").out
     assert answer.out.startswith("trace")
 
@@ -242,7 +253,7 @@ def test_an_existing_csv_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "sweep.csv"
     file.write_text("mine")
 
-    answer = traceq("summary", TRACE, "--csv", file)
+    answer = traceq("summary", TRACE, "--format", "csv", "-o", file)
 
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
@@ -254,7 +265,7 @@ def test_an_existing_csv_file_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_csv_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "missing" / "sweep.csv"
 
-    answer = traceq("summary", TRACE, "--csv", file)
+    answer = traceq("summary", TRACE, "--format", "csv", "-o", file)
 
     assert answer.status == 2
     assert (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from traceq.cli import interruption, streams
 
 __all__ = ["main"]
@@ -11,7 +13,15 @@ def main() -> None:
     """Run the command line; exit 2 if traceq could not do its work."""
     interruption.watch()
     streams.open_closed()
-    # It takes longest, and may be interrupted too.
+    interruption.call(_run)
+
+
+def _run() -> None:
+    # Imports take longest, and may be interrupted too.
+    if "_TRACEQ_COMPLETE" in os.environ:
+        from traceq.cli.completion import complete  # noqa: PLC0415
+
+        complete()
     from traceq.cli.app import run  # noqa: PLC0415
 
-    interruption.call(run)
+    run()

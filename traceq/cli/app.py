@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,8 @@ from traceq.cli import (
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
+# The base of what typer raises for a wrong command line, whichever click it uses.
+_WRONG_CALL: Any = typer.BadParameter.__mro__[1]
 # The disk, the user's share of it, or what a file may take is used up.
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
@@ -99,7 +101,7 @@ app.command(
 )(summary.command)
 app.command(
     "memory",
-    epilog="Example:  [bold]traceq memory snapshot.pickle --html memory.html[/bold]",
+    epilog="Example:  [bold]traceq memory snapshot.pickle[/bold]",
 )(memory.command)
 app.command(
     "query",
@@ -135,7 +137,10 @@ def run() -> None:
 
 def _run() -> None:
     try:
-        app()
+        status = app(standalone_mode=False)
+    except _WRONG_CALL as error:
+        _refuse(error)
+        status = CANNOT_WORK
     except SystemExit as end:
         # What prints the help ends with 1 where nobody reads all of it.
         if not isinstance(end.__context__, BrokenPipeError):
@@ -146,6 +151,19 @@ def _run() -> None:
         # Here, where an interruption is caught, and not when Python ends.
         finish()
         given.clean()
+    if isinstance(status, int):
+        sys.exit(status)
+
+
+def _refuse(error: Any) -> None:  # noqa: ANN401 - typer has no name for it
+    """Say in one line what is wrong with the command line."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    text = error.format_message().replace("Value error, ", "").rstrip(". ")
+    text = " ".join(text.split())
+    command = error.ctx.command_path if error.ctx else "traceq"
+    output.say(f"{text[:1].lower()}{text[1:]}; {command} --help lists what there is")
 
 
 def _sentence(error: Exception) -> str:

@@ -22,6 +22,8 @@ from traceq.cli.options import (
     FORMAT,
     ConfigFile,
     NoCache,
+    OutputFile,
+    Overwrite,
     Packs,
     StepMs,
     configuration,
@@ -30,6 +32,7 @@ from traceq.cli.options import (
 )
 from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
+from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import TraceqError, UsageError
 from traceq.lint.pack import load_rules
 from traceq.report.check import json as check_json
@@ -102,6 +105,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     form: Annotated[Format, FORMAT] = Format.text,
+    file: OutputFile = None,
+    overwrite: Overwrite = False,
     packs: Packs = None,
     config: ConfigFile = None,
     no_cache: NoCache = False,
@@ -120,6 +125,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         )
         raise UsageError(msg)
     _refuse_mixed(update=update, against=against, run=run, step_ms=step_ms)
+    refuse_to_lose(file, [against] if against else [], overwrite=overwrite)
     wanted = configuration(config)
     use_own(None, wanted)
     loaded = (*wanted.packs, *(packs or ()))
@@ -142,7 +148,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             check(folder, rules, wanted, update=update, cache=cache) for folder in found
         ]
     first = named(loaded) if form is Format.text else ""
-    output.write(first + _rendered(results, form))
+    deliver(first + _rendered(results, form, to_file=file is not None), file)
     _exit(results)
 
 
@@ -205,9 +211,10 @@ def _exit(results: list[FixtureResult]) -> None:
         sys.exit(_NOT_AS_EXPECTED)
 
 
-def _rendered(results: list[FixtureResult], form: Format) -> str:
+def _rendered(results: list[FixtureResult], form: Format, *, to_file: bool) -> str:
     if form is Format.json:
         return check_json.render(results)
     if form is Format.markdown:
         return check_markdown.render(results)
-    return check_text.render(results, width=output.width(), color=output.color())
+    width = None if to_file else output.width()
+    return check_text.render(results, width=width, color=not to_file and output.color())

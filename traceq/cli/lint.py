@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.cli.completion import codes
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
@@ -86,10 +87,14 @@ def command(  # noqa: PLR0913 - one parameter an option
         typer.Option(
             help="Run only these rules: codes, prefixes of codes or names.",
             metavar="RULE",
+            autocompletion=codes,
         ),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Do not run these rules.", metavar="RULE")
+        list[str] | None,
+        typer.Option(
+            help="Do not run these rules.", metavar="RULE", autocompletion=codes
+        ),
     ] = None,
     packs: Packs = None,
     log: Log = None,
@@ -132,6 +137,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     known = read_baseline(baseline) if baseline else []
     if new_baseline:
         refuse_other_files(new_baseline)
+        refuse_to_lose(new_baseline, paths, overwrite=overwrite)
     wanted = _overridden(configuration(config), select, ignore, packs, fail_on)
     use_own(own, wanted)
     rules = load_rules(wanted.packs)

@@ -12,9 +12,18 @@ from traceq.analysis.memory.history import History
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.cli import output
-from traceq.cli.options import FORMAT, NoCache, Overwrite, Own, paths_argument, use_own
+from traceq.cli.options import (
+    FORMAT,
+    NoCache,
+    OutputFile,
+    Overwrite,
+    Own,
+    paths_argument,
+    renamed,
+    use_own,
+)
 from traceq.cli.recordings import load_shown, programs, snapshot_of
-from traceq.cli.writing import refuse_to_lose, write_file
+from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
 from traceq.report.base import markdown
@@ -40,6 +49,7 @@ class Format(str, Enum):
     text = "text"
     json = "json"
     markdown = "markdown"
+    html = "html"
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -52,13 +62,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     ],
     *,
     form: Annotated[Format, FORMAT] = Format.text,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write an HTML page with a chart to this new file.",
-            metavar="FILE",
-        ),
-    ] = None,
+    file: OutputFile = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
     scaling: Annotated[
         str | None,
@@ -75,6 +80,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     Prints one screen for one snapshot and one row each for several, with leaks,
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
+    refuse_to_lose(file, paths, overwrite=overwrite)
     use_own(own)
     refuse_to_lose(html, paths, overwrite=overwrite)
     given, unread = programs(paths, cache=not no_cache)
@@ -82,11 +88,13 @@ def command(  # noqa: PLR0913 - one parameter an option
     found = [_summaries(one, cache=not no_cache, alone=alone) for one in given]
     summaries = [summary for several in found if several for summary in several]
     if html is not None and summaries:
+        renamed("--html FILE", "--format html -o FILE")
         write_file(html, memory_html.render(summaries))
+    to_file = file is not None
     if scaling is not None and summaries:
-        output.write(_scaled(scaling, summaries, form))
+        deliver(_scaled(scaling, summaries, form, to_file=to_file), file)
     elif summaries:
-        output.write(_rendered(summaries, form))
+        deliver(_rendered(summaries, form, to_file=to_file), file)
     unread += sum(several is None for several in found)
     if unread:
         msg = f"{unread} of {len(summaries) + unread} files could not be read"
@@ -141,16 +149,29 @@ def _trace(path: Path, rank: int | None, *, cache: bool) -> Trace | None:
         return None
 
 
-def _rendered(summaries: list[MemorySummary], form: Format) -> str:
+def _rendered(summaries: list[MemorySummary], form: Format, *, to_file: bool) -> str:
+    if form is Format.html:
+        return memory_html.render(summaries)
     if form is Format.json:
         return memory_json.render(summaries)
     if form is Format.markdown:
         return memory_markdown.render(summaries)
-    return memory_text.render(summaries, width=output.width(), color=output.color())
+    width, color = _screen(to_file=to_file)
+    return memory_text.render(summaries, width=width, color=color)
 
 
-def _scaled(label: str, summaries: list[MemorySummary], form: Format) -> str:
+def _screen(*, to_file: bool) -> tuple[int | None, bool]:
+    """Return the width of lines and whether they are coloured: not in a file."""
+    return (None, False) if to_file else (output.width(), output.color())
+
+
+def _scaled(
+    label: str, summaries: list[MemorySummary], form: Format, *, to_file: bool
+) -> str:
     """Return how memory scales with a label; of several devices the fullest counts."""
+    if form is Format.html:
+        msg = "--scaling has no HTML: give --format text, json or markdown"
+        raise UsageError(msg)
     by_run: dict[Path, tuple[float, MemorySummary]] = {}
     for summary in summaries:
         if summary.run is None:
@@ -176,7 +197,8 @@ def _scaled(label: str, summaries: list[MemorySummary], form: Format) -> str:
     table = memory_content.scaling(label, growths, values)
     if form is Format.markdown:
         return markdown.table(table)
-    return memory_text.render_table(table, width=output.width(), color=output.color())
+    width, color = _screen(to_file=to_file)
+    return memory_text.render_table(table, width=width, color=color)
 
 
 def _value(run: Run, label: str) -> float:

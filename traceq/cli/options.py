@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq.cli import output
 from traceq.cli.trust import with_trusted_packs
 from traceq.lint.config import find_config, own_names, read_config
 from traceq.shown import typed
@@ -39,6 +40,13 @@ OutputFile = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Overwrite the file if it exists.")
 ]
+
+
+def renamed(old: str, new: str) -> None:
+    """Say how an option is called now that is kept for those who know it."""
+    output.say(f"{old} is now {new}")
+
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

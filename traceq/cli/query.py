@@ -12,8 +12,17 @@ import polars.selectors as cs
 import typer
 
 from traceq.cli import output
-from traceq.cli.options import FORMAT, NoCache, Own, paths_argument, use_own
+from traceq.cli.options import (
+    FORMAT,
+    NoCache,
+    OutputFile,
+    Overwrite,
+    Own,
+    paths_argument,
+    use_own,
+)
 from traceq.cli.recordings import load_shown
+from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 from traceq.report import query as frames
@@ -40,15 +49,18 @@ class Format(str, Enum):
     json = "json"
 
 
-def command(
+def command(  # noqa: PLR0913 - one parameter an option
     path: Annotated[Path, paths_argument("A trace.", "TRACE")],
     sql: Annotated[str, typer.Argument(help="The query.", metavar="SQL")],
     *,
     form: Annotated[Format, FORMAT] = Format.table,
+    file: OutputFile = None,
+    overwrite: Overwrite = False,
     own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
     """Query the tables of a trace in SQL; `traceq schema` describes them."""
+    refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)
     use_own(own)
     trace = load_shown(path, cache=not no_cache)
@@ -59,14 +71,17 @@ def command(
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         msg = f"the query cannot be run: {reason}; {_hint(reason)}"
         raise UsageError(msg) from None
+    deliver(_rendered(found, form, to_file=file is not None), file)
+
+
+def _rendered(found: pl.DataFrame, form: Format, *, to_file: bool) -> str:
     if form is Format.csv:
-        output.write(frames.render_csv(found))
-    elif form is Format.json:
-        output.write(frames.render_json(found))
-    else:
-        # A pipe wants whole values; a terminal wants lines that fit.
-        width, color = output.width(), output.color()
-        output.write(frames.render_table(found, width=width, color=color))
+        return frames.render_csv(found)
+    if form is Format.json:
+        return frames.render_json(found)
+    # A pipe wants whole values; a terminal wants lines that fit.
+    width = None if to_file else output.width()
+    return frames.render_table(found, width=width, color=not to_file and output.color())
 
 
 def _asked(trace: Trace) -> dict[str, pl.LazyFrame]:

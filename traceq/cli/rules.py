@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceq.cli import output
-from traceq.cli.options import Packs, configuration
+from traceq.cli.completion import codes
+from traceq.cli.options import (
+    FORMAT,
+    OutputFile,
+    Overwrite,
+    Packs,
+    configuration,
+    renamed,
+)
+from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.files import write_folder
 from traceq.lint.pack import load_rules
@@ -20,12 +31,20 @@ if TYPE_CHECKING:
     from traceq.lint.pack import Rules
 
 
-def list_command(
+class Format(str, Enum):
+    """Formats of the list."""
+
+    text = "text"
+    markdown = "markdown"
+
+
+def list_command(  # noqa: PLR0913 - one parameter an option
     *,
     packs: Packs = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table of the README.")
-    ] = False,
+    form: Annotated[Format, FORMAT] = Format.text,
+    file: OutputFile = None,
+    overwrite: Overwrite = False,
+    markdown: Annotated[bool, typer.Option("--markdown", hidden=True)] = False,
     new: Annotated[
         str,
         typer.Option(
@@ -42,31 +61,48 @@ def list_command(
     ] = Path(),
 ) -> None:
     """List the rules: code, name, and what each one finds. Or start a new one."""
+    refuse_to_lose(file, [], overwrite=overwrite)
+    if markdown:
+        renamed("--markdown", "--format markdown")
+        form = Format.markdown
     rules = _rules(packs)
     if new:
-        _write_new(new, code.upper(), folder, rules)
+        _write_new(new, code.upper(), folder, rules, overwrite=overwrite)
         return
-    output.write(rule_pages.table(rules) if markdown else rule_pages.listing(rules))
+    render = rule_pages.table if form is Format.markdown else rule_pages.listing
+    deliver(render(rules), file)
 
 
 def page_command(
-    rule: Annotated[str, typer.Argument(help="Code or name of a rule.")],
+    rule: Annotated[
+        str, typer.Argument(help="Code or name of a rule.", autocompletion=codes)
+    ],
     *,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the page as Markdown.")
+    ] = False,
+    file: OutputFile = None,
+    overwrite: Overwrite = False,
     packs: Packs = None,
 ) -> None:
     """Print a rule's page: what it finds, why that is bad, how to fix it."""
-    output.write(rule_pages.page(find_rule(_rules(packs), rule)))
+    refuse_to_lose(file, [], overwrite=overwrite)
+    page = rule_pages.page(find_rule(_rules(packs), rule))
+    width = output.width() if sys.stdout.isatty() else None
+    if width and not raw and file is None:
+        page = rule_pages.rendered_page(page, width=width, color=output.color())
+    deliver(page, file)
 
 
-def _write_new(name: str, code: str, folder: Path, rules: Rules) -> None:
+def _write_new(
+    name: str, code: str, folder: Path, rules: Rules, *, overwrite: bool
+) -> None:
     if code in rules:
         msg = f"{code} is {rules[code].name()}: give the new rule another --code"
         raise UsageError(msg)
     path = folder / file_of(name)
     text = new_rule(name, code)
-    if path.exists():
-        msg = f"{path} exists: give the rule another name"
-        raise UsageError(msg)
+    refuse_to_lose(path, [], overwrite=overwrite)
     write_folder(folder, {path.name: text.encode()})
     output.write(f"{path}\nNext: traceq test {folder}\n")
 

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from traceq.cli import output
+from traceq.cli.options import OutputFile, Overwrite  # noqa: TC001 - typer reads it
+from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 from traceq.report import query as frames
@@ -19,8 +21,12 @@ def command(
             help="Tables to describe; all if none is given.", metavar="TABLE"
         ),
     ] = None,
+    *,
+    file: OutputFile = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Describe the columns of each table: type, unit and meaning."""
+    refuse_to_lose(file, [], overwrite=overwrite)
     known = (*TABLES, "facts")
     for name in tables or []:
         if name not in known:
@@ -28,7 +34,7 @@ def command(
             raise UsageError(msg)
     text = frames.render_schema(
         tuple(tables or ()),
-        width=output.width(),
-        color=output.color(),
+        width=output.width() if file is None else None,
+        color=output.color() and file is None,
     )
-    output.write(text)
+    deliver(text, file)

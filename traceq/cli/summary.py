@@ -13,15 +13,17 @@ from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
     NoCache,
+    OutputFile,
     Overwrite,
     Own,
     StepMs,
     nanoseconds,
     paths_argument,
+    renamed,
     use_own,
 )
 from traceq.cli.recordings import load_shown, ranks_of, traces
-from traceq.cli.writing import refuse_to_lose, write_file
+from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
 from traceq.report.summary import csv as summary_csv
 from traceq.report.summary import json as summary_json
@@ -48,12 +50,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     ],
     *,
     form: Annotated[Format, FORMAT] = Format.text,
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write one row a trace to this new file, too.", metavar="FILE"
-        ),
-    ] = None,
+    file: OutputFile = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
     critical_path: Annotated[
         bool,
@@ -77,6 +75,7 @@ def command(  # noqa: PLR0913 - one parameter an option
 
     One screen for one trace, one row each for several.
     """
+    refuse_to_lose(file, paths, overwrite=overwrite)
     use_own(own)
     refuse_to_lose(csv, paths, overwrite=overwrite)
     given, unread = traces(paths, cache=not no_cache)
@@ -95,9 +94,10 @@ def command(  # noqa: PLR0913 - one parameter an option
     ]
     summaries = [summary for summary in found if summary is not None]
     if csv is not None:
+        renamed("--csv FILE", "--format csv -o FILE")
         write_file(csv, summary_csv.render(summaries))
     if summaries:
-        output.write(_rendered(summaries, form))
+        deliver(_rendered(summaries, form, to_file=file is not None), file)
     unread += len(found) - len(summaries)
     if unread:
         msg = f"{unread} of {unread + len(summaries)} files could not be read"
@@ -125,11 +125,13 @@ def _summary(  # noqa: PLR0913 - what was asked for
         return None
 
 
-def _rendered(summaries: list[Summary], form: Format) -> str:
+def _rendered(summaries: list[Summary], form: Format, *, to_file: bool) -> str:
     if form is Format.json:
         return summary_json.render(summaries)
     if form is Format.csv:
         return summary_csv.render(summaries)
     if form is Format.markdown:
         return summary_markdown.render(summaries)
-    return summary_text.render(summaries, width=output.width(), color=output.color())
+    width = None if to_file else output.width()
+    color = not to_file and output.color()
+    return summary_text.render(summaries, width=width, color=color)

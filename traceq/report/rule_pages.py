@@ -5,9 +5,16 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from rich.markdown import Markdown
+
+from traceq.report.base.text import rendered
+
 if TYPE_CHECKING:
     from traceq.lint.pack import Rules
     from traceq.lint.rule import Bad, Good, Rule
+
+# Longer lines are hard to read.
+_WIDEST = 100
 
 
 def listing(rules: Rules) -> str:
@@ -43,6 +50,11 @@ def page(rule: type[Rule]) -> str:
         parts.append("\n".join(["## Options", "", *lines]))
     parts += [_example(example) for example in rule.examples]
     return "\n\n".join(parts) + "\n"
+
+
+def rendered_page(page: str, *, width: int, color: bool) -> str:
+    """Return a page for a terminal: headings, lists and code instead of their marks."""
+    return rendered([Markdown(page)], width=min(width, _WIDEST), color=color)
 
 
 def _status(rule: type[Rule]) -> list[str]:
