@@ -58,6 +58,11 @@ class Place:
     """The file in the repository, where it is found there."""
 
     @property
+    def source(self) -> str | None:
+        """The file as it is named in the repository, else as it was recorded."""
+        return self.path or self.file
+
+    @property
     def exact(self) -> bool:
         """Whether ``line`` is the line itself, not the start of its function."""
         return self.line is not None and self.line_is == "call"
@@ -80,6 +85,17 @@ class Place:
 
 
 NOWHERE = Place()
+
+
+@dataclass(frozen=True)
+class CodeFrame:
+    """A few lines of the source around a place."""
+
+    first: int
+    """The number of the first one."""
+    lines: tuple[str, ...]
+    marked: int
+    """The number of the line that the place is at."""
 
 
 Unit = Literal["", "ns", "bytes", "share"]
@@ -173,6 +189,8 @@ class Finding:
     """The highest."""
     cost_bytes: int = 0
     """Memory that it holds, or that would be saved; 0 if it is not about memory."""
+    frame: CodeFrame | None = field(default=None, repr=False, compare=False)
+    """The source around its place, where that is at hand and has not changed."""
     ops: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The ops it was seen by."""
     kernels: frozenset[int] = field(default=frozenset(), repr=False, compare=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from enum import Enum
@@ -21,6 +22,7 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     Packs,
+    Root,
     StepMs,
     configuration,
     nanoseconds,
@@ -47,6 +49,8 @@ from traceq.report.lint import github as lint_github
 from traceq.report.lint import json as lint_json
 from traceq.report.lint import markdown as lint_markdown
 from traceq.report.lint import sarif as lint_sarif
+from traceq.report.located import located
+from traceq.repository import find_root, read_repository
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from traceq.recording import Recording
 
 _FOUND = 1
+_WORKFLOW = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_SHA")
 
 
 class Format(str, Enum):
@@ -67,6 +72,10 @@ class Format(str, Enum):
     sarif = "sarif"
     github = "github"
     markdown = "markdown"
+
+
+# Formats that are attached to lines of a change.
+_ATTACHING = (Format.sarif, Format.github)
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -126,6 +135,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     config: ConfigFile = None,
     own: Own = None,
+    root: Root = None,
     no_cache: NoCache = False,
 ) -> None:
     """Report what is wrong in a trace or a memory snapshot, worst first, with a fix.
@@ -153,8 +163,10 @@ def command(  # noqa: PLR0913 - one parameter an option
         write_file(new_baseline, write_baseline(known).decode())
         output.say(f"{counted(len(known), 'finding')} written to {new_baseline}")
     report = without_known(report, known)
+    report, repository = _in_repository(report, root, form)
     first = named(wanted.packs) if form is Format.full else ""
-    deliver(first + _rendered(report, rules, form, to_file=file is not None), file)
+    text = _rendered(report, rules, form, repository, to_file=file is not None)
+    deliver(first + text, file)
     _exit(report, unread=unread)
 
 
@@ -199,20 +211,47 @@ def _recording(
     return replace(recording, step_ns=nanoseconds(step_ms) or recording.step_ns)
 
 
-def _rendered(report: Report, rules: Rules, form: Format, *, to_file: bool) -> str:
+def _in_repository(
+    report: Report, root: Path | None, form: Format
+) -> tuple[Report, Path | None]:
+    """Return the report with paths of the repository, and its root if there is one."""
+    folder = root or find_root(Path.cwd())
+    if folder is None:
+        return report, None
+    report, missing = located(report, read_repository(folder))
+    places = [one.place for outcome in report.outcomes for one in outcome.findings]
+    # In a repository of another program nothing is found, nor need it be.
+    if missing and (root or form in _ATTACHING or any(one.path for one in places)):
+        output.say(missing)
+    return report, folder
+
+
+def _rendered(
+    report: Report, rules: Rules, form: Format, root: Path | None, *, to_file: bool
+) -> str:
     if form is Format.sarif:
-        return lint_sarif.render(report, rules)
+        return lint_sarif.render(report, rules, root)
     if form is Format.full:
         if to_file:
             return lint_full.render(report, width=None, color=False)
         return lint_full.render(report, width=output.width(), color=output.color())
+    if form is Format.markdown:
+        return lint_markdown.render(report, _address())
     renderers = {
         Format.concise: lint_concise.render,
         Format.json: lint_json.render,
         Format.github: lint_github.render,
-        Format.markdown: lint_markdown.render,
     }
     return renderers[form](report)
+
+
+def _address() -> str:
+    """Return where the code host shows files of this commit, in its workflow."""
+    known = [os.environ.get(name) for name in _WORKFLOW]
+    if not all(known):
+        return ""
+    server, repository, commit = known
+    return f"{server}/{repository}/blob/{commit}/"
 
 
 def _exit(report: Report, unread: int) -> None:

@@ -89,6 +89,16 @@ Own = Annotated[
         metavar="NAME",
     ),
 ]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        "--root",
+        help="Where the source is; the git repository around here, unless given.",
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+    ),
+]
 _own: ContextVar[frozenset[str]] = ContextVar("own", default=frozenset())
 
 

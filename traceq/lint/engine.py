@@ -9,7 +9,7 @@ from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.lint.config import configured
 from traceq.lint.idle import explained_idle
-from traceq.lint.libraries import with_libraries
+from traceq.lint.libraries import entry_of, with_libraries
 from traceq.lint.run import Views, explained, run, unconfirmed, worst_first
 from traceq.lint.savings import Savings, price
 from traceq.lint.select import selected
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from traceq.analysis.replay.bound import Bound
     from traceq.analysis.replay.simulation import Change
-    from traceq.finding import Finding
+    from traceq.finding import Finding, Place
     from traceq.lint.config import Allow, Config
     from traceq.lint.idle import ExplainedIdle
     from traceq.lint.pack import Rules
@@ -61,6 +61,8 @@ class Outcome:
     idle: ExplainedIdle | None = None
     """How much of the GPU's idle time the findings explain; none if it bounds a step,
     or where that was not asked for."""
+    entry: Place | None = None
+    """Where the program begins, as far as its stacks show: for what has no place."""
     in_baseline: int = 0
     """How many findings are hidden, since a baseline lists them."""
 
@@ -153,6 +155,7 @@ def _lint(
         allowed=tuple(allowed),
         ran=len(rules) - len(ran.skipped) - len(crashed),
         memory=peak,
+        entry=entry_of(recording.trace) if recording.trace else None,
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full
         else None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.expressions import text
+from traceq.finding import Place
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # A function is named if it has this share of what a finding was seen by, or more.
 _MOST = 0.5
+_PROGRAM = "<module>"
 
 
 def with_libraries(ran: Ran, trace: Trace | None) -> Ran:
@@ -23,6 +25,18 @@ def with_libraries(ran: Ran, trace: Trace | None) -> Ran:
     if trace is None:
         return ran
     return replace(ran, findings=tuple(_placed(one, trace) for one in ran.findings))
+
+
+def entry_of(trace: Trace) -> Place | None:
+    """Return the outermost function of the user's: that of the program, if it is seen.
+
+    The program's own file begins at its first line.
+    """
+    own = trace.frames.filter("own").sort("dur", "ts", descending=[True, False]).head(1)
+    for row in own.iter_rows(named=True):
+        line = 1 if row["function"] == _PROGRAM else row["line"]
+        return Place(row["file"], line or 1, row["function"])
+    return None
 
 
 def _placed(finding: Finding, trace: Trace) -> Finding:

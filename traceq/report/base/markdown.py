@@ -29,6 +29,8 @@ _LINKED = re.compile(
     r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b",
     re.IGNORECASE,
 )
+# What is the same in a code span and outside of it.
+_CODE = re.compile(r"[\w ./:()\[\],=+-]+")
 # A bar would end a table's cell even in a code span.
 _BETWEEN = re.compile(r"([\s|]+)")
 
@@ -76,6 +78,22 @@ def escaped(text: str) -> str:
 
 def _plain(text: str) -> str:
     return "".join(_ENTITIES.get(character, character) for character in text)
+
+
+def code(text: str) -> str:
+    r"""Return a text as a code span; one that could leave it, as plain text.
+
+    >>> code("model.py:42 forward"), code("a|b")
+    ('`model.py:42 forward`', 'a\\|b')
+    """
+    return f"`{text}`" if _CODE.fullmatch(text) else escaped(text)
+
+
+def fenced(lines: list[str]) -> list[str]:
+    """Return lines as a block of code, whatever backticks are in them."""
+    longest = max((len(run) for run in re.findall("`+", "\n".join(lines))), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}python", *lines, fence]
 
 
 def _code(word: str) -> str:

@@ -202,12 +202,12 @@ def _source(at: Place) -> str:
     """Return a line, or a function as a range or by where it begins."""
     if at.exact or not at.file:
         others = f" and {counted(at.other_lines, 'other line')}"
-        text = place(at.file, at.line, at.function)
+        text = place(at.source, at.line, at.function)
         return text + others if at.other_lines else text
     if at.lines and at.ends is not None:
         start, end = at.lines
-        return place(f"{at.file}:{start}-{end}", None, at.function)
-    text = of_function(at.file, at.line, at.function)
+        return place(f"{at.source}:{start}-{end}", None, at.function)
+    text = of_function(at.source, at.line, at.function)
     return f"in {text}" if at.function else text
 
 

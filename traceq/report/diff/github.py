@@ -28,7 +28,10 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         finding = change.finding
         at: dict[str, object] = {}
         if finding.place.file:
-            at = {"file": finding.place.file, "line": (finding.place.lines or (1,))[0]}
+            at = {
+                "file": finding.place.source,
+                "line": (finding.place.lines or (1,))[0],
+            }
         title = f"{finding.code} {finding.name}, {change.state}"
         text = words.finding_line(change)
         lines.append(command(_KINDS[change.state], {**at, "title": title}, text))

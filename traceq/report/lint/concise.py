@@ -17,9 +17,11 @@ def render(report: Report) -> str:
     for outcome in report.outcomes:
         for finding in outcome.findings:
             where = finding.place
-            at = where.file or where.module
-            if where.file and where.lines:
-                at = ":".join((where.file, "-".join(map(str, sorted({*where.lines})))))
+            at = where.source or where.module
+            if where.source and where.lines:
+                at = ":".join(
+                    (where.source, "-".join(map(str, sorted({*where.lines}))))
+                )
             cost = words.cost(finding, outcome)
             lines.append(
                 f"{printable(at or outcome.name)}: {finding.severity.value}"

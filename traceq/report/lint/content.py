@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from pathlib import PurePath
 from string import ascii_uppercase, digits
@@ -16,7 +17,7 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.finding import Finding
+    from traceq.finding import CodeFrame, Finding
     from traceq.lint.engine import Outcome, Report
 
 _PAIR = 2
@@ -27,6 +28,8 @@ _NOTHING = 0.0005
 _VAGUE = 0.15
 # If this share of the idle time is explained, nothing is worth a word.
 _ALL_EXPLAINED = 0.95
+_HEADLINE = 10
+_CLAUSE = re.compile(r"[:;,](?= )| because | since | although ")
 
 
 def title(outcome: Outcome) -> str:
@@ -185,6 +188,39 @@ def evidence(entry: Evidence) -> str:
 def _count(count: float) -> str:
     """Write a count: all of a large one, three digits of a small one."""
     return f"{count:,.0f}" if count >= _LARGE else f"{count:.3g}"
+
+
+def code_lines(frame: CodeFrame) -> list[str]:
+    """Return the lines of a code frame with their numbers, the place marked.
+
+    >>> from traceq.finding import CodeFrame
+    >>> code_lines(CodeFrame(9, ("x = 1", "y = x.item()"), 10))
+    ['   9 | x = 1', '> 10 | y = x.item()']
+    """
+    last = frame.first + len(frame.lines) - 1
+    return [
+        f"{'>' if number == frame.marked else ' '} {number:>{len(str(last))}} |"
+        f" {printable(text.expandtabs(4))}".rstrip()
+        for number, text in enumerate(frame.lines, frame.first)
+    ]
+
+
+def headline(finding: Finding) -> str:
+    """Return what is wrong in at most ten words: the beginning of the message."""
+    return _headline(finding.message)
+
+
+def _headline(message: str) -> str:
+    """Return a message without what explains it: after a colon, a comma, because.
+
+    >>> _headline("SDPA falls back 4 times a step because of its attn_mask: bool")
+    'SDPA falls back 4 times a step'
+    """
+    first = _CLAUSE.split(message, maxsplit=1)[0]
+    words = first.split()
+    if len(words) <= _HEADLINE:
+        return " ".join(words)
+    return " ".join(words[: _HEADLINE - 1]) + " …"
 
 
 def skipped(outcome: Outcome) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from traceq.report.lint import content as words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.finding import Finding
+    from traceq.finding import CodeFrame, Finding
     from traceq.lint.engine import Outcome, Report
 
 _LABEL = 10
@@ -81,18 +81,27 @@ def _block(
     lines += [("fix", printable(finding.advice))]
     known = [(label, text) for label, text in lines if text]
     widest = min(_LABEL, max((len(label) for label, _ in known), default=0))
-    for label, text in known:
+    for number, (label, text) in enumerate(known):
         yield from wrapped(
             text,
             max(width, 2 * _LABEL),
             first=f"  {label:<{widest}}  ",
             rest=" " * (widest + 4),
         )
+        if number == 0 and finding.frame:
+            yield from _code(finding.frame, width, indent=widest + 4)
 
 
 def _labelled(place: str) -> tuple[str, str]:
     """Return a place with what stands before it: at a line, or in a function."""
     return ("in", place[3:]) if place.startswith("in ") else ("at", place)
+
+
+def _code(frame: CodeFrame, width: int, indent: int) -> Iterator[str]:
+    """Yield the source around a place; a line that is too long is cut."""
+    room = max(width - indent, 2 * _LABEL)
+    for line in words.code_lines(frame):
+        yield " " * indent + (line if len(line) <= room else line[: room - 1] + "…")
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:

@@ -26,7 +26,7 @@ def render(report: Report) -> str:
     for outcome in report.outcomes:
         for finding in outcome.findings:
             first, last = finding.place.lines or (None, None)
-            at = {"file": finding.place.file, "line": first}
+            at = {"file": finding.place.source, "line": first}
             if last != first:
                 at["endLine"] = last
             known = {key: value for key, value in at.items() if value and at["file"]}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from traceq.finding import Severity
-from traceq.report.base.markdown import escaped
+from traceq.report.base.markdown import code, escaped, fenced
 from traceq.report.base.text import printable, where
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.finding import Finding
+    from traceq.finding import Finding, Place
     from traceq.lint.engine import Outcome, Report
 
 _SIGN = {
@@ -22,16 +23,19 @@ _SIGN = {
 }
 
 
-def render(report: Report) -> str:
-    """Return a section for each recording: a table, then the details folded away."""
+def render(report: Report, base: str = "") -> str:
+    """Return a section for each recording: a table, then the details folded away.
+
+    Links to files begin with ``base``, the address of the repository's files.
+    """
     lines: list[str] = []
     for outcome in report.outcomes:
-        lines += [*_section(outcome), ""]
+        lines += [*_section(outcome, base), ""]
     lines += [f"- {escaped(text)}" for text in words.unused(report)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(outcome: Outcome) -> Iterator[str]:
+def _section(outcome: Outcome, base: str) -> Iterator[str]:
     yield f"### {escaped(words.short_name(outcome))}: {words.verdict(outcome)}"
     yield ""
     yield escaped(words.facts(outcome))
@@ -45,8 +49,8 @@ def _section(outcome: Outcome) -> Iterator[str]:
     for finding in outcome.findings:
         cells = (
             _SIGN[finding.severity],
-            f"{finding.code} {escaped(printable(finding.message))}",
-            escaped(where(finding.place)),
+            f"{finding.code} {escaped(printable(words.headline(finding)))}",
+            _where(finding.place, base),
             escaped(words.cost(finding, outcome)),
         )
         yield f"| {' | '.join(cells)} |"
@@ -65,9 +69,23 @@ def _details(finding: Finding) -> Iterator[str]:
     yield ""
     yield f"<details><summary>{finding.code} {finding.name}</summary>"
     yield ""
+    yield escaped(printable(finding.message))
+    if finding.frame:
+        yield ""
+        yield from fenced(words.code_lines(finding.frame))
+    yield ""
     for entry in finding.evidence:
         yield f"- {escaped(printable(entry.label))}: {escaped(words.evidence(entry))}"
     if finding.advice:
         yield f"- **fix**: {escaped(printable(finding.advice))}"
     yield ""
     yield "</details>"
+
+
+def _where(place: Place, base: str) -> str:
+    """Return a place: a link to the file where the repository has it, and code."""
+    text = code(where(place)) if where(place) else ""
+    if not place.path:
+        return text
+    anchor = f"#L{place.lines[0]}" if place.lines else ""
+    return f"[{text}]({base}{quote(place.path)}{anchor})"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
+from contextlib import suppress
+from pathlib import Path, PurePath
+from string import digits
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from traceq import __version__
-from traceq.finding import Severity
+from traceq.finding import Place, Severity
 from traceq.report.base.text import as_unicode, plain_json
 from traceq.report.lint import content as words
 
@@ -17,25 +19,38 @@ if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.lint.engine import Outcome, Report
     from traceq.lint.pack import Rules
+    from traceq.lint.rule import Rule
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # SARIF makes a link of [text](target).
 _LINK = re.compile(r"\[(?=[^\]]*\]\()")
+_ROOT = "%SRCROOT%"
+# GitHub shows no more of a description.
+_LONGEST = 1000
+_PROBLEM = {
+    Severity.info: "recommendation",
+    Severity.warning: "warning",
+    Severity.error: "error",
+}
 _LEVEL = {Severity.info: "note", Severity.warning: "warning", Severity.error: "error"}
 
 
-def render(report: Report, rules: Rules) -> str:
-    """Return one SARIF log with one run."""
+def render(report: Report, rules: Rules, root: Path | None = None) -> str:
+    """Return one SARIF log with one run; paths are those from the root, if any."""
     codes = list(rules)
     run = {
         "tool": {
             "driver": {
                 "name": "traceq",
                 "version": __version__,
+                "semanticVersion": __version__,
                 "rules": [_rule(code, rules) for code in codes],
             }
         },
         "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {
+            _ROOT: {"description": {"text": "The root of the repository."}}
+        },
         "invocations": [
             {
                 "executionSuccessful": not report.crashed,
@@ -50,7 +65,7 @@ def render(report: Report, rules: Rules) -> str:
             }
         ],
         "results": [
-            _result(finding, outcome, codes)
+            _result(finding, outcome, codes, root)
             for outcome in report.outcomes
             for finding in outcome.findings
         ],
@@ -61,28 +76,60 @@ def render(report: Report, rules: Rules) -> str:
 
 def _rule(code: str, rules: Rules) -> dict[str, Any]:
     rule = rules[code]
+    page = rule.page() or rule.name()
+    summary = (rule.summary() or rule.name())[:_LONGEST]
     return {
         "id": code,
         "name": rule.__name__,
-        "shortDescription": {"text": rule.summary() or rule.name()},
-        "fullDescription": {"text": rule.page() or rule.name()},
+        "shortDescription": {"text": summary},
+        "fullDescription": {"text": _described(page)[:_LONGEST]},
+        "help": {"text": page, "markdown": f"# {code} {rule.name()}\n\n{page}"},
         "defaultConfiguration": {"level": _LEVEL[rule.severity]},
+        "properties": {
+            "tags": _tags(rule),
+            "precision": "medium" if rule.preview else "high",
+            "problem.severity": _PROBLEM[rule.severity],
+        },
     }
 
 
-def _result(finding: Finding, outcome: Outcome, codes: list[str]) -> dict[str, Any]:
+def _described(page: str) -> str:
+    """Return what a rule does, in a paragraph or two: the help has all of it."""
+    before, _, after = page.partition("## What it does")
+    does = after.partition("\n## ")[0]
+    return "\n\n".join(filter(None, (before.strip(), does.strip())))
+
+
+def _tags(rule: type[Rule]) -> list[str]:
+    """Return what a rule is about, to filter by."""
+    family = rule.code.rstrip(digits)
+    about = "memory" if family == "MEM" else "performance"
+    return [about, "gpu", family]
+
+
+def _result(
+    finding: Finding, outcome: Outcome, codes: list[str], root: Path | None
+) -> dict[str, Any]:
     text = finding.message
     if cost := words.cost(finding, outcome):
         text += f": {cost}"
+    if finding.place.via:
+        text += f", via {finding.place.via}"
     if finding.advice:
         text += f". Fix: {finding.advice}"
+    location = _location(finding, outcome, root)
     return {
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
         "level": _LEVEL[finding.severity],
         "message": {"text": _LINK.sub(r"\\[", text)},
-        "locations": [_location(finding, outcome)],
-        "partialFingerprints": {"traceq/v1": finding.fingerprint},
+        "locations": [location],
+        "partialFingerprints": {
+            # GitHub tells results apart by this one, and computes it from the source
+            # where it is missing: what a line says does not make a finding another.
+            "primaryLocationLineHash": f"{finding.fingerprint}:1",
+            "traceq/v1": finding.fingerprint,
+        },
         "properties": {
             "savesNanosecondsPerStep": finding.saves_ns,
             "costBytes": finding.cost_bytes,
@@ -91,17 +138,18 @@ def _result(finding: Finding, outcome: Outcome, codes: list[str]) -> dict[str, A
     }
 
 
-def _location(finding: Finding, outcome: Outcome) -> dict[str, Any]:
+def _location(finding: Finding, outcome: Outcome, root: Path | None) -> dict[str, Any]:
     where = finding.place
-    physical: dict[str, Any] = {
-        "artifactLocation": {"uri": _uri(where.file or outcome.name)}
+    # What has no line of its own stands where the program begins, else at the trace.
+    at = where if where.file else outcome.entry or Place(_in(outcome.name, root), 1)
+    start, end = at.lines or (1, 1)
+    region = {"startLine": start} | ({"endLine": end} if end > start else {})
+    location: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(at.source or ""), "uriBaseId": _ROOT},
+            "region": region,
+        }
     }
-    if where.file and where.lines:
-        start, end = where.lines
-        physical["region"] = {"startLine": start} | (
-            {"endLine": end} if end > start else {}
-        )
-    location: dict[str, Any] = {"physicalLocation": physical}
     # No two of them may be the same.
     names = dict.fromkeys(filter(None, (where.module, where.function)))
     if names:
@@ -109,9 +157,15 @@ def _location(finding: Finding, outcome: Outcome) -> dict[str, Any]:
     return location
 
 
+def _in(path: str, root: Path | None) -> str:
+    """Return the path of a trace from the root; its name, if it is not under it."""
+    if root is not None:
+        with suppress(ValueError, OSError):
+            return Path(path).resolve().relative_to(root.resolve()).as_posix()
+    return Path(path).name if Path(path).is_absolute() else path
+
+
 def _uri(path: str) -> str:
-    pure = PurePath(path)
-    if pure.is_absolute():
-        return pure.as_uri()
+    """Return a reference relative to the root: code scanning takes no other."""
     # A colon in the first part of a relative reference would name a scheme.
-    return PurePath("/", path).as_uri().removeprefix("file:///")
+    return PurePath("/", path.lstrip("/")).as_uri().removeprefix("file:///")

@@ -1,0 +1,80 @@
+"""Findings in the user's repository: paths from its root, and the lines around them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceq.finding import CodeFrame
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from traceq.finding import Finding, Place
+    from traceq.lint.engine import Outcome, Report
+    from traceq.repository import Repository
+
+_AROUND = 1
+
+
+def located(report: Report, repository: Repository) -> tuple[Report, str]:
+    """Give places the files of the repository, and say which were not found in it.
+
+    The sentence is empty where all were found, or nothing was.
+    """
+    missing: dict[str, None] = {}
+    outcomes = tuple(_outcome(one, repository, missing) for one in report.outcomes)
+    return replace(report, outcomes=outcomes), _sentence(list(missing), repository)
+
+
+def _sentence(missing: list[str], repository: Repository) -> str:
+    if not missing:
+        return ""
+    which = f"{missing[0]}, for example, is" if len(missing) > 1 else f"{missing[0]} is"
+    return (
+        f"{counted(len(missing), 'file')} of findings not found under"
+        f" {repository.root}: {which} in no file there, or in several; --root DIR says"
+        " where the source is"
+    )
+
+
+def _outcome(
+    outcome: Outcome, repository: Repository, missing: dict[str, None]
+) -> Outcome:
+    findings = tuple(_finding(one, repository, missing) for one in outcome.findings)
+    entry = outcome.entry and _place(outcome.entry, repository)
+    return replace(outcome, findings=findings, entry=entry)
+
+
+def _finding(
+    finding: Finding, repository: Repository, missing: dict[str, None]
+) -> Finding:
+    place = _place(finding.place, repository)
+    if place.file and not place.path:
+        missing[place.file] = None
+    return replace(finding, place=place, frame=_frame(place, repository))
+
+
+def _place(place: Place, repository: Repository) -> Place:
+    if not place.file:
+        return place
+    begins = place.begins if place.exact else place.line
+    return replace(place, path=repository.find(place.file, place.function, begins))
+
+
+def _frame(place: Place, repository: Repository) -> CodeFrame | None:
+    """Return the lines around a place, if its function is where it was recorded."""
+    if not place.path or place.line is None:
+        return None
+    if place.exact:
+        same = repository.holds(place.path, place.function, place.line)
+        if place.begins is not None:
+            same &= repository.begins(place.path, place.function, place.begins)
+        first = place.line - _AROUND
+    else:
+        same = repository.begins(place.path, place.function, place.line)
+        first = place.line
+    if not same:
+        return None
+    first = max(1, first)
+    lines = repository.lines(place.path)[first - 1 : first + 2 * _AROUND]
+    return CodeFrame(first, tuple(lines), place.line)
