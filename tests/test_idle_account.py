@@ -53,7 +53,7 @@ def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
     assert "goes to Python with its libraries (" in sentence(found)
     assert "train.py:9 tokenise)" in sentence(found)
     assert "running" not in sentence(found)
-    assert "· Python " in bar(found)
+    assert "p Python " in bar(found)
 
 
 @pytest.mark.parametrize(

@@ -99,3 +99,33 @@ def test_a_rule_page_is_rendered_on_a_terminal_and_markdown_elsewhere() -> None:
     assert "##" not in shown
     assert "What it does" in shown
     assert "\x1b" not in on_terminal("rule", "ATT001", NO_COLOR="1")
+
+
+@pytest.mark.slow
+def test_severity_and_changes_have_colours_on_a_terminal_only() -> None:
+    other = FIXTURE_TRACES["twins/copies_fixed"]
+    words = ("diff", str(FIXTURE_TRACES["copies"]), str(other))
+    warning = "\x1b[1;33mATT001 masked-attention-fallback\x1b[0m"
+
+    assert warning in on_terminal("lint", str(TRACE))
+    assert "\x1b[33mwarning\x1b[0m" in on_terminal(
+        "lint", str(TRACE), "--format", "concise"
+    )
+    changes = on_terminal(*words)
+    assert "\x1b[32m  -7.19 ms\x1b[0m" in changes
+    assert "\x1b[31m+" in changes
+    for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in on_terminal("lint", str(TRACE), **quiet)
+    assert "\x1b" not in traceq(*words).out
+
+
+def test_each_cause_in_the_bar_has_its_own_glyph() -> None:
+    bar = traceq("lint", FIXTURE_TRACES["python_in_step"]).out.split("\n\n")[0]
+    legend = bar[bar.index("  █ ") :].split(", ")[:-1]
+
+    glyphs = [part.split()[0] for part in legend]
+
+    assert {"p Python", "o operators"} <= {
+        part.strip().rsplit(" ", 1)[0].replace("\n", " ") for part in legend
+    }
+    assert len({*glyphs}) == len(glyphs) > 5

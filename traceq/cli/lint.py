@@ -237,8 +237,9 @@ def _rendered(
         return lint_full.render(report, width=output.width(), color=output.color())
     if form is Format.markdown:
         return lint_markdown.render(report, _address())
+    if form is Format.concise:
+        return lint_concise.render(report, color=not to_file and output.color())
     renderers = {
-        Format.concise: lint_concise.render,
         Format.json: lint_json.render,
         Format.github: lint_github.render,
     }

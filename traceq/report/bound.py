@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -14,9 +15,10 @@ from traceq.analysis.replay.bottleneck import (
     MOVING,
     ON_GPU,
 )
+from traceq.analysis.time import host_kinds, idle_causes
 from traceq.analysis.time.host_kinds import DISPATCH
 from traceq.analysis.time.idle_causes import UNKNOWN
-from traceq.report.base.text import of_function, printable
+from traceq.report.base.text import of_function, printable, styled
 from traceq.units import share, time
 from traceq.words import counted
 
@@ -36,10 +38,37 @@ _FILL = {
     COMPUTING: "█",
     MOVING: "▓",
     COMMUNICATING: "▒",
-    COPYING: "▒",
+    COPYING: "░",
     BETWEEN: "╌",
 }
+# A letter for each thing that the host does, so that a bar reads without colour.
+_LETTERS = {
+    host_kinds.DISPATCH: "o",
+    host_kinds.LAUNCHES: "l",
+    host_kinds.PYTHON: "p",
+    host_kinds.WITH_LIBRARIES: "P",
+    host_kinds.NO_STACKS: "q",
+    host_kinds.HOOKS: "h",
+    host_kinds.LIBRARY: "b",
+    host_kinds.MODULES: "m",
+    host_kinds.OPTIMIZER: "z",
+    host_kinds.ENGINE: "a",
+    host_kinds.COMPILED: "g",
+    host_kinds.DATA: "d",
+    host_kinds.COMPILING: "c",
+    host_kinds.CAPTURING: "r",
+    host_kinds.SYNC: "w",
+    host_kinds.BLOCKING: "k",
+    host_kinds.BLOCKED: "i",
+    host_kinds.PROFILER: "f",
+    idle_causes.ALLOCATING: "e",
+    idle_causes.COMMUNICATING: "n",
+    idle_causes.LAUNCHING: "l",
+    idle_causes.OPERATORS: "o",
+    idle_causes.PYTHON: "p",
+}
 _IDLE = "·"
+_GLYPHS = _FILL | _LETTERS
 _BAR = 40
 _MOST_STEPS = 6
 # Causes that take a smaller share of the step are not listed.
@@ -120,13 +149,24 @@ def bar(bound: Bound) -> str:
     drawn, reached = "", 0.0
     for cause, ns in rows:
         reached = min(1.0, reached + ns / found.step_ns)
-        drawn += _FILL.get(cause, _IDLE) * (round(reached * _BAR) - len(drawn))
+        drawn += _GLYPHS.get(cause, _IDLE) * (round(reached * _BAR) - len(drawn))
     parts = [
-        f"{_FILL.get(cause, _IDLE)} {_words(cause)} {share(ns, found.step_ns)}"
+        f"{_GLYPHS.get(cause, _IDLE)} {_words(cause)} {share(ns, found.step_ns)}"
         for cause, ns in rows
         if ns >= _WORTH_NAMING * found.step_ns
     ]
     return f"{drawn.ljust(_BAR)}  {', '.join(parts)}, {source(bound)}"
+
+
+def colored_bar(line: str, *, color: bool) -> str:
+    """Return a line with a bar in colour: the GPU's work, and what it waits for."""
+    drawn, rest = line[:_BAR], line[_BAR:]
+    work = "".join(_FILL.values())
+    runs = [
+        styled("".join(run), "green" if gpu else "yellow", color=color)
+        for gpu, run in groupby(drawn, lambda glyph: glyph in work)
+    ]
+    return "".join(runs) + rest
 
 
 def _parts(bound: Bound) -> list[tuple[str, float]]:

@@ -237,6 +237,21 @@ def bold(text: str, *, color: bool) -> str:
     return f"\x1b[1m{text}\x1b[0m" if color else text
 
 
+_STYLES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2"}
+
+
+def styled(text: str, style: str, *, color: bool) -> str:
+    r"""Return a text in a colour, or bold in it, where there is such a thing.
+
+    >>> styled("+5", "red", color=True), styled("+5", "bold red", color=False)
+    ('\x1b[31m+5\x1b[0m', '+5')
+    """
+    if not color or not text or not style:
+        return text
+    codes = [_STYLES.get(word, "1") for word in style.split()]
+    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m"
+
+
 def rendered(parts: Sequence[RenderableType], *, width: int, color: bool) -> str:
     """Return rich renderables as one text."""
     console = Console(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceq.report.base.columns import Column, fitted
 from traceq.report.base.screen import line_width
-from traceq.report.base.text import bold
+from traceq.report.base.text import bold, styled
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
 from traceq.report.diff.causes import signed
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from traceq.diff.limits import Broken
 
 _CHANGE = 10
+_VERDICTS = {"slower": "red", "faster": "green"}
+_STATES = {"new": "red", "worse": "red", "gone": "green", "better": "green"}
 
 
 def render(
@@ -34,8 +36,10 @@ def _lines(
 ) -> Iterator[str]:
     for failure in words.failures(broken):
         yield from (bold(line, color=color) for line in _wrapped(failure, width))
+    style = f"bold {_VERDICTS.get(diff.verdict, '')}"
     yield from (
-        bold(line, color=color) for line in _wrapped(words.headline(diff), width)
+        styled(line, style, color=color)
+        for line in _wrapped(words.headline(diff), width)
     )
     for title, name, bound in words.sides(diff):
         yield from _wrapped(f"{title:<8}{name}", width, indent=8)
@@ -43,23 +47,28 @@ def _lines(
     yield ""
     titles = (f"a step {words.times_from(diff)}", "before", "after", "change")
     columns = [Column(title) for title in titles]
-    lines, _ = fitted(columns, words.metric_rows(diff), width)
+    rows = words.metric_rows(diff)
+    lines, _ = fitted(columns, rows, width)
     yield bold(lines[0], color=color)
-    yield from lines[1:]
+    for line, (*_, last) in zip(lines[1:], rows, strict=False):
+        yield _with_change(line, last, color=color)
     reasons = words.reasons(diff)
     if reasons:
         yield ""
         yield bold("Why, biggest first:", color=color)
         for reason in reasons:
-            yield from _reason(reason, width)
-        total = signed(diff.change_ns)
-        yield f"{total:>{_CHANGE}}  together"
+            yield from _reason(reason, width, color=color)
+        total = f"{signed(diff.change_ns):>{_CHANGE}}"
+        yield f"{styled(total, _direction(total), color=color)}  together"
     yield from _only(diff, width)
     yield ""
     yield bold("Findings: ", color=color) + words.findings_verdict(diff.findings)
     for change in diff.findings.changes:
         text = f"{change.state:<6}  {words.finding_line(change)}"
-        yield from _wrapped(text, width, first=2, indent=10)
+        head, *more = _wrapped(text, width, first=2, indent=10)
+        state = styled(change.state, _STATES.get(change.state, ""), color=color)
+        yield head.replace(change.state, state, 1)
+        yield from more
     if diff.memory is not None:
         yield ""
         yield memory_diff_content.text(diff.memory, width=width, color=color).rstrip()
@@ -78,10 +87,24 @@ def _only(diff: Diff, width: int) -> Iterator[str]:
             yield from _wrapped(f"Only {side}: {words.only(calls)}", width, indent=2)
 
 
-def _reason(reason: words.Reason, width: int) -> Iterator[str]:
+def _direction(change: str) -> str:
+    """Return the colour of a change: more is red, less is green."""
+    return {"+": "red", "-": "green"}.get(change.strip()[:1], "")
+
+
+def _with_change(line: str, change: str, *, color: bool) -> str:
+    """Return a line of the table with its last column in the colour of the change."""
+    if not change or not line.endswith(change):
+        return line
+    return line.removesuffix(change) + styled(change, _direction(change), color=color)
+
+
+def _reason(reason: words.Reason, width: int, *, color: bool) -> Iterator[str]:
     left = _CHANGE + 2
-    text = f"{reason.change:>{_CHANGE}}  {reason.text}"
-    yield from _wrapped(text, width, indent=left)
+    change = f"{reason.change:>{_CHANGE}}"
+    head, *more = _wrapped(f"{change}  {reason.text}", width, indent=left)
+    yield head.replace(change, styled(change, _direction(change), color=color), 1)
+    yield from more
     for line in filter(None, (reason.where, *reason.details)):
         yield from _wrapped(line, width, first=left, indent=left + 2)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.report.base.text import printable
+from traceq.report.base.text import printable, styled
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from traceq.lint.engine import Report
 
 
-def render(report: Report) -> str:
+def render(report: Report, *, color: bool = False) -> str:
     """Return ``place: severity CODE message; cost`` for each finding."""
     lines = []
     for outcome in report.outcomes:
@@ -23,8 +23,10 @@ def render(report: Report) -> str:
                     (where.source, "-".join(map(str, sorted({*where.lines}))))
                 )
             cost = words.cost(finding, outcome)
+            level = finding.severity
+            severity = styled(level.value, words.SEVERITY_COLORS[level], color=color)
             lines.append(
-                f"{printable(at or outcome.name)}: {finding.severity.value}"
+                f"{printable(at or outcome.name)}: {severity}"
                 f" {finding.code} {printable(finding.message)}"
                 + (f"; {cost}" if cost else "")
             )

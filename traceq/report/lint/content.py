@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from traceq.finding import CodeFrame, Finding
     from traceq.lint.engine import Outcome, Report
 
+SEVERITY_COLORS = {
+    Severity.error: "red",
+    Severity.warning: "yellow",
+    Severity.info: "cyan",
+}
 _PAIR = 2
 _LARGE = 1000
 # A fix that saves less than this share of the step saves nothing.

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
 from traceq.report.base.screen import line_width
-from traceq.report.base.text import bold, printable, where, wrapped
+from traceq.report.base.text import bold, printable, styled, where, wrapped
+from traceq.report.bound import colored_bar
 from traceq.report.lint import content as words
+from traceq.report.lint.content import SEVERITY_COLORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +33,9 @@ def render(report: Report, *, width: int | None, color: bool) -> str:
 def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     yield bold(words.title(outcome), color=color)
     yield from _wrapped(words.facts(outcome), width)
-    yield from _wrapped(words.bar(outcome), width)
+    bar = _wrapped(words.bar(outcome), width)
+    yield from (colored_bar(line, color=color) for line in bar[:1])
+    yield from bar[1:]
     minor = []
     for finding in outcome.findings:
         if finding.severity is Severity.info:
@@ -68,10 +72,11 @@ def _block(
     if finding.severity is Severity.error:
         head += " (error)"
     cost = words.cost(finding, outcome)
+    shown = styled(head, f"bold {SEVERITY_COLORS[finding.severity]}", color=color)
     if cost and len(head) + len(cost) + 2 <= width:
-        yield f"{bold(head, color=color)}  {cost}"
+        yield f"{shown}  {cost}"
     else:
-        yield bold(head, color=color)
+        yield shown
         yield from _wrapped(cost, width, indent=2)
     yield from _wrapped(printable(finding.message), width, indent=2)
     lines = [_labelled(where(finding.place))]
