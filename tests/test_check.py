@@ -415,6 +415,17 @@ def test_update_does_not_make_a_fixture_of_a_broken_one(fixture: Path) -> None:
     assert not (fixture / "findings.json").exists()
 
 
+def test_an_update_without_a_program_says_what_is_missing(fixture: Path) -> None:
+    replace_in(fixture / "origin.toml", "program = ", "was = ")
+    (fixture / "findings.json").unlink()
+
+    answer = traceq("check", fixture, "--update")
+
+    words = 'does not name the program: write program = "..." into it'
+    assert is_red(answer, words, "so --update has written nothing")
+    assert "write it with --update" not in answer.out
+
+
 def test_an_update_of_what_is_right_changes_nothing(fixture: Path) -> None:
     answer = traceq("check", fixture, "--update")
 
@@ -429,6 +440,33 @@ def test_the_same_run_is_as_its_fixture(fixture: Path) -> None:
 
     assert answer.status == 0
     assert "step-ms is not compared" in answer.out
+
+
+def test_a_step_time_can_be_given_for_a_trace(fixture: Path) -> None:
+    trace = CLEAN / "trace.json.gz"
+
+    answer = traceq("check", fixture, "--against", trace, "--step-ms", "9.5")
+
+    assert is_red(answer, "budget step-ms 9.5, the budget is 3.487 ± 10%")
+
+
+def test_times_are_compared_only_if_the_gpu_is_the_same(fixture: Path) -> None:
+    replace_in(fixture / "origin.toml", 'gpu = "NVIDIA H200"', 'gpu = "NVIDIA A100"')
+    replace_in(fixture / "traceq.toml", "gpu-ms = { value = 3", "gpu-ms = { value = 1")
+
+    answer = traceq("check", fixture, "--against", CLEAN / "trace.json.gz")
+
+    assert answer.status == 0
+    assert "times are not compared: NVIDIA H200, not NVIDIA A100" in answer.out
+
+
+def test_another_backend_of_matmuls_is_red(fixture: Path) -> None:
+    with (fixture / "traceq.toml").open("a") as stream:
+        stream.write('\n[budgets.backends]\ngemm = ["cutlass"]\n')
+
+    answer = traceq("check", fixture)
+
+    assert is_red(answer, "budget gemm: kernels of cublas instead of cutlass")
 
 
 def test_a_run_that_is_worse_than_its_fixture_is_red(fixture: Path) -> None:

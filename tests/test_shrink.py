@@ -13,6 +13,8 @@ from command import traceq
 from conftest import ROOT
 from linting import bundled_rules
 
+from traceq.check.budgets import read_budgets
+from traceq.check.fixture import read_fixture
 from traceq.cli.recordings import load_recording
 from traceq.errors import InputError, UsageError
 from traceq.formats.log import log_lines
@@ -457,3 +459,113 @@ def test_a_run_folder_brings_what_is_known_of_it(tmp_path: Path) -> None:
     assert 'program = "python train.py"' in said
     assert 'torch = "2.11.0+cu130"' in said
     assert "true_step_ms = 3.5" in said
+
+
+# Replacing a fixture, and how its program is run.
+
+
+def as_run(folder: Path, *command: str, **more: object) -> Path:
+    """Draw a run folder of a program."""
+    folder.mkdir()
+    source = TWINS / "copies_fixed" / "trace.json.gz"
+    shutil.copy(source, folder / "rank-0.trace.json.gz")
+    rank = {
+        "format": 1,
+        "name": "rank-0",
+        "rank": 0,
+        "state": "done",
+        "trace": {"file": "rank-0.trace.json.gz"},
+        **more,
+    }
+    manifest = {"format": 1, "command": list(command), "ranks": [rank]}
+    (folder / "run.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_a_replaced_fixture_keeps_its_budgets_and_its_words(tmp_path: Path) -> None:
+    fixture = tmp_path / "fixtures" / "x"
+    shutil.copytree(TWINS / "attn_flash", fixture)
+    (fixture / "log.txt").write_text("old\n")
+    before = {
+        name: (fixture / name).read_bytes() for name in ("findings.json", "traceq.toml")
+    }
+    program = read_fixture(fixture).origin["program"]
+    run = as_run(tmp_path / "run", "python", "train.py")
+
+    refused = traceq("shrink", run, "-o", fixture)
+    answer = traceq("shrink", run, "-o", fixture, "--replace")
+
+    assert refused.status == 2
+    assert "give another name, or --replace" in refused.err
+    assert answer.status == 0, answer.err
+    for name, content in before.items():
+        assert (fixture / name).read_bytes() == content
+    assert not (fixture / "log.txt").exists()
+    now = read_fixture(fixture)
+    assert now.origin["program"] == program
+    assert now.origin["command"] == "traceq collect -- python train.py"
+    assert "launches 57, the budget is" in traceq("check", fixture).out
+
+
+def test_only_a_fixture_can_be_replaced(tmp_path: Path) -> None:
+    answer = traceq("shrink", COPIES, "-o", tmp_path / "none", "--replace")
+
+    assert answer.status == 2
+    assert "is not a fixture that --replace could replace" in answer.err
+
+
+def test_the_command_of_a_run_names_files_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "jobs").mkdir()
+    for name in ("train.py", "small.yaml"):
+        (tmp_path / "jobs" / name).touch()
+    monkeypatch.chdir(tmp_path / "jobs")
+    words = ["/usr/bin/python3", "train.py", "--config=small.yaml", "--lr", "0.1"]
+    run = as_run(tmp_path / "run", *words, "--data", "/home/alice/secret")
+
+    answer = traceq("shrink", run, "-o", tmp_path / "small")
+
+    said = read_fixture(tmp_path / "small").origin["command"]
+    assert said == (
+        "traceq collect -- python3 jobs/train.py --config=jobs/small.yaml --lr 0.1"
+        " --data …"
+    )
+    assert "words of the command were left out" in answer.out
+
+
+def test_a_command_can_be_given(tmp_path: Path) -> None:
+    answer = traceq(
+        *("shrink", COPIES, "-o", tmp_path / "small", "--program", "Copies."),
+        *("--command", "python copies.py"),
+    )
+
+    assert answer.status == 0, answer.err
+    origin = read_fixture(tmp_path / "small").origin
+    assert (origin["program"], origin["command"]) == ("Copies.", "python copies.py")
+
+
+def test_graph_breaks_of_a_run_become_a_budget(tmp_path: Path) -> None:
+    at = {"file": "a.py", "line": 3, "function": "f", "why": "print", "count": 1}
+    compiled = {"graphs": 2, "ops": 5, "graph_breaks": [at], "recompiles": []}
+    run = as_run(tmp_path / "run", "python", "train.py", compiled=compiled)
+    fixture = tmp_path / "small"
+    traceq("shrink", run, "-o", fixture)
+
+    assert traceq("check", fixture, "--update").status == 0
+    assert read_budgets(fixture / "traceq.toml").limits["graph-breaks"].value == 1
+    assert traceq("check", fixture).status == 0
+    more = as_run(
+        *(tmp_path / "more", "python", "train.py"),
+        compiled={**compiled, "graph_breaks": [at, {**at, "line": 4}]},
+    )
+    answer = traceq("check", fixture, "--against", more)
+    assert "graph-breaks 2, the budget is 1" in answer.out
+    assert answer.status == 1
+
+
+def test_a_step_time_can_be_given_for_a_fixture(tmp_path: Path) -> None:
+    traceq("shrink", TWINS / "copies_fixed", "-o", tmp_path / "x", "--step-ms", "3.25")
+
+    assert read_fixture(tmp_path / "x").step_ns == 3_250_000

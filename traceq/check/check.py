@@ -180,7 +180,7 @@ def _origin(fixture: Fixture) -> Iterator[Difference]:
     if not fixture.origin:
         yield Difference("missing", f"{ORIGIN}: write how the fixture was made")
     elif not str(fixture.origin.get("program", "")).strip():
-        text = f"{ORIGIN} does not name the program: program = ..."
+        text = f'{ORIGIN} does not name the program: write program = "..." into it'
         yield Difference("missing", text)
 
 

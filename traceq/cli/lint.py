@@ -145,6 +145,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     known = read_baseline(baseline) if baseline else []
+    if baseline and not baseline.exists():
+        output.say(f"{baseline} is not there: as an empty baseline it hides nothing")
     if new_baseline:
         refuse_other_files(new_baseline)
         refuse_to_lose(new_baseline, paths, overwrite=overwrite)

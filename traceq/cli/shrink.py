@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import polars as pl
@@ -18,6 +18,7 @@ from traceq.check.fixture import (
     is_fixture,
     read_fixture,
 )
+from traceq.check.program import LEFT_OUT, repository
 from traceq.cli import output
 from traceq.cli.options import Log, StepMs, configuration, nanoseconds, paths_argument
 from traceq.cli.recordings import log_shown
@@ -30,15 +31,14 @@ from traceq.lint.pack import load_rules
 from traceq.report import shrink as shrink_report
 from traceq.shown import typed
 from traceq.shrink import Shrunk, shrink
+from traceq.shrink.command_line import collect_command, shown_command
 from traceq.shrink.shrink import Given
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from traceq.check.fixture import Fixture
 
 _KILOBYTE = 1000
-_NAME = re.compile(r"[\w.-]+")
-_OPTION = re.compile(r"--?[A-Za-z][\w.-]{0,40}")
-_NUMBER = re.compile(r"\d{1,8}(?:\.\d{1,8})?(?:e-?\d{1,2})?")
+_TRUE_STEP = "true_step_ms"
 _VERSION = re.compile(
     r"\d+(?:\.\d+)+(?:(?:a|b|rc|\.dev)\d+)?(?:\+(?:cu|rocm|cpu|xpu)[\d.]*)?"
 )
@@ -62,13 +62,19 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     folder: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="The fixture's new folder.", metavar="FOLDER"
-        ),
+        typer.Option("--output", "-o", help="The fixture's folder.", metavar="FOLDER"),
     ],
     program: Annotated[
         str | None,
         typer.Option(help="What the program is, in a sentence, for origin.toml."),
+    ] = None,
+    run_by: Annotated[
+        str | None,
+        typer.Option(
+            "--command",
+            help="How to run the program, for traceq check --run.",
+            metavar="COMMAND",
+        ),
     ] = None,
     log: Log = None,
     snapshot: Annotated[
@@ -82,6 +88,13 @@ def command(  # noqa: PLR0913 - one parameter an option
         bool,
         typer.Option("--keep-regions", help="Keep the texts of record_function."),
     ] = False,
+    replace_it: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Replace the fixture there; its budgets and expectations stay.",
+        ),
+    ] = False,
     max_kb: Annotated[
         int, typer.Option(help="Size limit of the trace, in kB.", min=1)
     ] = 256,
@@ -94,10 +107,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     harmless. Names of code stay: files, functions, modules, operators, kernels. The
     result is a fixture for traceq check.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        msg = f"{folder} exists already and is not empty: give another name"
-        raise UsageError(msg)
-    source = _source(path)
+    before = _before(folder, replace_it=replace_it)
+    source = _source(path, repository(folder))
     given = source.given
     if log:
         given = replace(given, log=log_shown(log))
@@ -115,15 +126,54 @@ def command(  # noqa: PLR0913 - one parameter an option
             keep_regions=keep_regions,
             progress=progress,
         )
-    known = source.origin | ({"program": program} if program else {})
-    origin = source.kept or shrink_report.origin(shrunk, known, given.step_ns)
-    _write(folder, shrunk, origin)
+    known = _origin(source, before, program, run_by)
+    origin = _kept(source, step_ms) or shrink_report.origin(
+        shrunk, known, given.step_ns
+    )
+    _write(folder, shrunk, origin, replace_it=replace_it)
     named = bool(source.kept or known.get("program"))
-    output.write(shrink_report.render(folder, shrunk, max_kb, named=named))
+    whole = LEFT_OUT not in str(known.get("command", ""))
+    output.write(shrink_report.render(folder, shrunk, max_kb, named=named, whole=whole))
 
 
-def _source(path: Path) -> _Source:
-    """Return what a path stands for."""
+def _before(folder: Path, *, replace_it: bool) -> Fixture | None:
+    """Return the fixture to replace, if that is asked for."""
+    if replace_it:
+        if not folder.is_dir() or not is_fixture(folder):
+            msg = (
+                f"{folder} is not a fixture that --replace could replace: leave it out"
+            )
+            raise UsageError(msg)
+        return read_fixture(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        hint = ", or --replace" if folder.is_dir() and is_fixture(folder) else ""
+        msg = f"{folder} exists already and is not empty: give another name{hint}"
+        raise UsageError(msg)
+    return None
+
+
+def _origin(
+    source: _Source, before: Fixture | None, program: str | None, run_by: str | None
+) -> dict[str, Any]:
+    """Return what is known of how it was made; what people wrote before stays."""
+    said = before.origin if before else {}
+    kept = {key: said[key] for key in ("program", "command", "folder") if said.get(key)}
+    given = {"program": program, "command": run_by}
+    return source.origin | kept | {key: one for key, one in given.items() if one}
+
+
+def _kept(source: _Source, step_ms: float | None) -> str | None:
+    """Return the origin.toml of a fixture, with a step time that was given."""
+    if source.kept is None or step_ms is None:
+        return source.kept
+    lines = [
+        line for line in source.kept.splitlines() if not line.startswith(_TRUE_STEP)
+    ]
+    return "\n".join([*lines, f"{_TRUE_STEP} = {step_ms}"]) + "\n"
+
+
+def _source(path: Path, root: Path) -> _Source:
+    """Return what a path stands for; the program's files are below ``root``."""
     if is_run(path):
         run = read_run(path)
         ranks = [rank for rank in run.ranks if rank.trace or rank.memory]
@@ -134,6 +184,10 @@ def _source(path: Path) -> _Source:
         versions = _first(run.manifest, first.name).get("versions")
         known = versions if isinstance(versions, dict) else {}
         lines = [log_shown(one) for one in run.logs]
+        shown = shown_command(run.command, root)
+        options = run.manifest.get("options")
+        options = options if isinstance(options, dict) else {}
+        breaks = first.compiled.graph_breaks if first.compiled else None
         return _Source(
             Given(
                 first.trace,
@@ -142,9 +196,10 @@ def _source(path: Path) -> _Source:
                 first.step_time.ns if first.step_time else None,
             ),
             {
-                "program": _program(run.command),
-                "command": "traceq collect -- " + _program(run.command),
+                "program": shown,
+                "command": collect_command(shown, options),
                 **_torch(known),
+                **({"graph_breaks": len(breaks)} if breaks is not None else {}),
             },
         )
     if path.is_dir() and is_fixture(path):
@@ -165,27 +220,6 @@ def _source(path: Path) -> _Source:
     return _Source(Given(program.trace, program.snapshot, log))
 
 
-def _program(command: Sequence[str]) -> str:
-    """Return a command line with the names of programs and options, and numbers."""
-    return " ".join(
-        _word(word, after=before)
-        for before, word in zip(["", *command], command, strict=False)
-    )
-
-
-def _word(word: str, after: str) -> str:
-    """Return a word of a command line if it tells nothing of whose it is."""
-    name = PurePath(word).name
-    if after == "" or name.endswith(".py"):
-        return name if _NAME.fullmatch(name) else "…"
-    if after == "-m" and _NAME.fullmatch(word):
-        return word
-    option, equals, value = word.partition("=")
-    if _OPTION.fullmatch(option):
-        return option + (equals and "=" + _word(value, after=option))
-    return word if _NUMBER.fullmatch(word) else "…"
-
-
 def _torch(versions: dict[str, Any]) -> dict[str, str]:
     version = str(versions.get("torch") or "")
     return {"torch": version} if _VERSION.fullmatch(version) else {}
@@ -199,7 +233,7 @@ def _first(manifest: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
     return {}
 
 
-def _write(folder: Path, shrunk: Shrunk, origin: str) -> None:
+def _write(folder: Path, shrunk: Shrunk, origin: str, *, replace_it: bool) -> None:
     snapshot = shrunk.snapshot
     contents = {
         TRACES[0]: shrunk.trace,
@@ -207,7 +241,9 @@ def _write(folder: Path, shrunk: Shrunk, origin: str) -> None:
         LOG: shrunk.log.encode() if shrunk.log is not None else None,
         ORIGIN: origin.encode(),
     }
-    write_folder(
-        folder,
-        {name: content for name, content in contents.items() if content is not None},
-    )
+    new = {name: content for name, content in contents.items() if content is not None}
+    write_folder(folder, new)
+    if replace_it:
+        for name in (*TRACES, *SNAPSHOTS, LOG):
+            if name not in new:
+                (folder / name).unlink(missing_ok=True)

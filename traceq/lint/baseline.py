@@ -41,7 +41,9 @@ class Known:
 
 
 def read_baseline(file: Path) -> list[Known]:
-    """Return what a baseline lists."""
+    """Return what a baseline lists: nothing if there is none yet."""
+    if not file.exists():
+        return []
     version, entries = _content(file)
     if version != VERSION:
         msg = (

@@ -23,11 +23,22 @@ _KILOBYTE = 1000
 _NS_PER_S = 1e9
 
 
-def render(folder: Path, shrunk: Shrunk, max_kb: int, *, named: bool) -> str:
-    """Return what was done and what comes next, in a few lines."""
+def render(
+    folder: Path, shrunk: Shrunk, max_kb: int, *, named: bool, whole: bool = True
+) -> str:
+    """Return what was done and what comes next, in a few lines.
+
+    ``named`` is whether the program is named, ``whole`` whether its command lacks
+    nothing.
+    """
     lines = _of_trace(folder, shrunk, max_kb) if shrunk.trace is not None else []
     findings = counted(len(shrunk.seen.findings), "finding")
     lines.append(f"{findings} before and after; private data is left out")
+    if not whole:
+        lines.append(
+            f"words of the command were left out: write them into {ORIGIN}, for traceq"
+            " check --run"
+        )
     first = "" if named else f"name the program in {ORIGIN}, then "
     lines.append(
         f"next: {first}traceq check --update {printable(str(folder))}, and read"
