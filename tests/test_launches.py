@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import polars as pl
+from typing import TYPE_CHECKING
 
+import polars as pl
+import pytest
+from conftest import ROOT
+
+from traceq.analysis.summary import summarise
+from traceq.check.fixture import read_fixture
+from traceq.check.numbers import numbers
 from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_kernel_belongs_to_the_innermost_op_around_its_launch() -> None:
@@ -141,3 +151,31 @@ def test_where_two_calls_have_one_correlation_the_outer_one_is_the_launch() -> N
     )
 
     assert trace.runtime["name"][trace.kernels["launch"].item()] == "cudaLaunchKernel"
+
+
+TRACES = sorted(one.parent for one in (ROOT / "fixtures").rglob("trace.json.gz"))
+
+
+@pytest.mark.parametrize("folder", TRACES, ids=lambda one: one.name)
+def test_launches_are_one_number_everywhere(folder: Path) -> None:
+    recording = read_fixture(folder).recording()
+    trace = recording.trace
+    assert trace is not None
+    found = numbers(recording).values["launches"]
+    steady = trace.steps.filter(~pl.col("warmup"))["launches"].mean()
+
+    assert summarise(trace).launches == pytest.approx(found, abs=1e-3)
+    assert steady == pytest.approx(found, abs=1e-3)
+
+
+def test_copies_and_sets_are_not_launches() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                        ]
+        host    [cudaLaunchKernel>1] [cudaMemcpyAsync>2][cudaMemsetAsync>3]
+        gpu 7                [gemm<1 ][Memcpy DtoD<2] [Memset<3]
+        """
+    )
+
+    assert trace.steps["launches"].to_list() == [1]
+    assert summarise(trace).launches == 1

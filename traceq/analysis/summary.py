@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
-from traceq.analysis.base.steady import SteadySteps, steady_steps
+from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
 from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
@@ -20,6 +20,7 @@ from traceq.analysis.time.gpu_time import (
     by_op,
 )
 from traceq.analysis.time.idle_causes import idle_causes
+from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.analysis.time.mfu import Compute, compute
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Summary:
     kernels: pl.DataFrame
     """GPU time by kernel; totals."""
     launches: float
-    """Calls that launch GPU work."""
+    """Calls that launch kernels or CUDA graphs; copies and sets are none."""
     small_kernels: float
     """Share of the kernels that are shorter than SMALL_KERNEL_NS."""
     memory: MemoryPeak | None
@@ -109,7 +110,7 @@ def summarise(
     step_ns = step_ns or trace.step_ns
     kernels = steady.kernels.filter(pl.col("activity") == "kernel")
     small = (kernels["dur"] < SMALL_KERNEL_NS).mean()
-    with_launch = steady.kernels["launch"].drop_nulls().n_unique()
+    launched = launches_outside_captures(in_steps(trace.runtime, trace, steady))
     recorded_ns = steady.time / steady.count
     return Summary(
         facts=trace.facts,
@@ -122,7 +123,7 @@ def summarise(
         if steady.kernels.height
         else by_host_op(trace, steady.windows),
         kernels=by_kernel(steady.kernels),
-        launches=with_launch / steady.count,
+        launches=launched.height / steady.count,
         small_kernels=small if isinstance(small, float) else 0.0,
         memory=peak_memory(trace),
         compute=compute(trace, steady).faster(

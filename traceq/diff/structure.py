@@ -149,11 +149,15 @@ def _kernels_of(
 ) -> pl.DataFrame:
     """Return the kernels that are part of the steps, or that their time goes to."""
     times = ("gpu_ns", "launch_idle_ns")
+    is_kernel = pl.col("activity") == "kernel"
     return (
         trace.kernels.select(
             kernel="id",
             counted=_in_part(trace.kernels, trace, steady),
-            first=pl.col("launch").is_first_distinct() & pl.col("launch").is_not_null(),
+            # A copy or a set is not a launch.
+            first=pl.struct("launch", is_kernel).is_first_distinct()
+            & pl.col("launch").is_not_null()
+            & is_kernel,
         )
         .join(busy_time(trace, steady), on="kernel", how="left")
         .join(by_launch, on="kernel", how="left")

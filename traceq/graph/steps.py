@@ -152,7 +152,13 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     """
     gpu = (
         busiest_device(kernels)
-        .select("step", "launch", start="ts", end=END)
+        .select(
+            "step",
+            "launch",
+            start="ts",
+            end=END,
+            launched=pl.col("activity") == "kernel",
+        )
         .sort("start")
     )
     work = (
@@ -163,7 +169,11 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
             pl.col("end").max().alias("gpu_end"),
             covered(pl.col("start"), pl.col("end")).sum().alias("gpu_busy"),
             pl.len().alias("kernels"),
-            pl.col("launch").drop_nulls().n_unique().alias("launches"),
+            pl.col("launch")
+            .filter("launched")
+            .drop_nulls()
+            .n_unique()
+            .alias("launches"),
         )
         .collect()
     )

@@ -206,7 +206,7 @@ STEPS = {
     "gpu_busy": Column(NS, "Time in which work of this step ran on the GPU.", "ns"),
     "gpu_idle": Column(NS, "Time of the step in which nothing ran on the GPU.", "ns"),
     "kernels": Column(ID, "Pieces of GPU work that the step launched."),
-    "launches": Column(ID, "Calls that launched them."),
+    "launches": Column(ID, "Calls that launched kernels or CUDA graphs."),
     "warmup": Column(pl.Boolean(), "An outlier at the start; left out of averages."),
 }
 

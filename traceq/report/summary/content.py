@@ -288,12 +288,15 @@ def _phases(summary: Summary) -> str:
 
 
 def _launches(summary: Summary) -> str:
-    work = round(summary.steady.kernels.height / summary.steady.count)
-    pieces = "kernel, copy or set" if work == 1 else "kernels, copies and sets"
+    work = summary.steady.kernels
+    kernels = work.filter(pl.col("activity") == "kernel").height
     small = units.share(summary.small_kernels, 1)
+    others = round((work.height - kernels) / summary.steady.count)
     return (
-        f"{summary.launches:,.0f}{_a_step(summary)} for {work:,} {pieces}; {small} of"
-        f" the kernels are shorter than {SMALL_KERNEL_NS // 1000} µs"
+        f"{summary.launches:,.0f}{_a_step(summary)} for"
+        f" {counted(round(kernels / summary.steady.count), 'kernel')}, and"
+        f" {others:,} copies and sets; {small} of the kernels are shorter than"
+        f" {SMALL_KERNEL_NS // 1000} µs"
     )
 
 
