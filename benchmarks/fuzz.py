@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gzip
 import io
 import json
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mutate
+import typer.main
 from fuzz_seeds import PACK, RUN, Seeds, read_seeds
 
 from traceq.lint import pack
@@ -226,6 +228,7 @@ def _work(seed: int, folder: Path, numbers: Connection) -> None:
     from traceq.cli import main  # noqa: PLC0415 - by the worker, not by its parent
 
     _read_rules_once()
+    typer.main.get_command = functools.cache(typer.main.get_command)
     os.environ["TRACEQ_TRACEBACK"] = "1"
     os.environ["TRACEQ_CACHE"] = str(folder / "cache")
     seeds = read_seeds()
@@ -432,7 +435,9 @@ def _print_figures(results: list[Result], seed: int) -> None:
 
 def main() -> None:
     """Run the inputs that were asked for; exit 1 if one failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run only this input")
