@@ -236,6 +236,22 @@ def test_a_part_that_cannot_be_read_is_red(name: str, fixture: Path) -> None:
     assert is_red(answer, '"kind": "error"', f"copies_fixed/{name} is not ")
 
 
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ('"code": "CPY001"', '"code": 0'),
+        ('"line": ', '"line": "x'),
+        ('"count": ', '"count": {}, "x": '),
+        ('"label": "', '"label": ["'),
+    ],
+)
+def test_findings_of_other_types_are_red(was: str, becomes: str, sick: Path) -> None:
+    text = (sick / "findings.json").read_text()
+    (sick / "findings.json").write_text(text.replace(was, becomes))
+
+    assert is_red(traceq("check", sick), "is not a list of findings")
+
+
 def test_a_broken_fixture_does_not_hide_the_others(fixture: Path) -> None:
     other = copied(OOM, fixture.parents[1])
     (fixture / "trace.json.gz").write_bytes(b"nonsense")

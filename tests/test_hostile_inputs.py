@@ -12,6 +12,7 @@ from command import traceq
 from linting import log_findings, outcome
 
 from traceq.errors import InputError
+from traceq.formats import source
 from traceq.formats.log import read_log
 from traceq.formats.snapshot import read_snapshot
 from traceq.lint import inputs
@@ -82,6 +83,18 @@ def test_a_pool_may_be_a_list(tmp_path: Path) -> None:
     found = snapshot(tmp_path, segment(segment_pool_id=[0, 1]))
 
     assert found.segments["pool"].to_list() == ["0.1"]
+
+
+def test_a_trace_that_unpacks_to_far_more_than_one_would_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_ALWAYS_UNPACKED", 1 << 20)
+    file = tmp_path / "trace.json.gz"
+    event = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "ts": 1, "dur": 1}, '
+    file.write_bytes(gzip.compress(b'{"traceEvents": [' + event * (64 << 10)))
+
+    with pytest.raises(InputError, match="it unpacks to far more than one would"):
+        load(file, cache=False)
 
 
 def test_of_a_log_that_unpacks_to_far_more_only_the_beginning_is_read(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 
 VERSION = 2
 _LARGEST = 16 << 20
+# What the fields of an entry are declared as, and what JSON has for it.
+_NUMBER = (int, float)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "LineIs": (str,),
+    "Unit": (str,),
+    "None": (type(None),),
+    "int": _NUMBER,
+    "float": _NUMBER,
+}
+
+Entry = TypeVar("Entry", "Expected", Evidence, Place)
 # Times, and shares of times, differ with the machine and with the replay.
 _MEASURED = ("ns", "share")
 
@@ -121,6 +133,15 @@ def read_expected(file: Path) -> tuple[Expected, ...]:
 
 
 def _read(entry: Any) -> Expected:  # noqa: ANN401 - JSON
-    evidence = tuple(Evidence(**line) for line in entry["evidence"])
-    known = {"place": Place(**entry["place"]), "evidence": evidence}
-    return Expected(**(entry | known))
+    evidence = tuple(_typed(Evidence(**line)) for line in entry["evidence"])
+    known = {"place": _typed(Place(**entry["place"])), "evidence": evidence}
+    return _typed(Expected(**(entry | known)))
+
+
+def _typed(entry: Entry) -> Entry:
+    """Return an entry whose texts are texts and whose numbers are numbers."""
+    for one in fields(entry):
+        kinds = [_TYPES[name] for name in str(one.type).split(" | ") if name in _TYPES]
+        if kinds and not any(isinstance(getattr(entry, one.name), it) for it in kinds):
+            raise TypeError
+    return entry

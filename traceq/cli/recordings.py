@@ -18,6 +18,7 @@ from traceq.given import found_in, joined, one_program, refuse_two_stdins
 from traceq.loading import load
 from traceq.model.owners import NOBODY
 from traceq.recording import Recording
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +127,6 @@ def log_shown(path: Path) -> pl.DataFrame:
     """Return the lines of a log, and warn if only its beginning was read."""
     log = read_log(path)
     if log.cut:
-        output.say(
-            f"{path} is long: only its first {log.lines.height:,} lines are read"
-        )
+        lines = counted(log.lines.height, "line")
+        output.say(f"{path} is long: only its first {lines} are read")
     return log.lines

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from traceq.errors import InputError
 from traceq.formats.collector import collecting_paused
+from traceq.formats.unchanged import unchanged
 from traceq.formats.unpack import DamagedError, blocks
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class _RefusedError(Exception):
 def read_pickle(path: Path) -> tuple[Any, int]:
     """Return the plain values in a pickle, gzipped or not, and its unpacked size."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, unchanged(path, file):
             checked = _Checked(file)
             return _load(checked), checked.size
     except FileNotFoundError:

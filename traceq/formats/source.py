@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from traceq.errors import InputError
+from traceq.formats.unchanged import unchanged
 from traceq.formats.unpack import DamagedError, blocks, compression
 
 if TYPE_CHECKING:
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BLOCK = 4 << 20
+# Of all traces that were seen none unpacks to more than 35 times its size; a text that
+# repeats itself does to 1,000 times, and its events would take as much memory.
+_MOST_PACKED = 200
+_ALWAYS_UNPACKED = 256 << 20
 
 # What other files begin with, and what to say of them.
 _STRANGERS = (
@@ -41,14 +47,15 @@ class Source:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the unpacked bytes in order, in blocks of about BLOCK bytes."""
-        with self._open() as file:
-            size = self.path.stat().st_size
+        with self._open() as file, unchanged(self.path, file):
+            size = os.fstat(file.fileno()).st_size
             first = True
             for block in self._unpacked(file):
                 if first:
                     self._refuse_strangers(block)
                     first = False
                 self.unpacked_bytes += len(block)
+                self._refuse_bomb()
                 if self._progress is not None:
                     self._progress(self._bytes_read, size)
                 yield block
@@ -88,6 +95,11 @@ class Source:
             raise InputError(msg) from None
         self._bytes_read += len(block)
         return block
+
+    def _refuse_bomb(self) -> None:
+        if self.unpacked_bytes > max(_ALWAYS_UNPACKED, _MOST_PACKED * self._bytes_read):
+            msg = f"{self.path} is not a trace: it unpacks to far more than one would"
+            raise InputError(msg)
 
     def _refuse_strangers(self, block: bytes) -> None:
         for magic, verdict in _STRANGERS:

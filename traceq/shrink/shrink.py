@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from traceq.formats.sanitize.regions import Regions
 from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import Written, read_written
 from traceq.formats.snapshot import read_snapshot
+from traceq.formats.unchanged import unchanged
 from traceq.loading import load
 from traceq.recording import Recording
 from traceq.shrink.cuts import REMOVABLE, Removable, keeping_steps
@@ -86,22 +88,28 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     keep their texts only with ``keep_regions``. Raises ``UsageError`` if a finding
     would be lost with private data.
     """
-    loaded = (
-        load(given.trace, own=config.own_code, cache=False) if given.trace else None
-    )
-    memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
-    files = {name for one in memory.values() for name in one.frames["file"].unique()}
-    written = (
-        read_written(given.trace, progress, files, keep_regions=keep_regions)
-        if given.trace
-        else None
-    )
-    paths = written.paths if written else Paths(sorted(files))
-    regions = written.regions if written else Regions(paths, keep=keep_regions)
-    whole = Probe(rules, config, given.step_ns)
-    snapshot = (
-        clean_snapshot(given.snapshot, paths, regions) if given.snapshot else None
-    )
+    # Both are read twice, and must be the same both times.
+    with ExitStack() as same:
+        for path in filter(None, (given.trace, given.snapshot)):
+            same.enter_context(unchanged(path))
+        loaded = (
+            load(given.trace, own=config.own_code, cache=False) if given.trace else None
+        )
+        memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
+        files = {
+            name for one in memory.values() for name in one.frames["file"].unique()
+        }
+        written = (
+            read_written(given.trace, progress, files, keep_regions=keep_regions)
+            if given.trace
+            else None
+        )
+        paths = written.paths if written else Paths(sorted(files))
+        regions = written.regions if written else Regions(paths, keep=keep_regions)
+        whole = Probe(rules, config, given.step_ns)
+        snapshot = (
+            clean_snapshot(given.snapshot, paths, regions) if given.snapshot else None
+        )
     lines = None
     if given.log is not None:
         texts = needed_lines(given.log["text"].to_list(), rules, config)
