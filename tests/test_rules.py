@@ -343,3 +343,17 @@ def test_findings_in_a_real_trace_do_not_depend_on_order_or_origin(
     changed = outcome(Recording("trace", load(path, cache=False)))
 
     assert changed.findings == linted(FIXTURE_TRACES[name]).findings
+
+
+@pytest.mark.parametrize("code", bundled_rules())
+def test_every_page_has_the_fix_as_code_before_and_after(code: str) -> None:
+    page = bundled_rules()[code].page()
+    section = page.partition("## How to fix it")[2].partition("\n## ")[0]
+
+    example = bundled_rules()[code].example()
+
+    assert f"```diff\n{example}\n```" in section
+    lines = example.splitlines()
+    assert all(line[:2] in ("- ", "+ ", "  ") for line in lines)
+    assert any(line[0] in "-+" for line in lines)
+    assert max(map(len, lines)) <= 84

@@ -189,6 +189,8 @@ class Finding:
     """The highest."""
     cost_bytes: int = 0
     """Memory that it holds, or that would be saved; 0 if it is not about memory."""
+    example: str = field(default="", repr=False, compare=False)
+    """Code before and after the fix, from the rule's page: an example, as a diff."""
     frame: CodeFrame | None = field(default=None, repr=False, compare=False)
     """The source around its place, where that is at hand and has not changed."""
     ops: frozenset[int] = field(default=frozenset(), repr=False, compare=False)

@@ -102,6 +102,11 @@ class AttentionFallback(Rule):
     Change the argument that the finding names. Torch prints its own reason with
     ``torch.backends.cuda.can_use_flash_attention(params, debug=True)``.
 
+    ```diff
+    - out = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    + out = F.scaled_dot_product_attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    ```
+
     ## When it is wrong
 
     The program may need float32, or may have chosen the kernel with ``sdpa_kernel``;

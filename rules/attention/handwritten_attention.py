@@ -72,6 +72,12 @@ class HandwrittenAttention(Rule):
     ``nn.MultiheadAttention`` with ``need_weights=False``, and load models of
     transformers with ``attn_implementation="sdpa"``.
 
+    ```diff
+    - scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+    - out = scores.masked_fill(~causal, float("-inf")).softmax(-1) @ v
+    + out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    ```
+
     ## When it is wrong
 
     A program that returns or inspects the attention weights needs them. The saving

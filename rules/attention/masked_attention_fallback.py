@@ -129,6 +129,11 @@ class MaskedAttentionFallback(Rule):
     bias: FlexAttention with a ``score_mod``. Any other mask: FlexAttention with a block
     mask, or cuDNN's attention from compute capability 9 on, if it was turned off.
 
+    ```diff
+    - out = F.scaled_dot_product_attention(q, k, v, attn_mask=lower_triangle)
+    + out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    ```
+
     ## When it is wrong
 
     A mask that all sequences share is priced as if it were causal. The saving compares

@@ -52,6 +52,12 @@ class RepeatedKeyValueHeads(Rule):
 
     Pass keys and values as they are, with ``enable_gqa=True`` (torch 2.5 or later).
 
+    ```diff
+    - k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    - out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    + out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    ```
+
     ## When it is wrong
 
     With an ``attn_mask`` on GPUs without cuDNN's attention, ``enable_gqa`` falls back

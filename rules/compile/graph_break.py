@@ -50,6 +50,15 @@ class GraphBreak(Rule):
     ``torch.compile(fullgraph=True)`` turns a break into an error;
     ``TORCH_LOGS=graph_breaks`` prints the reason for each.
 
+    ```diff
+      @torch.compile
+      def step(x):
+          y = layer(x)
+    -     print(y.mean().item())
+          return head(y)
+    + # print what step returned, outside of it
+    ```
+
     ## When it is wrong
 
     If the break is intentional (``torch.compiler.disable``), or in code that runs

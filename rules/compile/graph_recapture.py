@@ -56,6 +56,11 @@ class GraphRecapture(Rule):
     ``mode="reduce-overhead"``, or set
     ``torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True``.
 
+    ```diff
+    - batch = tokenizer(texts, padding="longest")
+    + batch = tokenizer(texts, padding="longest", pad_to_multiple_of=256)
+    ```
+
     ## When it is wrong
 
     If the recorded steps are the first with a shape that stays from then on: record

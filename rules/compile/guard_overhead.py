@@ -41,6 +41,12 @@ class GuardOverhead(Rule):
     ``torch.compiler.set_stance(skip_guard_eval_unsafe=True)`` (torch 2.6), or drop
     guards with ``torch.compile(options={"guard_filter_fn": ...})``.
 
+    ```diff
+    - for layer in model.layers:
+    -     layer.compile()
+    + model.compile()
+    ```
+
     ## When it is wrong
 
     If the steps also compile: a lookup that fails is part of the compilation.

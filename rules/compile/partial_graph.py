@@ -44,6 +44,14 @@ class PartialGraph(Rule):
     ``TORCH_LOGS=cudagraphs``: it names the cause, such as an input that is changed in
     place, a tensor on the CPU, or an operator that cannot be captured.
 
+    ```diff
+      @torch.compile(mode="reduce-overhead")
+      def step(x, running):
+    -     running.mul_(0.9).add_(x.mean())  # an input that is changed in place
+    -     return head(x)
+    +     return head(x), 0.9 * running + x.mean()
+    ```
+
     ## When it is wrong
 
     In steps that are still warming up. Steps that capture graphs are not looked at.

@@ -59,6 +59,12 @@ class Recompilation(Rule):
     compiled code, or pass them as tensors. ``TORCH_LOGS=recompiles`` prints which guard
     failed.
 
+    ```diff
+    - loss = compiled(tokens)  # another length in every step
+    + torch._dynamo.mark_dynamic(tokens, 1)
+    + loss = compiled(tokens)
+    ```
+
     ## When it is wrong
 
     If several versions are intended, such as one for training and one for evaluation,

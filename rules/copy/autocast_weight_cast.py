@@ -64,6 +64,16 @@ class AutocastWeightCast(Rule):
     float32 copies in the optimizer, or use ``torch.compile``, which casts while it
     reads.
 
+    ```diff
+    - for micro in batches:
+    -     with torch.autocast("cuda", torch.bfloat16):
+    -         loss = model(micro)
+    -     loss.backward()
+    + with torch.autocast("cuda", torch.bfloat16):
+    +     for micro in batches:
+    +         model(micro).backward()
+    ```
+
     ## When it is wrong
 
     16-bit weights without float32 copies train worse, and an optimizer that keeps the

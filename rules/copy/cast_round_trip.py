@@ -59,6 +59,11 @@ class CastRoundTrip(Rule):
     Drop the cast to float32, or move it to where a sum needs it. Under autocast no
     explicit cast is needed.
 
+    ```diff
+    - x = F.gelu(x.float()).to(x.dtype)
+    + x = F.gelu(x)
+    ```
+
     ## When it is wrong
 
     The float32 tensor may also be used elsewhere, for example in a residual stream

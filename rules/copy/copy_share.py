@@ -79,6 +79,12 @@ class CopyShare(Rule):
     ``chunk`` joins gradients: use separate projections, or a kernel that takes the
     packed tensor.
 
+    ```diff
+    - x = x.float()
+    - x = self.mlp(x.transpose(1, 2).contiguous())
+    + x = self.mlp(x.transpose(1, 2))
+    ```
+
     ## When it is wrong
 
     The optimizer's copies, and transfers from pinned memory, count as needed. If

@@ -60,6 +60,13 @@ class NeedlessCopy(Rule):
     Drop both copies, or the clone. Ops accept strided tensors; ``contiguous`` is needed
     only where a view or a kernel requires it.
 
+    ```diff
+    - y = norm(x.transpose(1, 2).contiguous()).transpose(1, 2).contiguous()
+    - z = y.clone() + 1
+    + y = norm(x.transpose(1, 2)).transpose(1, 2)
+    + z = y + 1
+    ```
+
     ## When it is wrong
 
     The clone may be written to in another function, or kept across steps, as the

@@ -69,6 +69,13 @@ class PageableHostCopy(Rule):
     ``DataLoader(..., pin_memory=True)`` and ``.to(device, non_blocking=True)``. To the
     host: copy into a pinned buffer that is allocated once.
 
+    ```diff
+    - loader = DataLoader(data, batch_size=64, num_workers=8)
+    - x = x.to("cuda")
+    + loader = DataLoader(data, batch_size=64, num_workers=8, pin_memory=True)
+    + x = x.to("cuda", non_blocking=True)
+    ```
+
     ## When it is wrong
 
     A trace without steps may contain the start of the program, where weights go to the

@@ -76,6 +76,12 @@ class SliceCopyLoop(Rule):
     Better still, compute all of them at once. If slices are read, cut them all before
     the loop with ``slices = tensor.unbind(0)``: its backward joins the gradients once.
 
+    ```diff
+    - for step, x in enumerate(inputs):
+    -     outputs[:, step] = cell(x)
+    + outputs = torch.stack([cell(x) for x in inputs], dim=1)
+    ```
+
     ## When it is wrong
 
     If each iteration needs the result of the one before, as in decoding, the slices

@@ -88,6 +88,11 @@ class InputPipelineStall(Rule):
     The training process maps the memory of each tensor that a worker hands over. For a
     batch of many small tensors that takes longer than loading them: put them into one.
 
+    ```diff
+    - loader = DataLoader(data, batch_size=64)
+    + loader = DataLoader(data, batch_size=64, num_workers=8, persistent_workers=True)
+    ```
+
     ## When it is wrong
 
     If the traced steps are the first of an epoch, the wait may be for the workers to

@@ -105,6 +105,14 @@ class PythonOverhead(Rule):
     DataLoader's workers; replace loops over elements with operators. Remove hooks that
     only watch.
 
+    ```diff
+      for step, batch in enumerate(loader):
+          loss = train(batch)
+    -     log(describe(batch))
+    +     if step % 100 == 0:
+    +         log(describe(batch))
+    ```
+
     ## When it is wrong
 
     The line is where the function begins, not the one that takes long. Work that a

@@ -123,6 +123,12 @@ class ShapeChurn(Rule):
     experts, a grouped matmul takes any number of tokens. For attention, another SDPA
     backend makes no plans. ``CUDA_MODULE_LOADING=EAGER`` was measured not to help.
 
+    ```diff
+    - tokens = pad_sequence(rows, batch_first=True)
+    + tokens = pad_sequence(rows, batch_first=True)
+    + tokens = F.pad(tokens, (0, -tokens.size(1) % 256))
+    ```
+
     ## When it is wrong
 
     If there are few shapes, all of them have been seen after some steps and the excess

@@ -72,6 +72,13 @@ class SlowHostOp(Rule):
     (``taskset``, ``numactl``). Python's garbage collector stops the program as well:
     ``gc.freeze()`` after setting up, or ``gc.collect()`` at a time of your choice.
 
+    ```diff
+      model, loader = build()
+    + gc.collect()
+    + gc.freeze()
+      for batch in loader:
+    ```
+
     ## When it is wrong
 
     The recorder writes its buffers now and then, which looks the same. A short

@@ -118,6 +118,12 @@ class HostBoundStep(Rule):
     takes longer than the step did (134 ms became 302 ms in a model with a loop that
     depends on data), or outputs are overwritten (several backward passes a step).
 
+    ```diff
+    - loss = model(batch)
+    + model = torch.compile(model, mode="reduce-overhead")  # once, before the loop
+    + loss = model(batch)
+    ```
+
     ## When it is wrong
 
     Recording stacks makes the host 1.5 to 3 times slower, so a GPU-bound step may look

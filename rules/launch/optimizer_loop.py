@@ -71,6 +71,11 @@ class OptimizerLoop(Rule):
     and pass ``fused=True`` if the optimizer has it (Adam, AdamW, SGD). In your own
     optimizer use ``torch._foreach_*``, or compile its step.
 
+    ```diff
+    - optimizer = torch.optim.AdamW(parameters, lr=3e-4, foreach=False)
+    + optimizer = torch.optim.AdamW(parameters, lr=3e-4, fused=True)
+    ```
+
     ## When it is wrong
 
     If parameters have to be updated one by one: sparse gradients, or an optimizer that

@@ -109,6 +109,11 @@ class TinyKernelLoop(Rule):
     like, which take lists of tensors. If iterations depend on each other, compile the
     loop.
 
+    ```diff
+    - out = torch.stack([x[i] @ weights[i] for i in range(len(weights))])
+    + out = torch.bmm(x, weights)
+    ```
+
     ## When it is wrong
 
     If the loop is in code that runs rarely, or cannot be batched.

@@ -66,6 +66,13 @@ class ConvolutionTransposes(Rule):
     ``model.to(memory_format=torch.channels_last)`` once, and the same for the input.
     The layers in between keep that order.
 
+    ```diff
+    - model = model.cuda()
+    - images = images.cuda()
+    + model = model.cuda().to(memory_format=torch.channels_last)
+    + images = images.cuda().to(memory_format=torch.channels_last)
+    ```
+
     ## When it is wrong
 
     Layers that do not keep the order, such as a ``view`` or a custom op, bring the

@@ -114,6 +114,11 @@ class AttentionWarning(Rule):
     The reason names what the kernel does not support: remove that, or allow a backend
     that supports it.
 
+    ```diff
+    - out = F.scaled_dot_product_attention(q, k, v, attn_mask=lower_triangle)
+    + out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    ```
+
     ## When it is wrong
 
     torch prints the reasons of every backend, even of those that were not meant to be

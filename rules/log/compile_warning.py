@@ -88,6 +88,11 @@ class CompileWarning(Rule):
     Make what changes dynamic, or stop it from changing; the reason names the guard that
     failed. Run with ``TORCH_LOGS=recompiles,graph_breaks`` to see all of them.
 
+    ```diff
+    - loss = compiled(batch, step)  # a number that changes is a guard that fails
+    + loss = compiled(batch, torch.tensor(step))
+    ```
+
     ## When it is wrong
 
     A few recompilations in the first steps, one for each kind of batch, are normal:

@@ -88,6 +88,11 @@ class CudaGraphWarning(Rule):
     Use fixed sizes for what runs in graphs, and no graphs for the rest. The line names
     what is in the way.
 
+    ```diff
+    - batch = tokenizer(texts, padding="longest")
+    + batch = tokenizer(texts, padding="longest", pad_to_multiple_of=256)
+    ```
+
     ## When it is wrong
 
     A graph that is skipped for one small function may not matter: JIT004 estimates its

@@ -55,6 +55,12 @@ class DataLoaderWarning(Rule):
 
     Use as many workers as there are cores for the process, less one for itself.
 
+    ```diff
+    - loader = DataLoader(data, batch_size=64, num_workers=64)
+    + cores = len(os.sched_getaffinity(0))
+    + loader = DataLoader(data, batch_size=64, num_workers=cores - 1)
+    ```
+
     ## When it is wrong
 
     Workers that wait for the network rather than compute may outnumber the cores. Where

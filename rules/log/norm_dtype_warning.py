@@ -48,6 +48,11 @@ class NormDtypeWarning(Rule):
 
     Give the norm's weight the dtype of its input, or compile the model.
 
+    ```diff
+    - self.norm = nn.RMSNorm(width)
+    + self.norm = nn.RMSNorm(width, dtype=torch.bfloat16)
+    ```
+
     ## When it is wrong
 
     The warning is printed once for all norms: it shows neither how many there are nor

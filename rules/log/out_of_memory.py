@@ -62,6 +62,11 @@ class OutOfMemory(Rule):
     ``expandable_segments:True``. Otherwise the program has to use less: a smaller
     batch, activation checkpointing, a smaller dtype.
 
+    ```diff
+    - python train.py
+    + PYTORCH_ALLOC_CONF=expandable_segments:True python train.py
+    ```
+
     ## When it is wrong
 
     Programs that search for the largest batch run into this error intentionally.

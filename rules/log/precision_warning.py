@@ -47,6 +47,11 @@ class PrecisionWarning(Rule):
     Call ``torch.set_float32_matmul_precision("high")`` once at the start, or compute in
     bfloat16.
 
+    ```diff
+    + torch.set_float32_matmul_precision("high")
+      main()
+    ```
+
     ## When it is wrong
 
     If the ten bits of mantissa that TF32 has are not enough. GEM001 shows, from a

@@ -51,6 +51,14 @@ class ProfilerWarning(Rule):
 
     Record two or three steps, after two steps of warm-up.
 
+    ```diff
+    - with profile() as prof:
+    + with profile(schedule=schedule(wait=3, warmup=2, active=3)) as prof:
+          for batch in loader:
+              train(batch)
+    +         prof.step()
+    ```
+
     ## When it is wrong
 
     The slow first step may already be left out of the averages: TRC003 reports it then.

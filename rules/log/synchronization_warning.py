@@ -47,6 +47,11 @@ class SynchronizationWarning(Rule):
     read every hundred steps. What has to be copied can be copied with
     ``non_blocking=True`` and read later.
 
+    ```diff
+    - x[mask] = 0.0
+    + x = torch.where(mask, 0.0, x)
+    ```
+
     ## When it is wrong
 
     Syncs before and after the loop cost next to nothing. Where a trace shows no wait in

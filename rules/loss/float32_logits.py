@@ -73,6 +73,11 @@ class Float32Logits(Rule):
     ``F.cross_entropy`` takes bfloat16 and computes in float32 inside. To keep float32
     and save the memory too, use a fused or chunked linear cross entropy.
 
+    ```diff
+    - loss = F.cross_entropy(logits.float(), targets)
+    + loss = F.cross_entropy(logits, targets)
+    ```
+
     ## When it is wrong
 
     In bfloat16 the loss of each token has a mantissa of 8 bits, which may be too few

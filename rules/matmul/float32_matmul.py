@@ -54,6 +54,11 @@ class Float32Matmul(Rule):
     ``torch.set_float32_matmul_precision("high")`` at the start of the program. bfloat16
     is faster still, with ``torch.autocast`` or for the whole model.
 
+    ```diff
+    + torch.set_float32_matmul_precision("high")
+      main()
+    ```
+
     ## When it is wrong
 
     Where full float32 is needed, as in solvers, allow the finding. The saving assumes

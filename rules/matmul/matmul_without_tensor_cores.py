@@ -56,6 +56,17 @@ class MatmulWithoutTensorCores(Rule):
     use float16 with a GradScaler. Otherwise a dimension that is not a multiple of 8 is
     the usual cause: pad it.
 
+    ```diff
+    - with torch.autocast("cuda", torch.bfloat16):
+    + with torch.autocast("cuda", torch.float16):  # V100, T4
+          loss = model(batch)
+    - loss.backward()
+    - optimizer.step()
+    + scaler.scale(loss).backward()
+    + scaler.step(optimizer)
+    + scaler.update()
+    ```
+
     ## When it is wrong
 
     Small matmuls are memory-bound and gain little. The saving assumes tensor cores at

@@ -59,6 +59,11 @@ class MisalignedMatmul(Rule):
     embedding and in the head. No target is ever one of the new rows. In a model that is
     already trained, mask their logits, so that the softmax stays the same.
 
+    ```diff
+    - self.head = nn.Linear(768, 50257, bias=False)
+    + self.head = nn.Linear(768, 50304, bias=False)
+    ```
+
     ## When it is wrong
 
     The dimension may not be yours to choose. The saving assumes good kernels at 60% of

@@ -60,6 +60,12 @@ class DeviceAllocationInStep(DriverCallRule):
     memory is also freed, either it is full or the program calls
     ``torch.cuda.empty_cache()`` in the loop.
 
+    ```diff
+      for batch in loader:
+          train(batch)
+    -     torch.cuda.empty_cache()
+    ```
+
     ## When it is wrong
 
     In the first steps of a run the allocator still fills its cache: record later ones.

@@ -50,6 +50,12 @@ class DuplicateWeights(Rule):
     Weights in bf16, with fp32 copies in the optimizer only, or sharded (FSDP
     ``MixedPrecisionPolicy``). With large batches it may not be worth it.
 
+    ```diff
+    - model = fully_shard(model)  # under autocast
+    + policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    + model = fully_shard(model, mp_policy=policy)
+    ```
+
     ## When it is wrong
 
     Weights that were there before the history began are distinguished from other

@@ -51,6 +51,11 @@ class FailedAllocation(Rule):
     If enough was free, but fragmented: ``expandable_segments:True``. If the device has
     room, a limit was set. Otherwise something has to go, the first in the list first.
 
+    ```diff
+    - python train.py
+    + PYTORCH_ALLOC_CONF=expandable_segments:True python train.py
+    ```
+
     ## When it is wrong
 
     Programs that search for the largest batch run into OOM intentionally, and cuDNN

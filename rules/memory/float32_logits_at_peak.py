@@ -52,6 +52,14 @@ class Float32LogitsAtPeak(Rule):
     Liger's fused linear cross entropy, or a loop over chunks of tokens with
     ``torch.utils.checkpoint``. Without ``.float()`` on the logits, half of it goes.
 
+    ```diff
+    - loss = F.cross_entropy(head(hidden).float(), targets)
+    + loss = sum(
+    +     checkpoint(chunk_loss, h, t, use_reentrant=False)
+    +     for h, t in zip(hidden.split(1024), targets.split(1024), strict=True)
+    + ) / len(targets)  # chunk_loss: F.cross_entropy(head(h), t, reduction="sum")
+    ```
+
     ## When it is wrong
 
     The dtype is inferred from sizes: logits that are all in fp32, as in a model without

@@ -53,6 +53,11 @@ class Float32OptimizerState(Rule):
     ``bitsandbytes.optim.AdamW8bit``), one with less state (Adafactor, Muon), or state
     that is sharded over GPUs (FSDP, ``ZeroRedundancyOptimizer``) or kept on the host.
 
+    ```diff
+    - optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    + optimizer = torchao.optim.AdamW8bit(model.parameters(), lr=3e-4)
+    ```
+
     ## When it is wrong
 
     Where memory is not short, fp32 is the safe choice. State that was there before the

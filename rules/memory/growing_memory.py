@@ -52,6 +52,11 @@ class GrowingMemory(Rule):
     ``.detach().cpu()`` copies. A loss that is kept without ``.detach()`` keeps its
     whole autograd graph alive, with all activations.
 
+    ```diff
+    - losses.append(loss)
+    + losses.append(loss.detach())
+    ```
+
     ## When it is wrong
 
     A cache that is still being filled, as in the first steps of a run, stops growing:

@@ -45,6 +45,13 @@ class HostPinningInStep(DriverCallRule):
     do it (``pin_memory=True``) with batches of one size: torch caches pinned memory and
     reuses it for what fits. Do not call ``.pin_memory()`` on every batch.
 
+    ```diff
+    - for batch in DataLoader(data, batch_size=64):
+    -     x = batch.pin_memory().to("cuda", non_blocking=True)
+    + for batch in DataLoader(data, batch_size=64, pin_memory=True):
+    +     x = batch.to("cuda", non_blocking=True)
+    ```
+
     ## When it is wrong
 
     In the first steps of a run the cache of pinned memory still fills: record later

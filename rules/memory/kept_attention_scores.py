@@ -51,6 +51,12 @@ class KeptAttentionScores(Rule):
     other masks and biases. If the attention weights are needed, compute them in
     evaluation only.
 
+    ```diff
+    - weights = (q @ k.transpose(-2, -1) * scale + causal).softmax(-1)
+    - out = weights @ v
+    + out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    ```
+
     ## When it is wrong
 
     A softmax over a batched matmul that is not attention looks the same. The saving

@@ -48,6 +48,12 @@ class SegmentChurn(Rule):
     less of it, or set ``expandable_segments:True``. If CUDA graphs are captured:
     capture each of them once.
 
+    ```diff
+      for batch in loader:
+          train(batch)
+    -     torch.cuda.empty_cache()
+    ```
+
     ## When it is wrong
 
     In the first steps of a run the allocator still fills its cache: record later ones.

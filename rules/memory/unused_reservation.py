@@ -52,6 +52,11 @@ class UnusedReservation(Rule):
     other sizes: give all steps the same shapes, or call ``torch.cuda.empty_cache()``
     once after it.
 
+    ```diff
+    - python train.py
+    + PYTORCH_ALLOC_CONF=expandable_segments:True python train.py
+    ```
+
     ## When it is wrong
 
     What needs the memory may be outside of the history, such as a validation every

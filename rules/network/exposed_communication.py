@@ -86,6 +86,13 @@ class ExposedCommunication(Rule):
     or use ``async_op=True`` in code of your own. Send less: gradients in bf16,
     ``no_sync()`` between micro-batches.
 
+    ```diff
+      for micro, last in batches:
+    -     model(micro).backward()
+    +     with nullcontext() if last else model.no_sync():
+    +         model(micro).backward()
+    ```
+
     ## When it is wrong
 
     One rank's trace cannot distinguish sending from waiting for a slow rank; only the

@@ -42,6 +42,12 @@ class StragglingRank(Rule):
     others (logging, checkpoints, evaluation on rank 0), or has a slower host (its
     DataLoader, other programs on the machine).
 
+    ```diff
+    - if rank == 0:
+    -     torch.save(model.state_dict(), path)  # the other ranks wait for it
+    + torch.distributed.checkpoint.async_save(model.state_dict(), checkpoint_id=path)
+    ```
+
     ## When it is wrong
 
     On a network slower than ``slowest-link`` the time may be spent on sending after

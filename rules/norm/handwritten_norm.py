@@ -61,6 +61,11 @@ class HandwrittenNorm(Rule):
     kernels compute in float32 inside, with a weight of the input's dtype. Or compile
     the model, which fuses the ops.
 
+    ```diff
+    - x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * self.weight
+    + x = F.rms_norm(x, (x.size(-1),), self.weight, eps)
+    ```
+
     ## When it is wrong
 
     A norm that multiplies by ``1 + weight`` has to pass that as its weight. A cast in

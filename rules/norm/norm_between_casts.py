@@ -50,6 +50,13 @@ class NormBetweenCasts(Rule):
     Keep the model in bfloat16, with float32 weights in the optimizer only, instead of
     autocast. Or compile the model, which fuses the casts into the norm.
 
+    ```diff
+    - with torch.autocast("cuda", torch.bfloat16):
+    -     loss = model(batch)
+    + model = model.to(torch.bfloat16)  # once; the optimizer keeps float32 weights
+    + loss = model(batch)
+    ```
+
     ## When it is wrong
 
     A residual stream in float32 may be intentional, for accuracy; then only compiling

@@ -46,6 +46,11 @@ class UnfusedRmsNorm(Rule):
     ``nn.RMSNorm(…, dtype=torch.bfloat16)``): the fused kernel computes in float32
     inside. Or compile the model.
 
+    ```diff
+    - self.norm = nn.RMSNorm(width)
+    + self.norm = nn.RMSNorm(width, dtype=torch.bfloat16)
+    ```
+
     ## When it is wrong
 
     Float32 weights may be intentional, for training without a master copy; then compile

@@ -51,6 +51,15 @@ class ExplicitDeviceSync(DeviceSync):
     steps, record ``torch.cuda.Event(enable_timing=True)`` and read it a few steps
     later, or time many steps between two syncs.
 
+    ```diff
+      for step, batch in enumerate(loader):
+          train(batch)
+    -     torch.cuda.synchronize()
+    -     times.append(time.perf_counter())
+    +     times.append(torch.cuda.Event(enable_timing=True))
+    +     times[-1].record()  # read a few steps later
+    ```
+
     ## When it is wrong
 
     In a benchmark that times each step. Some libraries, such as FSDP, also sync to keep

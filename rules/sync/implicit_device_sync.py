@@ -124,6 +124,12 @@ class ImplicitDeviceSync(DeviceSync):
     hundred steps. Replace a boolean index, whose size only the GPU knows, with
     ``torch.where``.
 
+    ```diff
+    - log(loss.item())
+    + if step % 100 == 0:
+    +     log(loss.item())
+    ```
+
     ## When it is wrong
 
     A wait at the very end of a step may be intentional, to time it. Raise

@@ -33,6 +33,12 @@ class IncompleteFile(Rule):
     ``NAME.tmp`` and renames it when it is complete. Check for a full disk, an
     interrupted copy, or a limit on time or memory that ended the program.
 
+    ```diff
+    - prof.export_chrome_trace("/tmp/trace.json")
+    - os._exit(0)
+    + prof.export_chrome_trace("trace.json.gz")
+    ```
+
     ## When it is wrong
 
     A few unreadable events among many thousands change no finding.

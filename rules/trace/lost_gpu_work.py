@@ -37,6 +37,11 @@ class LostGpuWork(Rule):
     Let no other profiler use the GPU at the same time (Nsight, DCGM). If the buffers of
     CUPTI filled up, record fewer steps.
 
+    ```diff
+    - with profile(activities=[ProfilerActivity.CPU]) as prof:
+    + with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+    ```
+
     ## When it is wrong
 
     Tools that shrink traces may drop kernels on purpose.

@@ -35,6 +35,14 @@ class TooFewSteps(Rule):
     Give the profiler a schedule with a few steps of warm-up and three to record, and
     call ``prof.step()`` at the end of each step.
 
+    ```diff
+    - with profile() as prof:
+    + with profile(schedule=schedule(wait=1, warmup=2, active=3)) as prof:
+          for batch in loader:
+              train(batch)
+    +         prof.step()
+    ```
+
     ## When it is wrong
 
     A program that serves requests has no steps: open a region around each request and

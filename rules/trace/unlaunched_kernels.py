@@ -36,6 +36,11 @@ class UnlaunchedKernels(Rule):
     Record host and GPU together, over the same window, in one file. Driver calls that
     libraries make themselves are recorded since torch 2.1.
 
+    ```diff
+    - with profile(activities=[ProfilerActivity.CUDA]) as prof:
+    + with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+    ```
+
     ## When it is wrong
 
     Tools that shrink traces may drop the calls on purpose.

@@ -39,6 +39,11 @@ class UnrecordedDetail(Rule):
     Record with ``profile(record_shapes=True, with_stack=True)``. Two or three steps are
     enough, and keep the file small.
 
+    ```diff
+    - with profile() as prof:
+    + with profile(record_shapes=True, with_stack=True) as prof:
+    ```
+
     ## When it is wrong
 
     Stacks make the host up to three times slower, and a step that compiles then fills

@@ -41,6 +41,11 @@ class WarmUpInWindow(Rule):
     Let the program run a few steps before the profiler records: ``wait`` and ``warmup``
     of its schedule.
 
+    ```diff
+    - with profile(schedule=schedule(wait=0, warmup=0, active=3)) as prof:
+    + with profile(schedule=schedule(wait=5, warmup=2, active=3)) as prof:
+    ```
+
     ## When it is wrong
 
     If the start is what you want to look at. Steps that are marked as warm-up are left

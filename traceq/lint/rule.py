@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from traceq.lint.snapshot_view import SnapshotView
     from traceq.lint.view import View
 
+_EXAMPLE = re.compile(r"^```diff\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 Value = TypeVar("Value", bool, int, float, str)
@@ -119,6 +120,12 @@ class Rule:
         return cls.page().partition("\n")[0]
 
     @classmethod
+    def example(cls) -> str:
+        """Return the page's code before and after the fix, as a diff; or nothing."""
+        found = _EXAMPLE.search(cls.page())
+        return found[1] if found else ""
+
+    @classmethod
     def options(cls) -> tuple[Option, ...]:
         """Return the rule's options."""
         return tuple(
@@ -185,6 +192,7 @@ class Rule:
             evidence=tuple(one for one in evidence if one),
             data=data or {},
             residual=self.residual,
+            example=self.example(),
             explains=frozenset(explains),
             confirmed_by=frozenset(confirmed_by),
             ops=frozenset(ops).union(*(one.ops for one in fixes)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from traceq.report.base.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -89,11 +91,11 @@ def code(text: str) -> str:
     return f"`{text}`" if _CODE.fullmatch(text) else escaped(text)
 
 
-def fenced(lines: list[str]) -> list[str]:
+def fenced(lines: list[str], language: str = "python") -> list[str]:
     """Return lines as a block of code, whatever backticks are in them."""
     longest = max((len(run) for run in re.findall("`+", "\n".join(lines))), default=0)
     fence = "`" * max(3, longest + 1)
-    return [f"{fence}python", *lines, fence]
+    return [f"{fence}{language}", *map(printable, lines), fence]
 
 
 def _code(word: str) -> str:

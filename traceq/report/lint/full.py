@@ -14,10 +14,11 @@ from traceq.report.lint.content import SEVERITY_COLORS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.finding import CodeFrame, Finding
+    from traceq.finding import Finding
     from traceq.lint.engine import Outcome, Report
 
 _LABEL = 10
+_EXAMPLE = "e.g."
 
 
 def render(report: Report, *, width: int | None, color: bool) -> str:
@@ -94,7 +95,14 @@ def _block(
             rest=" " * (widest + 4),
         )
         if number == 0 and finding.frame:
-            yield from _code(finding.frame, width, indent=widest + 4)
+            lines_of_code = words.code_lines(finding.frame)
+            yield from _code(lines_of_code, width, indent=widest + 4)
+    first = next(one for one in outcome.findings if one.code == finding.code)
+    if finding is first:
+        indent = max(widest, len(_EXAMPLE)) + 4
+        example = [printable(line) for line in finding.example.splitlines()]
+        for number, line in enumerate(_code(example, width, indent)):
+            yield line if number else f"  {_EXAMPLE}" + line[2 + len(_EXAMPLE) :]
 
 
 def _labelled(place: str) -> tuple[str, str]:
@@ -102,10 +110,10 @@ def _labelled(place: str) -> tuple[str, str]:
     return ("in", place[3:]) if place.startswith("in ") else ("at", place)
 
 
-def _code(frame: CodeFrame, width: int, indent: int) -> Iterator[str]:
-    """Yield the source around a place; a line that is too long is cut."""
+def _code(lines: list[str], width: int, indent: int) -> Iterator[str]:
+    """Yield lines of source; one that is too long is cut."""
     room = max(width - indent, 2 * _LABEL)
-    for line in words.code_lines(frame):
+    for line in lines:
         yield " " * indent + (line if len(line) <= room else line[: room - 1] + "…")
 
 

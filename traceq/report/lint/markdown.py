@@ -78,6 +78,11 @@ def _details(finding: Finding) -> Iterator[str]:
         yield f"- {escaped(printable(entry.label))}: {escaped(words.evidence(entry))}"
     if finding.advice:
         yield f"- **fix**: {escaped(printable(finding.advice))}"
+    if finding.example:
+        yield ""
+        yield "For example:"
+        yield ""
+        yield from fenced(finding.example.splitlines(), "diff")
     yield ""
     yield "</details>"
 
