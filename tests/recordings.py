@@ -36,6 +36,12 @@ PUBLIC = {
     if not path.name.startswith("not_")
 }
 """Other people's traces by name, where they are there."""
+JOBS = {
+    folder.name: sorted(folder.glob("*.json.gz"))
+    for folder in sorted((_SHARED / "ranks").glob("*"))
+    if list(folder.glob("*.json.gz"))
+}
+"""Other people's jobs of several ranks by name, where they are there."""
 WHOLE_TRACES = CAPTURES.paths(".trace.json.gz") | PUBLIC
 """All traces as they were recorded."""
 TRACES = WHOLE_TRACES | FIXTURE_TRACES
@@ -71,6 +77,13 @@ def printed(name: str) -> dict[str, Any]:
     line = path_of(f"{name}.log").read_text(encoding="utf-8").splitlines()[-1]
     found: dict[str, Any] = json.loads(line[line.index("{") :])
     return found
+
+
+def job(name: str) -> list[Path]:
+    """Return the traces of a job of several ranks, or skip."""
+    if name not in JOBS:
+        pytest.skip(f"{name} is not ours to give away, and ../shared is not there")
+    return JOBS[name]
 
 
 @cache

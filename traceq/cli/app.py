@@ -21,6 +21,7 @@ from traceq.cli import (
     memory,
     output,
     query,
+    ranks,
     rules,
     schema,
     shrink,
@@ -99,6 +100,10 @@ app.command(
     "summary",
     epilog="Example:  [bold]traceq summary before.json.gz after.json.gz[/bold]",
 )(summary.command)
+app.command(
+    "ranks",
+    epilog="Example:  [bold]traceq ranks traces/[/bold]",
+)(ranks.command)
 app.command(
     "memory",
     epilog="Example:  [bold]traceq memory snapshot.pickle[/bold]",

@@ -9,7 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+)
 
 from traceq.cli import streams
 from traceq.report.base.text import printable
@@ -66,6 +72,22 @@ def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
     columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=None)
+
+        def update(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield update
+
+
+@contextlib.contextmanager
+def counting(things: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how many of how many are done on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty() or _dumb():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(things, total=None)
 
         def update(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)

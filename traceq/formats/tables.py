@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import known
 from traceq.formats import texts
 from traceq.formats.events import EVENTS
 from traceq.model import names, schema
@@ -74,9 +75,10 @@ def _from_args(column: Column) -> pl.Expr:
     key = column.arg.replace(".", r"\.")
     args = pl.col("args")
     if isinstance(column.dtype, pl.List):
-        numbers = args.str.extract(rf'"{key}":{_W}\[([-0-9,\s]*)\]')
+        # Long lists of ranks end in dots, which are no number.
+        numbers = args.str.extract(rf'"{key}":{_W}"?\[([-0-9,\s.]*)\]')
         return numbers.str.split(",").list.eval(
-            pl.element().str.strip_chars().cast(pl.Int64, strict=False)
+            pl.element().str.strip_chars().cast(pl.Int64, strict=False).drop_nulls()
         )
     if column.dtype == pl.Float64:
         number = r"(-?[0-9.]+(?:[eE][-+]?[0-9]+)?)"
@@ -87,6 +89,8 @@ def _from_args(column: Column) -> pl.Expr:
         return args.str.extract(rf'"{key}":{_W}"?(-?[0-9]+)').cast(
             pl.Int64, strict=False
         )
+    if column.of_collectives:
+        return args.str.extract(rf'"{key}":{_W}"?([^",}}\n]+)').cast(pl.Categorical)
     return args.str.extract(rf'"{key}":{_W}"([^"]*)"').cast(pl.Categorical)
 
 
@@ -122,6 +126,13 @@ def _columns(table: str) -> dict[str, pl.Expr]:
     return columns
 
 
+_COLLECTIVE = '"Collective name":'
+# What kernels have where there is none of a collective among them.
+_NO_COLLECTIVE = {
+    name: pl.lit(None, column.dtype).alias(name)
+    for name, column in schema.KERNELS.items()
+    if column.of_collectives
+}
 _COLUMNS = {
     table: _columns(table)
     for table in (
@@ -237,14 +248,21 @@ def _by_process(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
     frame = _with_inputs(events.lazy()) if table == "ops" else events.lazy()
+    columns = _COLUMNS[table]
+    if table == "kernels" and not _has_collectives(events):
+        columns = columns | _NO_COLLECTIVE
     return frame.select(
         "name",
         "lane",
         "ts",
         pl.col("dur").fill_null(0).clip(lower_bound=0),
-        **_COLUMNS[table],
+        **columns,
         **_from_category(table, category),
     ).collect(engine="in-memory")
+
+
+def _has_collectives(events: pl.DataFrame) -> bool:
+    return known(events["args"].str.contains(_COLLECTIVE, literal=True)).any()
 
 
 def _from_category(table: str, category: str) -> dict[str, pl.Expr]:

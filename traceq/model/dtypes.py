@@ -54,6 +54,14 @@ SIZES = {one.recorded: one.size for one in _FLOATS}
 """Bytes of a floating-point element, by the recorded name."""
 SHORT_SIZES = {one.short: one.size for one in _FLOATS} | {"tf32": 4}
 """Bytes of an element, by the short name; TF32 is stored as float32."""
+_SCALAR_TYPES = {"half": 2, "long": 8, "short": 2, "char": 1, "byte": 1, "int": 4}
+SENT_SIZES = {one.name: one.size for one in (*_FLOATS, *_INTEGERS)} | {
+    "float": 4,
+    "double": 8,
+    **_SCALAR_TYPES,
+}
+"""Bytes of an element that a collective sends, as torch names it there, in lower case.
+"""
 
 _NAMES = {one.recorded: one.name for one in (*_FLOATS, *_INTEGERS)}
 

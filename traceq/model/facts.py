@@ -36,6 +36,10 @@ class Facts:
     damage: tuple[str, ...] = field(
         metadata=_fact("What could not be read; empty if everything was.")
     )
+    machine: str = field(
+        default="",
+        metadata=_fact("Which machine, as a short hash of its name; torch 2.12 on."),
+    )
 
     @property
     def incomplete(self) -> bool:

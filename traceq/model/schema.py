@@ -63,12 +63,19 @@ class Column:
     unit: str = ""
     arg: str = ""
     """The key in the event's ``args`` that the reader takes the value from."""
+    of_collectives: bool = False
+    """Whether only kernels of collectives have it."""
 
 
 def _points_to(table: str, meaning: str) -> Column:
     return Column(ID, meaning, unit=f"{table}.id")
 
 
+def _of_collective(dtype: Dtype, meaning: str, arg: str) -> Column:
+    return Column(dtype, meaning, arg=arg, of_collectives=True)
+
+
+_NUMBERS = pl.List(pl.Int64())
 _ROW = Column(ID, "Row number; other tables point here.")
 _TS = Column(NS, "Start, since the start of the trace.", "ns")
 _DUR = Column(NS, "Duration.", "ns")
@@ -166,6 +173,29 @@ KERNELS = {
     ),
     "group_size": Column(NUMBER, "Ranks in the collective.", arg="Group size"),
     "elements": Column(NUMBER, "Elements the collective sends.", arg="In msg nelems"),
+    "elements_out": _of_collective(NUMBER, "Elements it receives.", "Out msg nelems"),
+    "sent_dtype": _of_collective(TEXT, "Dtype of these elements.", "dtype"),
+    "splits_in": _of_collective(
+        _NUMBERS, "Elements, or rows, sent to each rank, if unequal.", "In split size"
+    ),
+    "splits_out": _of_collective(
+        _NUMBERS, "Elements, or rows, received from each rank.", "Out split size"
+    ),
+    "group": _of_collective(TEXT, "Name of its process group.", "Process Group Name"),
+    "group_use": _of_collective(
+        TEXT, "What the group is for, as default_pg.", "Process Group Description"
+    ),
+    "group_ranks": _of_collective(
+        _NUMBERS, "Ranks of the group, the first 30 of many.", "Process Group Ranks"
+    ),
+    "source": _of_collective(NUMBER, "Rank that sends to this one.", "Src Rank"),
+    "destination": _of_collective(NUMBER, "Rank that it sends to.", "Dst Rank"),
+    "number": _of_collective(
+        NUMBER, "Number of the collective in its group; torch 2.12 on.", "Seq"
+    ),
+    "comms_id": _of_collective(
+        TEXT, "The same on all ranks of a collective; torch 2.13 on.", "Comms Id"
+    ),
     "correlation": _CORRELATION,
 }
 

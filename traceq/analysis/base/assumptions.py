@@ -263,6 +263,11 @@ REMOVABLE_COPIES = 0.5
 # A collective takes this long to start and to meet the other ranks. Chosen by
 # judgement: far above what NCCL needs on one machine, so that a wait is certain.
 COLLECTIVE_LATENCY_NS = 100_000
+# Work that was queued behind a collective begins this soon after it, or something else
+# held it; and a call that waits for one returns this soon. Chosen by judgement: a
+# stream takes 1 to 10 µs to go on after an event, a host thread 100 µs to wake up.
+STREAM_HANDOVER_NS = 30_000
+HELD_SYNC_NS = 200_000
 # GB/s that GPUs of one machine reach at least, over PCIe 3. Chosen by judgement.
 SLOW_MACHINE_LINK = 10.0
 
@@ -307,3 +312,33 @@ COMPILED_GPU_SHARE = 0.55
 # graph: guards, wrappers and the replay stay. Measured on the same Llama: the host
 # takes 3.0 ms for the compiled step, and 24.1 ms for the eager one.
 GRAPH_HOST_SAVED = 0.88
+
+# -- Many ranks ------------------------------------------------------------------------
+#
+# A collective ends on all its ranks within this time. On the public jobs of 2 to 8
+# ranks of one machine the ends differ by 1 to 5 µs at the median (2026-11-15); those of
+# an all-to-all with unequal sizes by up to 100 µs.
+ALIGNED_END_NS = 5_000
+# Clocks of two machines drift apart by no more than this; 50 ppm is the tolerance of
+# a usual quartz.
+CLOCK_DRIFT = 100e-6
+# Clocks that differ by less are taken as they are where nothing else tells collectives
+# apart. Chosen by judgement: NTP in a cluster keeps machines within 1 ms.
+TRUSTED_CLOCK_NS = 500_000
+# The same work takes this much longer or less long a step later. Chosen by judgement:
+# 0.2% to 3% in the captures of fixtures/.
+USUAL_NOISE = 0.01
+# A drift is looked for where a rank shares at least this many collectives over at least
+# this long: 50 ppm of less is not seen. Chosen by judgement.
+LEAST_ENDS_FOR_DRIFT = 6
+SHORTEST_FOR_DRIFT_NS = 500_000_000
+# How much more must speak for the best shift of a rank's window than for the next one;
+# natural logarithm of a likelihood ratio, 3 is 20 to 1. Chosen by judgement.
+SURE_OF_SHIFT = 3.0
+# A rank is a straggler if the job takes this much less time with it as its peers; and a
+# quarter of the ranks or fewer are, if that saves this share of what all at the median
+# save. Chosen by judgement: above what 2% of noise makes of one rank in 64.
+STRAGGLER = 0.01
+TOGETHER = 0.5
+# A cause is named if it explains this share of what a rank is late by.
+EXPLAINED = 0.8

@@ -75,7 +75,7 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
         pl.col("library").is_not_null() | pl.col("own")
     )
     theirs = pl.col("library").is_not_null()
-    return _innermost(known, moments).select(
+    return innermost(known, moments).select(
         "library",
         library_line=pl.when(theirs).then("line"),
         library_function=pl.when(theirs).then(text("function")),
@@ -89,13 +89,17 @@ def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame
     order: ``inner_file``, ``inner_line`` and ``inner_function``, null if none runs.
     """
     known = frames.filter(pl.col("file").is_not_null())
-    return _innermost(known, moments).select(
+    return innermost(known, moments).select(
         inner_file=text("file"), inner_line="line", inner_function=text("function")
     )
 
 
-def _innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
-    """Return the innermost of the frames around each moment, a row for each."""
+def innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
+    """Return the innermost of the frames around each moment, a row for each.
+
+    The frames, or regions, have ``thread``, ``ts`` and ``dur``, the moments have
+    the first two; where none is around, the row is null.
+    """
     calls = frames.select("thread", start="ts", end=END).with_row_index("call")
     rows = moments.select("thread", start="ts", end=pl.col("ts") + 1)
     tree = pl.concat([calls, rows.with_row_index("moment")], how="diagonal").sort(

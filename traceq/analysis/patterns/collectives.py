@@ -11,7 +11,7 @@ from traceq.expressions import END, known, text
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import nearest
 from traceq.intervals import disjoint, overlap, spans
-from traceq.model.dtypes import SHORT_SIZES
+from traceq.model.dtypes import SENT_SIZES, SHORT_SIZES
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -39,7 +39,7 @@ def exposed_by_collective(
     mine = found.filter(sends).with_columns(start="ts", end=END)
     if not mine.height:
         return pl.DataFrame(schema={"exposed": pl.Int64, "waiting": pl.Int64})
-    mine = disjoint(_described(trace, mine))
+    mine = disjoint(described(trace, mine))
     alone = mine["end"] - mine["start"] - overlap(mine, compute)
     waiting = pl.min_horizontal(alone, _beyond_sending(slowest_link))
     return (
@@ -66,14 +66,17 @@ def exposed_by_collective(
     )
 
 
-def _described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add to kernels the names of their collectives and ops, and what they send."""
+def described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add to kernels of collectives their ``collective``, ``op_name`` and ``bytes``."""
     names = trace.ops["name"].unique()
     of_torch = names.filter(names.cast(pl.String).str.starts_with("c10d::"))
     found = known(trace.ops["name"].is_in(of_torch.implode()))
     around = nearest(trace.ops["parent"], found)[kernels["op"]]
     op_name = trace.ops["name"][around].cast(pl.String)
-    width = text("dtype").replace_strict(SHORT_SIZES, default=None)
+    width = pl.coalesce(
+        text("sent_dtype").str.to_lowercase().replace_strict(SENT_SIZES, default=None),
+        text("dtype").replace_strict(SHORT_SIZES, default=None),
+    )
     return kernels.with_columns(
         op_name=op_name,
         collective=pl.coalesce(

@@ -6,6 +6,7 @@ stays only if it has a form that torch, CUDA or the driver writes.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,15 @@ _COLLECTIVE = re.compile(
     r"|out|coalesced|start|end|sparse|single|v|p2p|_)+",
     re.IGNORECASE,
 )
+_QUOTED_LIST = re.compile(r"\[[-\d, .]*\]")
+# Texts of a process group that say nothing of whoever made it.
+_GROUPS = {
+    "Collective name": _COLLECTIVE,
+    "Process Group Name": re.compile(r"\d+|mesh_\w{1,8}"),
+    "Process Group Description": re.compile(r"default_pg|undefined|mesh_\w{1,8}"),
+    "Comms Id": re.compile(r"[0-9a-fA-Fx]{1,40}"),
+    "dtype": re.compile(r"[A-Z][A-Za-z]{1,12}\d{0,2}\w{0,8}"),
+}
 _DTYPE = re.compile(
     r"|(?:c10|at|torch)::\w+(?:<\w+>)?"
     r"|(?:const |unsigned |signed |long |short )*(?:char|int|long|short|float|double"
@@ -217,13 +227,14 @@ class Fields:
             return _INPUTS[key](value)
         if key in _NUMBERS:
             entries = value if isinstance(value, list) else [value]
-            return value if all(map(_is_number, entries)) else None
+            known = _is_list(value) or all(map(_is_number, entries))
+            return value if known else None
         if not isinstance(value, str):
             return None
         if key == "Call stack":
             return ";".join(self.frame(frame) for frame in value.split(";"))
-        if key == "Collective name":
-            return value if _COLLECTIVE.fullmatch(value) else None
+        if key in _GROUPS:
+            return _of_group(key, value)
         return _of_metadata(key, value, event)
 
     def _lane(self, value: str) -> str:
@@ -236,6 +247,20 @@ def _is_operator(name: str, category: str) -> bool:
     # Before torch 1.10 a region was an operator like any other.
     telling = category != "Operator" or "::" in name or "Backward" in name
     return telling and bool(_OPERATOR.fullmatch(name))
+
+
+def _is_list(value: object) -> bool:
+    """Return whether it is a list of numbers in quotes, as of a group's ranks."""
+    return isinstance(value, str) and bool(_QUOTED_LIST.fullmatch(value))
+
+
+def _of_group(key: str, value: str) -> str | None:
+    """Return a text of a collective; another name is the same on all ranks."""
+    if _GROUPS[key].fullmatch(value):
+        return value
+    if key == "Collective name":
+        return None
+    return f"group-{hashlib.sha256(value.encode()).hexdigest()[:8]}"
 
 
 def _of_metadata(key: str, value: str, event: str) -> str | None:

@@ -1,0 +1,218 @@
+"""What there is to say of a job: the verdict's figures, who is late, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import STRAGGLER, TOGETHER
+from traceq.ranks.cause import LINK, Cause, cause_of, slow_links
+from traceq.ranks.columns import lowest
+from traceq.ranks.experts import Experts, experts
+from traceq.ranks.peers import IDEAL, stretches
+from traceq.ranks.pipeline import Pipeline, pipeline, with_stages
+from traceq.ranks.waiting import rates
+from traceq.ranks.whatif import WhatIf, WhatIfs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.ranks.job import Job
+
+# This many ranks are each tried alone; of more, those that are late most.
+_TRIED = 64
+_PAIR = 2
+# How many ranks are tried together, where none is late alone.
+_SIZES = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that the others wait for, or several that are late together."""
+
+    ranks: tuple[int, ...]
+    """Their rows."""
+    saved_ns: float
+    """What the window gets shorter by, if they are as their peers."""
+    cause: Cause
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """A job, analysed."""
+
+    job: Job
+    compared: pl.DataFrame
+    """The stretches of all ranks with their peers' median."""
+    whatifs: WhatIfs
+    stragglers: tuple[Straggler, ...]
+    """Worst first."""
+    by_rank: pl.DataFrame
+    """A row for each rank: ``wait``, ``late`` (own time beyond its peers'), ``last``
+    (how often it came last), ``saved`` (null where it was not tried)."""
+    changes: tuple[WhatIf, ...]
+    """Machines, stages and causes."""
+    rates: pl.DataFrame
+    pipeline: Pipeline | None
+    experts: Experts | None
+
+    @property
+    def steps(self) -> float:
+        """How many steps the window is long; at least one."""
+        step = self.job.step_ns
+        return max(1.0, self.job.window_ns / step) if step else 1.0
+
+
+def analyse(job: Job) -> Analysis:
+    """Analyse a job."""
+    job = with_stages(job)
+    compared = stretches(job.meetings, job.found)
+    whatifs = WhatIfs(job, compared)
+    by_rank = _by_rank(job, compared, whatifs)
+    return Analysis(
+        job,
+        compared,
+        whatifs,
+        tuple(_stragglers(job, compared, whatifs, by_rank)),
+        by_rank,
+        tuple(_changes(job, whatifs)),
+        rates(job.found, _device(job), one_machine=_one_machine(job)),
+        pipeline(job, whatifs),
+        experts(job),
+    )
+
+
+def _device(job: Job) -> str:
+    names = job.ranks["device"].mode().sort()
+    return names[0] if len(names) else ""
+
+
+def _one_machine(job: Job) -> bool:
+    machines = job.ranks["machine"].unique()
+    gpus = 8
+    return len(machines) == 1 and job.ranks.height <= gpus
+
+
+def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame:
+    late = compared.group_by("rank").agg(
+        late=(pl.col("own") - pl.col(IDEAL)).clip(lower_bound=0).sum(),
+        own=pl.col("own").sum(),
+    )
+    waited = job.cells.group_by("rank").agg(
+        pl.col("wait", "sending", "exposed", "waited_exposed").sum()
+    )
+    last = job.found.group_by(rank="late").agg(last=pl.len())
+    rows = job.ranks.select("rank", "number")
+    for part in (late, waited, last):
+        rows = rows.join(part, on="rank", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.exclude("rank", "number").fill_null(0))
+    tried = rows.sort("late", "rank", descending=[True, False])["rank"][:_TRIED]
+    saved = {row: whatifs.ranks([row], "rank", str(row)).saved_ns for row in tried}
+    return rows.with_columns(
+        saved=pl.col("rank").replace_strict(
+            saved, default=None, return_dtype=pl.Float64
+        )
+    )
+
+
+def _stragglers(
+    job: Job, compared: pl.DataFrame, whatifs: WhatIfs, by_rank: pl.DataFrame
+) -> list[Straggler]:
+    """Return who is late by enough to matter."""
+    least = max(1.0, STRAGGLER * whatifs.took)
+    alone = by_rank.filter(pl.col("saved") >= least).sort(
+        "saved", "rank", descending=[True, False]
+    )
+    found = [
+        Straggler((row,), saved, cause_of(job, compared, row))
+        for row, saved in alone.select("rank", "saved").iter_rows()
+    ]
+    if not found:
+        found = _late_together(job, compared, whatifs, by_rank, least)
+    link = whatifs.link()
+    if link.saved_ns >= least:
+        slow, rows = slow_links(job)
+        lost = int(slow["lost"].sum())
+        if rows:
+            cause = Cause(LINK, lost, {}, 1.0)
+            found.append(Straggler(rows, link.saved_ns, cause))
+    return sorted(found, key=lambda one: (-one.saved_ns, one.ranks))
+
+
+def _late_together(
+    job: Job,
+    compared: pl.DataFrame,
+    whatifs: WhatIfs,
+    by_rank: pl.DataFrame,
+    least: float,
+) -> list[Straggler]:
+    """Return ranks of which none alone costs much, as the others are as late."""
+    order = by_rank.sort("late", "rank", descending=[True, False])["rank"].to_list()
+    most = max(_PAIR, job.ranks.height // 4)
+    sizes = [size for size in _SIZES if size <= most and size < job.ranks.height]
+    for size in sizes:
+        rows = tuple(sorted(order[:size]))
+        saved = whatifs.ranks(rows, "ranks", "late ranks").saved_ns
+        if saved >= max(least, TOGETHER * whatifs.all.saved_ns):
+            return [Straggler(rows, saved, cause_of(job, compared, order[0]))]
+    return []
+
+
+def _changes(job: Job, whatifs: WhatIfs) -> list[WhatIf]:
+    """Return what machines, stages and causes cost."""
+    found = whatifs.causes()
+    for of in ("machine", "stage"):
+        groups = job.ranks.group_by(of, maintain_order=True).agg("rank")
+        if 1 < groups.height < job.ranks.height:
+            found += [
+                whatifs.ranks(rows, of, str(name)) for name, rows in groups.iter_rows()
+            ]
+    return found
+
+
+def heat(job: Job, columns: int, rows: Sequence[int] | None = None) -> pl.DataFrame:
+    """Return how much of each slice of the window ranks waited: ranks by time.
+
+    The result has ``rank`` and ``waiting``, a list of shares; the ranks in the order of
+    their numbers.
+    """
+    ends = job.found["end"]
+    if not ends.len():
+        return pl.DataFrame(schema={"rank": pl.Int64, "waiting": pl.List(pl.Float64)})
+    begin, width = lowest(ends), max(1, -(-job.window_ns // columns))
+    spans = job.cells.filter(pl.col("wait") > 0).select(
+        "rank",
+        start=pl.col("start") - begin,
+        end=pl.col("start") + pl.col("wait") - begin,
+    )
+    if rows is not None:
+        spans = spans.filter(pl.col("rank").is_in(list(rows)))
+    pieces = (
+        spans.filter(pl.col("end") > 0)
+        .with_columns(pl.col("start").clip(lower_bound=0))
+        .with_columns(
+            slice=pl.int_ranges(
+                pl.col("start") // width, (pl.col("end") - 1) // width + 1
+            )
+        )
+        .explode("slice")
+        .filter(pl.col("slice") < columns)
+    )
+    inside = pl.min_horizontal(
+        "end", (pl.col("slice") + 1) * width
+    ) - pl.max_horizontal("start", pl.col("slice") * width)
+    shares = pieces.group_by("rank", "slice").agg(share=inside.sum() / width)
+    grid = job.ranks.select("rank", "number").join(
+        pl.DataFrame({"slice": range(columns)}, schema={"slice": pl.Int64}), how="cross"
+    )
+    if rows is not None:
+        grid = grid.filter(pl.col("rank").is_in(list(rows)))
+    return (
+        grid.join(shares, on=["rank", "slice"], how="left")
+        .sort("number", "slice")
+        .group_by("rank", "number", maintain_order=True)
+        .agg(waiting=pl.col("share").fill_null(0.0).clip(0.0, 1.0))
+        .select("rank", "waiting")
+    )

@@ -1,0 +1,184 @@
+"""How far the ranks' clocks are apart: a collective ends on all its ranks at once.
+
+The offset of a rank is the median difference of its ends from those of the others, and
+where the window is long enough to show it, a drift. Ranks that share no collective are
+compared over the ranks between them.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    CLOCK_DRIFT,
+    LEAST_ENDS_FOR_DRIFT,
+    SHORTEST_FOR_DRIFT_NS,
+)
+
+_REFINED = 4
+_TIMES = ("launched", "ready", "start", "end", "held")
+# Times the ends' own scatter that a drift must add up to, to be believed.
+_VISIBLE = 3.0
+# Of a normal distribution: its deviation from the median deviation, and the error of a
+# median of n.
+_MAD = 1.4826
+_OF_MEDIAN = 1.2533
+
+
+def clocks(cells: pl.DataFrame) -> pl.DataFrame:
+    """Return for each rank ``offset``, ``drift``, ``since``, ``error`` and ``ends``.
+
+    A rank's clock shows ``offset + drift * (clock - since)`` nanoseconds more than that
+    of the first rank. The ``error`` is that of the offset, by the scatter of the ends;
+    null where the rank shares no collective with others.
+    """
+    ends = cells.drop_nulls("instance").select("rank", "instance", "end")
+    ranks = cells.select(pl.col("rank").unique().sort())
+    if not ends.height:
+        return ranks.with_columns(
+            offset=pl.lit(0, pl.Int64),
+            drift=pl.lit(0.0),
+            since=pl.lit(0, pl.Int64),
+            error=pl.lit(None, pl.Float64),
+            ends=pl.lit(0, pl.UInt32),
+        )
+    fits = _lines(ends, _offsets(ends))
+    found = ranks.join(fits, on="rank", how="left").with_columns(
+        pl.col("offset").fill_null(0),
+        pl.col("drift").fill_null(0.0),
+        pl.col("since").fill_null(0),
+        pl.col("ends").fill_null(0),
+    )
+    return _from_first(found).sort("rank")
+
+
+def _from_first(found: pl.DataFrame) -> pl.DataFrame:
+    """Count offsets and drifts from the first rank that shares a collective."""
+    first = found.filter(pl.col("ends") > 0).row(0, named=True)
+    # The same moment on the clock of the first rank.
+    there = pl.col("since") - pl.col("offset") + first["offset"]
+    before = there - first["since"]
+    theirs = first["offset"] + (first["drift"] * before).round().cast(pl.Int64)
+    shared = pl.col("ends") > 0
+    return found.with_columns(
+        offset=pl.when(shared).then(pl.col("offset") - theirs).otherwise(0),
+        drift=pl.when(shared).then(pl.col("drift") - first["drift"]).otherwise(0.0),
+    )
+
+
+def on_one_clock(cells: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Return cells, or other rows with ``rank``, with times as the first rank's."""
+    times = [name for name in (*_TIMES, "at") if name in cells.columns]
+    known = cells.join(
+        found.select("rank", "offset", "drift", "since"),
+        on="rank",
+        how="left",
+        maintain_order="left",
+    )
+    moved = [
+        pl.col(time)
+        - pl.col("offset")
+        - (pl.col("drift") * (pl.col(time) - pl.col("since"))).round().cast(pl.Int64)
+        for time in times
+    ]
+    return known.with_columns(moved).drop("offset", "drift", "since")
+
+
+def _offsets(ends: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank`` and ``offset``: chained over shared collectives, then refined."""
+    known = _chained(ends)
+    for _ in range(_REFINED):
+        known = _measured(ends, known)
+    return known
+
+
+def _chained(ends: pl.DataFrame) -> pl.DataFrame:
+    """Give every rank an offset from those that it shares collectives with."""
+    schema = {"rank": ends.schema["rank"], "offset": pl.Int64()}
+    known = pl.DataFrame(schema=schema)
+    waiting = ends["rank"].unique().sort()
+    while len(waiting):
+        found = _measured(ends, known) if known.height else known
+        if found.height == known.height:
+            # Nobody left shares a collective with those: another set begins.
+            seed = pl.DataFrame({"rank": waiting[:1], "offset": [0]}, schema=schema)
+            found = pl.concat([known, seed])
+        known = found
+        waiting = waiting.filter(~waiting.is_in(known["rank"].implode()))
+    return known
+
+
+def _measured(ends: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Return the offsets that follow from those that are known, and these."""
+    joined = ends.join(known, on="rank", how="left")
+    true = (
+        joined.drop_nulls("offset")
+        .group_by("instance")
+        .agg(true=(pl.col("end") - pl.col("offset")).median())
+    )
+    found = (
+        ends.join(true, on="instance")
+        .group_by("rank")
+        .agg(offset=(pl.col("end") - pl.col("true")).median().round().cast(pl.Int64))
+    )
+    return pl.concat([found, known.join(found, on="rank", how="anti")]).sort("rank")
+
+
+def _lines(ends: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Add the drift of each rank, where it can be seen."""
+    found = known.with_columns(drift=pl.lit(0.0), since=pl.lit(0, pl.Int64))
+    for _ in range(_REFINED):
+        found = _refitted(ends, found)
+    scatter = _residuals(ends, found)
+    error = _MAD * _OF_MEDIAN * pl.col("off").abs().median() / pl.len().sqrt()
+    errors = scatter.group_by("rank").agg(error=error, ends=pl.len())
+    return found.join(errors, on="rank", how="left")
+
+
+def _residuals(ends: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Return how far each end is off, on the common clock: ``off``."""
+    moved = on_one_clock(ends.with_columns(seen="end"), found)
+    return moved.with_columns(
+        off=pl.col("end") - pl.col("end").median().over("instance")
+    )
+
+
+def _refitted(ends: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Fit offset and drift of each rank again, against the median of the others.
+
+    The drift is the difference of the medians of the last and the first third.
+    """
+    off = _residuals(ends, found).with_columns(
+        third=(3 * pl.col("seen").rank("ordinal").over("rank") - 3)
+        // pl.len().over("rank")
+    )
+    early, late = pl.col("third") == 0, pl.col("third") == 2  # noqa: PLR2004 - thirds
+    fits = off.group_by("rank").agg(
+        count=pl.len(),
+        middle=pl.col("seen").median(),
+        typical=pl.col("off").median(),
+        rise=pl.col("off").filter(late).median() - pl.col("off").filter(early).median(),
+        run=pl.col("seen").filter(late).median()
+        - pl.col("seen").filter(early).median(),
+        scatter=(pl.col("off") - pl.col("off").median().over("third", "rank"))
+        .abs()
+        .median(),
+    )
+    slope = pl.col("rise") / pl.col("run")
+    believed = (
+        (pl.col("count") >= LEAST_ENDS_FOR_DRIFT)
+        & (pl.col("run") >= SHORTEST_FOR_DRIFT_NS)
+        & (pl.col("rise").abs() > _VISIBLE * pl.col("scatter") / pl.col("count").sqrt())
+        & (slope.abs() < 2 * CLOCK_DRIFT)
+    )
+    fits = fits.with_columns(more=pl.when(believed).then(slope).otherwise(0.0))
+    joined = found.join(fits, on="rank", how="left")
+    # The line is kept at the middle of the rank's window.
+    middle = pl.col("middle").round().cast(pl.Int64)
+    moved = pl.col("offset") + pl.col("drift") * (middle - pl.col("since"))
+    return joined.select(
+        "rank",
+        offset=(moved + pl.col("typical")).round().cast(pl.Int64),
+        drift=pl.col("drift") + pl.col("more"),
+        since=middle,
+    )

@@ -1,0 +1,231 @@
+"""The collectives of one rank, and when it needed their results.
+
+A collective is *ready* when the host has launched it and the GPU has done what it was
+launched after. It *holds* the rank from the moment on at which the rank could have gone
+on without it until it ends: the next kernel was queued and had nothing else to wait
+for, or the host sat in a call that waits for the GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import HELD_SYNC_NS, STREAM_HANDOVER_NS
+from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
+from traceq.analysis.patterns.collectives import described
+from traceq.analysis.patterns.host_collectives import host_collectives
+from traceq.expressions import END, asof, known, text
+from traceq.graph.devices import busiest_device
+from traceq.intervals import disjoint, overlap, spans
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+COLLECTIVES = pl.Schema(
+    {
+        "kind": pl.String(),  # all_reduce, all_to_all, send, ...
+        "token": pl.String(),  # what is the same on all ranks of the collective
+        "lane": pl.String(),  # its process group, or the stream where that is unknown
+        "group": pl.String(),
+        "group_use": pl.String(),
+        "group_size": pl.Int64(),
+        "group_ranks": pl.List(pl.Int64()),
+        "number": pl.Int64(),
+        "comms_id": pl.String(),
+        "source": pl.Int64(),
+        "destination": pl.Int64(),
+        "bytes": pl.Int64(),
+        "dtype": pl.String(),
+        "splits_in": pl.List(pl.Int64()),
+        "splits_out": pl.List(pl.Int64()),
+        "module": pl.String(),
+        "stream": pl.Int64(),
+        "step": pl.Int64(),
+        "launched": pl.Int64(),  # when the host launched it
+        "ready": pl.Int64(),  # when it could begin, other collectives aside
+        "start": pl.Int64(),
+        "end": pl.Int64(),
+        "held": pl.Int64(),  # since when the rank was held by it; null if it was not
+        "exposed": pl.Int64(),  # how long the GPU computed nothing meanwhile
+    }
+)
+
+_KINDS = (
+    (r"all_?reduce", "all_reduce"),
+    (r"reduce_?scatter", "reduce_scatter"),
+    (r"all_?gather", "all_gather"),
+    (r"all_?to_?all|^a2a", "all_to_all"),
+    (r"broadcast", "broadcast"),
+    (r"barrier", "barrier"),
+    (r"^_?send$|isend", "send"),
+    (r"^_?recv$|irecv|receive", "recv"),
+    (r"send_?recv|coalesced", "send_recv"),
+    (r"gather", "gather"),
+    (r"scatter", "scatter"),
+    (r"reduce", "reduce"),
+)
+# What each rank of these sends may differ.
+_UNEQUAL = ("all_to_all", "send", "recv", "send_recv", "gather", "scatter")
+# What NCCL and RCCL call what a kernel does, without how it does it.
+_FUNCTION = r"(?:nccl|rccl)\w*Kernel_([A-Za-z]+)"
+_COMM = pl.col("kind") == "communication"
+
+
+def collectives(trace: Trace) -> pl.DataFrame:
+    """Return the collectives of a trace in the order of their starts."""
+    work = busiest_device(trace.kernels)
+    mine = work.filter(_COMM)
+    if not mine.height:
+        return _through_host(trace)
+    compute = work.filter(~_COMM)
+    found = _named(described(trace, mine))
+    found = found.with_columns(
+        start="ts",
+        end=END,
+        launched=trace.runtime["ts"].gather(mine["launch"]),
+    ).sort("start", "end", maintain_order=True)
+    launches = _launches(trace, compute)
+    found = _with_ready(found, launches)
+    found = _with_held(trace, found, launches)
+    own = disjoint(found.select("start", "end").with_row_index("row")).sort("row")
+    alone = own["end"] - own["start"] - overlap(own, spans(compute))
+    return _shaped(found.with_columns(exposed=alone))
+
+
+def _named(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add kind, token and lane."""
+    kind = pl.coalesce(
+        *(
+            pl.when(pl.col("collective").str.contains(f"(?i){pattern}")).then(
+                pl.lit(kind)
+            )
+            for pattern, kind in _KINDS
+        ),
+        pl.col("collective"),
+    )
+    size = pl.when(~pl.col("named").is_in(_UNEQUAL)).then("bytes")
+    group = text("group")
+    return rows.with_columns(named=kind).with_columns(
+        kind="named",
+        group=group,
+        group_use=text("group_use"),
+        comms_id=text("comms_id"),
+        module=text("module"),
+        dtype=pl.coalesce(text("sent_dtype"), text("dtype")),
+        token=pl.format(
+            "{} {}",
+            pl.coalesce(text("name").str.extract(_FUNCTION), "named"),
+            size.cast(pl.String).fill_null(""),
+        ),
+        lane=pl.coalesce(
+            group,
+            pl.format("stream {}", pl.col("stream").rank("dense")),
+        ),
+    )
+
+
+def _launches(trace: Trace, compute: pl.DataFrame) -> pl.DataFrame:
+    """Return when compute was launched, began, and was done, in order of launch."""
+    return (
+        compute.select(
+            start="ts",
+            end=END,
+            launched=trace.runtime["ts"].gather(compute["launch"]),
+        )
+        .with_columns(pl.col("launched").fill_null(pl.col("start")))
+        .sort("launched")
+        .with_columns(done=pl.col("end").cum_max())
+    )
+
+
+def _with_ready(found: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Add when the collective could begin: launched, and what was before it done."""
+    at = found.with_row_index("row").with_columns(
+        asked=pl.coalesce("launched", "start")
+    )
+    before = asof(
+        at.select("row", "asked"),
+        launches.select("done", before="launched"),
+        "asked",
+        "before",
+    ).sort("row")
+    ready = pl.max_horizontal(
+        pl.col("launched"), pl.lit(before["done"]).fill_null(pl.col("launched"))
+    )
+    # Without its launch only its start is known.
+    return found.with_columns(
+        ready=pl.min_horizontal(ready.fill_null(pl.col("start")), "start")
+    )
+
+
+def _with_held(
+    trace: Trace, found: pl.DataFrame, launches: pl.DataFrame
+) -> pl.DataFrame:
+    """Add since when the rank was held by each collective."""
+    if not launches.height:
+        return found.with_columns(held=pl.lit(None, pl.Int64))
+    rows = found.select("ready", "start", "end").with_row_index("row")
+    begun = launches.sort("start").with_columns(reach=pl.col("end").cum_max())
+    rows = asof(rows, begun.select("reach", "start"), "end", "start", suffix="_before")
+    rows = asof(
+        rows,
+        begun.select(after="start", after_launched="launched"),
+        "end",
+        "after",
+        strategy="forward",
+    )
+    calls = blocking_calls(trace).filter(pl.col("kind") != FULL_QUEUE)
+    # Of calls that overlap, on several threads, the one that ends last counts.
+    waits = calls.select(called="ts", returned=END).sort("called", "returned")
+    rows = asof(rows, waits, "end", "called").sort("row")
+    done = pl.col("reach").fill_null(pl.col("ready"))
+    queued = (pl.col("after_launched") <= pl.col("end")) & (
+        pl.col("after") - pl.col("end") <= STREAM_HANDOVER_NS
+    )
+    waited = (pl.col("returned") >= pl.col("end")) & (
+        pl.col("returned") - pl.col("end") <= HELD_SYNC_NS
+    )
+    since = (
+        pl.when(done >= pl.col("end"))
+        .then(None)
+        .when(known(queued))
+        .then(pl.max_horizontal("ready", done, "after_launched"))
+        .when(known(waited))
+        .then(pl.max_horizontal("ready", done, "called"))
+    )
+    held = rows.select(
+        pl.when(since < pl.col("end")).then(since).alias("held")
+    ).to_series()
+    return found.with_columns(held)
+
+
+def _through_host(trace: Trace) -> pl.DataFrame:
+    """Return collectives through the host; the program waits for each of them."""
+    found = host_collectives(trace)
+    kinds = [
+        pl.when(pl.col("collective").str.contains(pattern)).then(pl.lit(kind))
+        for pattern, kind in _KINDS
+    ]
+    return _shaped(
+        found.sort("start", "end").with_columns(
+            kind=pl.coalesce(*kinds, pl.col("collective")),
+            token=pl.col("collective"),
+            lane=pl.col("backend"),
+            stream=pl.lit(0, pl.Int64),
+            launched=pl.col("start"),
+            ready=pl.col("start"),
+            held=pl.col("start"),
+            exposed=pl.col("end") - pl.col("start"),
+        )
+    )
+
+
+def _shaped(found: pl.DataFrame) -> pl.DataFrame:
+    missing = [
+        pl.lit(None, dtype).alias(name)
+        for name, dtype in COLLECTIVES.items()
+        if name not in found.columns
+    ]
+    return found.with_columns(missing).select(list(COLLECTIVES)).cast(COLLECTIVES)

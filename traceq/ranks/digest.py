@@ -1,0 +1,249 @@
+"""One trace as its digest: what the analysis of a job needs of one rank, and no more.
+
+A digest is one Arrow file: a row for each of its tables, with the table as Arrow in
+turn, and one for what is known of the rank. It is at most 256 kB, and at most 1% of the
+trace where that is more than ``SMALLEST``. ``digest_of`` is a task for any executor:
+what it takes and returns can be sent, and running it twice does no harm.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import polars as pl
+
+from traceq.analysis.base.steady import steady_steps
+from traceq.errors import InputError
+from traceq.expressions import text
+from traceq.graph.devices import busiest_device
+from traceq.lint.config import Config
+from traceq.lint.engine import lint
+from traceq.lint.pack import load_rules
+from traceq.loading import load
+from traceq.ranks.collectives import COLLECTIVES, collectives
+from traceq.ranks.timeline import MEETINGS, meetings
+from traceq.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from traceq.trace import Trace
+
+VERSION = 1
+LARGEST = 256_000
+"""Bytes that no digest exceeds."""
+SMALLEST = 24_000
+"""Bytes that a digest may have, however small its trace."""
+SHARE = 0.01
+"""The share of its trace, unpacked, that a digest may have beyond that."""
+
+_KERNELS = {
+    "name": pl.String(),
+    "op": pl.String(),
+    "module": pl.String(),
+    "shape": pl.String(),
+    "kind": pl.String(),
+    "count": pl.Int64(),
+    "time": pl.Int64(),
+}
+_FINDINGS = {
+    "code": pl.String(),
+    "name": pl.String(),
+    "severity": pl.String(),
+    "message": pl.String(),
+    "advice": pl.String(),
+    "file": pl.String(),
+    "line": pl.Int64(),
+    "function": pl.String(),
+    "module": pl.String(),
+    "subject": pl.String(),
+    "count": pl.Int64(),
+    "saves_ns": pl.Int64(),
+}
+_STEPS = dict.fromkeys(("step", "start", "end", "gpu_busy"), pl.Int64())
+TABLES: dict[str, pl.Schema] = {
+    "steps": pl.Schema(_STEPS),
+    "collectives": COLLECTIVES,
+    "meetings": MEETINGS,
+    "kernels": pl.Schema(_KERNELS),
+    "findings": pl.Schema(_FINDINGS),
+}
+_RANK = "rank"
+_LONGEST_NAME = 120
+# How many kernels are kept, first; fewer where the digest would be too large.
+_MOST_KERNELS = (400, 100, 25, 0)
+_MOST_COLLECTIVES = 4000
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What is known of one rank."""
+
+    content: bytes
+    """The Arrow file."""
+
+    @cached_property
+    def _rows(self) -> Mapping[str, bytes]:
+        try:
+            frame = pl.read_ipc(self.content)
+            return dict(frame.select("table", "content").iter_rows())
+        except (pl.exceptions.PolarsError, OSError) as error:
+            msg = "this is no digest of a rank: make it again"
+            raise InputError(msg) from error
+
+    @cached_property
+    def rank(self) -> dict[str, Any]:
+        """What is known of the rank: path, rank, world_size, device, start_ns, …."""
+        known: dict[str, Any] = orjson.loads(self._rows[_RANK])
+        if known["version"] != VERSION:
+            msg = (
+                f"the digest of {known['path']} has version {known['version']}, and"
+                f" this traceq reads {VERSION}: make it again"
+            )
+            raise InputError(msg)
+        return known
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return one of TABLES."""
+        return pl.read_ipc(self._rows[name])
+
+
+def digest_of(
+    path: str,
+    rank: int | None = None,
+    own: Collection[str] = (),
+    findings: bool = True,  # noqa: FBT001, FBT002 - a task's arguments have no names
+    cache: bool = True,  # noqa: FBT001, FBT002
+) -> bytes:
+    """Read one trace and return its digest, an Arrow file.
+
+    Of a run folder it is the trace of one ``rank``. Raises ``InputError`` for a file
+    that is no trace.
+    """
+    trace = load(path, rank=rank, own=own, cache=cache)
+    return make_digest(trace, findings=findings)
+
+
+def make_digest(trace: Trace, *, findings: bool = True) -> bytes:
+    """Return the digest of a trace."""
+    found = collectives(trace)
+    kept = found.head(_MOST_COLLECTIVES)
+    tables = {
+        "steps": trace.steps.filter(~pl.col("warmup")).select(list(_STEPS)),
+        "collectives": kept,
+        "meetings": meetings(trace, kept),
+        "kernels": _kernels(trace),
+        "findings": _findings(trace)
+        if findings
+        else pl.DataFrame(schema=TABLES["findings"]),
+    }
+    known = _known(trace, found, kept)
+    limit = min(LARGEST, max(SMALLEST, int(SHARE * trace.facts.unpacked_bytes)))
+    for most in _MOST_KERNELS:
+        content = encoded(known, tables | {"kernels": tables["kernels"].head(most)})
+        if len(content) <= limit:
+            return content
+    # The first of many collectives; a run of them is as good as all.
+    while len(content) > limit and tables["collectives"].height > 1:
+        tables = _halved(tables)
+        known["collectives_kept"] = tables["collectives"].height
+        content = encoded(known, tables | {"kernels": tables["kernels"].head(0)})
+    return content
+
+
+def encoded(known: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:
+    """Return a digest's bytes."""
+    rows = {_RANK: orjson.dumps(dict(known))} | {
+        name: _arrow(tables[name]) for name in TABLES
+    }
+    return _arrow(
+        pl.DataFrame({"table": list(rows), "content": list(rows.values())}), plain=True
+    )
+
+
+def _arrow(frame: pl.DataFrame, *, plain: bool = False) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_ipc(buffer, compression="uncompressed" if plain else "zstd")
+    return buffer.getvalue()
+
+
+def _halved(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    kept = tables["collectives"].height // 2
+    return {
+        **tables,
+        "collectives": tables["collectives"].head(kept),
+        "meetings": tables["meetings"].filter(pl.col("collective") < kept),
+    }
+
+
+def _known(trace: Trace, found: pl.DataFrame, kept: pl.DataFrame) -> dict[str, Any]:
+    facts = trace.facts
+    used = trace.devices.filter("used")
+    return {
+        "version": VERSION,
+        "path": facts.path,
+        "rank": trace.rank.rank if trace.rank else facts.rank,
+        "world_size": facts.world_size,
+        "backend": facts.backend,
+        "machine": facts.machine,
+        "torch": facts.torch,
+        "start_ns": facts.start_ns,
+        "trace_bytes": facts.unpacked_bytes,
+        "device": used["name"][0] if used.height else "",
+        "step_ns": trace.step_ns,
+        "damage": list(facts.damage),
+        "collectives": found.height,
+        "collectives_kept": kept.height,
+    }
+
+
+def _kernels(trace: Trace) -> pl.DataFrame:
+    """Return the GPU's time in the steps by kernel, op, module and shape."""
+    kernels = busiest_device(steady_steps(trace).kernels)
+    compute = kernels.filter(pl.col("kind") != "communication")
+    ops = trace.ops
+    inputs = ops["inputs"].gather(compute["op"])
+    named = compute.select(
+        name=text("name").str.slice(0, _LONGEST_NAME),
+        op=ops["name"].gather(compute["op"]).cast(pl.String),
+        module=text("module"),
+        shape=trace.inputs["dims_text"]
+        .gather(inputs)
+        .cast(pl.String)
+        .str.slice(0, _LONGEST_NAME),
+        kind=text("kind"),
+        dur="dur",
+    )
+    return (
+        named.group_by(*named.columns[:-1])
+        .agg(count=pl.len().cast(pl.Int64), time=pl.col("dur").sum())
+        .sort("time", "name", "op", "module", "shape", descending=[True, *[False] * 4])
+    )
+
+
+def _findings(trace: Trace) -> pl.DataFrame:
+    """Return what lint finds in the rank alone."""
+    recording = Recording(trace.facts.path, trace=trace, step_ns=trace.step_ns)
+    outcome = lint([recording], load_rules(), Config(), brief=True).outcomes[0]
+    rows = [
+        {
+            "code": one.code,
+            "name": one.name,
+            "severity": one.severity.value,
+            "message": one.message,
+            "advice": one.advice,
+            "file": one.place.file,
+            "line": one.place.line,
+            "function": one.place.function,
+            "module": one.place.module,
+            "subject": one.subject,
+            "count": one.count,
+            "saves_ns": one.saves_ns,
+        }
+        for one in outcome.findings
+    ]
+    return pl.DataFrame(rows, schema=TABLES["findings"])

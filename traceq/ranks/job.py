@@ -1,0 +1,327 @@
+"""From the digests of a job to what there is to say of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import ALIGNED_END_NS
+from traceq.errors import InputError, UsageError
+from traceq.ranks.clocks import clocks, on_one_clock
+from traceq.ranks.columns import highest, lowest
+from traceq.ranks.matching import matched
+from traceq.ranks.peers import slots, with_stretches
+from traceq.ranks.timeline import PARTS, READY
+from traceq.ranks.waiting import impossible, instances, waits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceq.ranks.digest import Digest
+    from traceq.ranks.matching import Matched
+
+# Ends differ by this much where a collective lets its ranks go one by one.
+_TOLERATED = 40 * ALIGNED_END_NS
+_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A file that gave no digest, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A job on one clock: its ranks, and what they did together."""
+
+    ranks: pl.DataFrame
+    """A row for each rank: ``rank`` (the row), ``number``, ``path``, ``machine``,
+    ``device``, ``step_ns``, and its clock."""
+    cells: pl.DataFrame
+    """The ranks' parts of collectives: COLLECTIVES, ``rank``, ``instance``, ``wait``,
+    ``sending`` and ``waited_exposed``; only of collectives that others took part in."""
+    found: pl.DataFrame
+    """The collectives, as ``waiting.instances`` returns them, with their slots."""
+    meetings: pl.DataFrame
+    """The meetings of all ranks, with their own time and stretch."""
+    matched_by: Mapping[str, int]
+    unmatched: int
+    """How many parts of collectives nobody else is known to take part in."""
+    said: tuple[str, ...]
+    """Sentences on what is missing, differs or could not be done."""
+    digests: tuple[Digest, ...] = field(repr=False, default=())
+    """By row of the rank."""
+
+    @property
+    def step_ns(self) -> int | None:
+        """What a step takes: the median over the ranks' steps, as recorded."""
+        median = self.ranks["step_ns"].median()
+        return round(median) if isinstance(median, float) else None
+
+    @property
+    def window_ns(self) -> int:
+        """From the end of the first collective to the end of the last one."""
+        if not self.found.height:
+            return 0
+        ends = self.found["end"]
+        return highest(ends) - lowest(ends)
+
+
+def jobs_of(digests: Iterable[Digest]) -> list[list[Digest]]:
+    """Sort digests into jobs, the largest first.
+
+    Ranks of one job have one world size, and no rank is twice in it: of two recordings
+    of the same rank the earlier one belongs to the earlier job.
+    """
+    by_world: dict[Any, dict[Any, list[Digest]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    unnumbered = 0
+    for digest in digests:
+        known = digest.rank
+        number = known["rank"]
+        if number is None:
+            unnumbered += 1
+            number = -unnumbered
+        by_world[known["world_size"]][number].append(digest)
+    jobs: list[list[Digest]] = []
+    for ranks in by_world.values():
+        times = max(map(len, ranks.values()))
+        split: list[list[Digest]] = [[] for _ in range(times)]
+        for number in sorted(ranks):
+            recorded = sorted(ranks[number], key=lambda one: one.rank["start_ns"] or 0)
+            for at, digest in enumerate(recorded):
+                split[at].append(digest)
+        jobs += split
+    return sorted(jobs, key=len, reverse=True)
+
+
+def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
+    """Match what ranks did together, and put it on one clock.
+
+    Where digests are of several jobs it is the largest one, and the others are said.
+    """
+    if not digests:
+        msg = "no rank could be read: " + "; ".join(
+            f"{one.path}: {one.reason}" for one in unread
+        )
+        raise InputError(msg)
+    mine, *others = jobs_of(digests)
+    if len(mine) == 1 and not others:
+        msg = (
+            f"{mine[0].rank['path']} is one rank: give the traces of several ranks of"
+            " a job, or lint it alone"
+        )
+        raise UsageError(msg)
+    ranks = _ranks(mine)
+    cells = _cells(mine, ranks)
+    found = matched(cells)
+    clock = clocks(found.cells)
+    aligned = on_one_clock(found.cells, clock)
+    together = instances(aligned)
+    misfits = impossible(together, _TOLERATED)
+    if len(misfits):
+        fits = ~pl.col("instance").is_in(misfits.implode())
+        aligned = _renumbered(
+            aligned.with_columns(instance=pl.when(fits).then("instance"))
+        )
+        together = instances(aligned)
+    slotted = slots(together)
+    waited = waits(aligned, slotted)
+    meetings = _meetings(mine, ranks, aligned, clock)
+    return Job(
+        ranks.join(clock, on="rank", how="left", maintain_order="left"),
+        waited,
+        slotted,
+        meetings,
+        found.by,
+        aligned["instance"].null_count(),
+        (
+            *_said(mine, others, unread, ranks),
+            *_said_of_matches(found, len(misfits), together.height, ranks),
+        ),
+        tuple(mine),
+    )
+
+
+def _renumbered(cells: pl.DataFrame) -> pl.DataFrame:
+    numbers = (
+        cells.select(pl.col("instance").drop_nulls().unique().sort())
+        .with_row_index("again")
+        .select("instance", "again")
+    )
+    return (
+        cells.join(numbers, on="instance", how="left", maintain_order="left")
+        .drop("instance")
+        .rename({"again": "instance"})
+    )
+
+
+def _ranks(mine: Sequence[Digest]) -> pl.DataFrame:
+    rows = []
+    for at, digest in enumerate(mine):
+        known, steps = digest.rank, digest.table("steps")
+        length = (steps["end"] - steps["start"]).median() if steps.height else None
+        rows.append(
+            {
+                "rank": at,
+                "number": known["rank"] if known["rank"] is not None else at,
+                "path": known["path"],
+                "machine": known["machine"],
+                "device": known["device"],
+                "start_ns": known["start_ns"],
+                "collectives": known["collectives"],
+                "kept": known["collectives_kept"],
+                "steps": steps.height,
+                "step_ns": length,
+            }
+        )
+    return pl.DataFrame(
+        rows,
+        schema={
+            "rank": pl.Int64,
+            "number": pl.Int64,
+            "path": pl.String,
+            "machine": pl.String,
+            "device": pl.String,
+            "start_ns": pl.Int64,
+            "collectives": pl.Int64,
+            "kept": pl.Int64,
+            "steps": pl.Int64,
+            "step_ns": pl.Float64,
+        },
+    )
+
+
+def _starts(ranks: pl.DataFrame) -> list[int]:
+    """Return where each rank's times begin, from the first of all ranks."""
+    known = ranks["start_ns"].drop_nulls()
+    first = lowest(known)
+    return [(start or first) - first for start in ranks["start_ns"]]
+
+
+def _cells(mine: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
+    times = ("launched", "ready", "start", "end", "held")
+    parts = [
+        digest.table("collectives")
+        .with_row_index("collective")
+        .with_columns(
+            pl.col(times) + start,
+            rank=pl.lit(at, pl.Int64),
+            number_of_rank=pl.lit(number, pl.Int64),
+        )
+        for at, (digest, start, number) in enumerate(
+            zip(mine, _starts(ranks), ranks["number"], strict=True)
+        )
+    ]
+    return pl.concat(parts).with_row_index("cell")
+
+
+def _meetings(
+    mine: Sequence[Digest],
+    ranks: pl.DataFrame,
+    aligned: pl.DataFrame,
+    clock: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the meetings of all ranks on one clock, with their instances."""
+    parts = [
+        digest.table("meetings").with_columns(
+            pl.col("at") + start,
+            pl.col("collective").cast(pl.UInt32),
+            rank=pl.lit(at, pl.Int64),
+        )
+        for at, (digest, start) in enumerate(zip(mine, _starts(ranks), strict=True))
+    ]
+    before = pl.col("instance").forward_fill().shift(1).over("rank", "stream")
+    known = aligned.sort("rank", "start", "cell").select(
+        "rank",
+        "collective",
+        "instance",
+        "launched",
+        before=before,
+        length=pl.col("end") - pl.col("held"),
+    )
+    joined = on_one_clock(pl.concat(parts), clock).join(
+        known, on=["rank", "collective"], how="left", maintain_order="left"
+    )
+    # A rank that was held by ranks that are not known takes that time as it is.
+    alone = pl.col("instance").is_null() & (pl.col("meeting") != READY)
+    elsewhere = pl.when(alone).then("length").otherwise(0)
+    return with_stretches(
+        joined.with_columns(
+            own=pl.sum_horizontal(PARTS) + elsewhere,
+            stage=pl.lit(0, pl.Int32),
+        ).drop("length")
+    )
+
+
+def _said(
+    mine: Sequence[Digest],
+    others: Sequence[Sequence[Digest]],
+    unread: Sequence[Unread],
+    ranks: pl.DataFrame,
+) -> Iterable[str]:
+    """Yield what is missing, or differs between the ranks."""
+    for one in unread:
+        yield f"{one.path} could not be read and is left out: {one.reason}"
+    for other in others:
+        first = other[0].rank
+        yield (
+            f"{len(other)} of the traces are of another job or another recording"
+            f" (world size {first['world_size']}, as {first['path']}) and are left out"
+        )
+    world = mine[0].rank["world_size"]
+    numbers = set(ranks["number"].to_list())
+    if world and (absent := sorted(set(range(world)) - numbers)):
+        yield (
+            f"{len(absent)} of {world} ranks are not here ({_listed(absent)}): time"
+            " spent waiting for them counts as transfer"
+        )
+    cut = ranks.filter(pl.col("kept") < pl.col("collectives"))
+    if cut.height:
+        yield (
+            f"of rank {_listed(cut['number'].to_list())} only the first collectives are"
+            f" looked at ({lowest(cut['kept'])} and more)"
+        )
+    lengths = ranks["steps"]
+    if lowest(lengths) < highest(lengths):
+        yield (
+            f"the ranks recorded between {lowest(lengths)} and {highest(lengths)}"
+            " steps; what they have in common is compared"
+        )
+    damaged = [digest.rank["rank"] for digest in mine if digest.rank["damage"]]
+    if damaged:
+        yield f"the traces of rank {_listed(damaged)} are incomplete"
+
+
+def _said_of_matches(
+    found: Matched, misfits: int, instances: int, ranks: pl.DataFrame
+) -> Iterable[str]:
+    """Yield what could not be matched."""
+    for lane, rows in found.apart:
+        missing = sorted(ranks["number"].gather(list(rows)).to_list())
+        yield (
+            f"rank {_listed(missing)} could not be aligned with others in {lane}: the"
+            " windows may have no collective in common, or nothing tells which"
+        )
+    if misfits:
+        yield (
+            f"{misfits} collectives are left out: a rank was done with them before"
+            " another one came, so they are not the same, or the clocks jumped"
+        )
+    if not instances:
+        yield "no collective was recorded by two ranks, so nothing can be compared"
+    if ranks["start_ns"].null_count():
+        yield "some traces do not state their time, and were aligned by order alone"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_LISTED]))
+    more = len(numbers) - _LISTED
+    return f"{shown} and {more} more" if more > 0 else shown

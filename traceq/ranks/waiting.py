@@ -1,0 +1,113 @@
+"""Waiting and sending: what the time in a collective was spent on.
+
+All times are on one clock. A rank waits from its own start to the last one's; what
+remains until the end is the transfer.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceq.ranks.links import link_peak
+
+# How often what a rank sends goes over its link, by kind; n is the number of ranks.
+_ON_THE_WIRE: dict[str, tuple[int, int]] = {
+    # times (n - 1), and whether divided by n
+    "all_reduce": (2, 1),
+    "reduce_scatter": (1, 1),
+    "all_to_all": (1, 1),
+    "all_gather": (1, 0),
+}
+# Smaller messages are bound by latency, and say nothing of the link.
+RATED_BYTES = 1 << 20
+
+
+def instances(cells: pl.DataFrame) -> pl.DataFrame:
+    """Return the collectives that several ranks took part in, one row each.
+
+    ``last`` and ``end`` are when the last rank came and when it was done, ``late`` who
+    came last and ``margin`` how much later than the one before; ``wait`` is what all
+    ranks waited together, ``transfer`` the time after the last one came, ``imbalance``
+    what the rank with the most to send sends, relative to the mean.
+    """
+    matched = cells.drop_nulls("instance")
+    by_start = pl.col("start").sort()
+    found = matched.group_by("instance").agg(
+        pl.col("kind").mode().sort().first(),
+        pl.col("lane", "token").first(),
+        ranks=pl.col("rank").n_unique(),
+        first_rank=pl.col("rank").min(),
+        group_size=pl.col("group_size").max(),
+        step=pl.col("step").median().round().cast(pl.Int64),
+        bytes=pl.col("bytes").max(),
+        mean_bytes=pl.col("bytes").mean(),
+        first=pl.col("start").min(),
+        last=pl.col("start").max(),
+        margin=by_start.last() - by_start.slice(-2, 1).first(),
+        late=pl.col("rank").sort_by("start").last(),
+        end=pl.col("end").median().round().cast(pl.Int64),
+        soonest=pl.col("end").min(),
+    )
+    size = pl.coalesce("group_size", "ranks").cast(pl.Float64)
+    factor = pl.coalesce(
+        *(
+            pl.when(pl.col("kind") == kind).then(times * (size - 1) / size**divided)
+            for kind, (times, divided) in _ON_THE_WIRE.items()
+        ),
+        pl.lit(1.0),
+    )
+    end = pl.max_horizontal("end", "last")
+    transfer = end - pl.col("last")
+    return (
+        found.with_columns(
+            end=end,
+            transfer=transfer,
+            imbalance=pl.col("bytes") / pl.col("mean_bytes"),
+            missing=(pl.col("group_size") - pl.col("ranks")).clip(lower_bound=0),
+            bus_rate=pl.when(pl.col("bytes") >= RATED_BYTES, transfer > 0).then(
+                pl.col("bytes") * factor / transfer
+            ),
+        )
+        .drop("mean_bytes")
+        .sort("instance")
+    )
+
+
+def waits(cells: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Return cells of collectives with ``wait``, ``sending`` and ``waited_exposed``.
+
+    The last is the part of the wait in which the GPU computed nothing, at most.
+    """
+    joined = cells.drop_nulls("instance").join(
+        found.select("instance", "last", "transfer"), on="instance"
+    )
+    length = pl.col("end") - pl.col("start")
+    wait = (pl.col("last") - pl.col("start")).clip(0, length)
+    return joined.with_columns(
+        wait=wait,
+        sending=length - wait,
+        waited_exposed=pl.min_horizontal(wait, "exposed"),
+    )
+
+
+def impossible(found: pl.DataFrame, tolerance: int) -> pl.Series:
+    """Return the instances in which a rank was done before another one came."""
+    late = found.filter(pl.col("last") > pl.col("soonest") + tolerance)
+    return late["instance"]
+
+
+def rates(found: pl.DataFrame, device: str, *, one_machine: bool) -> pl.DataFrame:
+    """Return the bus bandwidth by kind and size, with the link's peak in GB/s."""
+    rated = found.drop_nulls("bus_rate")
+    peak = link_peak(device, one_machine=one_machine)
+    return (
+        rated.group_by("kind", "group_size", "bytes")
+        .agg(
+            count=pl.len(),
+            rate=pl.col("bus_rate").median(),
+            slowest=pl.col("bus_rate").min(),
+            time=pl.col("transfer").sum(),
+        )
+        .with_columns(peak=pl.lit(peak, pl.Float64))
+        .sort("time", "kind", "bytes", descending=[True, False, True])
+    )

@@ -1,0 +1,1 @@
+"""What is said of a job of many ranks, in words and as data."""

@@ -1,0 +1,305 @@
+"""The words on a job: a verdict in one sentence, its facts, tables and heat map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq import units
+from traceq.ranks.analysis import heat
+from traceq.ranks.cause import LINK, MORE, SLOWER, UNATTRIBUTED
+from traceq.ranks.columns import highest, median, total
+from traceq.ranks.timeline import ALLOCATION, COMPUTE, DATA, HOST, STALLED, SYNC
+from traceq.report.base.columns import Column
+from traceq.report.base.content import Content, TextTable
+from traceq.report.base.text import place, printable
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.ranks.analysis import Analysis, Straggler
+
+_MOST_RANKS = 16
+_MOST_LINES = 24
+_LISTED = 8
+_SHADES = " ░▒▓█"
+_HEAT = 64
+_WORTH = 0.001
+
+IN_WORDS = {
+    SLOWER: "the same kernels take longer (clocks, temperature, power)",
+    MORE: "it computes more (data, sequence lengths, experts)",
+    COMPUTE: "GPU compute",
+    STALLED: "the GPU does not begin work that is queued (another process on it?)",
+    HOST: "the GPU idles for the host",
+    DATA: "the GPU idles while the host loads data",
+    ALLOCATION: "the GPU idles while the host allocates or frees memory",
+    SYNC: "the GPU idles after syncs",
+    LINK: "its collectives take longer than the same ones elsewhere (the link)",
+    UNATTRIBUTED: "no single part of its time explains it",
+}
+"""What each cause means."""
+
+
+@dataclass(frozen=True)
+class RanksContent:
+    """What every format that people read has in it."""
+
+    verdict: str
+    screen: Content
+    heat: tuple[tuple[str, str], ...]
+    """Name of the rank, and how much it waits, a character for a slice of the window.
+    """
+    notes: tuple[str, ...]
+
+
+def content(found: Analysis) -> RanksContent:
+    """Return the words on a job."""
+    tables = [_ranks(found), _changes(found), _collectives(found), _links(found)]
+    return RanksContent(
+        verdict(found),
+        Content(
+            title=printable(_title(found)),
+            warnings=(),
+            facts=tuple((label, printable(text)) for label, text in _facts(found)),
+            tables=tuple(table for table in tables if table.rows),
+        ),
+        tuple(_heat(found)),
+        tuple(map(printable, found.job.said)),
+    )
+
+
+def verdict(found: Analysis) -> str:
+    """Return the one sentence that says whether ranks hold each other up, and why."""
+    step = found.job.step_ns
+    took = step or found.whatifs.took
+    unit = "a step" if step else "the window"
+    if not found.job.found.height:
+        return "Nothing can be said: no collective was recorded by two ranks."
+    if not found.stragglers:
+        least = found.whatifs.all.saved_ns / found.whatifs.took
+        return (
+            f"No straggler: with all {found.job.ranks.height} ranks at their median"
+            f" {unit} of {units.time(took)} would be {units.share(least, 1)} shorter."
+        )
+    worst = found.stragglers[0]
+    saved = worst.saved_ns / found.steps
+    return printable(
+        f"{_named(found, worst.ranks)} of {found.job.ranks.height}"
+        f" {'holds' if len(worst.ranks) == 1 else 'hold'} the others up: {unit} takes"
+        f" {units.time(took)} and would take {units.time(took - saved)} with"
+        f" {'it' if len(worst.ranks) == 1 else 'them'} as the median of"
+        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {_why(worst)}."
+    )
+
+
+def _named(found: Analysis, rows: Sequence[int]) -> str:
+    numbers = sorted(found.job.ranks["number"].gather(list(rows)).to_list())
+    shown = ", ".join(map(str, numbers[:_LISTED]))
+    more = len(numbers) - _LISTED
+    shown += f" and {more} more" if more > 0 else ""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}".capitalize()
+
+
+def _why(one: Straggler) -> str:
+    cause, where = one.cause, _where(one)
+    text = IN_WORDS[cause.cause]
+    if cause.cause == SLOWER and cause.work:
+        text += f", {100 * (cause.work.ratio - 1):.0f}% at the median"
+    if cause.cause == MORE and cause.work and cause.work.op:
+        text += f", most in {cause.work.op} {cause.work.shape or ''}".rstrip()
+    return f"{text}{f' {where}' if where else ''}"
+
+
+def _where(one: Straggler) -> str:
+    at = one.cause.place
+    source = place(at.file, at.line, at.function)
+    if source:
+        return f"at {source}"
+    return f'in "{one.cause.region}"' if one.cause.region else ""
+
+
+def _title(found: Analysis) -> str:
+    ranks = found.job.ranks
+    world = found.job.digests[0].rank["world_size"] if found.job.digests else None
+    of = f" of {world}" if world and world != ranks.height else ""
+    device = next((name for name in ranks["device"] if name), "")
+    return f"{ranks.height} ranks{of}" + (f" on {device}" if device else "")
+
+
+def _facts(found: Analysis) -> Iterator[tuple[str, str]]:
+    job, whatifs = found.job, found.whatifs
+    if job.step_ns:
+        yield "step", f"{units.time(job.step_ns)} as recorded, median of the ranks"
+    yield (
+        "slowdown",
+        f"{whatifs.slowdown:.2f}: the job's time over that with all ranks at the"
+        f" median; the replay is {100 * (whatifs.took / job.window_ns - 1):+.1f}% off"
+        if job.window_ns
+        else "unknown",
+    )
+    by = [f"{count} by {how}" for how, count in job.matched_by.items() if count]
+    yield (
+        "matched",
+        f"{counted(job.found.height, 'collective')} ({', '.join(by) or 'none'})"
+        + (f", {job.unmatched} parts of others" if job.unmatched else ""),
+    )
+    errors = job.ranks["error"].drop_nulls()
+    if len(errors):
+        offset = highest(job.ranks["offset"].abs())
+        yield (
+            "clocks",
+            f"up to {units.time(offset)} apart, known within {units.time(max(errors))}",
+        )
+    waited, sending = (total(found.by_rank[name]) for name in ("wait", "sending"))
+    yield (
+        "collectives",
+        f"{units.share(waited, waited + sending)} of their time is waiting for other"
+        " ranks, the rest transfer",
+    )
+    if found.pipeline:
+        pipe = found.pipeline
+        yield (
+            "pipeline",
+            f"{pipe.stages} stages, {pipe.micro_batches} micro-batches: bubbles"
+            f" {units.share(pipe.bubble, 1)} of the ranks' time, expected"
+            f" {units.share(pipe.expected, 1)}",
+        )
+    if found.experts:
+        layers = found.experts.layers
+        yield (
+            "experts",
+            f"balancedness {median(layers['balancedness']):.2f} at the median of"
+            f" {counted(layers.height, 'all-to-all')}, {min(layers['worst']):.2f} at"
+            " worst (mean ÷ max)",
+        )
+
+
+def _ranks(found: Analysis) -> TextTable:
+    causes = {row: one.cause.cause for one in found.stragglers for row in one.ranks}
+    shown = found.by_rank.sort(
+        "saved", "late", "rank", descending=[True, True, False], nulls_last=True
+    ).head(_MOST_RANKS)
+    rows = [
+        (
+            str(row["number"]),
+            units.milliseconds(row["wait"] / found.steps),
+            str(row["last"]),
+            units.milliseconds(row["late"] / found.steps),
+            "-"
+            if row["saved"] is None
+            else units.milliseconds(row["saved"] / found.steps),
+            printable(causes.get(row["rank"], "")),
+        )
+        for row in shown.iter_rows(named=True)
+    ]
+    unit = "ms/step" if found.job.step_ns else "ms"
+    return TextTable(
+        (
+            Column("rank"),
+            Column(f"waits {unit}", number=True),
+            Column("last", number=True),
+            Column(f"late {unit}", number=True),
+            Column(f"saves {unit}", number=True),
+            Column("cause"),
+        ),
+        tuple(rows),
+    )
+
+
+def _changes(found: Analysis) -> TextTable:
+    worth = _WORTH * found.whatifs.took
+    rows = [
+        (
+            one.name if one.of in ("all", "link") else f"{one.of} {one.name}",
+            units.milliseconds(one.saved_ns / found.steps),
+            units.share(one.saved_ns, found.whatifs.took),
+        )
+        for one in (found.whatifs.all, *found.changes)
+        if one.saved_ns > worth
+    ]
+    unit = "ms/step" if found.job.step_ns else "ms"
+    return TextTable(
+        (
+            Column("at the median of the peers"),
+            Column(f"saves {unit}", number=True),
+            Column("share", number=True),
+        ),
+        tuple((printable(name), *numbers) for name, *numbers in rows),
+    )
+
+
+def _collectives(found: Analysis) -> TextTable:
+    """Return the collectives by kind: waiting, transfer, what compute hides."""
+    cells = found.job.cells.join(
+        found.job.found.select("instance", named="kind"), on="instance"
+    )
+    kinds = (
+        cells.group_by("named")
+        .agg(
+            count=pl.col("instance").n_unique(),
+            length=(pl.col("end") - pl.col("start")).sum(),
+            wait=pl.col("wait").sum(),
+            exposed=pl.col("exposed").sum(),
+            ranks=pl.col("rank").n_unique(),
+        )
+        .sort("length", "named", descending=[True, False])
+    )
+    rows = [
+        (
+            printable(row["named"]),
+            f"{row['count'] / found.steps:.1f}",
+            units.milliseconds(row["length"] / row["ranks"] / found.steps),
+            units.share(row["wait"], row["length"]),
+            units.share(row["length"] - row["exposed"], row["length"]),
+        )
+        for row in kinds.iter_rows(named=True)
+    ]
+    unit = "ms/step" if found.job.step_ns else "ms"
+    return TextTable(
+        (
+            Column("collective"),
+            Column("a step" if found.job.step_ns else "count", number=True),
+            Column(f"{unit} and rank", number=True),
+            Column("waiting", number=True),
+            Column("hidden", number=True),
+        ),
+        tuple(rows),
+    )
+
+
+def _links(found: Analysis) -> TextTable:
+    rows = [
+        (
+            printable(row["kind"]),
+            units.size(row["bytes"]),
+            f"{row['rate']:.1f}",
+            f"{row['peak']:.0f}" if row["peak"] else "-",
+        )
+        for row in found.rates.head(_LISTED).iter_rows(named=True)
+    ]
+    return TextTable(
+        (
+            Column("transfer"),
+            Column("size", number=True),
+            Column("bus GB/s", number=True),
+            Column("peak", number=True),
+        ),
+        tuple(rows),
+    )
+
+
+def _heat(found: Analysis) -> Iterator[tuple[str, str]]:
+    """Yield a line for each rank, of many those that are late most or least."""
+    order = found.by_rank.sort("late", "rank", descending=[True, False])["rank"]
+    half = _MOST_LINES // 2
+    rows = order.to_list()
+    if len(rows) > _MOST_LINES:
+        rows = [*rows[:half], *rows[-half:]]
+    numbers = dict(found.job.ranks.select("rank", "number").iter_rows())
+    for rank, shares in heat(found.job, _HEAT, rows).iter_rows():
+        line = "".join(_SHADES[min(4, int(share * 4.999))] for share in shares)
+        yield str(numbers[rank]), line

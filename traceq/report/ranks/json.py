@@ -1,0 +1,93 @@
+"""A job as JSON, for programs: nanoseconds of the window, bytes and shares of one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq import __version__
+from traceq.report.base.text import as_unicode, plain_json
+from traceq.report.ranks.content import verdict
+
+if TYPE_CHECKING:
+    from traceq.ranks.analysis import Analysis, Straggler
+    from traceq.ranks.whatif import WhatIf
+
+VERSION = 1
+
+
+def render(found: Analysis) -> str:
+    """Return one object; ``version`` is that of its fields."""
+    text = orjson.dumps(_data(found), option=orjson.OPT_INDENT_2).decode()
+    return plain_json(text) + "\n"
+
+
+def _data(found: Analysis) -> dict[str, Any]:
+    job, whatifs = found.job, found.whatifs
+    numbers = job.ranks["number"].to_list()
+    return {
+        "version": VERSION,
+        "traceq": __version__,
+        "verdict": verdict(found),
+        "step_ns": job.step_ns,
+        "steps": found.steps,
+        "window_ns": job.window_ns,
+        "replayed_ns": whatifs.took,
+        "all_at_median_ns": whatifs.ideal,
+        "slowdown": whatifs.slowdown,
+        "matched": {
+            "collectives": job.found.height,
+            "by": dict(job.matched_by),
+            "unmatched_parts": job.unmatched,
+        },
+        "notes": list(job.said),
+        "stragglers": [_straggler(one, numbers) for one in found.stragglers],
+        "what_if": [_whatif(one, numbers) for one in (whatifs.all, *found.changes)],
+        "ranks": _ranks(found),
+        "collectives": job.found.drop("lane", "token", "first_rank", "soonest")
+        .with_columns(late=job.ranks["number"].gather(job.found["late"]))
+        .to_dicts(),
+        "links": found.rates.to_dicts(),
+        "pipeline": asdict(found.pipeline) if found.pipeline else None,
+        "experts": {
+            "layers": found.experts.layers.to_dicts(),
+            "tokens": found.experts.tokens.to_dicts(),
+        }
+        if found.experts
+        else None,
+    }
+
+
+def _ranks(found: Analysis) -> list[dict[str, Any]]:
+    known = found.job.ranks.join(
+        found.by_rank.drop("number"), on="rank", how="left", maintain_order="left"
+    ).drop("rank")
+    return [
+        row | {"path": as_unicode(row["path"])} for row in known.iter_rows(named=True)
+    ]
+
+
+def _straggler(one: Straggler, numbers: list[int]) -> dict[str, Any]:
+    cause = one.cause
+    return {
+        "ranks": sorted(numbers[row] for row in one.ranks),
+        "saved_ns": one.saved_ns,
+        "cause": cause.cause,
+        "explained": cause.explained,
+        "late_ns": cause.late_ns,
+        "parts_ns": dict(cause.parts),
+        "place": asdict(cause.place),
+        "region": cause.region,
+        "work": asdict(cause.work) if cause.work else None,
+    }
+
+
+def _whatif(one: WhatIf, numbers: list[int]) -> dict[str, Any]:
+    return {
+        "of": one.of,
+        "name": one.name,
+        "ranks": sorted(numbers[row] for row in one.ranks),
+        "saved_ns": one.saved_ns,
+    }

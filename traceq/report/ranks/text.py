@@ -1,0 +1,43 @@
+"""A job for the terminal: the verdict, a screen, and the heat map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from traceq.report.base.screen import line_width, screen
+from traceq.report.base.text import rendered, wrapped
+from traceq.report.ranks.content import content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from traceq.ranks.analysis import Analysis
+
+
+def render(found: Analysis, *, width: int | None, color: bool) -> str:
+    """Return the text of a screen."""
+    wide = line_width(width)
+    return rendered(list(_parts(found, wide)), width=wide, color=color)
+
+
+def _parts(found: Analysis, width: int) -> Iterator[RenderableType]:
+    words = content(found)
+    for line in wrapped(words.verdict, width):
+        yield Text(line, style="bold")
+    yield ""
+    yield from screen(words.screen, width)
+    if words.heat:
+        yield ""
+        yield Text("waiting for others, over the window", style="bold")
+        label = max(len(name) for name, _ in words.heat)
+        for name, line in words.heat:
+            yield Text(f"{name:>{label}} │{line[: width - label - 3]}│")
+    if words.notes:
+        yield ""
+    for note in words.notes:
+        for line in wrapped(note, width, first="note: ", rest="      "):
+            yield Text(line)
