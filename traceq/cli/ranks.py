@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +25,14 @@ from traceq.fleet.dask import connect
 from traceq.ranks.analysis import analyse
 from traceq.ranks.gather import digest_tasks, gather, local_executor
 from traceq.ranks.job import assemble
+from traceq.report.ranks import html as ranks_html
 from traceq.report.ranks import json as ranks_json
+from traceq.report.ranks import markdown as ranks_markdown
 from traceq.report.ranks import text as ranks_text
+from traceq.shown import Url
+
+if TYPE_CHECKING:
+    from traceq.ranks.analysis import Analysis
 
 
 class Format(str, Enum):
@@ -34,6 +40,15 @@ class Format(str, Enum):
 
     text = "text"
     json = "json"
+    html = "html"
+    markdown = "markdown"
+
+
+_RENDERERS = {
+    Format.json: ranks_json.render,
+    Format.html: ranks_html.render,
+    Format.markdown: ranks_markdown.render,
+}
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -66,19 +81,25 @@ def command(  # noqa: PLR0913 - one parameter an option
     """Show which ranks of a job hold the others up, by how much, and why."""
     refuse_to_lose(file, paths, overwrite=overwrite)
     use_own(own)
-    found, _ = traces(paths, cache=not no_cache)
+    # What is on other machines is fetched where it is read.
+    remote = [path for path in paths if isinstance(path, Url)]
+    here = [path for path in paths if not isinstance(path, Url)]
+    found = traces(here, cache=not no_cache)[0] if here else []
     ranks = [(path, rank) for path in found for rank in ranks_of(path)]
+    ranks += [(path, None) for path in remote]
     tasks = digest_tasks(ranks, own_code(), findings=findings, cache=not no_cache)
     engine = connect(on) if on else local_executor(tasks)
     with engine as executor, output.counting("ranks") as progress:
         digests, unread = gather(tasks, executor, progress)
     analysis = analyse(assemble(digests, unread))
-    if form is Format.json:
-        text = ranks_json.render(analysis)
-    else:
-        text = ranks_text.render(
-            analysis,
-            width=None if file else output.width(),
-            color=not file and output.color(),
-        )
-    deliver(text, file)
+    deliver(_rendered(analysis, form, to_file=file is not None), file)
+
+
+def _rendered(analysis: Analysis, form: Format, *, to_file: bool) -> str:
+    if form is not Format.text:
+        return _RENDERERS[form](analysis)
+    return ranks_text.render(
+        analysis,
+        width=None if to_file else output.width(),
+        color=not to_file and output.color(),
+    )

@@ -112,23 +112,24 @@ class Digest:
         return pl.read_ipc(self._rows[name])
 
 
-def digest_of(
+def digest_of(  # noqa: PLR0913, PLR0917 - a task's arguments have no names
     path: str,
     rank: int | None = None,
     own: Collection[str] = (),
-    findings: bool = True,  # noqa: FBT001, FBT002 - a task's arguments have no names
+    findings: bool = True,  # noqa: FBT001, FBT002
     cache: bool = True,  # noqa: FBT001, FBT002
+    name: str = "",
 ) -> bytes:
     """Read one trace and return its digest, an Arrow file.
 
-    Of a run folder it is the trace of one ``rank``. Raises ``InputError`` for a file
-    that is no trace.
+    Of a run folder it is the trace of one ``rank``. ``name`` is what the user calls it,
+    wherever it is read. Raises ``InputError`` for a file that is no trace.
     """
     trace = load(path, rank=rank, own=own, cache=cache)
-    return make_digest(trace, findings=findings)
+    return make_digest(trace, findings=findings, name=name)
 
 
-def make_digest(trace: Trace, *, findings: bool = True) -> bytes:
+def make_digest(trace: Trace, *, findings: bool = True, name: str = "") -> bytes:
     """Return the digest of a trace."""
     found = collectives(trace)
     kept = found.head(_MOST_COLLECTIVES)
@@ -141,7 +142,7 @@ def make_digest(trace: Trace, *, findings: bool = True) -> bytes:
         if findings
         else pl.DataFrame(schema=TABLES["findings"]),
     }
-    known = _known(trace, found, kept)
+    known = _known(trace, found, kept) | ({"path": name} if name else {})
     limit = min(LARGEST, max(SMALLEST, int(SHARE * trace.facts.unpacked_bytes)))
     for most in _MOST_KERNELS:
         content = encoded(known, tables | {"kernels": tables["kernels"].head(most)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from traceq.fleet.local import Workers, unpacked_size, workers_for
 from traceq.fleet.tasks import Failed, Task, run_all
 from traceq.ranks.digest import Digest, digest_of
 from traceq.ranks.job import Unread
+from traceq.shown import Url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -38,15 +40,23 @@ def digest_tasks(
     findings: bool = True,
     cache: bool = True,
 ) -> list[Task]:
-    """Return a task for each trace, or rank of a run folder."""
+    """Return a task for each trace, or rank of a run folder.
+
+    A process elsewhere has another working directory, and fetches URLs itself.
+    """
+    whose = tuple(sorted(own))
     return [
         Task(
             str(path) if rank is None else f"{path}, rank {rank}",
-            (str(path), rank, tuple(sorted(own)), findings, cache),
+            (_anywhere(path), rank, whose, findings, cache, str(path)),
             unpacked_size(path),
         )
         for path, rank in traces
     ]
+
+
+def _anywhere(path: Path) -> str:
+    return path.url if isinstance(path, Url) else os.fspath(path.absolute())
 
 
 def local_executor(tasks: Sequence[Task]) -> Executor:

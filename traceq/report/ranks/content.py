@@ -28,6 +28,8 @@ _LISTED = 8
 _SHADES = " ░▒▓█"
 _HEAT = 64
 _WORTH = 0.001
+CHANGES = "at the median of the peers"
+"""What the table of what-ifs is of."""
 
 IN_WORDS = {
     SLOWER: "the same kernels take longer (clocks, temperature, power)",
@@ -88,7 +90,7 @@ def verdict(found: Analysis) -> str:
     worst = found.stragglers[0]
     saved = worst.saved_ns / found.steps
     return printable(
-        f"{_named(found, worst.ranks)} of {found.job.ranks.height}"
+        f"{named(found, worst.ranks)} of {found.job.ranks.height}"
         f" {'holds' if len(worst.ranks) == 1 else 'hold'} the others up: {unit} takes"
         f" {units.time(took)} and would take {units.time(took - saved)} with"
         f" {'it' if len(worst.ranks) == 1 else 'them'} as the median of"
@@ -96,7 +98,8 @@ def verdict(found: Analysis) -> str:
     )
 
 
-def _named(found: Analysis, rows: Sequence[int]) -> str:
+def named(found: Analysis, rows: Sequence[int]) -> str:
+    """Return ranks by their numbers: Rank 3, or Ranks 3, 5."""
     numbers = sorted(found.job.ranks["number"].gather(list(rows)).to_list())
     shown = ", ".join(map(str, numbers[:_LISTED]))
     more = len(numbers) - _LISTED
@@ -224,7 +227,7 @@ def _changes(found: Analysis) -> TextTable:
     unit = "ms/step" if found.job.step_ns else "ms"
     return TextTable(
         (
-            Column("at the median of the peers"),
+            Column(CHANGES),
             Column(f"saves {unit}", number=True),
             Column("share", number=True),
         ),

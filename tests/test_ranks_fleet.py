@@ -1,0 +1,113 @@
+"""A job read by other processes: the same report, byte for byte, wherever it ran."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from logging import CRITICAL
+from signal import SIGKILL
+from typing import TYPE_CHECKING
+
+import pytest
+import recordings
+from command import traceq
+
+from traceq.fleet.local import Workers
+from traceq.ranks.digest import TABLES
+from traceq.ranks.gather import InProcess, digest_tasks, gather
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Dask cluster of two processes on this machine."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        silence_logs=CRITICAL,
+    ) as running:
+        yield running
+
+
+def test_processes_return_the_digests_that_this_one_makes() -> None:
+    tasks = digest_tasks([(path, None) for path in recordings.job("torchrec_a2a")])
+    here, _ = gather(tasks, InProcess())
+    with Workers(2) as workers:
+        there, _ = gather(tasks, workers)
+    for one, other in zip(here, there, strict=True):
+        assert one.rank == other.rank
+        assert all(one.table(name).equals(other.table(name)) for name in TABLES)
+
+
+def _kill_a_busy_worker(cluster: Any, killed: list[int]) -> None:  # noqa: ANN401 - Dask has no types
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        states = dict(cluster.scheduler.workers)
+        for worker in cluster.workers.values():
+            state = states.get(worker.worker_address)
+            if state is not None and state.processing:
+                os.kill(worker.pid, SIGKILL)
+                killed.append(worker.pid)
+                return
+        time.sleep(0.005)
+
+
+@pytest.mark.xdist_group("dask")
+def test_a_cluster_one_of_whose_workers_is_killed_gives_the_same_report(
+    cluster: Any,  # noqa: ANN401 - Dask has no types
+) -> None:
+    paths = recordings.job("torchrec_a2a")
+    arguments: list[str | Path] = ["ranks", *paths, "--no-cache", "--format", "json"]
+    here = traceq(*arguments)
+    killed: list[int] = []
+    killer = threading.Thread(target=_kill_a_busy_worker, args=(cluster, killed))
+    killer.start()
+    there = traceq(*arguments, "--on", cluster.scheduler_address)
+    killer.join()
+    assert killed
+    assert there.err == ""
+    assert there.out == here.out
+
+
+def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_compared(
+    tmp_path: Path,
+) -> None:
+    for path in recordings.job("torchrec_a2a"):
+        shutil.copy(path, tmp_path)
+    broken = min(tmp_path.iterdir())
+    broken.write_bytes(b'{"traceEvents": 3}')
+    tasks = digest_tasks([(path, None) for path in sorted(tmp_path.iterdir())])
+    with Workers(2) as workers:
+        digests, unread = gather(tasks, workers)
+    assert len(digests) == 3
+    assert [one.path for one in unread] == [str(broken)]
+
+
+def test_paths_are_shown_as_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in recordings.job("resnet18"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    answer = traceq(
+        "ranks", *sorted(one.name for one in tmp_path.iterdir()), "--format", "json"
+    )
+    assert str(tmp_path) not in answer.out
+
+
+def test_a_scheduler_that_is_not_there_ends_in_a_sentence() -> None:
+    pytest.importorskip("distributed")
+    answer = traceq("ranks", *recordings.job("resnet18"), "--on", "tcp://127.0.0.1:1")
+    assert answer.status == 2
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1" in answer.err
