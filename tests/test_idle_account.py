@@ -51,9 +51,9 @@ def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
         "tokenise",
     )
     assert "goes to Python with its libraries (" in sentence(found)
-    assert "train.py:9 tokenise)" in sentence(found)
+    assert "tokenise (train.py:9))" in sentence(found)
     assert "running" not in sentence(found)
-    assert "p Python " in bar(found)
+    assert "P Python " in bar(found)
 
 
 @pytest.mark.parametrize(

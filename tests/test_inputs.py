@@ -295,6 +295,21 @@ def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused(
     assert "unpacks to more than" in traceq("summary", file).err
 
 
+@pytest.mark.parametrize("ending", ["zip", "tar.gz"])
+@pytest.mark.parametrize("name", ["trace.json", "other.bin"])
+def test_an_archive_that_unpacks_to_far_more_than_a_trace_is_a_bomb(
+    name: str, ending: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("traceq.formats.source.ALWAYS_UNPACKED", 1 << 20)
+    bomb = b'[{"ph": "X"},' + b" " * (32 << 20)
+    file = ARCHIVES[ending](tmp_path / "x", {name: bomb, "z.json": b"{}"})
+
+    message = traceq("summary", file).err
+
+    refused = "unpacks to far more than a trace would" in message
+    assert refused or "has no trace in it" in message
+
+
 def test_nothing_is_left_of_what_was_unpacked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

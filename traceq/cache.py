@@ -127,6 +127,11 @@ def keep(path: Path, trace: Trace, status: os.stat_result, key: str = "") -> Non
     writer.start()
 
 
+def busy() -> bool:
+    """Return whether an entry is being written."""
+    return any(writer.is_alive() for writer in _writers)
+
+
 def finish() -> None:
     """Wait until all entries are written; who interrupts the waiting gives them up."""
     try:

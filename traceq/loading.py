@@ -19,6 +19,7 @@ from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.shown import typed
 from traceq.trace import Trace
+from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -165,6 +166,7 @@ def _read(
     raw = read(file, progress)
     if not any(raw.tables[name].height for name in _TELLING):
         raise InputError(_nothing_in(file, raw))
+    tell("graph")
     tables, steps_from = link(raw.tables, owners)
     tables["devices"] = read_devices(raw)
     return Trace.of(read_facts(file, raw, steps_from), tables)

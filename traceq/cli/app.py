@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
 
 from traceq import __version__, given
-from traceq.cache import finish
+from traceq.cache import busy, finish
 from traceq.cli import (
     cache,
     check,
@@ -142,7 +143,8 @@ def run() -> None:
 
 def _run() -> None:
     try:
-        status = app(standalone_mode=False)
+        with output.working(sys.argv[1:]):
+            status = app(standalone_mode=False)
     except _WRONG_CALL as error:
         _refuse(error)
         status = CANNOT_WORK
@@ -154,7 +156,8 @@ def _run() -> None:
         sys.exit(0)
     finally:
         # Here, where an interruption is caught, and not when Python ends.
-        finish()
+        with output.finishing("writing the cache") if busy() else nullcontext():
+            finish()
         given.clean()
     if isinstance(status, int):
         sys.exit(status)

@@ -47,6 +47,7 @@ from traceq.report.diff import json as diff_json
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.diff import snapshots as diff_snapshots
 from traceq.units import NS_PER_MS
+from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,14 +203,18 @@ def compared(
     refuse_two_stdins(paths)
     # What is missing is said before the other one is read, which may take long.
     paths = (_here(paths[0], cache=cache), _here(paths[1], cache=cache))
+    # The first is worked on while the second is read.
+    output.expect(2, 1)
     with ThreadPoolExecutor(1) as background:
         before = _recording(paths[0], steps[0], cache=cache)
         waiting = background.submit(analysed, before)
         after = _recording(paths[1], steps[1], cache=cache)
         second = analysed(after)
+        tell("analysing the first")
         first = waiting.result()
     if isinstance(first, Half) and isinstance(second, Half):
         _warn_of_crashes([first.outcome, second.outcome])
+        tell("comparing")
         return compare(first, second)
     if isinstance(first, Half) or isinstance(second, Half):
         without = paths[1] if isinstance(first, Half) else paths[0]

@@ -51,6 +51,7 @@ from traceq.report.lint import markdown as lint_markdown
 from traceq.report.lint import sarif as lint_sarif
 from traceq.report.located import located
 from traceq.repository import find_root, read_repository
+from traceq.watching import tell
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         write_file(new_baseline, write_baseline(known).decode())
         output.say(f"{counted(len(known), 'finding')} written to {new_baseline}")
     report = without_known(report, known)
+    tell("writing")
     report, repository = _in_repository(report, root, form)
     first = named(wanted.packs) if form is Format.full else ""
     text = _rendered(report, rules, form, repository, to_file=file is not None)

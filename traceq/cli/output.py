@@ -8,20 +8,13 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-)
-
 from traceq.cli import streams
+from traceq.cli.progress import COMMANDS, Display
 from traceq.report.base.text import printable
+from traceq.watching import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def width() -> int | None:
@@ -42,6 +35,7 @@ def _dumb() -> bool:
 
 def write(text: str) -> None:
     """Print a result; a reader that stops early, as head does, is not an error."""
+    _stop()
     try:
         sys.stdout.write(_encodable(text))
         sys.stdout.flush()
@@ -63,33 +57,77 @@ def say(text: str) -> None:
         streams.discard(sys.stderr)
 
 
+class _Shown:
+    """What is on the screen now, if anything."""
+
+    command = ""
+    display: Display | None = None
+
+
+@contextlib.contextmanager
+def working(words: Sequence[str]) -> Iterator[None]:
+    """Show on a terminal how far a command is, until it prints; elsewhere nothing."""
+    _Shown.command = words[0] if words else ""
+    try:
+        with watched(_tell):
+            if _Shown.command in COMMANDS and not {"-h", "--help"} & {*words}:
+                _start()
+            yield
+    finally:
+        _stop()
+
+
+@contextlib.contextmanager
+def finishing(what: str) -> Iterator[None]:
+    """Show on a terminal what is done after all was printed."""
+    if display := _start():
+        display.tell(what, 0, 0, "")
+    try:
+        yield
+    finally:
+        _stop()
+
+
+def _start() -> Display | None:
+    """Begin to show something, if it is not shown and somebody is there to see it."""
+    if sys.stderr.isatty() and not _dumb() and _Shown.display is None:
+        _Shown.display = Display(_Shown.command)
+    return _Shown.display
+
+
+def _tell(phase: str, done: int, total: int, what: str) -> None:
+    if _Shown.display:
+        _Shown.display.tell(phase, done, total, what)
+
+
+def _stop() -> None:
+    display, _Shown.display = _Shown.display, None
+    if display:
+        display.stop()
+
+
+def expect(loads: int, works: int | None = None) -> None:
+    """Say how many recordings are loaded, and how many of them worked on."""
+    if _Shown.display:
+        _Shown.display.expect(loads, loads if works is None else works)
+
+
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show the progress of reading a file on a terminal; elsewhere nothing."""
-    if not sys.stderr.isatty() or _dumb():
+    if (display := _start()) is None:
         yield None
         return
-    columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(name, total=None)
-
-        def update(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield update
+    display.reading(name)
+    yield display.bytes_read
 
 
 @contextlib.contextmanager
 def counting(things: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show how many of how many are done on a terminal; elsewhere nothing."""
-    if not sys.stderr.isatty() or _dumb():
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(things, total=None)
-
-        def update(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield update
+    with reading(things) as shown:
+        display = _Shown.display
+        if shown is None or display is None:
+            yield None
+            return
+        yield lambda done, total: display.tell(things, done, total, "")

@@ -65,7 +65,9 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
         here = _found_in(path, cache=cache, alone=len(paths) == 1)
         found += here
         unread += not here
-    return joined(found, output.say), unread
+    together = joined(found, output.say)
+    output.expect(len(together))
+    return together, unread
 
 
 def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from traceq.errors import InputError
 from traceq.formats.kinds import head_of, kind, kind_of
+from traceq.formats.source import most_unpacked
 from traceq.formats.unpack import DamagedError, blocks
 
 if TYPE_CHECKING:
@@ -75,13 +76,16 @@ def unpack(
     Raises ``InputError`` if they are more than ``most`` bytes together.
     """
     left = dict(places)
-    done = 0
+    done, likely = 0, most_unpacked(path.stat().st_size)
     for name, size, file in _files(path):
         if name not in left:
             continue
         with left.pop(name).open("xb") as place:
             while block := file.read(_BLOCK):
                 done += len(block)
+                if done > likely:
+                    msg = f"{path} unpacks to far more than a trace would"
+                    raise InputError(msg)
                 if done > most:
                     msg = f"{path} unpacks to more than {most >> 30} GiB: unpack it"
                     raise InputError(msg)
@@ -144,14 +148,15 @@ def _tarred(path: Path) -> Iterator[tuple[str, int, Peekable]]:
 @contextmanager
 def _unpacked(path: Path) -> Iterator[_Forward]:
     with path.open("rb") as file:
-        yield _Forward(blocks(file, _BLOCK))
+        yield _Forward(blocks(file, _BLOCK), most_unpacked(path.stat().st_size))
 
 
 class _Forward:
     """The unpacked bytes as a file in which tarfile can go forward."""
 
-    def __init__(self, unpacked: Iterator[bytes]) -> None:
+    def __init__(self, unpacked: Iterator[bytes], most: int) -> None:
         self._blocks = unpacked
+        self._most = most
         self._block = b""
         self._at = 0
 
@@ -187,4 +192,7 @@ class _Forward:
     def _take(self, count: int) -> bytes:
         taken, self._block = self._block[:count], self._block[count:]
         self._at += len(taken)
+        if self._at > self._most:
+            msg = "it unpacks to far more than a trace would"
+            raise DamagedError(msg)
         return taken

@@ -17,6 +17,7 @@ from traceq.formats.collector import collecting_paused
 from traceq.formats.events import Tally, decode
 from traceq.formats.inputs import decode_inputs
 from traceq.formats.source import Source
+from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ Frames: TypeAlias = dict[str, pl.DataFrame]
 _CHUNK = 4 << 20
 # How much text of arguments is decoded together; until then it is held in memory.
 _BATCH = 32 << 20
+# How often it is said how far the tables are, once all was read.
+_STAGES = 3
 _WORKERS = min(4, os.cpu_count() or 1)
 # A column of texts holds the chunk it was cut from, even if all of them are null.
 _NO_ARGS = pl.lit(None, pl.String).alias("args")
@@ -67,6 +70,7 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
                 work.add(chunk, cut, whole=True)
             chunk = following
         work.add(chunk, cut, whole=cut.whole)
+        tell("tables", 0, _STAGES)
         work.finish()
     tally = work.tally
     if tally.events == tally.lost:
@@ -75,9 +79,11 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
             " give the file that PyTorch's profiler wrote"
         )
         raise InputError(msg)
+    tell("tables", 1, _STAGES)
     finished, start = _finish(
         {name: pl.concat(rows) for name, rows in work.parts.items()}
     )
+    tell("tables", _STAGES, _STAGES)
     return RawTrace(
         tables=finished,
         header=cut.header,
@@ -165,6 +171,7 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
         .with_columns(pl.col("ts") - start)
         for name, rows in raw.items()
     }
+    tell("tables", 2, _STAGES)
     inputs, finished["inputs"] = decode_inputs(finished["ops"]["inputs"])
     finished["ops"] = finished["ops"].with_columns(inputs)
     finished["threads"] = threads.drop("lane")

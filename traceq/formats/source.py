@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 BLOCK = 4 << 20
 # Of all traces that were seen none unpacks to more than 35 times its size; a text that
 # repeats itself does to 1,000 times, and its events would take as much memory.
-_MOST_PACKED = 200
-_ALWAYS_UNPACKED = 256 << 20
+MOST_PACKED = 200
+ALWAYS_UNPACKED = 256 << 20
 
 # What other files begin with, and what to say of them.
 _STRANGERS = (
@@ -28,6 +28,11 @@ _STRANGERS = (
     (b"\xfe\xff", "is UTF-16 text: save it as UTF-8"),
 )
 _PICKLE_PROTOCOLS = range(2, 6)
+
+
+def most_unpacked(packed: int) -> int:
+    """Return how much a trace unpacks to at most, of this many packed bytes."""
+    return max(ALWAYS_UNPACKED, MOST_PACKED * packed)
 
 
 class Source:
@@ -97,7 +102,7 @@ class Source:
         return block
 
     def _refuse_bomb(self) -> None:
-        if self.unpacked_bytes > max(_ALWAYS_UNPACKED, _MOST_PACKED * self._bytes_read):
+        if self.unpacked_bytes > most_unpacked(self._bytes_read):
             msg = f"{self.path} is not a trace: it unpacks to far more than one would"
             raise InputError(msg)
 

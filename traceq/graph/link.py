@@ -11,10 +11,14 @@ from traceq.graph import autograd, host, launches, phases, source, steps
 from traceq.graph.nesting import INDEX, depth, self_times
 from traceq.model import names, schema
 from traceq.model.owners import NOBODY
+from traceq.watching import tell
 
 if TYPE_CHECKING:
     from traceq.graph.host import Frames, HostTree
     from traceq.model.owners import Owners
+
+# How often it is said how far the linking is.
+_STAGES = 8
 
 
 def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame], str]:
@@ -26,8 +30,11 @@ def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame],
     )
     windows, steps_from = steps.find(raw["annotations"], regions)
 
+    tell("graph", 1, _STAGES)
     tree = host.build(raw, frames)
+    tell("graph", 2, _STAGES)
     place = source.of_tree(tree, frames, autograd.is_node(raw["ops"]))
+    tell("graph", 3, _STAGES)
     step = steps.step_at(windows, tree.ts)
     compiling = tree.spread("ops", kinds["compiling"]) | tree.spread(
         "annotations", regions["compiling"]
@@ -38,9 +45,12 @@ def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame],
         op=tree.place_in("ops").gather(tree.around(tree.is_of("ops"))),
         compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
     )
+    tell("graph", 4, _STAGES)
     ops = _ops(raw["ops"], tree, context, owners)
+    tell("graph", 5, _STAGES)
     runtime = _runtime(raw["runtime"], tree, context, ops)
     linked_kernels = launches.link(raw["kernels"], runtime, ops)
+    tell("graph", 6, _STAGES)
     kernels, backlog = steps.place_stray(linked_kernels, windows)
     runtime = _count_kernels(runtime, kernels)
     memory = _in_preorder(raw["memory"], tree, "memory", context)
@@ -59,6 +69,7 @@ def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame],
         "other": raw["other"].sort("ts"),
     }
     linked = {name: _shaped(name, table) for name, table in tables.items()}
+    tell("graph", 7, _STAGES)
     linked["steps"] = steps.measure(windows, linked["kernels"], backlog)
     return linked, steps_from
 

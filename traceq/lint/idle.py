@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.watching import tell
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -49,6 +51,7 @@ def explained_idle(
     before = view.bound.waits
     if before is None:
         return None
+    tell("idle time", 0, 1)
     named = [one for one in findings if not one.residual]
     residual = [one for one in findings if one.residual and one.gpu_idle_ns]
     left = view.after(savings.host_changes(named)).waits

@@ -12,6 +12,7 @@ from traceq.lint.lines import with_line
 from traceq.lint.need import Need
 from traceq.lint.snapshot_view import SnapshotView, snapshot_views
 from traceq.lint.view import View
+from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -95,7 +96,12 @@ def run(rules: Iterable[Rule], views: Views) -> Ran:
     found: list[Finding] = []
     skipped: list[Skipped] = []
     crashes: list[Crashed] = []
-    for rule in rules:
+    every = list(rules)
+    for done, rule in enumerate(every):
+        if rule.residual:
+            tell("the rest", 0, 1, rule.code)
+        else:
+            tell("rules", done, len(every), rule.code)
         if reason := _why_skipped(rule, views):
             skipped.append(Skipped(rule.code, rule.name(), reason))
             continue

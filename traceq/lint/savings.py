@@ -26,6 +26,7 @@ from traceq.finding import Fix, Severity
 from traceq.intervals import disjoint, spans
 from traceq.lint.need import Need
 from traceq.lint.run import Crashed, crashed
+from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -72,8 +73,10 @@ def price(
     """
     priced: list[Finding] = []
     crashes: dict[str, Crashed] = {}
-    for one in findings:
+    every = list(findings)
+    for done, one in enumerate(every):
         rule = rules[one.code]
+        tell("savings", done, len(every), one.code)
         try:
             priced.append(_priced(one, rule, savings, peak))
         except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
@@ -186,7 +189,8 @@ class Savings:
         counts = [*range(1, min(len(findings), _MOST_TOGETHER) + 1)]
         if len(findings) > _MOST_TOGETHER:
             counts.append(len(findings))
-        for count in counts:
+        for done, count in enumerate(counts):
+            tell("fixes together", done, len(counts))
             yield self._left(findings[:count], last=count == len(findings))
 
     def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:

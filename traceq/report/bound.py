@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.replay import host_account
 from traceq.analysis.replay.bottleneck import (
     BETWEEN,
     COMMUNICATING,
@@ -44,6 +45,9 @@ _FILL = {
 # A letter for each thing that the host does, so that a bar reads without colour.
 _LETTERS = {
     host_kinds.DISPATCH: "o",
+    host_account.NEW_SHAPE: "s",
+    host_account.LOADING: "v",
+    host_account.SLOW: "t",
     host_kinds.LAUNCHES: "l",
     host_kinds.PYTHON: "p",
     host_kinds.WITH_LIBRARIES: "P",

@@ -14,11 +14,12 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck, gpu_busy
 from traceq.analysis.replay.calibration import Calibration, calibrate
-from traceq.analysis.replay.host_account import HostAccount, host_account
+from traceq.analysis.replay.host_account import REPLAY_STAGES, HostAccount, host_account
 from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 from traceq.analysis.replay.unslowed import unslowed
+from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,14 +71,18 @@ def bound_by(busy: float) -> By:
 @cached_per_trace
 def replay_of(trace: Trace) -> Replay:
     """Return the replay of a trace's steady-state steps."""
+    tell("replay", 0, REPLAY_STAGES)
     model = build_model(trace, steady_steps(trace), costs_of(trace))
+    tell("replay", 1, REPLAY_STAGES)
     return Replay(unslowed(model, trace))
 
 
 @cached_per_trace
 def calibration_of(trace: Trace, step_ns: int | None) -> Calibration:
     """Return host and GPU speed; ``step_ns`` is measured without the profiler."""
-    return calibrate(replay_of(trace), step_ns)
+    replay = replay_of(trace)
+    tell("replay", 2, REPLAY_STAGES)
+    return calibrate(replay, step_ns)
 
 
 @cached_per_trace

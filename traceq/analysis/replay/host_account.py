@@ -31,6 +31,7 @@ from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.expressions import known
 from traceq.graph.nesting import nearest
+from traceq.watching import tell
 from traceq.words import layer_names
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from traceq.analysis.time.host_segments import HostSegments
     from traceq.trace import Trace
 
+REPLAY_STAGES = 7
+"""How often it is said how far the replay and this account of it are."""
 NEW_SHAPE = "operators on new shapes"
 LOADING = "loading kernels"
 SLOW = "operators slower than usual"
@@ -121,13 +124,16 @@ class HostAccount:
 
 def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     """Return the account of the steady-state steps, or of a trace without steps."""
+    tell("replay", 3, REPLAY_STAGES)
     host = host_segments(trace)
+    tell("replay", 4, REPLAY_STAGES)
     worked = [_worked(replay, scale, host.segments[side]) for side in ("start", "end")]
     segments = host.segments.with_columns(
         recorded=pl.col("end") - pl.col("start"), estimated=worked[1] - worked[0]
     )
     full = blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)
     waits = pl.concat([replay.model.waits["id"], full["id"]]).unique()
+    tell("replay", 5, REPLAY_STAGES)
     rows = describe(trace, host, waits)
     calls = op_calls(trace)
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
@@ -137,6 +143,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
         pl.col("kind").replace(UNKNOWN, nothing).fill_null(nothing),
         pl.col("own").fill_null(value=False),
     )
+    tell("replay", 6, REPLAY_STAGES)
     described = _with_engine(trace, host, described)
     return HostAccount(calls, described, host.steps)
 
