@@ -417,6 +417,7 @@ def test_a_run_folder_leaves_no_word_in_a_fixture(tmp_path: Path) -> None:
         "trace": {"file": "rank-0.trace.json"},
         "memory": {"file": "rank-0.memory.pickle"},
         "versions": {"torch": f"2.11.0 {MARK}"},
+        "packages": {"own": [MARK], "installed": [f"lib_{MARK}"]},
     }
     command = [f"/opt/{MARK}/bin/python", f"/home/{MARK}/train.py", "--lr", "0.1"]
     command += ["--name", MARK, f"--out={PATH}", f"X={MARK}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from linting import bundled_rules, case_findings, drawn_findings, log_findings, outcome
 
@@ -71,6 +72,16 @@ def test_the_same_message_on_two_functions_is_two_findings() -> None:
         ("forward", 12),
         ("loss", 3),
     }
+
+
+@pytest.mark.parametrize(
+    "code", [code for code in bundled_rules() if code.startswith("LOG")]
+)
+def test_a_program_that_printed_nothing_has_no_finding(code: str) -> None:
+    # What collect writes of a program that is silent is an empty file.
+    lines = pl.DataFrame(schema={"line": pl.Int64, "text": pl.String})
+
+    assert list(bundled_rules()[code]().check_log(lines)) == []
 
 
 def test_a_place_in_a_library_is_not_a_place_of_the_user() -> None:

@@ -19,6 +19,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
+    Root,
     configuration,
     paths_argument,
     use_own,
@@ -46,6 +47,8 @@ from traceq.report.diff import html as diff_html
 from traceq.report.diff import json as diff_json
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.diff import snapshots as diff_snapshots
+from traceq.report.located import located_finding
+from traceq.repository import find_root, read_repository
 from traceq.units import NS_PER_MS
 from traceq.watching import tell
 
@@ -103,6 +106,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     config: ConfigFile = None,
     own: Own = None,
+    root: Root = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show what changed in a step from one recording to another, and why.
@@ -117,6 +121,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     use_own(own, wanted)
     rules = load_rules(wanted.packs)
     found = compared((before, after), steps, rules, wanted, cache=not no_cache)
+    found = _in_repository(found, root)
     failed = broken(found, limits)
     text = _rendered(found, failed, form, to_file=file is not None)
     first = named(wanted.packs) if form is Format.full else ""
@@ -126,6 +131,25 @@ def command(  # noqa: PLR0913 - one parameter an option
             output.say(reason)
     if failed:
         sys.exit(_BROKEN)
+
+
+def _in_repository(
+    found: Diff | MemoryChange, root: Path | None
+) -> Diff | MemoryChange:
+    """Return the comparison with the files of the repository in its findings."""
+    folder = root or find_root(Path.cwd())
+    if folder is None:
+        return found
+    repository = read_repository(folder)
+    changes = tuple(
+        replace(
+            change,
+            before=change.before and located_finding(change.before, repository),
+            after=change.after and located_finding(change.after, repository),
+        )
+        for change in found.findings.changes
+    )
+    return replace(found, findings=replace(found.findings, changes=changes))
 
 
 def _rendered(

@@ -89,7 +89,7 @@ def _hits(message: Message, log: pl.DataFrame) -> pl.DataFrame:
         lines = range(1)
     after = [
         log["text"]
-        .gather((hits["row"] + n).clip(upper_bound=log.height - 1))
+        .gather((hits["row"] + n).clip(upper_bound=max(0, log.height - 1)))
         .alias(str(n))
         for n in lines
     ]

@@ -26,6 +26,11 @@ def located(report: Report, repository: Repository) -> tuple[Report, str]:
     return replace(report, outcomes=outcomes), _sentence(list(missing), repository)
 
 
+def located_finding(finding: Finding, repository: Repository) -> Finding:
+    """Return a finding with the file of the repository, and the lines around it."""
+    return _finding(finding, repository, {})
+
+
 def _sentence(missing: list[str], repository: Repository) -> str:
     if not missing:
         return ""
