@@ -65,6 +65,11 @@ for i in range(60):
 """
 
 
+def line(text: str) -> int:
+    """Return the line of the program that has a text."""
+    return PROGRAM[: PROGRAM.index(text)].count("\n") + 1
+
+
 def red(answer: Answer, *words: str) -> bool:
     text = " ".join(answer.out.split())
     assert all(word in text for word in words), answer.out
@@ -150,7 +155,7 @@ class TestWithTorch:
         )
 
         assert red(answer, "CPU syncs 1, the budget is 0", "1 more aten::item a step")
-        assert "in step (train.py:" in answer.out
+        assert f"at train.py:{line('loss.backward()') + 1} step" in answer.out
 
     def test_an_added_cast_is_red(self, project: Project) -> None:
         answer = project.with_change(
@@ -158,7 +163,7 @@ class TestWithTorch:
         )
 
         assert red(answer, "CPU casts 8, the budget is 0", "4 more float32 to float64")
-        assert "in mix (train.py:" in answer.out
+        assert f"at train.py:{line('torch.relu')} mix" in answer.out
 
     def test_a_changed_dtype_is_red(self, project: Project) -> None:
         answer = project.with_change(
@@ -166,8 +171,8 @@ class TestWithTorch:
             "self.down(torch.relu(self.up(x).double()).float())",
         )
 
-        words = "aten::relu takes float64 instead of float32"
-        assert red(answer, "dtype other dtypes on the CPU in mix (train.py:", words)
+        where = f"dtype other dtypes on the CPU at train.py:{line('torch.relu')} mix:"
+        assert red(answer, where, "aten::relu takes float64 instead of float32")
 
     def test_a_graph_break_is_red(self, project: Project) -> None:
         answer = project.with_change(
@@ -176,9 +181,8 @@ class TestWithTorch:
         )
 
         assert red(answer, "CPU graph-breaks 1, the budget is 0")
-        # The line itself: the call is three lines below the decorator's.
-        at = PROGRAM[: PROGRAM.index("    error =")].count("\n") + 2
-        assert f"1 more graph break at train.py:{at} loss_of" in answer.out
+        at = f"at train.py:{line('error = out') + 1} loss_of"
+        assert f"1 more graph break {at}" in answer.out
 
     def test_a_recompilation_is_red(self, project: Project) -> None:
         answer = project.with_change("torch.randn(2, 4,", "torch.randn(2, 4 + i % 2,")
@@ -195,7 +199,8 @@ class TestWithTorch:
         )
 
         words = f"CPU ops {before + extra:g}, the budget is {before:g} ± 2%"
-        assert red(answer, words, f"{extra} more aten::neg a step in step (train.py:")
+        at = f"at train.py:{line('loss.backward()') + 1} step"
+        assert red(answer, words, f"{extra} more aten::neg a step {at}")
 
     def test_what_was_not_compared_is_said(self, project: Project) -> None:
         project.write(PROGRAM)
@@ -331,6 +336,22 @@ def test_a_command_runs_in_the_repository(tmp_path: Path) -> None:
 # What differs, drawn.
 
 
+def test_lines_are_named_if_all_calls_of_a_function_are_new() -> None:
+    after = part(("sync", "aten::item", "", 2))
+    calls = after.calls.with_columns(call_lines=pl.lit([4, 9]))
+    after = replace(after, calls=calls)
+    before = part(("sync", "aten::item", "", 1))
+
+    assert differences(part(), after) == [
+        "CPU syncs 2, the budget is 0: 2 more aten::item a step at a.py:4 f and 1 other"
+        " line"
+    ]
+    assert differences(before, after) == [
+        "CPU syncs 2, the budget is 1: 1 more aten::item a step in f (a.py:3), at one"
+        " of the lines 4, 9"
+    ]
+
+
 def part(*rows: tuple[str, str, str, float]) -> CpuPart:
     calls = [
         {
@@ -340,6 +361,7 @@ def part(*rows: tuple[str, str, str, float]) -> CpuPart:
             "file": "a.py",
             "function": "f",
             "line": 3,
+            "call_lines": [],
             "count": count,
         }
         for kind, what, dtypes, count in rows

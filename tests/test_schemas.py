@@ -10,6 +10,9 @@ import pytest
 from command import traceq
 from conftest import ROOT
 
+from traceq.check.cpu import cpu_part, write_cpu_part
+from traceq.loading import load
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -120,6 +123,12 @@ def test_a_baseline_fits_its_schema(tmp_path: Path) -> None:
     traceq("lint", str(trace("copies")), "--write-baseline", str(file))
 
     assert errors("baseline", json.loads(file.read_text())) == []
+
+
+def test_the_cpu_part_of_a_fixture_fits_its_schema() -> None:
+    part = cpu_part(load(trace("copies")))
+
+    assert errors("cpu", json.loads(write_cpu_part(part))) == []
 
 
 def test_every_schema_is_named_in_the_documentation() -> None:

@@ -93,7 +93,10 @@ def _rows(kind: str, places: Iterable[CompiledPlace]) -> list[dict[str, Any]]:
 
 
 def _row(kind: str, what: str, **known: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
-    return {"kind": kind, "what": what, "dtypes": [], **known}
+    line = known.get("line")
+    # A graph break is at its line; a function that is compiled again begins there.
+    at = [line] if kind == BREAK and line else []
+    return {"kind": kind, "what": what, "dtypes": [], "call_lines": at, **known}
 
 
 def _without_folders(file: str) -> str:
@@ -148,7 +151,9 @@ def read_cpu_part(file: Path) -> CpuPart:
         content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
         version = content["version"]
         rows = content["calls"] if version == VERSION else []
-        calls = pl.DataFrame([{**row, "line": None} for row in rows], schema=SCHEMA)
+        calls = pl.DataFrame(
+            [{**row, "line": None, "call_lines": []} for row in rows], schema=SCHEMA
+        )
         found = CpuPart(str(content["torch"]), bool(content["stacks"]), calls)
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror or error}"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MOST = 3
 _EXACT = ("casts", "copies", "syncs")
 _ONCE = (BREAK, RECOMPILE)
+_LINE = pl.col("line").min()
+_CALL_LINES = pl.col("call_lines").explode().drop_nulls().unique().sort()
 _NAMES = {BREAK: "graph break", RECOMPILE: "recompilation"}
 
 
@@ -89,7 +91,7 @@ def _keyed(part: CpuPart) -> pl.DataFrame:
             function=pl.col("function").fill_null(""),
         )
         .group_by(KEY)
-        .agg(pl.col("count").sum(), pl.col("line").min(), pl.col("why").last())
+        .agg(pl.col("count").sum(), _LINE, _CALL_LINES, pl.col("why").last())
     )
 
 
@@ -107,7 +109,7 @@ def _has_more(known: CpuPart, now: CpuPart, kind: str) -> bool:
 def _explained(gains: pl.DataFrame) -> str:
     by_place = (
         gains.group_by("kind", "what", "why", "file", "function", maintain_order=True)
-        .agg(pl.col("more").sum(), pl.col("line").min())
+        .agg(pl.col("more").sum(), pl.col("before").sum(), _LINE, _CALL_LINES)
         .sort("more", descending=True, maintain_order=True)
     )
     parts = [_gain(row) for row in by_place.head(_MOST).iter_rows(named=True)]
@@ -124,13 +126,16 @@ def _gain(row: dict[str, Any]) -> str:
 
 
 def _place(row: dict[str, Any]) -> str:
-    """Return where something is: a graph break at its line, else in its function."""
-    file, line, function = row["file"], row["line"], row["function"]
+    """Return where something is: lines if all of them are new, else the function."""
+    file, function, lines = row["file"], row["function"], row["call_lines"]
     if not file:
         return ""
-    if row.get("kind") == BREAK:
-        return f" at {at_line(file, line)} {function}".rstrip()
-    return f" in {at_function(file, line, function)}"
+    if lines and (len(lines) == 1 or not row["before"]):
+        others = len(lines) - 1
+        more = f" and {counted(others, 'other line')}" if others else ""
+        return f" at {at_line(file, lines[0])} {function}{more}"
+    known = f", at one of the lines {', '.join(map(str, lines))}" if lines else ""
+    return f" in {at_function(file, row['line'], function)}{known}"
 
 
 def _other_dtypes(
@@ -143,7 +148,12 @@ def _other_dtypes(
     )
     places = rows.group_by("file", "function", maintain_order=True)
     for (file, function), mine in places:
-        row = {"file": file, "function": function, "line": mine["line"].min()}
+        (row,) = mine.select(
+            pl.col("before").sum(),
+            *(_LINE, _CALL_LINES.implode()),
+            file=pl.lit(file),
+            function=pl.lit(function),
+        ).to_dicts()
         parts = [_taken(one) for one in mine.head(_MOST).iter_rows(named=True)]
         left = mine.height - len(parts)
         text = "; ".join(parts) + (f"; and {counted(left, 'other op')}" if left else "")

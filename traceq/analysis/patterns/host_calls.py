@@ -27,9 +27,11 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "file": pl.String,
     "function": pl.String,
     "line": pl.Int64,
+    "call_lines": pl.List(pl.Int64),
     "count": pl.Float64,
 }
-"""Columns of calls; ``count`` is a step's."""
+"""Columns of calls: ``line`` is where the function begins, ``call_lines`` are those in
+it that call, where they are known, and ``count`` is a step's."""
 KEY = ("kind", "what", "dtypes", "file", "function")
 """What stays the same when lines move."""
 
@@ -80,7 +82,11 @@ def host_calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     return (
         pl.concat(found)
         .group_by(KEY)
-        .agg(line=pl.col("line").min().cast(pl.Int64), count=pl.len() / steady.count)
+        .agg(
+            pl.col("line").min(),
+            call_lines=pl.col("call_line").drop_nulls().unique().sort(),
+            count=pl.len() / steady.count,
+        )
         .select(list(SCHEMA))
         .cast({"count": pl.Float64})
         .sort("kind", "what", pl.col("dtypes").list.join(","), "file", "function")
@@ -113,7 +119,7 @@ def _rows(
         dtypes.alias("dtypes"),
         text("file"),
         text("function"),
-        pl.col("line").cast(pl.Int64),
+        pl.col("line", "call_line").cast(pl.Int64),
     )
 
 
