@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import traceq
 from conftest import ROOT
+from ranking import NAMES as JOBS
+from ranking import real_job
+
+from traceq.ranks.analysis import analyse
+from traceq.report.ranks import json as ranks_json
 
 from traceq.check.cpu import cpu_part, write_cpu_part
 from traceq.loading import load
@@ -116,6 +121,12 @@ def test_a_schema_notices_a_field_of_another_type() -> None:
 )
 def test_the_expectation_of_a_fixture_fits_its_schema(file: Path) -> None:
     assert errors("findings", json.loads(file.read_text())) == []
+
+
+def test_the_report_of_a_job_fits_its_schema() -> None:
+    job = analyse(real_job(JOBS[0]))
+
+    assert errors("ranks", json.loads(ranks_json.render(job))) == []
 
 
 def test_a_baseline_fits_its_schema(tmp_path: Path) -> None:
