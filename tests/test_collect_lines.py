@@ -6,8 +6,11 @@ import hashlib
 import io
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from collecting import QUICK, WITH_TORCH, Late, Run, collect_program
+
+from traceq.loading import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,3 +147,34 @@ def test_a_caller_is_written_wherever_the_text_is_cut(
         b'"a.py(1): f", "pid"', b'"a.py(1): f", "caller": "b.py(7): g", "pid"', 1
     )
     assert written == expected
+
+
+SYMBOLS = PROGRAM.replace(
+    "return scaled(torch.relu(y)).sum()  # RELU SUM SCALED",
+    """z = y * 2  # MUL
+        for _ in range(2):
+            z = torch.relu(z)
+            z = z[:, :4] @ z[:, 4:].t()  # SLICE MATMUL
+            z = torch.cat([z, z], 1)
+            z += 1  # ADD
+        return scaled(z).sum()""",
+)
+
+
+def test_operators_have_lines_from_the_source(tmp_path: Path) -> None:
+    trace = load(collect_program(tmp_path, SYMBOLS).folder, cache=False)
+
+    for op, mark in (
+        ("aten::mul", "MUL"),
+        ("aten::slice", "SLICE"),
+        ("aten::matmul", "MATMUL"),
+        ("aten::add_", "ADD"),
+        ("MulBackward0", "MUL"),
+        ("MmBackward0", "MATMUL"),
+    ):
+        rows = trace.ops.filter(
+            pl.col("name").cast(pl.String) == op,
+            pl.col("function").cast(pl.String) == "forward",
+            pl.col("forward").is_null() | pl.lit("Backward" in op),
+        )
+        assert set(rows["call_line"]) == {line_of(mark, SYMBOLS)}, op

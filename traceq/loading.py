@@ -15,6 +15,7 @@ from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
 from traceq.graph.link import link
+from traceq.graph.source_lines import with_source_lines
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.shown import typed
@@ -120,11 +121,22 @@ def _of_rank(trace: Trace, rank: Rank) -> Trace:
         known = replace(trace.facts, torch_from=rank.torch, torch_to=rank.torch)
         trace = replace(trace, facts=known)
     trace = _with_first_lines(trace, rank.first_lines)
+    trace = with_sources(trace, rank.sources)
     if rank.warm:
         trace = replace(
             trace, steps=trace.steps.with_columns(warmup=pl.lit(value=False))
         )
     return trace
+
+
+def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
+    """Return a trace with the lines that source files tell, given by their names."""
+    known = set(trace.frames.filter("own")["file"].unique().cast(pl.String))
+    used = {name: content for name, content in sources.items() if name in known}
+    if not used:
+        return trace
+    tables = with_source_lines(trace.frames_by_name(), used)
+    return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
 def _load(

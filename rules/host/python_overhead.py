@@ -129,6 +129,7 @@ class PythonOverhead(Rule):
     code = "HST003"
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.STACKS})
+    of_function = True
     advice = _ADVICE
 
     examples = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from traceq.units import NS_PER_MS
 
 _FORMAT = 1
 _LARGEST = 64 << 20
+_LARGEST_SOURCES = 16 << 20
 _OVERHEAD_VERSION = 1
 _LONGEST_EVENT_NS = 10_000_000
 
@@ -97,6 +99,7 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         torch=_torch(_dict(found, "versions")),
         first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
         owners=_owners(_dict(found, "packages")),
+        sources=_sources(folder / "sources", _list(found.get("sources"))),
         warm=_warm(found),
         compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
     )
@@ -126,6 +129,25 @@ def _compiled_places(entries: list[Any]) -> tuple[CompiledPlace, ...]:
         for one in entries
         if isinstance(one, dict)
     )
+
+
+def _sources(folder: Path, entries: list[Any]) -> dict[str, str]:
+    """Return the copies of source files that are as they were copied."""
+    found: dict[str, str] = {}
+    left = _LARGEST_SOURCES
+    for entry in entries:
+        file = _file(folder, entry)
+        name = entry.get("name") if file else None
+        if file is None or not isinstance(name, str) or file.stat().st_size > left:
+            continue
+        try:
+            content = file.read_bytes()
+            if hashlib.sha256(content).hexdigest() == entry.get("sha256"):
+                found[name] = content.decode("utf-8")
+                left -= len(content)
+        except (OSError, ValueError):
+            continue
+    return found
 
 
 def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.expressions import text
+from traceq.graph.program import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from traceq.finding import Finding, Place
+    from traceq.graph.program import Program
     from traceq.trace import Trace
 
 
@@ -31,9 +34,27 @@ def with_line(finding: Finding, trace: Trace) -> Finding:
         (trace.ops, finding.ops),
     ):
         lines = _lines(table, ids, place)
-        if lines:
+        if lines and lines[0][0] is not None:
             return replace(finding, place=_at_most(place, lines))
-    return finding
+        if lines:
+            break
+    return with_function(finding, trace)
+
+
+def with_function(finding: Finding, trace: Trace) -> Finding:
+    """Return a finding with the last line of its function, if the source is there."""
+    place = finding.place
+    sources = trace.rank.sources if trace.rank else {}
+    if place.exact or not place.file or place.file not in sources:
+        return finding
+    function = _program(sources[place.file]).find(place.function or "", place.line)
+    ends = function.ends if function else None
+    return replace(finding, place=replace(place, ends=ends))
+
+
+@lru_cache(maxsize=64)
+def _program(source: str) -> Program:
+    return read_program(source)
 
 
 def _lines(
@@ -55,10 +76,7 @@ def _lines(
 
 
 def _at_most(place: Place, lines: list[tuple[int | None, int]]) -> Place:
-    line = lines[0][0]
-    if line is None:
-        return place
     others = sum(one is not None for one, _ in lines[1:])
     return replace(
-        place, line=line, line_is="call", begins=place.line, other_lines=others
+        place, line=lines[0][0], line_is="call", begins=place.line, other_lines=others
     )

@@ -100,6 +100,8 @@ class Rule:
     advice: ClassVar[str] = ""
     priced: ClassVar[bool] = True
     """Whether a finding that costs next to nothing matters less."""
+    of_function: ClassVar[bool] = False
+    """It finds functions: a finding names one, and no line of it."""
     residual: ClassVar[bool] = False
     """Whether it reports what no other rule explains, and so comes last."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from traceq.finding import Evidence, Severity
-from traceq.lint.lines import with_line
+from traceq.lint.lines import with_function, with_line
 from traceq.lint.need import Need
 from traceq.lint.snapshot_view import SnapshotView, snapshot_views
 from traceq.lint.view import View
@@ -127,7 +127,8 @@ def run_rule(rule: Rule, views: Views) -> list[Finding]:
     merged: Iterable[Finding] = _merged(found)
     if views.trace is not None:
         trace = views.trace.trace
-        merged = (with_line(one, trace) for one in merged)
+        placed = with_function if rule.of_function else with_line
+        merged = (placed(one, trace) for one in merged)
     return sorted(merged, key=worst_first)
 
 

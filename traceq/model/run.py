@@ -119,6 +119,8 @@ class Rank:
     """Where functions begin that ran when the profiler started, by file and name."""
     owners: Owners = NOBODY
     """Which packages were the user's own, and which were installed."""
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Source files of the program, by their names in the trace."""
     warm: bool = False
     """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
     compiled: Compiled | None = None
