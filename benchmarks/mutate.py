@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MOST = 6
+# A text repeated over and over is the same at any size.
+_LARGEST = 4 << 20
 _WIDE = 64
 _ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 7, 0.5, 1e-9, -0.0, 1e18, 1e308),
@@ -93,7 +95,9 @@ def lines_of(rng: random.Random, content: bytes) -> bytes:
         else:
             odd = str(rng.choice(_ODD)).encode(errors="replace")
             lines[at] = _other_number(rng, lines[at], odd)
-    return b"\n".join(lines)
+        if sum(map(len, lines)) > _LARGEST:
+            break
+    return b"\n".join(lines)[:_LARGEST]
 
 
 def tokens_of(rng: random.Random, content: bytes) -> bytes:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import traceq
 from linting import log_findings, outcome
+from many import document
 
 from traceq.errors import InputError
 from traceq.formats import source
@@ -21,8 +25,6 @@ from traceq.recording import Recording
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from traceq.model.snapshot import Snapshot
 
 BLOCK = {"address": 4096, "size": 512, "requested_size": 500}
@@ -83,6 +85,37 @@ def test_a_pool_may_be_a_list(tmp_path: Path) -> None:
     found = snapshot(tmp_path, segment(segment_pool_id=[0, 1]))
 
     assert found.segments["pool"].to_list() == ["0.1"]
+
+
+LIMITED = """
+import resource, sys
+from traceq.cli.app import app  # it takes addresses that it never uses
+most = 3 << 30
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))
+from traceq.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+@pytest.mark.parametrize("kind", ["threads", "streams", "names"])
+def test_memory_does_not_grow_with_threads_times_events(
+    kind: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(document(12_000, kind)))
+
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, "lint", str(file), "--no-cache"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode in (0, 1), done.stderr
+    assert "crashed" not in done.stdout
 
 
 def test_a_trace_that_unpacks_to_far_more_than_one_would_is_refused(

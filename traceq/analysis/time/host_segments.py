@@ -133,27 +133,16 @@ def _owners(
         ]
     ).sort("time", "order")
     edges = pl.concat([windows["start"], windows["end"]]).unique()
-    now = [
-        pl.when(pl.col("thread") == thread)
-        .then(pl.col("at").fill_null(-1))
-        .forward_fill()
-        .alias(f"now_{thread}")
-        for thread in threads
-    ]
-    busy = [
-        pl.when(pl.col(f"now_{thread}") >= 0).then(f"now_{thread}")
-        for thread in threads
-    ]
+    opened = pl.when(pl.col("at") >= 0).then("at").cast(INDEX)
     cut = (
-        pl.concat([moments, edges.to_frame("time")], how="diagonal_relaxed")
-        .sort("time", maintain_order=True)
-        .with_columns(now)
-        .unique("time", keep="last", maintain_order=True)
-        .select(
-            start="time",
-            end=pl.col("time").shift(-1),
-            at=pl.coalesce(busy).cast(INDEX) if busy else pl.lit(None, INDEX),
+        pl.concat(
+            [_of_one_thread(moments, threads), edges.to_frame("time")],
+            how="diagonal_relaxed",
         )
+        .sort("time", maintain_order=True)
+        .with_columns(pl.col("at").forward_fill())
+        .unique("time", keep="last", maintain_order=True)
+        .select(start="time", end=pl.col("time").shift(-1), at=opened)
         .drop_nulls("end")
     )
     steps = windows.select("step", begin="start", close="end").sort("begin")
@@ -161,4 +150,35 @@ def _owners(
         cut.join_asof(steps, left_on="start", right_on="begin")
         .filter(pl.col("start") < pl.col("close"))
         .select("start", "end", "step", "at")
+    )
+
+
+def _of_one_thread(moments: pl.DataFrame, threads: tuple[int, ...]) -> pl.DataFrame:
+    """Return from each moment on what is open in the first thread that does something.
+
+    Two neighbours become one thread at a time, all pairs at once: there may be very
+    many threads. What is open is ``at``, -1 if nothing is.
+    """
+    ranks = pl.DataFrame(
+        {"thread": threads, "rank": range(len(threads))},
+        schema={"thread": moments.schema["thread"], "rank": pl.Int64},
+    )
+    found = moments.join(ranks, on="thread", maintain_order="left").select(
+        "time", "rank", pl.col("at").fill_null(-1), row=pl.int_range(pl.len())
+    )
+    for _ in range(max(0, len(threads) - 1).bit_length()):
+        found = _in_pairs(found)
+    return found.sort("row").select("time", "at")
+
+
+def _in_pairs(found: pl.DataFrame) -> pl.DataFrame:
+    """Make one of each two neighbours; the second counts while the first is idle."""
+    pair, is_first = pl.col("rank") // 2, pl.col("rank") % 2 == 0
+    begins = pair != pair.shift(1, fill_value=-1)
+    first, second = (
+        pl.when(mine).then("at").when(begins).then(-1).forward_fill()
+        for mine in (is_first, ~is_first)
+    )
+    return found.sort(pair, "row").select(
+        "time", "row", rank=pair, at=pl.when(first >= 0).then(first).otherwise(second)
     )

@@ -1,0 +1,111 @@
+"""Very many threads, streams or names, against as many events of one of each.
+
+    python benchmarks/many.py --count 100000
+
+Makes traces of the same number of events and runs ``lint`` and ``summary`` on each in a
+process of its own. What is printed: the processor's time, the peak of memory, and the
+time beside that of the plain trace. None should take more than 10 times as long, or
+more memory than 10 times the file and 300 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STEPS = 4
+_KINDS = ("plain", "threads", "streams", "names", "all")
+_MEASURE = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(done.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss)
+print(done.stderr.strip()[-300:])
+"""
+
+
+def document(count: int, kind: str) -> dict[str, Any]:
+    """Return a trace of ``count`` ops that launch a kernel each, in a few steps."""
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}],
+        "traceEvents": [*_steps(count), *_events(count, kind)],
+    }
+
+
+def _steps(count: int) -> Iterator[dict[str, Any]]:
+    length = 10 * count // _STEPS
+    for step in range(_STEPS):
+        name = f"ProfilerStep#{step}"
+        yield _event("user_annotation", name, 1, step * length, length)
+
+
+def _events(count: int, kind: str) -> Iterator[dict[str, Any]]:
+    for at in range(count):
+        thread = at + 2 if kind in ("threads", "all") else 1
+        stream = at + 7 if kind in ("streams", "all") else 7
+        name = f"_{at}" if kind in ("names", "all") else ""
+        dims = {"External id": at, "Input Dims": [[8, 8], [8, 8]]}
+        call = {"External id": at, "correlation": at}
+        work = {"device": 0, "stream": stream, **call}
+        yield _event("cpu_op", f"aten::mm{name}", thread, 10 * at, 8, dims)
+        yield _event("cuda_runtime", "cudaLaunchKernel", thread, 10 * at + 1, 5, call)
+        yield _event("kernel", f"gemm{name}", stream, 10 * at + 4, 6, work, pid=0)
+
+
+def _event(  # noqa: PLR0913, PLR0917 - an event has this many parts
+    cat: str,
+    name: str,
+    tid: int,
+    ts: float,
+    dur: float,
+    args: dict[str, Any] | None = None,
+    pid: int = 1,
+) -> dict[str, Any]:
+    head = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid}
+    return head | {"ts": ts, "dur": dur, "args": args or {}}
+
+
+def main() -> None:
+    """Print what the commands take on each trace."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=_KINDS)
+    parser.add_argument("--commands", nargs="+", default=("lint", "summary"))
+    given = parser.parse_args()
+    plain: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in given.kinds:
+            file = Path(folder) / "trace.json"
+            file.write_text(json.dumps(document(given.count, kind)), encoding="utf-8")
+            for command in given.commands:
+                _measure(command, kind, file, plain)
+
+
+def _measure(command: str, kind: str, file: Path, plain: dict[str, float]) -> None:
+    call = [sys.executable, "-m", "traceq", command, str(file), "--no-cache"]
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, *call],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures, said = done.stdout.split("\n", 1)
+    status, seconds, peak = map(float, figures.split())
+    plain.setdefault(command, seconds)
+    size = file.stat().st_size / 1e6
+    print(f"{command:8} {kind:8} {size:6.1f} MB  exit {status:.0f}", end="  ")
+    print(f"{seconds:6.1f} s  {seconds / plain[command]:5.1f} x", end="  ")
+    print(f"{peak / 1e3:7.0f} MB  {said.strip()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
