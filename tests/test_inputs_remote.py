@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import os
+import pickle
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +18,7 @@ from recordings import CAPTURES, FIXTURE_TRACES, loaded
 from traceq import remote
 from traceq.errors import InputError
 from traceq.loading import load
-from traceq.shown import Url, typed, without_secrets
+from traceq.shown import Shown, Url, typed, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,3 +253,14 @@ def test_a_url_keeps_its_slashes_and_file_is_a_path() -> None:
     assert not url.exists()
     assert str(typed("file:///tmp/x.json")) == "/tmp/x.json"  # noqa: S108 - not opened
     assert without_secrets("gs://bucket/x") == "gs://bucket/x"
+
+
+def test_a_path_keeps_its_name_on_its_way_to_another_process(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    url = typed("https://host/a.json?sig=x")
+    shown = Shown.of(file, "x.zip: a.json")
+
+    for path in (shown, url):
+        copy = pickle.loads(pickle.dumps(path))  # noqa: S301 - our own
+        assert (str(copy), os.fspath(copy)) == (str(path), os.fspath(path))
+    assert pickle.loads(pickle.dumps(url)).url == "https://host/a.json?sig=x"  # noqa: S301

@@ -12,11 +12,10 @@ from conftest import ROOT
 from ranking import NAMES as JOBS
 from ranking import real_job
 
-from traceq.ranks.analysis import analyse
-from traceq.report.ranks import json as ranks_json
-
 from traceq.check.cpu import cpu_part, write_cpu_part
 from traceq.loading import load
+from traceq.ranks.analysis import analyse
+from traceq.report.ranks import json as ranks_json
 
 if TYPE_CHECKING:
     from pathlib import Path

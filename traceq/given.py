@@ -95,7 +95,9 @@ def found_in(
 ) -> list[Program]:
     """Return the programs whose files a path has, in order."""
     here = local(path, cache=cache, progress=progress)
-    return _in_folder(here, say) if _is_plain_folder(here) else [_program(here)]
+    return (
+        _in_folder(here, say) if _is_plain_folder(here) else [_program(here, progress)]
+    )
 
 
 def refuse_two_stdins(paths: Sequence[Path]) -> None:
@@ -123,7 +125,7 @@ def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Pa
     here = local(path, cache=cache, progress=progress)
     if not _is_plain_folder(here) and not is_archive(here):
         return here
-    found = one_program(here)
+    found = one_program(here, progress=progress)
     if found.trace is None:
         msg = f"{path} has no trace in it, only {found.name}"
         raise InputError(msg)
@@ -204,12 +206,12 @@ def _is_plain_folder(path: Path) -> bool:
     return path.is_dir() and not is_run(path)
 
 
-def _program(path: Path) -> Program:
+def _program(path: Path, progress: Progress = None) -> Program:
     """Return the program that a file, an archive or a run folder is of."""
     if path.is_dir():
         return Program(str(path), trace=path)
     if is_archive(path):
-        return _in_archive(path)
+        return _in_archive(path, progress)
     if path.is_file():
         known = kind_of(path)
         if is_log(path.name) and known != "snapshot":
@@ -292,7 +294,7 @@ def _by_numbers(path: Path) -> list[tuple[int, str]]:
     ]
 
 
-def _in_archive(path: Path) -> Program:
+def _in_archive(path: Path, progress: Progress = None) -> Program:
     """Return the program whose files are in an archive, unpacked under other names."""
     inside = [
         one for one in members(path) if not (one.kind == "log" and is_note(one.name))
@@ -309,7 +311,7 @@ def _in_archive(path: Path) -> Program:
         names[0]: folder / _FILES_OF[kind] for kind, names in named.items() if names
     }
     free = shutil.disk_usage(folder).free
-    unpack(path, places, min(MOST_BYTES, free))
+    unpack(path, places, min(MOST_BYTES, free), progress)
     shown = {
         kind: Shown.of(places[names[0]], f"{path}: {names[0]}")
         for kind, names in named.items()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     _Base = Path
 else:
     _Base = WindowsPath if os.name == "nt" else PosixPath
@@ -38,6 +40,11 @@ class Shown(_Base):
     def __fspath__(self) -> str:
         return super().__str__()
 
+    def __reduce__(self) -> tuple[Callable[..., Path], tuple[object, ...]]:
+        # To another process it goes with its name.
+        shown = getattr(self, "shown", "")
+        return (Shown.of, (Path(os.fspath(self)), shown))
+
 
 class Url(Shown):
     """What a user typed that is on another machine; it is no file here."""
@@ -53,6 +60,9 @@ class Url(Shown):
         found = cls(os.devnull, last)
         found.shown, found.url = name, url
         return found
+
+    def __reduce__(self) -> tuple[Callable[..., Path], tuple[object, ...]]:
+        return (Url.at, (self.url,))
 
 
 def typed(text: str | os.PathLike[str]) -> Path:
