@@ -11,6 +11,8 @@ import polars as pl
 import pytest
 from collecting import WITH_TORCH
 from command import Answer, traceq
+from conftest import ROOT
+from linting import bundled_rules
 
 from traceq.analysis.patterns.host_calls import SCHEMA
 from traceq.check.budgets import Budget, read_budgets
@@ -18,9 +20,15 @@ from traceq.check.cpu import CpuPart, cpu_budgets, read_cpu_part
 from traceq.check.cpu_changes import cpu_differences
 from traceq.check.fixture import read_fixture
 from traceq.check.program import ProgramError, command_of
+from traceq.check.run import check_run
+from traceq.lint.config import Config
+from traceq.loading import load
+from traceq.recording import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from traceq.check.check import FixtureResult
 
 PROGRAM = """\
 import torch
@@ -63,6 +71,11 @@ def step(i):
 for i in range(60):
     step(i)
 """
+
+
+EMPTY = '{"version":1,"torch":"","stacks":true,"calls":[]}'
+CLEAN = ROOT / "fixtures" / "twins" / "copies_fixed"
+SICK = ROOT / "fixtures" / "copies"
 
 
 def line(text: str) -> int:
@@ -279,14 +292,70 @@ def test_a_fixture_with_only_a_cpu_part_needs_run(tmp_path: Path) -> None:
 def test_a_program_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("import time; time.sleep(60)")
-    (project.fixture / "cpu.json").write_text(
-        '{"version":1,"torch":"","stacks":true,"calls":[]}'
-    )
+    (project.fixture / "cpu.json").write_text(EMPTY)
 
     answer = project.check("--timeout", "2")
 
     assert answer.status == 2
     assert "was stopped after 2 s (--timeout)" in answer.out
+
+
+def test_an_earlier_run_is_kept(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("print('hello')")
+    (project.fixture / "cpu.json").write_text(EMPTY)
+
+    for _ in range(2):
+        answer = project.check("--runs", "kept")
+        assert answer.status == 2
+        assert "never imported torch" in " ".join(answer.out.split())
+
+    kept = {file.name for file in (tmp_path / "kept" / "train").iterdir()}
+    assert {"run", "run-2"} < kept
+    assert (tmp_path / "kept/train/run-2.output.txt").read_text().startswith("hello\n")
+
+
+# With a GPU: a run is as if it had been given with --against.
+
+
+def run_on_gpu(fixture: Path, trace: Path, *, update: bool = False) -> FixtureResult:
+    new = Recording(str(trace), load(trace))
+    return check_run(fixture, new, bundled_rules(), Config(), update=update)
+
+
+def texts(result: FixtureResult) -> str:
+    return "\n".join(one.text for one in result.differences)
+
+
+def test_a_run_on_a_gpu_is_compared_with_findings_and_budgets(tmp_path: Path) -> None:
+    fixture = tmp_path / "x"
+    shutil.copytree(CLEAN, fixture)
+    (fixture / "cpu.json").write_text(EMPTY)
+
+    same = run_on_gpu(fixture, CLEAN / "trace.json.gz")
+    worse = run_on_gpu(fixture, SICK / "trace.json.gz")
+
+    assert (same.ran_on, same.compared, same.fails) == ("cuda", True, False)
+    assert "cpu.json is not compared: the program used the GPU" in texts(same)
+    assert worse.fails
+    assert "launches 114, the budget is 57" in texts(worse)
+
+
+def test_a_run_on_a_gpu_does_not_write_the_cpu_part(tmp_path: Path) -> None:
+    shutil.copytree(CLEAN, tmp_path / "x")
+
+    result = run_on_gpu(tmp_path / "x", CLEAN / "trace.json.gz", update=True)
+
+    assert result.unable
+    assert "add --cpu" in texts(result)
+    assert not (tmp_path / "x" / "cpu.json").exists()
+
+
+def test_a_run_on_a_gpu_with_nothing_expected_is_not_green(tmp_path: Path) -> None:
+    shutil.copytree(CLEAN, tmp_path / "x")
+    (tmp_path / "x" / "findings.json").unlink()
+
+    assert run_on_gpu(tmp_path / "x", CLEAN / "trace.json.gz").unable
 
 
 # Commands.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
@@ -135,16 +136,17 @@ def run_program(command: Command, out: Path, *, cpu: bool, timeout_s: float) -> 
     fails, takes too long, or makes too few steps to be recorded.
     """
     on_cpu = cpu or not has_gpu()
+    out.mkdir(parents=True, exist_ok=True)
+    folder = _unused(out)
     words = [
-        *(sys.executable, str(bundled("collect")), "--out", str(out), "--name", "run"),
+        *(sys.executable, str(bundled("collect"))),
+        *("--out", str(out.resolve()), "--name", folder.name),
         *("--then-exit", "--quiet", *(_ON_CPU if on_cpu else ())),
         *(*command.options, "--", *command.words),
     ]
-    log = out / "output.txt"
-    out.mkdir(parents=True, exist_ok=True)
+    log = out / f"{folder.name}.output.txt"
     environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": ""} if cpu else {})}
     status = _run(words, command.folder, environment, log, timeout_s)
-    folder = out / "run"
     shown = shlex.join(command.words)
     if status is None:
         msg = f"{shown} was stopped after {timeout_s:g} s (--timeout)"
@@ -156,6 +158,12 @@ def run_program(command: Command, out: Path, *, cpu: bool, timeout_s: float) -> 
         msg = f"{shown} ran, and nothing was recorded: {why}"
         raise ProgramError(msg, _tail(log))
     return folder
+
+
+def _unused(out: Path) -> Path:
+    """Return a name for a run that no earlier one has."""
+    names = chain(["run"], (f"run-{number}" for number in count(2)))
+    return next(out / name for name in names if not (out / name).exists())
 
 
 def _run(
