@@ -33,7 +33,7 @@ class OpTable:
     replays: dict[int, JobReplay]
 
     def step_ns(self, replaced: pl.Expr) -> float:
-        """Return the mean step without gaps, where some ranks' ops take what is ideal."""
+        """Return the mean step without gaps, some ranks' ops at what is ideal."""
         takes = pl.when(replaced).then("ideal").otherwise("duration")
         compute = self.compute.group_by("row").agg(own=takes.sum())
         own = (
@@ -61,7 +61,9 @@ def op_table(ops: pl.DataFrame) -> OpTable:
     ops = ops.with_columns(pl.col("optype").cast(pl.String)).with_columns(
         (ns.cast(pl.Float64) * NS).round().cast(pl.Int64)
     )
-    ops = ops.with_columns(start="start_ts", end=pl.col("start_ts") + pl.col("duration"))
+    ops = ops.with_columns(
+        start="start_ts", end=pl.col("start_ts") + pl.col("duration")
+    )
     ops = _with_bounds(ops)
     shared = pl.col("optype").is_in((*_SHARED, _BEGIN, _END))
     # What is a collective of ranks that were not recorded is at its median.
@@ -92,12 +94,16 @@ def _with_bounds(ops: pl.DataFrame) -> pl.DataFrame:
     ends = pl.col("end").max().over("step", "rank").alias("moment")
     parts = [ops]
     for name, moment in ((_BEGIN, first), (_END, ends)):
-        part = ops.with_columns(moment).unique(known, keep="first").with_columns(
-            optype=pl.lit(name),
-            start="moment",
-            end="moment",
-            seq_id=pl.lit(0, pl.Int32),
-            duration=pl.lit(0, pl.Int64),
+        part = (
+            ops.with_columns(moment)
+            .unique(known, keep="first")
+            .with_columns(
+                optype=pl.lit(name),
+                start="moment",
+                end="moment",
+                seq_id=pl.lit(0, pl.Int32),
+                duration=pl.lit(0, pl.Int64),
+            )
         )
         parts.append(part.select(ops.columns))
     return pl.concat(parts)
@@ -144,13 +150,23 @@ def _with_held(cells: pl.DataFrame, compute: pl.DataFrame) -> pl.DataFrame:
         ready=pl.min_horizontal("start", pl.col("done").fill_null(pl.col("start")))
     ).sort("end")
     after = work.select(*by, after="start", ends="end").sort("after")
-    rows = rows.with_columns(at=pl.col("end") - _FOLLOWS // 4).sort("at").join_asof(
-        after, left_on="at", right_on="after", by=by, strategy="forward",
-        check_sortedness=False,
+    rows = (
+        rows.with_columns(at=pl.col("end") - _FOLLOWS // 4)
+        .sort("at")
+        .join_asof(
+            after,
+            left_on="at",
+            right_on="after",
+            by=by,
+            strategy="forward",
+            check_sortedness=False,
+        )
     )
     follows = (pl.col("after") - pl.col("end") <= _FOLLOWS).fill_null(value=False)
     last = ~pl.col("optype").is_in((_BEGIN, _END))
-    stream = pl.when(pl.col("optype").is_in(_SENDS)).then("optype").otherwise(pl.lit(""))
+    stream = (
+        pl.when(pl.col("optype").is_in(_SENDS)).then("optype").otherwise(pl.lit(""))
+    )
     rows = rows.sort("start", "end").with_columns(
         before=pl.col("instance").shift(1).over("step", "rank", stream)
     )
@@ -204,7 +220,10 @@ def _meetings(cells: pl.DataFrame, compute: pl.DataFrame) -> pl.DataFrame:
         )
     )
     joined = rows.sort("at", maintain_order=True).join_asof(
-        spans, left_on="at", right_on="start", by=["step", "rank"],
+        spans,
+        left_on="at",
+        right_on="start",
+        by=["step", "rank"],
         check_sortedness=False,
     )
     covered = pl.col("until").fill_null(0) + (
@@ -225,7 +244,9 @@ def _meetings(cells: pl.DataFrame, compute: pl.DataFrame) -> pl.DataFrame:
 def _rows_of(compute: pl.DataFrame, meetings: pl.DataFrame) -> pl.DataFrame:
     """Say before which meeting each compute op is done."""
     return compute.sort("end").join_asof(
-        meetings.select("step", "rank", "row", at=pl.col("at") + _FOLLOWS // 4).sort("at"),
+        meetings.select("step", "rank", "row", at=pl.col("at") + _FOLLOWS // 4).sort(
+            "at"
+        ),
         left_on="end",
         right_on="at",
         by=["step", "rank"],

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = read_captures(ROOT / "fixtures" / "captures")
 GPU_BOUND = [name for name, busy in CAPTURES.gpu_busy.items() if busy > 0.9]
 # Files which are not ours to give away: other people's, and pairs for comparison.
-_SHARED = ROOT.parent / "shared"
-_PUBLIC = _SHARED / "traces" / "public"
-_FOLDERS = {"public": _PUBLIC, "pairs": _SHARED / "pairs"}
+SHARED = ROOT.parent / "shared"
+_PUBLIC = SHARED / "traces" / "public"
+_FOLDERS = {"public": _PUBLIC, "pairs": SHARED / "pairs"}
 
 FIXTURE_TRACES = {
     path.parent.relative_to(ROOT / "fixtures").as_posix(): path
@@ -38,11 +38,20 @@ PUBLIC = {
 """Other people's traces by name, where they are there."""
 JOBS = {
     folder.name: sorted(folder.glob("*.json.gz"))
-    for folder in sorted((_SHARED / "ranks").glob("*"))
+    for folder in sorted((SHARED / "ranks").glob("*"))
     if list(folder.glob("*.json.gz"))
 }
 """Other people's jobs of several ranks by name, where they are there."""
-WHOLE_TRACES = CAPTURES.paths(".trace.json.gz") | PUBLIC
+RANKS = {
+    f"ranks/{name}/{path.name.removesuffix('.json.gz')}": path
+    for name, paths in JOBS.items()
+    for path in paths
+}
+SERVING = {
+    f"serving/{path.name.removesuffix('.json.gz')}": path
+    for path in sorted((SHARED / "serving").glob("*.json.gz"))
+}
+WHOLE_TRACES = CAPTURES.paths(".trace.json.gz") | PUBLIC | RANKS | SERVING
 """All traces as they were recorded."""
 TRACES = WHOLE_TRACES | FIXTURE_TRACES
 """All traces by name, each once: captures that fixtures hold have the same name."""

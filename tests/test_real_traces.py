@@ -34,6 +34,19 @@ OPS_LEFT_OUT = {
     "public/compact_sampled_rank0": "ops were sampled, not all are kept",
     "public/diff_base": "ops were cut out for a small example",
     "public/diff_test": "ops were cut out for a small example",
+    "ranks/torchrec_a2a/rank0": "calls between two ops, whose clock is another one",
+    "ranks/torchrec_a2a/rank2": "calls between two ops, whose clock is another one",
+    "serving/sglang_decode": "Python replays graphs without an op: 544 of 558 kernels",
+}
+# In these the clock of runtime calls is not that of ops, by 2 to 22 µs, so that calls
+# begin before the op that makes them, or end after it: of 83 calls that cross an op's
+# edge in torchrec_a2a/rank0, 13 do when all calls are moved by 22 µs, and of 41 in
+# rank2, whose clocks drift, 34 at best. Nothing in the file says which op it was:
+# External id is the correlation before torch 2.4. A call is then of the op that all of
+# it is in.
+CLOCKS_APART = {
+    *("ranks/resnet18/rank0", "ranks/resnet18/rank1"),
+    *(f"ranks/torchrec_a2a/rank{rank}" for rank in range(4)),
 }
 # In these the GPU is behind the host even under the profiler.
 BEHIND_THE_HOST = ("attn_fp32", "attn_manual", "attn_mask_fmha")
@@ -104,19 +117,28 @@ def test_a_launch_is_of_the_innermost_op_that_was_open_when_it_began(
     """No flow, no External id: only who was running on the thread at that moment."""
     trace = loaded(real_trace)
     ops = trace.ops.select("thread", "ts", "id", end=END).rows()
-    calls = trace.runtime.select("thread", "ts", "op", "kernels").rows()
+    calls = trace.runtime.select("thread", "ts", "op", "kernels", end=END).rows()
+    apart = NAMES[real_trace] in CLOCKS_APART
+    crossing = 0
     open_ops: list[tuple[int, int, int, int]] = []
     waiting = iter([*ops, (1 << 32, 0, 0, 0)])
     following = next(waiting)
 
     # Both are sorted by thread and start.
-    for thread, ts, op, kernels in calls:
+    for thread, ts, op, kernels, returned in calls:
         while following[:2] <= (thread, ts):
             open_ops.append(following)
             following = next(waiting)
         open_ops = [one for one in open_ops if one[0] == thread and ts <= one[3]]
-        if kernels:
+        if not kernels:
+            continue
+        if apart:
+            within = [one for one in open_ops if returned <= one[3]]
+            crossing += within != open_ops
+            assert op == (within[-1][2] if within else None)
+        else:
             assert op == (open_ops[-1][2] if open_ops else None)
+    assert bool(crossing) == apart
 
 
 def test_gpu_work_whose_launch_is_in_the_file_has_an_op(real_trace: Path) -> None:

@@ -51,6 +51,10 @@ _SLOW = (
     " only the traces of all ranks can show"
 )
 _UNSIZED = "message sizes were not recorded, so part of the time may be a wait"
+_ONE_RANK = (
+    "this trace is one rank: part of the time may be waiting for others, which"
+    " overlapping does not save; `traceq ranks` on the traces of all ranks tells"
+)
 _OF_TIME = "of the collective's time"
 _THROUGH_HOST = (
     'use NCCL, which sends from GPU to GPU: init_process_group("nccl"), with a GPU for'
@@ -67,7 +71,8 @@ class ExposedCommunication(Rule):
 
     Adds up the time in which NCCL or RCCL kernels run and no other kernel of this GPU
     does. Where message sizes were recorded, time far beyond what a slow network needs
-    is left to NET002: it is a wait for a straggler.
+    is left to NET002: it is a wait for a straggler. The saving is that of sending: of
+    collectives of one size, what takes more than twice the shortest may be waiting.
 
     Collectives through the host (gloo, MPI) have no kernels: their tensors are copied
     to the host, sent by a thread there and copied back. These regions count where no
@@ -96,7 +101,7 @@ class ExposedCommunication(Rule):
     ## When it is wrong
 
     One rank's trace cannot distinguish sending from waiting for a slow rank; only the
-    traces of all ranks can. The last collective of a backward pass has nothing left to
+    traces of all ranks can: run ``traceq ranks`` on them. The last collective of a backward pass has nothing left to
     overlap with.
 
     ## Measured
@@ -191,13 +196,15 @@ class ExposedCommunication(Rule):
         count, exposed = row["kernels"] / view.steps, row["exposed"] / view.steps
         ranks = row["group_size"]
         over = f" over {counted(ranks, 'rank')}" if ranks else ""
-        exposed_share = row["exposed"] / row["time"]
+        exposed_share, sending = (
+            row[part] / row["time"] for part in ("exposed", "sending")
+        )
         return self.finding(
             f"{row['collective']}{over} {often(count)} while the GPU computes nothing",
             subject=row["collective"],
             place=view.place(row),
             count=count,
-            fix=Fix(kernels=row["ids"], kernel_share=exposed_share),
+            fix=Fix(kernels=row["ids"], kernel_share=sending),
             evidence=[
                 *kernel_lines(view, row["ids"]),
                 Evidence("exposed", value=exposed, unit="ns", note="a step"),
@@ -213,7 +220,7 @@ class ExposedCommunication(Rule):
                 "bytes": row["bytes"],
                 "share": round(exposed_share, 4),
             },
-            advice=_advice(row["collective"]),
+            advice=f"{_advice(row['collective'])}; {_ONE_RANK}",
         )
 
 

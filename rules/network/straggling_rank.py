@@ -145,7 +145,8 @@ class StragglingRank(Rule):
 def _advice(rank: int | None, collective: str) -> str:
     this = "this rank" if rank is None else f"rank {rank}"
     return (
-        f"{this} is not the straggler: trace all ranks and find the one with the"
-        f" shortest {collective}, which arrives last; then look for what it does more"
-        " of (longer batches, logging, checkpoints) or more slowly (its DataLoader)"
+        f"{this} is not the straggler in these, and one rank's trace does not show who"
+        " is: run `traceq ranks` on the traces of all ranks, which names the rank and"
+        f" the cause; without them, look for the one with the shortest {collective},"
+        " and for what it does more of (longer batches, logging, checkpoints)"
     )

@@ -134,7 +134,8 @@ def _launches(trace: Trace, compute: pl.DataFrame) -> pl.DataFrame:
             end=END,
             launched=trace.runtime["ts"].gather(compute["launch"]),
         )
-        .with_columns(pl.col("launched").fill_null(pl.col("start")))
+        # What was launched before the recording was queued all the time.
+        .with_columns(pl.col("launched").fill_null(0))
         .sort("launched")
         .with_columns(done=pl.col("end").cum_max())
     )

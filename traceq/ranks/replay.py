@@ -94,8 +94,10 @@ class _Order:
                 pl.coalesce("launched", "at"),
             ).iter_rows()
         )
-        ranks = meetings.select("rank").with_row_index("row").group_by(
-            "rank", maintain_order=True
+        ranks = (
+            meetings.select("rank")
+            .with_row_index("row")
+            .group_by("rank", maintain_order=True)
         )
         self.of_rank = ranks.agg("row")["row"].to_list()
         self.end_at: list[float] = found["end"].cast(pl.Float64).to_list()

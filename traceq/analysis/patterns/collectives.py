@@ -21,6 +21,8 @@ _UNKNOWN_BYTES = 4
 _OP = r"^c10d::_*(\w+?)_*$"
 _KERNEL = r"(?:nccl|rccl)(?:Dev)?Kernel_([A-Za-z]+)"
 _PLACE = ("file", "line", "function")
+# A transfer may take this many times as long as the fastest of its size.
+_LIKELY_SENDING = 2
 
 
 def exposed_by_collective(
@@ -32,6 +34,8 @@ def exposed_by_collective(
     row. ``waiting`` is the part of that time that remains after sending everything at
     the rate of the ``slowest_link`` (GB/s), and ``exposed`` is the rest. Kernels
     without a recorded message size (``unsized`` counts them) are not taken to wait.
+    ``sending`` is the part of ``exposed`` that cannot be a wait for other ranks as far
+    as one of them shows: none is longer than twice the shortest of the same size.
     """
     sends = pl.col("kind") == "communication"
     found = busiest_device(kernels)
@@ -42,13 +46,19 @@ def exposed_by_collective(
     mine = disjoint(described(trace, mine))
     alone = mine["end"] - mine["start"] - overlap(mine, compute)
     waiting = pl.min_horizontal(alone, _beyond_sending(slowest_link))
+    shortest = pl.col("dur").min().over("collective", "group_size", "bytes")
+    sized = pl.col("bytes").is_not_null()
+    sending = pl.when(sized).then(
+        pl.min_horizontal("exposed", _LIKELY_SENDING * shortest)
+    )
     return (
         mine.with_columns(waiting=waiting, exposed=alone - waiting)
+        .with_columns(sending=sending.otherwise("exposed"))
         .sort("dur", "id", descending=[True, False])
         .group_by("collective", "group_size", *_PLACE)
         .agg(
             pl.col("op_name", "module").first(),
-            pl.col("exposed", "waiting", "bytes").sum(),
+            pl.col("exposed", "waiting", "sending", "bytes").sum(),
             longest=pl.col("dur").max(),
             time=pl.col("dur").sum(),
             kernels=pl.len(),
