@@ -101,8 +101,8 @@ class ExposedCommunication(Rule):
     ## When it is wrong
 
     One rank's trace cannot distinguish sending from waiting for a slow rank; only the
-    traces of all ranks can: run ``traceq ranks`` on them. The last collective of a backward pass has nothing left to
-    overlap with.
+    traces of all ranks can: run ``traceq ranks`` on them. The last collective of a
+    backward pass has nothing left to overlap with.
 
     ## Measured
 
