@@ -121,7 +121,7 @@ def test_memory_does_not_grow_with_threads_times_events(
 def test_a_trace_that_unpacks_to_far_more_than_one_would_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "_ALWAYS_UNPACKED", 1 << 20)
+    monkeypatch.setattr(source, "ALWAYS_UNPACKED", 1 << 20)
     file = tmp_path / "trace.json.gz"
     event = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "ts": 1, "dur": 1}, '
     file.write_bytes(gzip.compress(b'{"traceEvents": [' + event * (64 << 10)))
