@@ -9,6 +9,11 @@ import pytest
 from collecting import WITH_TORCH, Run, collect_program
 
 import traceq
+from traceq.finding import Place, Severity
+from traceq.formats.run import read_run
+from traceq.lint import Rule
+from traceq.lint.engine import Outcome, Report
+from traceq.report.located import with_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +83,23 @@ def test_a_package_that_is_installed_is_a_library_whoever_wrote_it(
     assert {"torch", "nobodys"} <= {*recorded.rank["packages"]["installed"]}
     found = place(recorded, "aten::sigmoid")
     assert found == ("program.py", "train", "forward (nobodys/__init__.py:5)")
+
+
+def test_the_lines_of_a_place_come_from_the_copy_in_the_run_folder(
+    recorded: Run,
+) -> None:
+    rank = read_run(recorded.folder).ranks[0]
+    name = next(file for file in rank.sources if file.startswith("timm"))
+    rule = type("Odd", (Rule,), {"code": "ABC001", "__doc__": "Odd."})()
+    place = Place(name, 6, "forward", line_is="call")
+    findings = (rule.finding("odd", subject="x", place=place),)
+    outcome = Outcome("run", None, None, 1, 1, findings, (), 0, (), (), (), 1)
+
+    report = with_sources(Report((outcome,), Severity.warning), {"run": rank.sources})
+
+    frame = report.outcomes[0].findings[0].frame
+    assert frame is not None
+    assert frame.lines[frame.marked - frame.first].strip() == "return torch.relu(x)"
 
 
 def test_names_of_packages_are_recorded_and_no_path(

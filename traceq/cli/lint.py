@@ -49,12 +49,14 @@ from traceq.report.lint import github as lint_github
 from traceq.report.lint import json as lint_json
 from traceq.report.lint import markdown as lint_markdown
 from traceq.report.lint import sarif as lint_sarif
-from traceq.report.located import located
+from traceq.report.located import located, with_sources
 from traceq.repository import find_root, read_repository
 from traceq.watching import tell
 from traceq.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceq.given import Program
     from traceq.lint.config import Config
     from traceq.lint.pack import Rules
@@ -167,6 +169,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         output.say(f"{counted(len(known), 'finding')} written to {new_baseline}")
     report = without_known(report, known)
     tell("writing")
+    report = with_sources(report, _sources(recordings))
     report, repository = _in_repository(report, root, form)
     first = named(wanted.packs) if form is Format.full else ""
     text = _rendered(report, rules, form, repository, to_file=file is not None)
@@ -213,6 +216,12 @@ def _recording(
         output.say(str(error))
         return None
     return replace(recording, step_ns=nanoseconds(step_ms) or recording.step_ns)
+
+
+def _sources(recordings: list[Recording]) -> dict[str, Mapping[str, str]]:
+    """Return the source files that run folders have, by the recordings' names."""
+    ranks = {one.name: one.trace.rank for one in recordings if one.trace}
+    return {name: rank.sources for name, rank in ranks.items() if rank}
 
 
 def _in_repository(

@@ -9,6 +9,8 @@ from traceq.finding import CodeFrame
 from traceq.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from traceq.finding import Finding, Place
     from traceq.lint.engine import Outcome, Report
     from traceq.repository import Repository
@@ -24,6 +26,40 @@ def located(report: Report, repository: Repository) -> tuple[Report, str]:
     missing: dict[str, None] = {}
     outcomes = tuple(_outcome(one, repository, missing) for one in report.outcomes)
     return replace(report, outcomes=outcomes), _sentence(list(missing), repository)
+
+
+def with_sources(report: Report, sources: Mapping[str, Mapping[str, str]]) -> Report:
+    """Show the lines as they ran, from the source files that run folders have.
+
+    ``sources`` are by the name of the recording, then by the file's in the trace.
+    """
+    outcomes = tuple(
+        replace(
+            outcome,
+            findings=tuple(
+                _from_copy(one, sources.get(outcome.name, {}))
+                for one in outcome.findings
+            ),
+        )
+        for outcome in report.outcomes
+    )
+    return replace(report, outcomes=outcomes)
+
+
+def _from_copy(finding: Finding, files: Mapping[str, str]) -> Finding:
+    place = finding.place
+    text = files.get(place.file or "")
+    if text is None or place.line is None:
+        return finding
+    frame = _around(text.splitlines(), place.line, exact=place.exact)
+    return replace(finding, frame=frame)
+
+
+def _around(lines: Sequence[str], line: int, *, exact: bool) -> CodeFrame | None:
+    """Return three lines: around an exact one, or from where a function begins."""
+    first = max(1, line - _AROUND) if exact else line
+    shown = tuple(lines[first - 1 : first + 2 * _AROUND])
+    return CodeFrame(first, shown, line) if shown else None
 
 
 def located_finding(finding: Finding, repository: Repository) -> Finding:
@@ -56,7 +92,9 @@ def _finding(
     place = _place(finding.place, repository)
     if place.file and not place.path:
         missing[place.file] = None
-    return replace(finding, place=place, frame=_frame(place, repository))
+    return replace(
+        finding, place=place, frame=finding.frame or _frame(place, repository)
+    )
 
 
 def _place(place: Place, repository: Repository) -> Place:
@@ -74,12 +112,7 @@ def _frame(place: Place, repository: Repository) -> CodeFrame | None:
         same = repository.holds(place.path, place.function, place.line)
         if place.begins is not None:
             same &= repository.begins(place.path, place.function, place.begins)
-        first = place.line - _AROUND
     else:
         same = repository.begins(place.path, place.function, place.line)
-        first = place.line
-    if not same:
-        return None
-    first = max(1, first)
-    lines = repository.lines(place.path)[first - 1 : first + 2 * _AROUND]
-    return CodeFrame(first, tuple(lines), place.line)
+    lines = repository.lines(place.path) if same else ()
+    return _around(lines, place.line, exact=place.exact)
