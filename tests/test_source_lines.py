@@ -249,7 +249,7 @@ def test_without_the_profilers_start_all_lines_are_those_of_functions() -> None:
 
 
 CALLS = """
-host   [model.py(30): attend                                                  ]
+host   [model.py(30): attend                                                        ]
 host    [torch/functional.py(5): sdpa by model.py(33): attend]
 host     [<built-in function softmax> by torch/functional.py(7): sdpa]
 host      [aten::softmax   ] [aten::add ]                              [aten::mul  ]
@@ -320,3 +320,19 @@ def test_a_caller_that_is_no_place_gives_no_line() -> None:
     drawing = CALLS.replace("model.py(33): attend]", "model.py(x): attend ]")
 
     assert call_lines(drawing)["aten::softmax"] is None
+
+
+def test_an_op_may_have_its_line_written_as_fixtures_do() -> None:
+    drawing = CALLS.replace(
+        "[aten::mul  ]", "[aten::mul by model.py(35): attend ]"
+    ).replace("model.py(30): attend  ", "model.py(30): attend" + " " * 25)
+
+    assert call_lines(drawing)["aten::mul"] == 35
+
+
+def test_a_line_of_another_function_is_not_taken() -> None:
+    drawing = CALLS.replace(
+        "[aten::mul  ]", "[aten::mul by model.py(35): other  ]"
+    ).replace("model.py(30): attend  ", "model.py(30): attend" + " " * 25)
+
+    assert call_lines(drawing)["aten::mul"] is None

@@ -194,6 +194,7 @@ def _source(path: Path, root: Path) -> _Source:
                 first.memory,
                 pl.concat(lines) if lines else None,
                 first.step_time.ns if first.step_time else None,
+                first.sources,
             ),
             {
                 "program": shown,

@@ -110,6 +110,8 @@ def _with_inputs(events: pl.LazyFrame) -> pl.LazyFrame:
 def _columns(table: str) -> dict[str, pl.Expr]:
     found = schema.TABLES[table].columns.items()
     columns = {name: _from_args(column) for name, column in found if column.arg}
+    if table in ("ops", "frames"):
+        columns["caller"] = pl.col("caller")
     if table == "ops":
         columns["inputs"] = pl.col("inputs")
         columns["call_stack"] = (
@@ -119,8 +121,6 @@ def _columns(table: str) -> dict[str, pl.Expr]:
         )
     elif table == "memory":
         columns["out_of_memory"] = pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
-    elif table == "frames":
-        columns["caller"] = pl.col("caller")
     elif table == "other":
         columns["args"] = _KEPT_ARGS
     return columns

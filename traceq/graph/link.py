@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.graph import autograd, host, launches, phases, source, steps
-from traceq.graph.nesting import INDEX, depth, self_times
+from traceq.graph.nesting import INDEX, depth, row_numbers, self_times
 from traceq.model import names, schema
 from traceq.model.owners import NOBODY
 from traceq.watching import tell
@@ -105,6 +105,7 @@ def _ops(
     raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, owners: Owners
 ) -> pl.DataFrame:
     ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
+    ops = source.filled(ops, source.written(ops["caller"]), row_numbers(ops.height))
     children = ops.group_by(id="parent").agg(children=pl.len().cast(INDEX))
     ops = ops.with_columns(
         self_times(
@@ -128,10 +129,11 @@ def _runtime(
     runtime = _in_preorder(raw, tree, "runtime", context)
     of_op = source.gathered(ops, runtime["op"])
     place = source.first_known(source.own(runtime), of_op, runtime)
-    return runtime.with_columns(
+    runtime = runtime.with_columns(
         host.describe(runtime, names.describe_calls).to_series(),
         **source.columns(place),
     )
+    return source.filled(runtime, ops, runtime["op"])
 
 
 def _count_kernels(runtime: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -99,6 +99,28 @@ def _call_lines(tree: HostTree, frames: pl.DataFrame, is_own: pl.Series) -> pl.S
     return only(line.gather(call), ~is_own.gather(call)).alias("call_line")
 
 
+def written(caller: pl.Series) -> pl.DataFrame:
+    """Return the places that are written in the trace, as ``model.py(42): forward``."""
+    known = describe(caller.to_frame("name"), names.describe_frames)
+    return known.select(
+        pl.col("file", "function").cast(schema.TEXT), call_line=pl.col("line")
+    )
+
+
+def filled(table: pl.DataFrame, other: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """Give rows without a line that of other rows, where these are of their function.
+
+    Functions that begin elsewhere are others; one that begins nowhere is not compared.
+    """
+    keys = [key for key in ("file", "line", "function") if key in other.columns]
+    there = other.select(pl.col(*keys, "call_line").gather(rows))
+    same = pl.all_horizontal(
+        pl.lit(table[key]).eq_missing(pl.lit(there[key])) for key in keys
+    )
+    line = pl.when(same).then(pl.lit(there["call_line"]).cast(schema.ID))
+    return table.with_columns(call_line=pl.coalesce("call_line", line))
+
+
 def module_paths(name: pl.Series, parent: pl.Series) -> pl.Series:
     """Return for each row of a tree the path of the module whose call it is in.
 

@@ -11,6 +11,7 @@ from traceq.graph.follow import Event, Follower
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
 from traceq.graph.program import CALL, graph_of, read_program
+from traceq.graph.source import filled
 from traceq.model.schema import ID
 
 if TYPE_CHECKING:
@@ -48,31 +49,13 @@ def with_source_lines(
     """
     ops, frames = tables["ops"], tables["frames"]
     followed = _Nest(ops, frames, [*sources]).followed(sources)
-    ops = _filled(ops, _same_function(ops, followed, row_numbers(ops.height)))
-    ops = _filled(ops, _same_function(ops, ops, ops["forward"]))
-    runtime = tables["runtime"]
-    runtime = _filled(runtime, _same_function(runtime, ops, runtime["op"]))
-    kernels = tables["kernels"]
-    kernels = _filled(kernels, _same_function(kernels, runtime, kernels["launch"]))
-    kernels = _filled(kernels, _same_function(kernels, ops, kernels["op"]))
+    ops = filled(ops, followed, row_numbers(ops.height))
+    ops = filled(ops, ops, ops["forward"])
+    runtime, kernels = tables["runtime"], tables["kernels"]
+    runtime = filled(runtime, ops, runtime["op"])
+    kernels = filled(kernels, runtime, kernels["launch"])
+    kernels = filled(kernels, ops, kernels["op"])
     return {"ops": ops, "runtime": runtime, "kernels": kernels}
-
-
-def _filled(table: pl.DataFrame, line: pl.Series) -> pl.DataFrame:
-    return table.with_columns(
-        call_line=pl.coalesce(pl.col("call_line"), pl.lit(line).cast(ID))
-    )
-
-
-def _same_function(
-    table: pl.DataFrame, other: pl.DataFrame, rows: pl.Series
-) -> pl.Series:
-    """Return the lines of other rows, where they are of the same function."""
-    there = other.select(pl.col(*_FUNCTION, "call_line").gather(rows))
-    same = pl.all_horizontal(
-        pl.lit(table[key]).eq_missing(pl.lit(there[key])) for key in _FUNCTION
-    )
-    return pl.select(pl.when(same).then(there["call_line"])).to_series()
 
 
 class _Nest:

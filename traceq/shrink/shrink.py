@@ -16,14 +16,15 @@ from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import Written, read_written
 from traceq.formats.snapshot import read_snapshot
 from traceq.formats.unchanged import unchanged
-from traceq.loading import load
+from traceq.loading import load, with_sources
 from traceq.recording import Recording
 from traceq.shrink.cuts import REMOVABLE, Removable, keeping_steps
+from traceq.shrink.line_texts import with_lines
 from traceq.shrink.lines import needed_lines
 from traceq.shrink.probe import Probe, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from traceq.lint.config import Config
@@ -46,6 +47,8 @@ class Given:
     log: pl.DataFrame | None = None
     step_ns: int | None = None
     """What a step takes without the profiler, where that was measured."""
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Source files of the program, by their names in the trace; they are not kept."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,10 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     with ExitStack() as same:
         for path in filter(None, (given.trace, given.snapshot)):
             same.enter_context(unchanged(path))
-        loaded = (
+        bare = (
             load(given.trace, own=config.own_code, cache=False) if given.trace else None
         )
+        loaded = with_sources(bare, given.sources) if bare else None
         memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
         files = {
             name for one in memory.values() for name in one.frames["file"].unique()
@@ -104,6 +108,8 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
             if given.trace
             else None
         )
+        if written and bare and loaded:
+            written = with_lines(written, bare.ops, loaded.ops)
         paths = written.paths if written else Paths(sorted(files))
         regions = written.regions if written else Regions(paths, keep=keep_regions)
         whole = Probe(rules, config, given.step_ns)

@@ -59,7 +59,7 @@ def draw(
     return head | {"traceEvents": events}
 
 
-_BY = " by "  # before the caller of a Python call, as collect writes it
+_BY = " by "  # before the caller of a Python call or an op, as collect writes it
 
 
 def load_drawn(
@@ -93,10 +93,10 @@ def _event(
     tie = _TIE.search(label)
     name = label[: tie.start()] if tie else label
     kind, _, number = lane.partition(" ")
+    called, _, caller = name.partition(_BY)
+    caller = caller if ".py(" in caller else ""
+    name = called if caller else name
     category = _category(name, on_gpu=kind == "gpu")
-    caller = ""
-    if category == "python_function":
-        name, _, caller = name.partition(_BY)
     found = dict(args.get(name, {}))
     if tie:
         found["correlation"] = int(tie[1])

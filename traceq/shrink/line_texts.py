@@ -1,0 +1,59 @@
+"""Lines that a source told, written into the events of a trace that has no source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.expressions import text
+
+if TYPE_CHECKING:
+    from traceq.formats.sanitize.paths import Paths
+    from traceq.formats.sanitize.trace import Written
+
+_OPERATORS = ("cpu_op", "Operator")
+_KEY = ("name", "ts")
+
+
+def with_lines(written: Written, bare: pl.DataFrame, told: pl.DataFrame) -> Written:
+    """Return a trace whose ops have a caller where only the source told their line.
+
+    ``bare`` are its ops without the lines of the source, ``told`` the same with them.
+    """
+    mine = told.filter(
+        bare["call_line"].is_null(),
+        pl.col("call_line").is_not_null() & pl.col("forward").is_null(),
+    )
+    if not mine.height:
+        return written
+    events = written.events
+    is_op = pl.col("category").is_in(_OPERATORS)
+    start = events.filter(is_op)["ts"].min() - told["ts"].min()  # type: ignore[operator]
+    callers = mine.select(
+        text("name"),
+        pl.col("ts") + start,
+        _caller(mine, written.paths).alias("caller"),
+    ).unique(_KEY, keep="none")
+    known = events.join(callers, on=_KEY, how="left", maintain_order="left")
+    key = pl.concat_str(pl.lit('"caller": '), "caller", pl.lit(', "pid"'))
+    changed = pl.col("text").str.replace('"pid"', key, literal=True)
+    rewritten = pl.when(is_op & pl.col("caller").is_not_null()).then(changed)
+    return replace(
+        written,
+        events=known.with_columns(text=pl.coalesce(rewritten, "text")).drop("caller"),
+    )
+
+
+def _caller(ops: pl.DataFrame, paths: Paths) -> pl.Series:
+    """Return the callers as JSON, with paths as they are shown."""
+    lines = ops.select(text("file"), "call_line", text("function")).iter_rows()
+    return pl.Series(
+        [
+            json.dumps(paths.frame(f"{file}({line}): {function}"))
+            for file, line, function in lines
+        ],
+        dtype=pl.String,
+    )
