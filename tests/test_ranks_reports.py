@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import polars as pl
 import pytest
+import recordings
+from command import traceq
+from linting import bundled_rules, outcome
 from ranking import NAMES, real_job
 
+from traceq.lint.config import Config
 from traceq.ranks.analysis import Analysis, analyse
+from traceq.ranks.findings import lint_job
+from traceq.recording import Recording
 from traceq.report.ranks import html, markdown
 from traceq.report.ranks.content import content, verdict
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.lint.engine import Report
 
 
 @cache
 def analysed(name: str) -> Analysis:
     return analyse(real_job(name))
+
+
+@cache
+def report_of(name: str) -> Report:
+    return lint_job(name, analysed(name), bundled_rules(), Config())
 
 
 class _Tags(HTMLParser):
@@ -49,7 +66,7 @@ class _Tags(HTMLParser):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_is_one_file_that_loads_nothing(name: str) -> None:
-    page = html.render(analysed(name))
+    page = html.render(analysed(name), report_of(name))
     tags = _Tags()
     tags.feed(page)
     assert tags.open == []
@@ -62,14 +79,14 @@ def test_a_page_is_one_file_that_loads_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_has_the_words_of_the_terminal(name: str) -> None:
     words = content(analysed(name))
-    text = re.sub(r"<[^>]*>", "\n", html.render(analysed(name)))
+    text = re.sub(r"<[^>]*>", "\n", html.render(analysed(name), report_of(name)))
     assert words.verdict.replace('"', "&quot;") in text
     for _, fact in words.screen.facts:
         assert fact.replace("'", "&#x27;") in text
 
 
 def test_the_map_has_a_row_for_each_rank_and_paints_the_late_one() -> None:
-    page = html.render(analysed("torchrec_a2a"))
+    page = html.render(analysed("torchrec_a2a"), report_of("torchrec_a2a"))
     drawing = ET.fromstring(re.search("<svg.*?</svg>", page, re.DOTALL)[0])  # type: ignore[index] # noqa: S314 - our own
     rows = drawing.findall("g")
     numbers = [row.findtext("text") for row in rows]
@@ -102,7 +119,8 @@ def test_names_of_a_trace_stay_text() -> None:
             ranks=found.job.ranks.with_columns(device=pl.lit(evil)),
         ),
     )
-    page, text = html.render(hostile), markdown.render(hostile)
+    report = lint_job("job", hostile, bundled_rules(), Config())
+    page, text = html.render(hostile, report), markdown.render(hostile, report)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "<script" not in text
@@ -110,8 +128,46 @@ def test_names_of_a_trace_stay_text() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_markdown_has_verdict_tables_and_map(name: str) -> None:
-    text = markdown.render(analysed(name))
+    text = markdown.render(analysed(name), report_of(name))
     assert text.startswith("**")
     assert verdict(analysed(name)).split(":")[0] in text
     assert "| rank |" in text
     assert "```text" in text
+
+
+def test_the_sleeping_rank_is_a_finding_with_place_and_saving() -> None:
+    found = report_of("torchrec_a2a").outcomes[0].findings
+    worst = found[0]
+    assert (worst.code, worst.subject) == ("RNK001", "host")
+    assert worst.message.startswith("rank 2 holds the others up")
+    assert worst.saves_ns > 10_000_000
+    assert ("region", "# running sparse arch") in [
+        (one.label, one.name) for one in worst.evidence
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_findings_of_a_job_are_like_any_other(name: str) -> None:
+    (outcome,) = report_of(name).outcomes
+    assert not outcome.crashed
+    assert not outcome.skipped
+    for one in outcome.findings:
+        assert 0 <= one.saves_ns <= outcome.step_ns
+        assert one.advice
+        assert all(len(entry.label) <= 8 for entry in one.evidence)
+
+
+def test_a_job_with_a_straggler_exits_1_unless_told_otherwise() -> None:
+    paths = recordings.job("torchrec_a2a")
+    assert traceq("ranks", *paths).status == 1
+    assert traceq("ranks", *paths, "--fail-on", "error").status == 0
+    answer = traceq("ranks", *paths, "--format", "json")
+    data = json.loads(answer.out)
+    assert data["failing"] >= 1
+    assert data["findings"][0]["code"] == "RNK001"
+
+
+def test_a_rank_alone_is_told_where_its_job_is_looked_at() -> None:
+    trace = load_drawn("host   [ProfilerStep#1 ]", job={"rank": 1, "world_size": 8})
+    skipped = outcome(Recording("drawn", trace)).skipped
+    assert "traceq ranks" in next(one.reason for one in skipped if one.code == "RNK001")

@@ -265,7 +265,9 @@ def test_no_rule_fails_on_a_real_trace(whole_trace: Path) -> None:
     found = linted(whole_trace)
 
     assert not found.crashed
-    assert found.ran + len(found.skipped) == len(RULES)
+    # Rules on jobs say that they are skipped where there is one.
+    jobs = sum(Need.JOB in rule.needs for rule in RULES)
+    assert found.ran + len(found.skipped) in (len(RULES), len(RULES) - jobs)
     assert all(0 <= one.saves_ns <= found.bound.step_ns for one in found.findings)  # type: ignore[union-attr]  # there is a trace
     for one in found.findings:
         json.dumps(dict(one.data))

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import traceq
 from conftest import ROOT
+from linting import bundled_rules
 from ranking import NAMES as JOBS
 from ranking import real_job
 
 from traceq.check.cpu import cpu_part, write_cpu_part
+from traceq.lint.config import Config
 from traceq.loading import load
 from traceq.ranks.analysis import analyse
+from traceq.ranks.findings import lint_job
 from traceq.report.ranks import json as ranks_json
 
 if TYPE_CHECKING:
@@ -124,8 +127,9 @@ def test_the_expectation_of_a_fixture_fits_its_schema(file: Path) -> None:
 
 def test_the_report_of_a_job_fits_its_schema() -> None:
     job = analyse(real_job(JOBS[0]))
+    report = lint_job("job", job, bundled_rules(), Config())
 
-    assert errors("ranks", json.loads(ranks_json.render(job))) == []
+    assert errors("ranks", json.loads(ranks_json.render(job, report))) == []
 
 
 def test_a_baseline_fits_its_schema(tmp_path: Path) -> None:

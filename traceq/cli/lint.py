@@ -16,6 +16,7 @@ from traceq.cli.completion import codes
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
+    FailOn,
     Log,
     NoCache,
     OutputFile,
@@ -111,13 +112,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     packs: Packs = None,
     log: Log = None,
     step_ms: StepMs = None,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            help="Lowest severity that exits 1: info, warning or error.",
-            metavar="LEVEL",
-        ),
-    ] = None,
+    fail_on: FailOn = None,
     baseline: Annotated[
         Path | None,
         typer.Option(

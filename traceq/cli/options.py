@@ -55,6 +55,12 @@ ConfigFile = Annotated[
         metavar="FILE",
     ),
 ]
+FailOn = Annotated[
+    str | None,
+    typer.Option(
+        help="Lowest severity that exits 1: info, warning or error.", metavar="LEVEL"
+    ),
+]
 Packs = Annotated[
     list[Path] | None,
     typer.Option("--rules", help="A folder of your own rules.", metavar="FOLDER"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,18 +13,25 @@ import typer
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
+    ConfigFile,
+    FailOn,
     NoCache,
     OutputFile,
     Overwrite,
     Own,
+    configuration,
     own_code,
     paths_argument,
     use_own,
 )
 from traceq.cli.recordings import ranks_of, traces
 from traceq.cli.writing import deliver, refuse_to_lose
+from traceq.errors import UsageError
 from traceq.fleet.dask import connect
+from traceq.lint.config import severity
+from traceq.lint.pack import load_rules
 from traceq.ranks.analysis import analyse
+from traceq.ranks.findings import lint_job
 from traceq.ranks.gather import digest_tasks, gather, local_executor
 from traceq.ranks.job import assemble
 from traceq.report.ranks import html as ranks_html
@@ -32,7 +41,12 @@ from traceq.report.ranks import text as ranks_text
 from traceq.shown import Url
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.lint.engine import Report
     from traceq.ranks.analysis import Analysis
+
+_FOUND = 1
 
 
 class Format(str, Enum):
@@ -63,6 +77,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     form: Annotated[Format, FORMAT] = Format.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
+    fail_on: FailOn = None,
+    config: ConfigFile = None,
     own: Own = None,
     findings: Annotated[
         bool,
@@ -78,9 +94,17 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Show which ranks of a job hold the others up, by how much, and why."""
+    """Show which ranks of a job hold the others up, by how much, and why.
+
+    Exits 0 if no finding reaches --fail-on, 1 if one does, 2 if traceq could not do
+    its work.
+    """
     refuse_to_lose(file, paths, overwrite=overwrite)
-    use_own(own)
+    wanted = configuration(config)
+    if fail_on:
+        wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
+    use_own(own, wanted)
+    rules = load_rules(wanted.packs)
     # What is on other machines is fetched where it is read.
     remote = [path for path in paths if isinstance(path, Url)]
     here = [path for path in paths if not isinstance(path, Url)]
@@ -92,14 +116,32 @@ def command(  # noqa: PLR0913 - one parameter an option
     with engine as executor, output.counting("ranks") as progress:
         digests, unread = gather(tasks, executor, progress)
     analysis = analyse(assemble(digests, unread))
-    deliver(_rendered(analysis, form, to_file=file is not None), file)
+    report = lint_job(_name(paths), analysis, rules, wanted)
+    deliver(_rendered(analysis, report, form, to_file=file is not None), file)
+    _exit(report)
 
 
-def _rendered(analysis: Analysis, form: Format, *, to_file: bool) -> str:
+def _exit(report: Report) -> None:
+    if report.crashed:
+        msg = "a rule crashed; this job cannot be called clean"
+        raise UsageError(msg)
+    if report.failing:
+        sys.exit(_FOUND)
+
+
+def _name(paths: Sequence[Path]) -> str:
+    more = len(paths) - 1
+    return str(paths[0]) + (f" and {more} more" if more else "")
+
+
+def _rendered(
+    analysis: Analysis, report: Report, form: Format, *, to_file: bool
+) -> str:
     if form is not Format.text:
-        return _RENDERERS[form](analysis)
+        return _RENDERERS[form](analysis, report)
     return ranks_text.render(
         analysis,
+        report,
         width=None if to_file else output.width(),
         color=not to_file and output.color(),
     )

@@ -10,6 +10,7 @@ from traceq.finding import Severity
 from traceq.lint.config import configured
 from traceq.lint.idle import explained_idle
 from traceq.lint.libraries import entry_of, with_libraries
+from traceq.lint.need import Need
 from traceq.lint.run import Views, explained, run, unconfirmed, worst_first
 from traceq.lint.savings import Savings, price
 from traceq.lint.select import selected
@@ -119,6 +120,13 @@ def lint(
     return Report(outcomes, config.fail_on, unused)
 
 
+def _concerns(rule: Rule, recording: Recording) -> bool:
+    """Return whether a rule could find anything in recordings like this one."""
+    if Need.JOB not in rule.needs:
+        return True
+    return recording.trace is not None and (recording.trace.facts.world_size or 1) > 1
+
+
 def _lint(
     recording: Recording,
     rules: Sequence[Rule],
@@ -127,6 +135,7 @@ def _lint(
     *,
     brief: bool,
 ) -> Outcome:
+    rules = [rule for rule in rules if _concerns(rule, recording)]
     views = Views(recording)
     view, peak = views.trace, highest(views.memory)
     savings = Savings(view, brief=brief) if view else None

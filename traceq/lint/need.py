@@ -34,6 +34,7 @@ class Need(Enum):
         " is no trace with memory events next to it:"
         ' torch.cuda.memory._record_memory_history(stacks="all")'
     )
+    JOB = "this is one rank of a job: run traceq ranks on the traces of all of them"
     MEMORY_STEPS = (
         "the snapshot does not show two steps: record more, with stacks or with"
         " regions around forward, backward and optimizer"

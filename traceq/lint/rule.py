@@ -36,6 +36,8 @@ class Bad:
     log: str = ""
     history: str = ""
     """A drawn memory snapshot."""
+    ranks: tuple[str, ...] = ()
+    """Drawn traces of the ranks of a job."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -51,6 +53,7 @@ class Good:
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     log: str = ""
     history: str = ""
+    ranks: tuple[str, ...] = ()
 
 
 def inputs(
@@ -86,8 +89,8 @@ class Option:
 class Rule:
     """One thing to look for. Subclasses are its page: their docstring, and examples.
 
-    A rule looks at a trace (``check``), or at a program's log (``check_log``) or a
-    memory snapshot (``check_snapshot``) if it needs one.
+    A rule looks at a trace (``check``), or at a program's log (``check_log``), a memory
+    snapshot (``check_snapshot``) or all ranks of a job (``check_job``) if it needs one.
     """
 
     code: ClassVar[str]
@@ -151,6 +154,13 @@ class Rule:
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Yield what is wrong in a memory snapshot."""
+        raise NotImplementedError
+
+    def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - built on lint
+        """Yield what is wrong among the ranks of a job, a ``ranks.analysis.Analysis``.
+
+        What a fix saves is part of these findings: ``saves_ns`` is by the job's replay.
+        """
         raise NotImplementedError
 
     def finding(  # noqa: PLR0913 - a finding has this many sides

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traceq.finding import Evidence, Severity
 from traceq.lint.lines import with_function, with_line
@@ -55,6 +55,8 @@ class Views:
     recording: Recording
     fixed: tuple[Change, ...] = ()
     """What is fixed already, for rules that report what remains after the others."""
+    job: Any = None
+    """All ranks of the job, analysed, where there are several."""
 
     @cached_property
     def trace(self) -> View | None:
@@ -116,7 +118,9 @@ def run_rule(rule: Rule, views: Views) -> list[Finding]:
     """Return what one rule finds, in an order that does not depend on the file's."""
     log = views.recording.log
     found: Iterable[Finding] = ()
-    if Need.SNAPSHOT in rule.needs:
+    if Need.JOB in rule.needs:
+        found = rule.check_job(views.job)
+    elif Need.SNAPSHOT in rule.needs:
         found = _across_ranks(rule, views.memory)
     elif Need.LOG not in rule.needs and views.trace is not None:
         found = rule.check(views.trace)
@@ -175,6 +179,8 @@ def worst_first(finding: Finding) -> tuple[object, ...]:
 
 def _why_skipped(rule: Rule, views: Views) -> str:
     """Return why a rule cannot run; empty if it can."""
+    if Need.JOB in rule.needs:
+        return "" if views.job is not None else Need.JOB.value
     if Need.LOG in rule.needs:
         return "" if views.recording.log is not None else Need.LOG.value
     if Need.SNAPSHOT in rule.needs:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Ends differ by this much where a collective lets its ranks go one by one.
 _TOLERATED = 40 * ALIGNED_END_NS
 _LISTED = 8
+# More than any rank: traces that do not say theirs stay in the order they came in.
+_UNNUMBERED = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def jobs_of(digests: Iterable[Digest]) -> list[list[Digest]]:
         number = known["rank"]
         if number is None:
             unnumbered += 1
-            number = -unnumbered
+            number = _UNNUMBERED + unnumbered
         by_world[known["world_size"]][number].append(digest)
     jobs: list[list[Digest]] = []
     for ranks in by_world.values():

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from traceq.formats.log import log_lines
 from traceq.lint.rule import Bad
 from traceq.lint.run import Views, run_rule
+from traceq.ranks.analysis import analyse
+from traceq.ranks.digest import Digest, make_digest
+from traceq.ranks.job import assemble
 from traceq.recording import Recording
 from traceq.testing.history import load_history
 from traceq.testing.timeline import load_drawn
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from traceq.lint.pack import Rules
     from traceq.lint.rule import Good, Rule
+    from traceq.ranks.analysis import Analysis
 
 # Rules differ by what a GPU can do; this is the one that drawn traces are of.
 DEVICE = {
@@ -63,7 +67,7 @@ def run_example(name: str, rule: Rule, example: Bad | Good) -> Example:
     """Run one example of a rule; a crash of the rule is a result like any other."""
     expected = example.sentences if isinstance(example, Bad) else ()
     try:
-        found = run_rule(rule, Views(drawn(example)))
+        found = run_rule(rule, Views(drawn(example), job=drawn_job(example)))
     except Exception as error:  # noqa: BLE001 - the author's, whatever it is
         return Example(name, expected, (), _crash(error, type(rule)))
     return Example(name, expected, tuple(finding.message for finding in found))
@@ -79,6 +83,23 @@ def _crash(error: Exception, rule: type[Rule]) -> str:
         if frame.filename == file
     ]
     return f"{text} ({Path(file).name}:{mine[-1]})" if mine else text
+
+
+def drawn_job(example: Bad | Good) -> Analysis | None:
+    """Return the job whose ranks an example shows, analysed; none if it has none."""
+    if not example.ranks:
+        return None
+    traces = [
+        load_drawn(
+            drawing,
+            example.args,
+            DEVICE,
+            {"rank": rank, "world_size": len(example.ranks), "backend": "nccl"},
+        )
+        for rank, drawing in enumerate(example.ranks)
+    ]
+    digests = [Digest(make_digest(one, findings=False)) for one in traces]
+    return analyse(assemble(digests))
 
 
 def drawn(example: Bad | Good) -> Recording:

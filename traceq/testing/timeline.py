@@ -43,8 +43,12 @@ def draw(
     text: str,
     args: Mapping[str, Mapping[str, Any]] | None = None,
     device: Mapping[str, Any] | None = None,
+    job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the Chrome trace that a drawing shows; ``args`` are by span name."""
+    """Return the Chrome trace that a drawing shows; ``args`` are by span name.
+
+    ``job`` is which rank of which job it is, as torch writes it.
+    """
     closed = text.rstrip() + "]" * bool(_UNFINISHED.search(text))
     lines = [line for line in closed.splitlines() if "[" in line]
     for line in lines:
@@ -55,7 +59,9 @@ def draw(
         for line in lines
         for span in _SPAN.finditer(line)
     ]
-    head = {"schemaVersion": 1} | ({"deviceProperties": [device]} if device else {})
+    head: dict[str, Any] = {"schemaVersion": 1}
+    head |= {"deviceProperties": [device]} if device else {}
+    head |= {"distributedInfo": dict(job)} if job else {}
     return head | {"traceEvents": events}
 
 
@@ -66,11 +72,12 @@ def load_drawn(
     text: str,
     args: Mapping[str, Mapping[str, Any]] | None = None,
     device: Mapping[str, Any] | None = None,
+    job: Mapping[str, Any] | None = None,
 ) -> Trace:
     """Return a drawing as a trace, through the reader that reads real ones."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.json"
-        written = json.dumps(draw(text, args, device))
+        written = json.dumps(draw(text, args, device, job))
         if _UNFINISHED.search(text):
             written = written[: written.rindex('"ts"')]
         path.write_text(written, encoding="utf-8")

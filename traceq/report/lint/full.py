@@ -37,6 +37,24 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     bar = _wrapped(words.bar(outcome), width)
     yield from (colored_bar(line, color=color) for line in bar[:1])
     yield from bar[1:]
+    yield from findings(outcome, width, color=color)
+    if outcome.skipped:
+        yield ""
+        yield "Skipped:"
+        for codes, reason in words.skipped(outcome):
+            yield from _wrapped(f"{codes}: {reason}", width, indent=2)
+    for note in words.notes(outcome):
+        yield ""
+        yield from _wrapped(note, width)
+    for text in filter(None, (words.together(outcome), words.idle(outcome))):
+        yield ""
+        yield from _wrapped(text, width)
+    yield ""
+    yield from _wrapped(words.verdict(outcome), width)
+
+
+def findings(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
+    """Yield a block for each finding, and the minor ones in a line each."""
     minor = []
     for finding in outcome.findings:
         if finding.severity is Severity.info:
@@ -51,19 +69,6 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
             parts = [f"{finding.code} {printable(finding.message)}"]
             parts += [words.cost(finding, outcome), where(finding.place)]
             yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
-    if outcome.skipped:
-        yield ""
-        yield "Skipped:"
-        for codes, reason in words.skipped(outcome):
-            yield from _wrapped(f"{codes}: {reason}", width, indent=2)
-    for note in words.notes(outcome):
-        yield ""
-        yield from _wrapped(note, width)
-    for text in filter(None, (words.together(outcome), words.idle(outcome))):
-        yield ""
-        yield from _wrapped(text, width)
-    yield ""
-    yield from _wrapped(words.verdict(outcome), width)
 
 
 def _block(

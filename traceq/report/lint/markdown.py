@@ -42,6 +42,17 @@ def _section(outcome: Outcome, base: str) -> Iterator[str]:
     for text in filter(None, (words.together(outcome), words.idle(outcome))):
         yield ""
         yield escaped(text)
+    yield from findings(outcome, base)
+    for codes, reason in words.skipped(outcome):
+        yield ""
+        yield f"Skipped: {codes}: {escaped(reason)}"
+    for note in words.notes(outcome):
+        yield ""
+        yield escaped(note)
+
+
+def findings(outcome: Outcome, base: str = "") -> Iterator[str]:
+    """Yield a table of the findings, then the details of each folded away."""
     if outcome.findings:
         yield ""
         yield "| | finding | where | cost |"
@@ -57,12 +68,6 @@ def _section(outcome: Outcome, base: str) -> Iterator[str]:
     for finding in outcome.findings:
         if finding.severity is not Severity.info:
             yield from _details(finding)
-    for codes, reason in words.skipped(outcome):
-        yield ""
-        yield f"Skipped: {codes}: {escaped(reason)}"
-    for note in words.notes(outcome):
-        yield ""
-        yield escaped(note)
 
 
 def _details(finding: Finding) -> Iterator[str]:

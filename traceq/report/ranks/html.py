@@ -15,12 +15,14 @@ from traceq import __version__, units
 from traceq.ranks.analysis import heat
 from traceq.ranks.columns import lowest
 from traceq.report.base.html import page
-from traceq.report.base.text import printable
+from traceq.report.base.text import printable, where
+from traceq.report.lint import content as lint_words
 from traceq.report.ranks.content import CHANGES, content, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from traceq.lint.engine import Report
     from traceq.ranks.analysis import Analysis
     from traceq.report.base.content import TextTable
 
@@ -39,6 +41,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto
   padding: 0 1rem; }
 h1 { font-size: 1.3rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin-top: 2rem; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .2rem; }
 dl { display: grid; grid-template-columns: 7rem 1fr; gap: .2rem 1rem; }
 dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; margin: 1.2rem 0; }
@@ -57,7 +60,7 @@ svg .straggler { font-weight: bold; fill: var(--late); }
 """
 
 
-def render(found: Analysis) -> str:
+def render(found: Analysis, report: Report) -> str:
     """Return the page."""
     words = content(found)
     body = [
@@ -65,6 +68,7 @@ def render(found: Analysis) -> str:
         f"<p>{_text(words.screen.title)}</p>",
         *_heat_map(found),
         *_bars(found),
+        *_findings(report),
         "<h2>Figures</h2>",
         "<dl>",
         *(f"<dt>{_text(a)}</dt><dd>{_text(b)}</dd>" for a, b in words.screen.facts),
@@ -74,6 +78,27 @@ def render(found: Analysis) -> str:
         f"<p>traceq {_text(__version__)}</p>",
     ]
     return page(f"Job: {words.screen.title}", _STYLE, body)
+
+
+def _findings(report: Report) -> Iterator[str]:
+    for outcome in report.outcomes:
+        if outcome.findings:
+            yield "<h2>Findings</h2>"
+        for one in outcome.findings:
+            cost = lint_words.cost(one, outcome)
+            head = f"{one.code} {one.name}" + (f", {cost}" if cost else "")
+            lines = [("at", where(one.place))]
+            lines += [
+                (entry.label, lint_words.evidence(entry)) for entry in one.evidence
+            ]
+            lines += [("fix", one.advice)]
+            yield f"<h3>{_text(head)}</h3><p>{_text(printable(one.message))}</p><dl>"
+            yield from (
+                f"<dt>{_text(printable(a))}</dt><dd>{_text(printable(b))}</dd>"
+                for a, b in lines
+                if b
+            )
+            yield "</dl>"
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:

@@ -9,18 +9,28 @@ import orjson
 
 from traceq import __version__
 from traceq.report.base.text import as_unicode, plain_json
+from traceq.report.lint.json import finding_data
 from traceq.report.ranks.content import verdict
 
 if TYPE_CHECKING:
+    from traceq.lint.engine import Report
     from traceq.ranks.analysis import Analysis, Straggler
     from traceq.ranks.whatif import WhatIf
 
 VERSION = 1
 
 
-def render(found: Analysis) -> str:
+def render(found: Analysis, report: Report) -> str:
     """Return one object; ``version`` is that of its fields."""
-    text = orjson.dumps(_data(found), option=orjson.OPT_INDENT_2).decode()
+    data = _data(found) | {
+        "fail_on": report.fail_on.value,
+        "failing": len(report.failing),
+        "findings": [
+            finding_data(one) for each in report.outcomes for one in each.findings
+        ],
+        "crashed": [asdict(one) for each in report.outcomes for one in each.crashed],
+    }
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
     return plain_json(text) + "\n"
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.report.base.markdown import escaped, section
+from traceq.report.lint.markdown import findings
 from traceq.report.ranks.content import content
 
 if TYPE_CHECKING:
+    from traceq.lint.engine import Report
     from traceq.ranks.analysis import Analysis
 
 
-def render(found: Analysis) -> str:
-    """Return the verdict, the facts, the tables and the heat map."""
+def render(found: Analysis, report: Report) -> str:
+    """Return the verdict, the facts, the tables, the heat map and the findings."""
     words = content(found)
     parts = [f"**{escaped(words.verdict)}**\n", section(words.screen)]
     if words.heat:
@@ -21,4 +23,5 @@ def render(found: Analysis) -> str:
         parts.append("Waiting for others, over the window:\n")
         parts.append("\n".join(["```text", *lines, "```"]) + "\n")
     parts += [f"- {escaped(note)}" for note in words.notes]
+    parts += ["", *(line for one in report.outcomes for line in findings(one))]
     return "\n".join(parts).rstrip() + "\n"

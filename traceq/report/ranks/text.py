@@ -8,6 +8,7 @@ from rich.text import Text
 
 from traceq.report.base.screen import line_width, screen
 from traceq.report.base.text import rendered, wrapped
+from traceq.report.lint.full import findings
 from traceq.report.ranks.content import content
 
 if TYPE_CHECKING:
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from traceq.lint.engine import Report
     from traceq.ranks.analysis import Analysis
 
 
-def render(found: Analysis, *, width: int | None, color: bool) -> str:
-    """Return the text of a screen."""
+def render(found: Analysis, report: Report, *, width: int | None, color: bool) -> str:
+    """Return the text of a screen, and the findings."""
     wide = line_width(width)
-    return rendered(list(_parts(found, wide)), width=wide, color=color)
+    text = rendered(list(_parts(found, wide)), width=wide, color=color)
+    blocks = ["\n".join(findings(one, wide, color=color)) for one in report.outcomes]
+    return "\n".join([text, *blocks]).rstrip("\n") + "\n"
 
 
 def _parts(found: Analysis, width: int) -> Iterator[RenderableType]:

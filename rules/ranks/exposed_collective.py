@@ -1,0 +1,151 @@
+"""RNK005: transfers are not overlapped with compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.lint import Bad, Evidence, Good, Need, Rule, option
+from traceq.words import often
+
+from ._shared import EARLY, HIDDEN, saving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.lint import Finding
+
+
+@dataclass(frozen=True)
+class ExposedCollective(Rule):
+    """A collective's transfer, waiting taken out, is not overlapped with compute.
+
+    ## What it does
+
+    Adds up, over all ranks, the time in which a collective transfers, no rank is
+    awaited any more, and the GPU computes nothing. The saving is by replay of all ranks
+    with these transfers hidden, and so the most that overlap can save.
+
+    ## Why is this bad?
+
+    The links between GPUs and the GPU's cores are different hardware and can work at
+    the same time. If they take turns, a step takes as long as both together. NET001
+    says so of one rank, and cannot tell transfer from waiting; this rule can.
+
+    ## How to fix it
+
+    Start a collective as soon as its input is ready and wait for it as late as
+    possible: DDP's buckets, FSDP's prefetch, ``async_op=True`` in code of your own.
+    Send less: gradients in bf16, ``no_sync()`` between micro-batches.
+
+    ```diff
+    - dist.all_reduce(grads)
+    + work = dist.all_reduce(grads, async_op=True)
+      loss = backward_of_the_layer_before()
+    + work.wait()
+    ```
+
+    ## When it is wrong
+
+    The last collective of a backward pass has nothing left to overlap with. Time spent
+    waiting for ranks that are not among the traces counts as transfer.
+
+    ## Measured
+
+    Not tried on a GPU.
+    """
+
+    code = "RNK005"
+    since = "0.1.0"
+    needs = frozenset({Need.JOB})
+    advice = (
+        "start it as soon as its input is ready and wait() where its result is used:"
+        " DDP's buckets, FSDP's prefetch, or async_op=True; send less: bf16 gradients,"
+        " no_sync() between micro-batches"
+    )
+
+    min_share: float = option(
+        0.05, "Exposed transfers below this share of the time are not reported."
+    )
+
+    examples = (
+        Bad(
+            "",
+            finds="all_reduce once a step while no rank waits and no GPU computes",
+            args={"ncclAllReduce": {"Collective name": "allreduce"}},
+            ranks=(EARLY, EARLY, EARLY),
+        ),
+        Good("", ranks=(HIDDEN, HIDDEN, HIDDEN)),
+    )
+
+    def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - see Rule
+        """Report each kind of collective whose transfers are exposed."""
+        for row in _exposed(job).iter_rows(named=True):
+            if row["exposed"] < self.min_share * job.job.window_ns:
+                continue
+            calls = row["calls"] / row["steps"]
+            found = self.finding(
+                f"{row['kind']} {often(calls)} while no rank waits and no GPU computes",
+                subject=row["kind"],
+                count=calls,
+                evidence=[
+                    Evidence(
+                        "exposed",
+                        value=row["exposed"] / job.steps,
+                        unit="ns",
+                        note="a step and rank" if job.job.step_ns else "on each rank",
+                    ),
+                    Evidence(
+                        "waiting",
+                        value=row["wait"] / row["length"],
+                        unit="share",
+                        note="of its time is waiting, and not counted here",
+                    ),
+                ],
+            )
+            yield saving(found, job, _saved(job, row["kind"]))
+
+
+def _exposed(job: Any) -> pl.DataFrame:  # noqa: ANN401 - see Rule
+    """Return the collectives by kind: how long they are exposed, on a rank."""
+    # The window begins where the first one ends.
+    whole = job.job.found.filter(
+        pl.col("missing").fill_null(0) == 0, pl.col("end") > pl.col("end").min()
+    )
+    cells = job.job.cells.join(whole.select("instance"), on="instance", how="semi")
+    return (
+        cells.group_by("kind")
+        .agg(
+            calls=pl.col("instance").n_unique(),
+            steps=pl.col("step").n_unique(),
+            exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum()
+            / pl.col("rank").n_unique(),
+            wait=pl.col("wait").sum(),
+            length=(pl.col("end") - pl.col("start")).sum(),
+        )
+        .sort("exposed", "kind", descending=[True, False])
+    )
+
+
+def _saved(job: Any, kind: str) -> float:  # noqa: ANN401 - see Rule
+    """Return what the job's time is less by with these transfers hidden, by replay."""
+    alone = job.job.cells.group_by("instance").agg(
+        share=(
+            (pl.col("exposed") - pl.col("waited_exposed")) / pl.col("sending").clip(1)
+        )
+        .clip(0, 1)
+        .mean()
+    )
+    shares = dict(alone.iter_rows())
+    kinds = job.job.found["kind"].to_list()
+    instances = job.job.found["instance"].to_list()
+    transfers = [
+        transfer * (1 - shares.get(instance, 0.0)) if one == kind else transfer
+        for transfer, instance, one in zip(
+            job.whatifs.transfers, instances, kinds, strict=True
+        )
+    ]
+    took = job.whatifs.replay.run(job.whatifs.own, job.whatifs.issue, transfers)
+    return max(0.0, job.whatifs.took - took)

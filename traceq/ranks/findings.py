@@ -1,0 +1,59 @@
+"""The rules on jobs: what they find among the ranks, as lint reports it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceq.analysis.base.assumptions import STRAGGLER
+from traceq.finding import Severity
+from traceq.lint.config import configured
+from traceq.lint.engine import Outcome, Report
+from traceq.lint.need import Need
+from traceq.lint.run import Views, run, worst_first
+from traceq.lint.select import selected
+from traceq.lint.suppress import allows_by_code, suppress
+from traceq.recording import Recording
+
+if TYPE_CHECKING:
+    from traceq.finding import Finding
+    from traceq.lint.config import Config
+    from traceq.lint.pack import Rules
+    from traceq.ranks.analysis import Analysis
+
+
+def lint_job(name: str, job: Analysis, rules: Rules, config: Config) -> Report:
+    """Run the selected rules that are on jobs."""
+    chosen = selected(rules, config.select, config.ignore)
+    ready = [
+        rule for rule in configured(rules, chosen, config) if Need.JOB in rule.needs
+    ]
+    recording = Recording(name)
+    ran = run(ready, Views(recording, job=job))
+    allows = allows_by_code(config.allow, rules)
+    kept, allowed = suppress(ran.findings, allows, recording)
+    step = job.whatifs.took / job.steps
+    shown = [_weighed(one, step) for one in kept]
+    dear = [one for one in shown if one.saves_ns >= config.min_cost_us * 1000]
+    outcome = Outcome(
+        name=name,
+        facts=None,
+        bound=None,
+        steps=round(job.steps),
+        step_ns=round(step),
+        findings=tuple(sorted(dear, key=worst_first)),
+        together=(),
+        below_min_cost=len(shown) - len(dear),
+        skipped=ran.skipped,
+        crashed=ran.crashed,
+        allowed=tuple(allowed),
+        ran=len(ready) - len(ran.skipped) - len(ran.crashed),
+    )
+    return Report((outcome,), config.fail_on)
+
+
+def _weighed(finding: Finding, step: float) -> Finding:
+    """Make a finding minor that saves next to nothing of a step."""
+    if finding.saves_ns >= STRAGGLER * step or finding.severity is Severity.error:
+        return finding
+    return replace(finding, severity=Severity.info)
