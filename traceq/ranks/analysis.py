@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import STRAGGLER, TOGETHER
+from traceq.analysis.base.assumptions import (
+    ALWAYS_LATE,
+    STANDS_OUT,
+    STRAGGLER,
+    TOGETHER,
+)
 from traceq.ranks.cause import LINK, Cause, cause_of, slow_links
-from traceq.ranks.columns import lowest
+from traceq.ranks.columns import lowest, total
 from traceq.ranks.experts import Experts, experts
 from traceq.ranks.peers import IDEAL, stretches
 from traceq.ranks.pipeline import Pipeline, pipeline, with_stages
@@ -22,8 +27,12 @@ if TYPE_CHECKING:
     from traceq.ranks.job import Job
 
 # This many ranks are each tried alone; of more, those that are late most.
-_TRIED = 64
+_TRIED, _TRIED_OF_MANY = 64, 16
 _PAIR = 2
+# From this many ranks on, how much they differ tells what is noise.
+_MANY = 16
+# Of a normal distribution: its deviation from the median deviation.
+_MAD = 1.4826
 # How many ranks are tried together, where none is late alone.
 _SIZES = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
 
@@ -50,8 +59,10 @@ class Analysis:
     stragglers: tuple[Straggler, ...]
     """Worst first."""
     by_rank: pl.DataFrame
-    """A row for each rank: ``wait``, ``late`` (own time beyond its peers'), ``last``
-    (how often it came last), ``saved`` (null where it was not tried)."""
+    """A row for each rank: ``wait``, ``late`` (own time beyond its peers'), ``net``
+    (the same less what it is faster elsewhere), ``stands_out`` (by how many deviations
+    from the others), ``last`` (how often it came last) and ``saved`` (null where it was
+    not tried)."""
     changes: tuple[WhatIf, ...]
     """Machines, stages and causes."""
     rates: pl.DataFrame
@@ -98,6 +109,7 @@ def _one_machine(job: Job) -> bool:
 def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame:
     late = compared.group_by("rank").agg(
         late=(pl.col("own") - pl.col(IDEAL)).clip(lower_bound=0).sum(),
+        net=(pl.col("own") - pl.col(IDEAL)).sum(),
         own=pl.col("own").sum(),
     )
     waited = job.cells.group_by("rank").agg(
@@ -108,7 +120,13 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
     for part in (late, waited, last):
         rows = rows.join(part, on="rank", how="left", maintain_order="left")
     rows = rows.with_columns(pl.exclude("rank", "number").fill_null(0))
-    tried = rows.sort("late", "rank", descending=[True, False])["rank"][:_TRIED]
+    beyond = pl.col("net") - pl.col("net").median()
+    spread = _MAD * beyond.abs().median()
+    rows = rows.with_columns(
+        stands_out=pl.when(spread > 0).then(beyond / spread).otherwise(0.0)
+    )
+    most = _TRIED if rows.height <= _TRIED else _TRIED_OF_MANY
+    tried = rows.sort("late", "rank", descending=[True, False])["rank"][:most]
     saved = {row: whatifs.ranks([row], "rank", str(row)).saved_ns for row in tried}
     return rows.with_columns(
         saved=pl.col("rank").replace_strict(
@@ -122,8 +140,15 @@ def _stragglers(
 ) -> list[Straggler]:
     """Return who is late by enough to matter."""
     least = max(1.0, STRAGGLER * whatifs.took)
-    alone = by_rank.filter(pl.col("saved") >= least).sort(
-        "saved", "rank", descending=[True, False]
+    # In a large job a rank that is always late by some costs little, as others are
+    # late by chance, each at another time; it is one all the same.
+    always = (
+        (pl.col("stands_out") >= STANDS_OUT)
+        & (pl.col("net") >= ALWAYS_LATE * whatifs.took)
+        & (pl.lit(job.ranks.height) >= _MANY)
+    )
+    alone = by_rank.filter((pl.col("saved") >= least) | always).sort(
+        "saved", "net", "rank", descending=[True, True, False]
     )
     found = [
         Straggler((row,), saved, cause_of(job, compared, row))
@@ -131,13 +156,11 @@ def _stragglers(
     ]
     if not found:
         found = _late_together(job, compared, whatifs, by_rank, least)
-    link = whatifs.link()
-    if link.saved_ns >= least:
-        slow, rows = slow_links(job)
-        lost = int(slow["lost"].sum())
-        if rows:
-            cause = Cause(LINK, lost, {}, 1.0)
-            found.append(Straggler(rows, link.saved_ns, cause))
+    slow, rows = slow_links(job)
+    lost, link = total(slow["lost"]), whatifs.link()
+    if rows and (link.saved_ns >= least or lost >= ALWAYS_LATE * whatifs.took):
+        cause = Cause(LINK, lost, {}, 1.0)
+        found.append(Straggler(rows, link.saved_ns, cause))
     return sorted(found, key=lambda one: (-one.saved_ns, one.ranks))
 
 
@@ -149,9 +172,11 @@ def _late_together(
     least: float,
 ) -> list[Straggler]:
     """Return ranks of which none alone costs much, as the others are as late."""
+    if job.ranks.height >= _MANY:
+        by_rank = by_rank.filter(pl.col("stands_out") >= STANDS_OUT / 2)
     order = by_rank.sort("late", "rank", descending=[True, False])["rank"].to_list()
     most = max(_PAIR, job.ranks.height // 4)
-    sizes = [size for size in _SIZES if size <= most and size < job.ranks.height]
+    sizes = [size for size in _SIZES if size <= min(most, len(order))]
     for size in sizes:
         rows = tuple(sorted(order[:size]))
         saved = whatifs.ranks(rows, "ranks", "late ranks").saved_ns

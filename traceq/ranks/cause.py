@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import EXPLAINED
 from traceq.finding import NOWHERE, Place
+from traceq.ranks.columns import total
 from traceq.ranks.peers import IDEAL
 from traceq.ranks.timeline import (
     ALLOCATION,
@@ -37,6 +38,8 @@ CAUSES = (SLOWER, MORE, STALLED, HOST, DATA, ALLOCATION, SYNC, LINK, UNATTRIBUTE
 
 _KEY = ("name", "op", "module", "shape")
 _COMPARED = 8
+# Times the median distance from the peers; 4 standard deviations.
+_BEYOND_NOISE = 6.0
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,11 @@ class Cause:
 
 def cause_of(job: Job, compared: pl.DataFrame, rank: int) -> Cause:
     """Return the cause of a late rank; ``compared`` are the stretches of all."""
-    mine = compared.filter(
-        (pl.col("rank") == rank) & (pl.col("own") > pl.col(IDEAL))
-    ).with_columns(late=pl.col("own") - pl.col(IDEAL))
-    late = int(mine["late"].sum())
+    mine = compared.filter(pl.col("rank") == rank).with_columns(
+        late=pl.col("own") - pl.col(IDEAL)
+    )
+    mine = _telling(mine)
+    late = total(mine["late"])
     parts = {part: int((mine[part] - mine[f"{IDEAL}_{part}"]).sum()) for part in PARTS}
     main = max(parts, key=lambda part: parts[part])
     explained = min(1.0, parts[main] / late) if late else 0.0
@@ -91,6 +95,21 @@ def cause_of(job: Job, compared: pl.DataFrame, rank: int) -> Cause:
     where = _where(job, mine, rank, main)
     place = Place(where["file"], where["line"], where["function"])
     return Cause(main, late, parts, explained, place, where["region"])
+
+
+def _telling(mine: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretches that tell why a rank is late.
+
+    That are those in which it is late beyond the noise, if they are most of it; else
+    all, as noise goes both ways; or those in which it is late at all, if it is early in
+    others.
+    """
+    longer = mine.filter(pl.col("late") > 0)
+    beyond = longer.filter(pl.col("late") > _BEYOND_NOISE * pl.col("spread"))
+    net = total(mine["late"])
+    if total(beyond["late"]) >= max(net, 1) / 2:
+        return beyond
+    return mine if net >= total(longer["late"]) / 2 else longer
 
 
 def _where(job: Job, mine: pl.DataFrame, rank: int, part: str) -> dict[str, Any]:

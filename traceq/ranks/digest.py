@@ -89,7 +89,7 @@ class Digest:
     @cached_property
     def _rows(self) -> Mapping[str, bytes]:
         try:
-            frame = pl.read_ipc(self.content)
+            frame = pl.read_ipc_stream(self.content)
             return dict(frame.select("table", "content").iter_rows())
         except (pl.exceptions.PolarsError, OSError) as error:
             msg = "this is no digest of a rank: make it again"
@@ -109,7 +109,7 @@ class Digest:
 
     def table(self, name: str) -> pl.DataFrame:
         """Return one of TABLES."""
-        return pl.read_ipc(self._rows[name])
+        return pl.read_ipc_stream(self._rows[name])
 
 
 def digest_of(  # noqa: PLR0913, PLR0917 - a task's arguments have no names
@@ -168,7 +168,8 @@ def encoded(known: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> byt
 
 def _arrow(frame: pl.DataFrame, *, plain: bool = False) -> bytes:
     buffer = io.BytesIO()
-    frame.write_ipc(buffer, compression="uncompressed" if plain else "zstd")
+    # A stream is read without planning a query, in a tenth of the time of a file.
+    frame.write_ipc_stream(buffer, compression="uncompressed" if plain else "zstd")
     return buffer.getvalue()
 
 

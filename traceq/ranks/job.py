@@ -208,21 +208,37 @@ def _starts(ranks: pl.DataFrame) -> list[int]:
     return [(start or first) - first for start in ranks["start_ns"]]
 
 
+def _together(
+    mine: Sequence[Digest], table: str, starts: Sequence[int]
+) -> pl.DataFrame:
+    """Return one table of all ranks, with ``rank`` and ``begin``, where it starts."""
+    parts = [digest.table(table) for digest in mine]
+    owners = pl.DataFrame(
+        {
+            "rank": range(len(mine)),
+            "begin": starts,
+            "rows": [part.height for part in parts],
+        },
+        schema={"rank": pl.Int64, "begin": pl.Int64, "rows": pl.UInt32},
+    ).filter(pl.col("rows") > 0)
+    of_row = owners.select(pl.col("rank", "begin").repeat_by("rows").explode())
+    return pl.concat([pl.concat(parts), of_row], how="horizontal")
+
+
 def _cells(mine: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
     times = ("launched", "ready", "start", "end", "held")
-    parts = [
-        digest.table("collectives")
-        .with_row_index("collective")
+    return (
+        _together(mine, "collectives", _starts(ranks))
         .with_columns(
-            pl.col(times) + start,
-            rank=pl.lit(at, pl.Int64),
-            number_of_rank=pl.lit(number, pl.Int64),
+            pl.col(times) + pl.col("begin"),
+            collective=pl.int_range(pl.len(), dtype=pl.UInt32).over("rank"),
+            number_of_rank=pl.col("rank").replace_strict(
+                ranks["rank"], ranks["number"], return_dtype=pl.Int64
+            ),
         )
-        for at, (digest, start, number) in enumerate(
-            zip(mine, _starts(ranks), ranks["number"], strict=True)
-        )
-    ]
-    return pl.concat(parts).with_row_index("cell")
+        .drop("begin")
+        .with_row_index("cell")
+    )
 
 
 def _meetings(
@@ -232,14 +248,13 @@ def _meetings(
     clock: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the meetings of all ranks on one clock, with their instances."""
-    parts = [
-        digest.table("meetings").with_columns(
-            pl.col("at") + start,
-            pl.col("collective").cast(pl.UInt32),
-            rank=pl.lit(at, pl.Int64),
+    rows = (
+        _together(mine, "meetings", _starts(ranks))
+        .with_columns(
+            pl.col("at") + pl.col("begin"), pl.col("collective").cast(pl.UInt32)
         )
-        for at, (digest, start) in enumerate(zip(mine, _starts(ranks), strict=True))
-    ]
+        .drop("begin")
+    )
     before = pl.col("instance").forward_fill().shift(1).over("rank", "stream")
     known = aligned.sort("rank", "start", "cell").select(
         "rank",
@@ -249,7 +264,7 @@ def _meetings(
         before=before,
         length=pl.col("end") - pl.col("held"),
     )
-    joined = on_one_clock(pl.concat(parts), clock).join(
+    joined = on_one_clock(rows, clock).join(
         known, on=["rank", "collective"], how="left", maintain_order="left"
     )
     # A rank that was held by ranks that are not known takes that time as it is.

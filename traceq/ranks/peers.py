@@ -26,13 +26,11 @@ def slots(found: pl.DataFrame) -> pl.DataFrame:
     likeness = pl.format(
         "{} {} {}", "kind", pl.coalesce("group_size", "ranks"), sized.fill_null("")
     )
-    ordinal = pl.int_range(pl.len()).over("lane", "first_rank", "likeness", "step")
     step = pl.col("step").cast(pl.String).fill_null("-")
     usual = pl.when(pl.len().over("slot") >= _TWO)
     return (
         found.with_columns(likeness=likeness)
-        .sort("last", "instance")
-        .with_columns(place=pl.concat_str("likeness", ordinal, separator=" #"))
+        .with_columns(place=pl.concat_str("likeness", "ordinal", separator=" #"))
         .with_columns(slot=pl.concat_str("place", step, separator=" @"))
         .with_columns(
             usual=usual.then(_median("transfer").over("slot")).otherwise(
@@ -67,8 +65,9 @@ def stretches(
     """Return the stretches of all ranks, and what they take at the peers' median.
 
     ``own`` and PARTS are what the rank took, ``ideal`` and ``ideal_`` with the part
-    what its peers did; the rank's own where it has none. With ``over_stages`` ranks of
-    other stages are peers, too.
+    what its peers did; the rank's own where it has none; ``spread`` is how far ranks
+    are from that at the median. With ``over_stages`` ranks of other stages are peers,
+    too.
     """
     whole = (
         meetings.filter(pl.col("stretch") > 0)
@@ -92,9 +91,12 @@ def stretches(
         [median.over(key, *stage) for median in medians] for key in ("slot", "place")
     )
     alone = pl.len().over("slot", *stage) < _TWO
-    return whole.with_columns(
+    found = whole.with_columns(
         pl.when(alone).then(rough).otherwise(fine).alias(_ideal(column))
         for column, fine, rough in zip(columns, step, any_step, strict=True)
+    )
+    return found.with_columns(
+        spread=(pl.col("own") - pl.col(IDEAL)).abs().median().over("slot", *stage)
     )
 
 

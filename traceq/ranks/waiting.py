@@ -28,13 +28,20 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
     ``last`` and ``end`` are when the last rank came and when it was done, ``late`` who
     came last and ``margin`` how much later than the one before; ``wait`` is what all
     ranks waited together, ``transfer`` the time after the last one came, ``imbalance``
-    what the rank with the most to send sends, relative to the mean.
+    what the rank with the most to send sends, relative to the mean, and ``ordinal``
+    which of its kind in the step it is.
     """
-    matched = cells.drop_nulls("instance")
+    matched = (
+        cells.drop_nulls("instance")
+        .sort("rank", "start", "cell")
+        .with_columns(ordinal=pl.int_range(pl.len()).over("rank", "step", "kind"))
+    )
     by_start = pl.col("start").sort()
     found = matched.group_by("instance").agg(
         pl.col("kind").mode().sort().first(),
         pl.col("lane", "token").first(),
+        # A window that begins in the middle of a step counts fewer.
+        ordinal=pl.col("ordinal").max(),
         ranks=pl.col("rank").n_unique(),
         first_rank=pl.col("rank").min(),
         group_size=pl.col("group_size").max(),

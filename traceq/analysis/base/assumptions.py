@@ -340,5 +340,10 @@ SURE_OF_SHIFT = 3.0
 # save. Chosen by judgement: above what 2% of noise makes of one rank in 64.
 STRAGGLER = 0.01
 TOGETHER = 0.5
+# Of 16 ranks or more one is a straggler, too, whose own time is this much more than its
+# peers', as a share of the job's time, and this many standard deviations beyond all.
+# Chosen by judgement: the largest of 4,096 normal deviates is below 4.5.
+ALWAYS_LATE = 0.015
+STANDS_OUT = 6.0
 # A cause is named if it explains this share of what a rank is late by.
 EXPLAINED = 0.8

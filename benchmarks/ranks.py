@@ -1,0 +1,250 @@
+"""Jobs of many ranks: what is matched, found and measured, and what it takes.
+
+    python benchmarks/ranks.py cuts JOB…       windows cut at random: what is matched
+    python benchmarks/ranks.py planted TRACE…  rank and cause found among 64 copies
+    python benchmarks/ranks.py reduce TRACE    4,096 digests: seconds and memory
+    python benchmarks/ranks.py files TRACE…    8 files of 400 MB against eight loads
+
+A JOB is a folder with the traces of its ranks, a TRACE one rank with collectives; files
+are made of any traces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import planting
+import polars as pl
+from files import make
+
+from traceq.fleet.local import Workers, cores
+from traceq.fleet.tasks import run_all
+from traceq.loading import load
+from traceq.ranks.analysis import analyse
+from traceq.ranks.digest import Digest, digest_of, make_digest
+from traceq.ranks.gather import digest_tasks
+from traceq.ranks.job import assemble
+from traceq.ranks.timeline import PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TRIALS = 200
+_DELAYS = (0.03, 0.05, 0.10)
+_COPIES = 4096
+# Compute is too small a share of these to be planted in, or the host never late.
+_LEAST_COMPUTE = 0.15
+_MB = 1e6
+
+
+def _parts(digests: Sequence[Digest]) -> dict[tuple[int, int], int]:
+    """Return of each part of a collective, by rank and end, which one it is."""
+    job = assemble(digests)
+    ends = {
+        (row, at): end + digest.rank["start_ns"]
+        for row, digest in enumerate(job.digests)
+        for at, end in enumerate(digest.table("collectives")["end"])
+    }
+    rows = job.cells.select("rank", "collective", "instance").iter_rows()
+    return {(rank, ends[rank, at]): instance for rank, at, instance in rows}
+
+
+def cuts(jobs: list[Path], trials: int) -> None:
+    """Print how many parts are missing or wrong where windows are cut at random."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    import ranking  # noqa: PLC0415 - beside the tests, which use it
+
+    for folder in jobs:
+        chance = random.Random(folder.name)  # noqa: S311 - a benchmark
+        whole = [
+            Digest(digest_of(str(path), findings=False))
+            for path in sorted(folder.glob("*.json*"))
+        ]
+        truth = _parts(whole)
+        shared = missing = wrong = 0
+        for _ in range(trials):
+            cut = [ranking.cut(one, chance) for one in whole]
+            found = _parts(cut)
+            there: dict[int, int] = {}
+            for row, digest in enumerate(cut):
+                for end in digest.table("collectives")["end"]:
+                    known = truth[row, end + digest.rank["start_ns"]]
+                    there[known] = there.get(known, 0) + 1
+            expected = sum(count for count in there.values() if count > 1)
+            shared += expected
+            missing += expected - len(found)
+            pairs = {(truth[key], instance) for key, instance in found.items()}
+            wrong += len(pairs) - len(set(found.values()))
+        print(f"{folder.name}: {trials} trials, {shared} parts of shared collectives,")
+        print(f"  {missing} not matched, {wrong} matched with another one")
+
+
+def planted(traces: list[Path], trials: int) -> None:
+    """Print how often the planted rank and cause are found, and stragglers in noise."""
+    chance = random.Random(1)  # noqa: S311 - a benchmark
+    right = tried = 0
+    for path in traces:
+        rank = planting.copied(path)
+        own = rank.stretches.select(pl.sum_horizontal(PARTS).sum()).item()
+        gpu = rank.stretches["compute"].sum() / own
+        idle = [planting.SLEEP, planting.DATA, planting.MALLOC]
+        plants = [planting.LINK]
+        plants += [planting.SLOWER] if gpu >= _LEAST_COMPUTE else []
+        plants += idle if gpu < 1 - _LEAST_COMPUTE else []
+        print(f"{path.name}: step of {rank.step_ns / 1e6:.1f} ms, compute {gpu:.0%}")
+        false = 0
+        for _ in range(trials):
+            false += bool(analyse(assemble(planting.job(rank, chance))).stragglers)
+        print(f"  noise of 2%: a straggler in {false} of {trials}")
+        for plant in plants:
+            for share in _DELAYS:
+                found = sum(_found(rank, chance, plant, share) for _ in range(trials))
+                right, tried = right + found, tried + trials
+                print(f"  {plant} of {share:.0%} of a step: {found} of {trials}")
+    print(f"right rank and cause: {right} of {tried}, {right / tried:.1%}")
+
+
+def _found(
+    rank: planting.Copied, chance: random.Random, plant: str, share: float
+) -> bool:
+    late = chance.randrange(planting.RANKS)
+    digests = planting.job(
+        rank, chance, plant=plant, late=late, delay_ns=share * rank.step_ns
+    )
+    found = analyse(assemble(digests)).stragglers
+    return bool(
+        found
+        and found[0].ranks == (late,)
+        and found[0].cause.cause == planting.PLANTS[plant]
+    )
+
+
+def reduce(trace: Path, copies: int) -> None:
+    """Print what reducing the digests of a large job takes, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        chance = random.Random(2)  # noqa: S311 - a benchmark
+        rank = planting.copied(trace)
+        side = planting.RANKS
+        made = 0
+        while made < copies:
+            block = planting.job(
+                rank, chance, plant=planting.SLEEP, late=7, delay_ns=0.05 * rank.step_ns
+            )
+            for digest in block[: min(side, copies - made)]:
+                again = planting.renumbered(digest, made, copies)
+                (Path(folder) / f"{made:05d}.arrow").write_bytes(again.content)
+                made += 1
+        done = subprocess.run(
+            [sys.executable, __file__, "reduce-folder", folder],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        print(done.stdout.strip())
+
+
+def reduce_folder(folder: Path) -> None:
+    """Reduce the digests of a folder, and print what it took."""
+    start = time.perf_counter()
+    digests = [Digest(path.read_bytes()) for path in sorted(folder.glob("*.arrow"))]
+    found = analyse(assemble(digests))
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    size = sum(len(one.content) for one in digests)
+    print(
+        f"{len(digests)} digests of {size / len(digests) / 1e3:.0f} kB, "
+        f"{found.job.cells.height:,} parts of {found.job.found.height:,} collectives: "
+        f"{seconds:.1f} s, peak {peak / 1e9:.2f} GB on {cores()} cores"
+    )
+
+
+def files(traces: list[Path], count: int, size: int) -> None:
+    """Print what the digests of large files take, against loading them one by one."""
+    folder = Path(tempfile.mkdtemp())
+    os.environ["TRACEQ_CACHE"] = str(folder / "cache")
+    try:
+        first = folder / "rank0.json"
+        make(traces, first, size * 1_000_000, "kineto-2.11")
+        paths = [first]
+        for row in range(1, count):
+            paths.append(folder / f"rank{row}.json")
+            os.link(first, paths[-1])
+        single = [_measured("load", path) for path in paths[:2]]
+        loads = count * sum(one["seconds"] for one in single) / len(single)
+        tasks = digest_tasks(
+            [(path, None) for path in paths], findings=False, cache=False
+        )
+        start = time.perf_counter()
+        with Workers(min(cores(), count)) as executor:
+            run_all(executor, digest_of, tasks)
+        seconds = time.perf_counter() - start
+        alone = _measured("digest", first)
+        print(
+            f"{count} files of {size} MB: {seconds:.1f} s, {seconds / loads:.2f} of"
+            f" {count} loads one by one ({loads:.1f} s); a process that digests one has"
+            f" a peak of {alone['peak'] / _MB:.0f} MB, one that loads it"
+            f" {single[0]['peak'] / _MB:.0f} MB; a digest has {alone['bytes']} bytes"
+        )
+    finally:
+        shutil.rmtree(folder)
+
+
+def _measured(what: str, path: Path) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, __file__, what, str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def one(what: str, path: Path) -> None:
+    """Load or digest one file, and print what it took."""
+    start = time.perf_counter()
+    if what == "load":
+        size = load(path, cache=False).kernels.height
+    else:
+        size = len(make_digest(load(path, cache=False), findings=False))
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "peak": peak, "bytes": size}))
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what")
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--mb", type=int, default=400)
+    found = parser.parse_args()
+    if found.what == "cuts":
+        cuts(found.paths, found.trials or _TRIALS)
+    elif found.what == "planted":
+        planted(found.paths, found.trials or 20)
+    elif found.what == "reduce":
+        reduce(found.paths[0], found.count or _COPIES)
+    elif found.what == "reduce-folder":
+        reduce_folder(found.paths[0])
+    elif found.what == "files":
+        files(found.paths, found.count or 8, found.mb)
+    else:
+        one(found.what, found.paths[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Copies of a real rank: one that is late by something planted is found, with why."""
+
+from __future__ import annotations
+
+import random
+
+import planting
+import pytest
+import recordings
+
+from traceq.ranks.analysis import analyse
+from traceq.ranks.job import assemble
+
+_HOST_BOUND, _GPU_BOUND = (
+    "public/a100_nccl.json.gz",
+    "public/mi300_resnet_checkpoint.json.gz",
+)
+_PLANTED = {
+    planting.SLOWER: _GPU_BOUND,
+    planting.SLEEP: _HOST_BOUND,
+    planting.DATA: _HOST_BOUND,
+    planting.MALLOC: _HOST_BOUND,
+    planting.LINK: _GPU_BOUND,
+}
+
+
+@pytest.mark.parametrize("plant", _PLANTED)
+def test_the_planted_rank_is_found_with_its_cause(plant: str) -> None:
+    chance = random.Random(plant)  # noqa: S311 - a test
+    rank = planting.copied(recordings.path_of(_PLANTED[plant]))
+    late = chance.randrange(planting.RANKS)
+
+    digests = planting.job(
+        rank, chance, plant=plant, late=late, delay_ns=0.04 * rank.step_ns
+    )
+    found = analyse(assemble(digests)).stragglers
+
+    assert found[0].ranks == (late,)
+    assert found[0].cause.cause == planting.PLANTS[plant]
+    assert [one.ranks for one in found] == [(late,)]
+
+
+@pytest.mark.parametrize("file", [_HOST_BOUND, _GPU_BOUND])
+def test_noise_alone_makes_no_straggler(file: str) -> None:
+    chance = random.Random(file)  # noqa: S311 - a test
+    rank = planting.copied(recordings.path_of(file))
+
+    found = analyse(assemble(planting.job(rank, chance)))
+
+    assert found.stragglers == ()
+
+
+def test_a_digest_is_small() -> None:
+    for file in (_HOST_BOUND, _GPU_BOUND):
+        digest = planting.copied(recordings.path_of(file)).digest
+
+        assert len(digest.content) <= 0.01 * digest.rank["trace_bytes"]
