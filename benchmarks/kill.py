@@ -78,7 +78,7 @@ def _whole(words: list[str], cache: Path) -> Ended:
 
 
 def _killed(words: list[str], cache: Path, seconds: float, *, group: bool) -> None:
-    """Run a command and kill it, or all that it started, after so much work."""
+    """Run a command and kill it, or all that it started, after some seconds of work."""
     child = _start(words, cache)
     while child.poll() is None and _used(child.pid) < seconds:
         time.sleep(_POLL)

@@ -118,6 +118,39 @@ def test_memory_does_not_grow_with_threads_times_events(
     assert "crashed" not in done.stdout
 
 
+LIMITED_GROUPS = """
+import resource
+import polars as pl
+from traceq.analysis.base.ownership import by_place
+from traceq.lint.view import View
+at = {"file": "a.py", "line": 1, "function": "f", "via": None, "call_line": None}
+ids = pl.int_range(400_000)
+modules = pl.Series(["x" * 10_000, "y" * 10_000], dtype=pl.Categorical)
+kernels = pl.select(id=ids, ts=ids, dur=1, owner=ids).with_columns(
+    pl.lit(modules).gather(pl.col("id") % 2).alias("module"),
+    *(pl.lit(value).alias(key) for key, value in at.items()),
+)
+most = 2 << 30
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))
+for rows in (by_place(kernels, []), View.by_place(kernels)):
+    print(rows["modules"].list.len().to_list(), len(rows["module"][0]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_the_long_name_of_a_module_is_not_in_memory_for_each_of_its_kernels() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED_GROUPS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "[2] 10000\n" * 2, done.stderr
+
+
 def test_a_trace_that_unpacks_to_far_more_than_one_would_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ def test_drawn_steps_replayed_as_recorded_take_as_long(drawing: str) -> None:
 
 
 def host_alone(folder: Path, drawing: str, slower: float) -> float:
-    """Return the estimate of the host's time of a step drawn so much slower, in ns."""
+    """Return the estimate of the host's time of a step drawn ``slower``, in ns."""
     drawn = draw(drawing)
     for event in drawn["traceEvents"]:
         event.update(ts=event["ts"] * slower, dur=event["dur"] * slower)

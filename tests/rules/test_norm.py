@@ -157,6 +157,26 @@ def test_the_casts_go_whole_and_the_norm_in_part() -> None:
     assert one.kernel_ns == pytest.approx(cast + norm / 3, abs=1)
 
 
+def test_a_norm_that_runs_two_fused_ones_has_its_casts_counted_once() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                              ]
+    host   [aten::layer_norm                                  ][aten::linear          ]
+    host    [aten::native_layer_norm][aten::native_layer_norm] [aten::_to_copy       ]
+    host    [cudaLaunchKernel>1]     [cudaLaunchKernel>2]       [aten::copy_        ]
+    host                                                        [cudaLaunchKernel>3]
+    gpu 7              [layer_norm<1 ]      [layer_norm<2 ]            [copy<3  ]
+    """
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
+    }
+
+    (one,) = drawn_findings(drawing, "NRM003", args=args)
+
+    (casts,) = (entry for entry in one.evidence if entry.label == "casts")
+    assert casts.value == pytest.approx(10_000, abs=1)
+
+
 def test_of_a_handwritten_norm_all_host_time_goes_but_that_of_a_fused_call() -> None:
     names = ("to", "pow", "mean", "add", "rsqrt", "mul", "type_as", "mul_")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))

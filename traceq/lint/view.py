@@ -20,7 +20,7 @@ from traceq.analysis.replay.bound import (
     replay_of,
     waits_after,
 )
-from traceq.expressions import known, text
+from traceq.expressions import known
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
 from traceq.lint.need import Need
@@ -157,11 +157,12 @@ class View:
         Without stacks the modules, less their numbers, stand in for the line. A group
         has the place, ``ids``, ``modules`` and the first ``module``, and ``more``.
         """
-        module = text("module").drop_nulls()
+        module = pl.col("module").drop_nulls()
         return rows.group_by(*keys, *same_place(), maintain_order=True).agg(
             ids=pl.col("id"),
-            modules=module.unique(maintain_order=True),
-            module=module.first(),
+            # As text once for each, not for each row: a name may be long.
+            modules=module.unique(maintain_order=True).cast(pl.String),
+            module=module.first().cast(pl.String),
             **more,
         )
 

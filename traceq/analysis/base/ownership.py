@@ -120,11 +120,12 @@ def by_place(
     A group has the place, ``calls`` (how many owners), ``modules`` and the first
     ``module``, ``ops`` (the owners) and ``kernels`` (ids), ``gpu_ns``, and ``more``.
     """
-    owner, module = pl.col("owner").drop_nulls(), text("module")
+    owner, module = pl.col("owner").drop_nulls(), pl.col("module")
     found = {
         "calls": owner.n_unique(),
-        "modules": module.unique(maintain_order=True),
-        "module": module.drop_nulls().first(),
+        # As text once for each, not for each kernel: a name may be long.
+        "modules": module.unique(maintain_order=True).cast(pl.String),
+        "module": module.drop_nulls().first().cast(pl.String),
         "ops": owner.unique(maintain_order=True),
         "kernels": pl.col("id"),
         "gpu_ns": busy(),

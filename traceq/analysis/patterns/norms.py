@@ -130,7 +130,10 @@ def _of_norms_and_casts(
 
 
 def _float_norms(trace: Trace) -> pl.DataFrame:
-    """Return the fused norms that compute in float32: the outermost op, and its end."""
+    """Return the fused norms that compute in float32: the outermost op, and its end.
+
+    An outermost op has one row, whatever is inside it.
+    """
     ops = trace.ops
     kernels = ops.with_columns(owner=outermost_ops(trace, _NORMS)).filter(
         named(ops, _FUSED) & ~ops["compiling"]
@@ -142,6 +145,7 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
         .join(trace.inputs, left_on="inputs", right_on="id")
         .filter(pl.col("types").list.first() == FLOAT32)
         .select("owner", dims=pl.col("dims").list.first())
+        .unique("owner", keep="first", maintain_order=True)
         .join(ends, on="owner")
         .join(plain_names(ops), on="name")
         .rename({"plain": "norm"})
