@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from collecting import LOOP, QUICK, WITH_TORCH, Late, Run, collect, module
+from command import traceq
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +31,9 @@ def whole_step():
     step()
     if rank == 2:
         with torch.profiler.record_function("augment"):
-            time.sleep(0.02)
+            time.sleep(0.15)
     message = torch.full((64,), float(rank))
-    if rank % 2:
-        dist.recv(message, src=rank - 1)
-    else:
-        dist.send(message, dst=rank + 1)
+    dist.all_to_all_single(torch.empty_like(message), message)
     dist.all_reduce(message)
 if rank == 0:
     with torch.profiler.profile():
@@ -93,6 +92,20 @@ class TestAJobOfFourRanks:
         }
         assert len(counts) == 1
         assert min(counts) >= 2 * 2
+
+    def test_ranks_names_the_rank_that_sleeps_and_where(self, job: Run) -> None:
+        answer = traceq("ranks", job.folder, "--no-cache", "--format", "json")
+        assert answer.status == 1
+        found = json.loads(answer.out)
+        assert found["matched"]["unmatched_parts"] == 0
+        late = found["stragglers"][0]
+        assert late["ranks"] == [2]
+        assert (late["cause"], late["region"]) == ("host", "augment")
+        assert late["place"]["file"] == "job.py"
+        assert 0.5 < late["saved_ns"] / found["steps"] / 150e6 < 1.1
+
+    def test_the_next_command_is_named(self, job: Run) -> None:
+        assert f"traceq ranks {job.folder}" in job.err
 
     def test_the_sleep_is_in_the_trace_of_its_rank(self, job: Run) -> None:
         asleep = [

@@ -313,6 +313,8 @@ class Launch:
         size = _size(self.folder)
         self.screen.say(f"recorded to {self.folder} ({_readable(size)}); next:")
         self.screen.say(f"  traceq lint {self.folder}")
+        if sum(rank["trace"] is not None for rank in ranks) > 1:
+            self.screen.say(f"  traceq ranks {self.folder}")
         return code
 
     def _records_elsewhere(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq.lint import Bad, Good, Need, Rule
 
-from ._shared import EARLY, LATE, hold, late_lines, ranks, saving
+from ._shared import EARLY, LATE, has_gpus, hold, late_lines, ranks, saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +108,8 @@ class Straggler(Rule):
             if one.cause.cause not in _CAUSES:
                 continue
             why, advice = _CAUSES[one.cause.cause]
+            if one.cause.cause == "host" and not has_gpus(job):
+                why = "the host takes longer"
             found = self.finding(
                 f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: {why}",
                 subject=one.cause.cause,

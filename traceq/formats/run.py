@@ -100,6 +100,7 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
         owners=_owners(_dict(found, "packages")),
         sources=_sources(folder / "sources", _list(found.get("sources"))),
+        first_step=_first_step(found),
         warm=_warm(found),
         compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
     )
@@ -174,6 +175,13 @@ def _torch(versions: dict[str, Any]) -> str:
     """Return the version of torch as a trace's facts have it: 2.11."""
     known = re.match(r"\d+\.\d+", str(versions.get("torch", "")))
     return known[0] if known else ""
+
+
+def _first_step(found: dict[str, Any]) -> int | None:
+    """Return the number of the first traced step, where ranks number them alike."""
+    first = _dict(found, "trace").get("first_step")
+    alike = _dict(found, "steps").get("by") != "forward"
+    return first if type(first) is int and alike else None
 
 
 def _warm(found: dict[str, Any]) -> bool:

@@ -121,6 +121,8 @@ class Rank:
     """Which packages were the user's own, and which were installed."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace."""
+    first_step: int | None = None
+    """Which step of the program was traced first; the same one on other ranks."""
     warm: bool = False
     """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
     compiled: Compiled | None = None

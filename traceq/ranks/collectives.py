@@ -70,6 +70,9 @@ _KINDS = (
 _UNEQUAL = ("all_to_all", "send", "recv", "send_recv", "gather", "scatter")
 # What NCCL and RCCL call what a kernel does, without how it does it.
 _FUNCTION = r"(?:nccl|rccl)\w*Kernel_([A-Za-z]+)"
+# Ops of sends and receives, whose third input is the rank at the other end.
+_PEER_OPS = {"c10d::send": "send", "c10d::recv_": "recv"}
+_PEER = 2
 _COMM = pl.col("kind") == "communication"
 
 
@@ -209,9 +212,11 @@ def _through_host(trace: Trace) -> pl.DataFrame:
         pl.when(pl.col("collective").str.contains(pattern)).then(pl.lit(kind))
         for pattern, kind in _KINDS
     ]
+    named = found.with_columns(kind=pl.coalesce(*kinds, pl.col("collective")))
     return _shaped(
-        found.sort("start", "end").with_columns(
-            kind=pl.coalesce(*kinds, pl.col("collective")),
+        _with_peers(trace, named)
+        .sort("start", "end")
+        .with_columns(
             token=pl.col("collective"),
             lane=pl.col("backend"),
             stream=pl.lit(0, pl.Int64),
@@ -220,6 +225,26 @@ def _through_host(trace: Trace) -> pl.DataFrame:
             held=pl.col("start"),
             exposed=pl.col("end") - pl.col("start"),
         )
+    )
+
+
+def _with_peers(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add whom sends and receives through the host are with, as their ops say."""
+    ops = trace.ops.filter(text("name").is_in(tuple(_PEER_OPS)))
+    values = trace.inputs["values"].gather(ops["inputs"])
+    calls = ops.select(
+        "thread",
+        "ts",
+        until=END,
+        op=text("name").replace_strict(_PEER_OPS),
+        peer=values.list.get(_PEER, null_on_oob=True).cast(pl.Int64, strict=False),
+    )
+    found = asof(rows, calls, "start", "ts", by="thread")
+    inside = (pl.col("start") < pl.col("until")) & (pl.col("kind") == pl.col("op"))
+    peer = pl.when(known(inside)).then("peer")
+    return found.with_columns(
+        source=pl.when(pl.col("kind") == "recv").then(peer),
+        destination=pl.when(pl.col("kind") == "send").then(peer),
     )
 
 

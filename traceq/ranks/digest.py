@@ -189,6 +189,7 @@ def _known(trace: Trace, found: pl.DataFrame, kept: pl.DataFrame) -> dict[str, A
         "version": VERSION,
         "path": facts.path,
         "rank": trace.rank.rank if trace.rank else facts.rank,
+        "first_step": trace.rank.first_step if trace.rank else None,
         "world_size": facts.world_size,
         "backend": facts.backend,
         "machine": facts.machine,

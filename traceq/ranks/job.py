@@ -125,6 +125,10 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
     cells = _cells(mine, ranks)
     found = matched(cells)
     clock = clocks(found.cells)
+    if _shares_clock(ranks):
+        clock = clock.with_columns(
+            offset=pl.lit(0, pl.Int64), drift=pl.lit(0.0), error=pl.lit(0.0)
+        )
     aligned = on_one_clock(found.cells, clock)
     together = instances(aligned)
     misfits = impossible(together, _TOLERATED)
@@ -201,6 +205,15 @@ def _ranks(mine: Sequence[Digest]) -> pl.DataFrame:
     )
 
 
+def _shares_clock(ranks: pl.DataFrame) -> bool:
+    """Return whether all times are of one machine's host, which has one clock.
+
+    GPUs of one machine have clocks of their own.
+    """
+    machines = ranks["machine"].unique().to_list()
+    return len(machines) == 1 and bool(machines[0]) and not any(ranks["device"])
+
+
 def _starts(ranks: pl.DataFrame) -> list[int]:
     """Return where each rank's times begin, from the first of all ranks."""
     known = ranks["start_ns"].drop_nulls()
@@ -227,6 +240,8 @@ def _together(
 
 def _cells(mine: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
     times = ("launched", "ready", "start", "end", "held")
+    firsts = {digest.rank.get("first_step") for digest in mine}
+    same = firsts.pop() if len(firsts) == 1 else None
     return (
         _together(mine, "collectives", _starts(ranks))
         .with_columns(
@@ -235,6 +250,7 @@ def _cells(mine: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
             number_of_rank=pl.col("rank").replace_strict(
                 ranks["rank"], ranks["number"], return_dtype=pl.Int64
             ),
+            first_step=pl.lit(same, pl.Int64),
         )
         .drop("begin")
         .with_row_index("cell")

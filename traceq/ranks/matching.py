@@ -28,7 +28,7 @@ from traceq.ranks.columns import highest, lowest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_BY_ID, _BY_NUMBER, _BY_ORDER = "id", "number", "order"
+_BY_ID, _BY_NUMBER, _BY_STEP, _BY_ORDER = "id", "number", "step", "order"
 _KEY = "key"
 # What a clock that differs by far speaks against a shift, at most.
 _CLOCK_DOUBT = 4.0
@@ -49,7 +49,7 @@ class Matched:
     """One row for a rank's part of a collective, with ``instance``; null if no other
     rank is known to take part."""
     by: dict[str, int]
-    """How many were matched by ``id``, ``number`` and ``order``."""
+    """How many were matched by ``id``, ``number``, ``step`` and ``order``."""
     apart: tuple[tuple[str, tuple[int, ...]], ...]
     """Lanes with the ranks, by row, that could not be aligned with the others."""
 
@@ -88,7 +88,12 @@ def matched(cells: pl.DataFrame) -> Matched:
         & pl.col("group").is_not_null()
         & pl.col("pair").is_null()
     ).with_columns(key=_repeated("seq ", "lane", "number", "kind"))
-    known = pl.concat([identified, numbered], how="vertical")
+    stepped = _by_step(
+        rows.join(identified.select("cell"), on="cell", how="anti").join(
+            numbered.select("cell"), on="cell", how="anti"
+        )
+    )
+    known = pl.concat([identified, numbered, stepped], how="vertical")
     rest = rows.join(known.select("cell"), on="cell", how="anti")
     ordered, apart = _by_order(rest)
     keyed = pl.concat(
@@ -102,9 +107,33 @@ def matched(cells: pl.DataFrame) -> Matched:
         {
             _BY_ID: identified.height,
             _BY_NUMBER: numbered.height,
+            _BY_STEP: stepped.height,
             _BY_ORDER: ordered.height,
         },
         apart,
+    )
+
+
+def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
+    """Match by place in the step, where the recorder says that steps are the same.
+
+    Only where all ranks of a lane have as many of a kind in the step.
+    """
+    kind = ("lane", "step", "token")
+    counted = rows.filter(
+        pl.col("first_step").is_not_null() & pl.col("step").is_not_null()
+    ).with_columns(count=pl.len().over("rank", *kind))
+    alike = counted.filter(
+        (pl.col("count").n_unique().over(kind) == 1)
+        & (
+            pl.col("rank").n_unique().over(kind)
+            == pl.col("rank").n_unique().over("lane")
+        )
+    )
+    return (
+        alike.sort("rank", "start", "end")
+        .with_columns(key=_repeated("step ", *kind))
+        .drop("count")
     )
 
 
