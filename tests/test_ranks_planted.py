@@ -55,3 +55,21 @@ def test_a_digest_is_small() -> None:
         digest = planting.copied(recordings.path_of(file)).digest
 
         assert len(digest.content) <= 0.01 * digest.rank["trace_bytes"]
+
+
+def test_more_late_ranks_than_are_tried_alone_are_no_crash() -> None:
+    chance = random.Random("many")  # noqa: S311 - a test
+    rank = planting.copied(recordings.path_of(_HOST_BOUND))
+    late = planting.job(
+        rank, chance, plant=planting.SLEEP, late=7, delay_ns=0.3 * rank.step_ns
+    )
+    world = 24 * planting.RANKS
+    ranks = [
+        planting.renumbered(late[row], block * planting.RANKS + row, world)
+        for block in range(24)
+        for row in (5, 6, 7, 8)
+    ]
+
+    found = analyse(assemble(ranks)).stragglers
+
+    assert {row % 4 for one in found for row in one.ranks} == {2}

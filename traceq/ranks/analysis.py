@@ -126,7 +126,7 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
         stands_out=pl.when(spread > 0).then(beyond / spread).otherwise(0.0)
     )
     most = _TRIED if rows.height <= _TRIED else _TRIED_OF_MANY
-    tried = rows.sort("late", "rank", descending=[True, False])["rank"][:most]
+    tried = rows.sort("net", "rank", descending=[True, False])["rank"][:most]
     saved = {row: whatifs.ranks([row], "rank", str(row)).saved_ns for row in tried}
     return rows.with_columns(
         saved=pl.col("rank").replace_strict(
@@ -147,7 +147,8 @@ def _stragglers(
         & (pl.col("net") >= ALWAYS_LATE * whatifs.took)
         & (pl.lit(job.ranks.height) >= _MANY)
     )
-    alone = by_rank.filter((pl.col("saved") >= least) | always).sort(
+    tried = by_rank.drop_nulls("saved")
+    alone = tried.filter((pl.col("saved") >= least) | always).sort(
         "saved", "net", "rank", descending=[True, True, False]
     )
     found = [
