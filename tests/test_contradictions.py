@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import traceq
+from diffing import half_of
 from layouts import timed
 from linting import linted
-from recordings import loaded
+from recordings import loaded, path_of
 
 from traceq.analysis.summary import summarise
+from traceq.diff.compare import compare
 from traceq.errors import InputError
 from traceq.finding import Severity
 from traceq.lint.engine import Report
 from traceq.loading import load
+from traceq.report.diff import full as diff_full
+from traceq.report.diff import markdown as diff_markdown
 from traceq.report.lint import full as lint_full
 from traceq.report.summary import text as summary_text
 from traceq.testing import draw
@@ -84,6 +88,28 @@ def test_more_of_a_summary_does_not_contradict_itself(fixture_trace: Path) -> No
         assert contradictions(text, steps=True) == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a100_alexnet", "a100_vit_graph"),
+        ("a100_vit_graph", "a100_alexnet"),
+        ("a100_vit_graph", "legacy_bare_list"),
+        ("legacy_bare_list", "t4_amp"),
+        ("t4_amp", "t4_fp32"),
+        ("diff_base", "diff_test"),
+        ("mi250_minitoy", "cpu_only_rank34"),
+        ("v100_tp2_rank0", "v100_tp2_rank1"),
+    ],
+)
+def test_comparisons_do_not_contradict_themselves(before: str, after: str) -> None:
+    files = [path_of(f"public/{name}.json.gz") for name in (before, after)]
+    diff = compare(*(half_of(file, findings=True) for file in files))
+    steps = any(loaded(file).steps.height for file in files)
+    text = diff_full.render(diff, width=None, color=False)
+
+    assert contradictions(text + diff_markdown.render(diff), steps=steps) == []
+
+
 ONE = """
     host   [train.py(3): main                ]
     host    [aten::item                     ]
@@ -126,6 +152,18 @@ def test_without_steps_nothing_is_said_of_a_step(tmp_path: Path) -> None:
     for command in (["lint"], ["summary"], ["summary", "--host"]):
         text = traceq(*command, file, "--no-cache").out
         assert contradictions(text, steps=False) == []
+
+
+def test_of_traces_without_steps_no_change_is_one_of_a_step(tmp_path: Path) -> None:
+    before = write(tmp_path, draw(ONE))
+    after = tmp_path / "after.json"
+    less = ONE.replace("[gemm<1                    ]", "[gemm<1   ]")
+    after.write_text(json.dumps(draw(less)), encoding="utf-8")
+
+    for pair in ((before, before), (before, after), (after, before)):
+        for form in ("full", "concise", "markdown", "html"):
+            text = traceq("diff", *pair, "--format", form, "--no-cache").out
+            assert contradictions(text, steps=False) == []
 
 
 def test_a_trace_of_one_event_has_one_event(tmp_path: Path) -> None:

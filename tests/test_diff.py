@@ -300,7 +300,7 @@ def test_idle_time_of_an_op_on_a_new_shape_is_that_ops() -> None:
     assert (cause.before.calls, cause.after.calls) == (0, 1)
     assert cause.ns > 300_000
     assert sum(cause.ns for cause in diff.causes) == pytest.approx(diff.change_ns)
-    assert headline(diff).endswith("aten::mm: 0 -> 1 calls a step")
+    assert headline(diff).endswith("aten::mm: 0 -> 1 call a step")
 
 
 def test_the_same_launches_are_divided_by_what_the_host_does() -> None:

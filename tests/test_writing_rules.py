@@ -211,6 +211,15 @@ def test_a_crash_names_the_rule_and_its_line(tmp_path: Path) -> None:
     assert "internal error" not in answer.err
 
 
+def test_a_message_that_is_no_text_is_a_crash_of_its_rule(tmp_path: Path) -> None:
+    folder = pack(tmp_path, minimal("yield self.finding(Good, subject='a')"))
+
+    answer = traceq("test", folder)
+
+    assert answer.status == 1
+    assert "TypeError: the message of a finding is text, not type" in answer.out
+
+
 def test_a_rule_that_is_not_a_dataclass_is_refused(tmp_path: Path) -> None:
     folder = pack(tmp_path, minimal("return iter(())", decorator=""))
 

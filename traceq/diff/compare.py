@@ -98,6 +98,14 @@ class Diff:
         return self.after.step.ns - self.before.step.ns
 
     @property
+    def stepped(self) -> bool:
+        """Whether a side has steps; else a step is the whole trace."""
+        return any(
+            side.bound.stepped or side.step.measured
+            for side in (self.before, self.after)
+        )
+
+    @property
     def longest_ns(self) -> float:
         """The longer of the two steps."""
         return max(self.before.step.ns, self.after.step.ns)

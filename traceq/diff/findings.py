@@ -26,6 +26,8 @@ class FindingChange:
     state: State
     before: Finding | None
     after: Finding | None
+    stepped: tuple[bool, bool] = (True, True)
+    """Whether times are of a step, before and after, or of the whole trace."""
 
     @property
     def finding(self) -> Finding:
@@ -62,7 +64,9 @@ def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
         by_place=_has_stacks(before) == _has_stacks(after),
     )
     found = [
-        FindingChange(_state(pair, before, after), *pair)
+        FindingChange(
+            _state(pair, before, after), *pair, (_stepped(before), _stepped(after))
+        )
         for old, new in groups
         for pair in _pairs(old, new)
     ]
@@ -75,6 +79,10 @@ def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
         ),
         tuple(sorted(crashed)),
     )
+
+
+def _stepped(outcome: Outcome) -> bool:
+    return outcome.bound is None or outcome.bound.stepped
 
 
 def _has_stacks(outcome: Outcome) -> bool:

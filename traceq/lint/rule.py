@@ -189,6 +189,7 @@ class Rule:
         and calls are what the finding was seen by, as far as they are not the fix's.
         """
         fixes = (fix,) if isinstance(fix, Fix) else tuple(fix)
+        _text(message=message, subject=subject, advice=advice or "")
         return Finding(
             code=self.code,
             name=self.name(),
@@ -211,3 +212,11 @@ class Rule:
             kernels=frozenset(kernels).union(*(one.kernels for one in fixes)),
             calls=frozenset(calls).union(*((*one.calls, *one.syncs) for one in fixes)),
         )
+
+
+def _text(**parts: object) -> None:
+    """Raise a TypeError for what reports could not write."""
+    for name, value in parts.items():
+        if not isinstance(value, str):
+            msg = f"the {name} of a finding is text, not {type(value).__name__}"
+            raise TypeError(msg)

@@ -161,6 +161,9 @@ def modules(made: pl.DataFrame) -> pl.DataFrame:
         .with_columns(pl.col("layer").str.split(_SEPARATOR), among=pl.len().over("key"))
         .drop_nulls("layer")
     )
+    # Polars 2.0 forgets what a list without rows is of.
+    if layers.is_empty():
+        return pl.DataFrame(schema=MODULES.dtypes)
     prefixes = layers.with_columns(
         depth=pl.int_ranges(1, pl.col("layer").list.len() + 1)
     ).explode("depth")

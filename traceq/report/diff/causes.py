@@ -53,10 +53,17 @@ def signed(nanoseconds: float) -> str:
     return ("+" if nanoseconds > 0 else "") + time(nanoseconds)
 
 
+def a_step(diff: Diff) -> str:
+    """Return what times and counts are of, for the end of a phrase."""
+    return " a step" if diff.stepped else ""
+
+
 def cause_text(cause: Cause, diff: Diff) -> str:
     """Return what happened, without where."""
     if cause.kind in _HOST:
         return _while(cause, diff)
+    if cause.kind == "host":
+        return _host(cause, diff)
     return _TEXTS[cause.kind](cause)
 
 
@@ -171,13 +178,14 @@ def _same_launches(cause: Cause) -> str:
     return f"idle: the host takes {_longer(cause)} for the same launches"
 
 
-def _host(cause: Cause) -> str:
+def _host(cause: Cause, diff: Diff) -> str:
     """Return what of the host's account takes longer, and how often it ran."""
     text = f"idle: {cause.host_kind}, {op_names(cause.mostly)}"
     before, after = (_rounded(used.calls) for used in (cause.before, cause.after))
     if not cause.host_kind.startswith("operators") or before == after:
         return text
-    return f"{text}: {before:,.6g} -> {after:,.6g} calls a step"
+    calls = "call" if after == 1 else "calls"
+    return f"{text}: {before:,.6g} -> {after:,.6g} {calls}{a_step(diff)}"
 
 
 def _outside(cause: Cause) -> str:
@@ -202,7 +210,6 @@ _TEXTS: Mapping[str, Callable[[Cause], str]] = {
     "same kernels": _same_kernels,
     "launches": _launches,
     "same launches": _same_launches,
-    "host": _host,
     "outside operators": _outside,
     "not in the trace": _missing,
 }

@@ -10,6 +10,7 @@ from traceq.report import bound as bound_words
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable, where
 from traceq.report.diff.causes import (
+    a_step,
     cause_details,
     cause_text,
     cause_where,
@@ -85,8 +86,8 @@ def _what_changed(diff: Diff) -> str:
     steps = f"{time(before)} -> {time(after)}"
     if diff.verdict == "no change":
         if before == after and not _named(diff):
-            return f"no change: {time(before)} a step, before and after"
-        text = f"{steps} a step ({_percent(after - before, before)})"
+            return f"no change: {time(before)}{a_step(diff)}, before and after"
+        text = f"{steps}{a_step(diff)} ({_percent(after - before, before)})"
         spread = max(
             side.step.high_ns - side.step.low_ns for side in (diff.before, diff.after)
         )
@@ -104,17 +105,17 @@ def _what_changed(diff: Diff) -> str:
         change = busy.change or 0.0
         less = "less" if change < 0 else "more"
         text = (
-            f"the GPU works {time(abs(change))} a step {less}"
+            f"the GPU works {time(abs(change))}{a_step(diff)} {less}"
             f" ({_percent(change, busy.before or 0)}), {time(busy.before or 0)} ->"
             f" {time(busy.after or 0)}"
         )
         return (
-            f"{text}{_mostly(diff, change)}; how the step changes without the profiler"
-            " is unclear"
+            f"{text}{_mostly(diff, change)}; how the {_whole(diff)} changes without"
+            " the profiler is unclear"
         )
     change = after - before
     text = (
-        f"{time(abs(change))} a step {diff.verdict} {basis}"
+        f"{time(abs(change))}{a_step(diff)} {diff.verdict} {basis}"
         f" ({_percent(change, before)}), {steps}"
     )
     return text + _mostly(diff, change)
@@ -152,13 +153,22 @@ def _percent(change: float, before: float) -> str:
 def metric_rows(diff: Diff) -> list[tuple[str, str, str, str]]:
     """Return the numbers of a step: a title, before, after, and the change."""
     rows = [
-        (_TITLES[metric.name], *_values(metric), _change(metric))
+        (_title(metric, diff), *_values(metric), _change(metric))
         for metric in diff.metrics
     ]
-    spread = (_spread(diff.before), _spread(diff.after))
+    spread = (_spread(diff.before), _spread(diff.after)) if diff.stepped else ()
     if any(spread):
         rows.insert(1, ("", *spread, ""))
     return rows
+
+
+def _title(metric: Metric, diff: Diff) -> str:
+    return _whole(diff) if metric.name == "step" else _TITLES[metric.name]
+
+
+def _whole(diff: Diff) -> str:
+    """Return what is compared."""
+    return "step" if diff.stepped else "whole trace"
 
 
 def _values(metric: Metric) -> tuple[str, str]:
@@ -205,10 +215,11 @@ def sides(diff: Diff) -> list[tuple[str, str, str]]:
     ]
 
 
-def times_from(diff: Diff) -> str:
-    """Return where the compared times come from."""
+def compared(diff: Diff) -> str:
+    """Return what the numbers are of, and where their times come from."""
     measured = diff.before.step.measured
-    return bound_words.MEASURED if measured else bound_words.AS_RECORDED
+    source = bound_words.MEASURED if measured else bound_words.AS_RECORDED
+    return f"a step {source}" if diff.stepped else f"the trace {source}"
 
 
 def reasons(diff: Diff) -> list[Reason]:
@@ -263,13 +274,14 @@ def finding_line(change: FindingChange) -> str:
 
 def _finding_cost(change: FindingChange) -> str:
     costs = []
-    for one in (change.before, change.after):
+    sides = zip((change.before, change.after), change.stepped, strict=True)
+    for one, stepped in sides:
         if one is None:
             continue
         if one.cost_bytes:
             costs.append(size(one.cost_bytes))
         elif one.saves_ns:
-            costs.append(f"{time(one.saves_ns)}/step")
+            costs.append(time(one.saves_ns) + ("/step" if stepped else ""))
     return " -> ".join(dict.fromkeys(costs))
 
 

@@ -45,7 +45,7 @@ def _lines(
         yield from _wrapped(f"{title:<8}{name}", width, indent=8)
         yield from _wrapped(bound, width, first=8, indent=8)
     yield ""
-    titles = (f"a step {words.times_from(diff)}", "before", "after", "change")
+    titles = (words.compared(diff), "before", "after", "change")
     columns = [Column(title) for title in titles]
     rows = words.metric_rows(diff)
     lines, _ = fitted(columns, rows, width)

@@ -80,7 +80,7 @@ def _body(diff: Diff) -> Iterator[str]:
     yield from (
         f"<p>{title}: {_text(bound)}</p>" for title, _, bound in words.sides(diff)
     )
-    titles = (f"a step {words.times_from(diff)}", "before", "after", "change")
+    titles = (words.compared(diff), "before", "after", "change")
     yield from _table(titles, words.metric_rows(diff), numbers=True)
     yield from _waterfall(diff)
     calls = [("before", diff.calls.before), ("after", diff.calls.after)]

@@ -51,7 +51,7 @@ def _numbers(diff: Diff, broken: Sequence[Broken]) -> Iterator[str]:
     for title, name, bound in words.sides(diff):
         yield f"- {title} {escaped(name)}: {escaped(bound)}"
     yield ""
-    yield f"| a step {words.times_from(diff)} | before | after | change |"
+    yield f"| {words.compared(diff)} | before | after | change |"
     yield "| --- | ---: | ---: | ---: |"
     for row in words.metric_rows(diff):
         yield f"| {' | '.join(map(escaped, row))} |"
