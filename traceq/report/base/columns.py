@@ -73,13 +73,19 @@ def cut_list(text: str, width: int) -> str:
 def cut_place(text: str, width: int) -> str:
     """Keep file and line before the function, and the file's name before its folder.
 
+    Of a function that is known without the line of the call, the function is kept.
+
     >>> cut_place("src/model.py:42 forward", 15), cut_place("src/model.py:42", 12)
     ('src/model.py:42', '…model.py:42')
-    >>> cut_place("forward (src/model.py:40)", 20)
-    '(src/model.py:40)'
+    >>> cut_place("forward (src/model.py:40)", 20), cut_place("run (m.py:4)", 5)
+    ('forward (…:40)', 'run')
     """
     before, _, last = text.rpartition(" ")
-    file = last if text.endswith(")") else before or text
+    if text.endswith(")"):
+        short = f"{before} ({_MORE}:{last.rpartition(':')[2]}"
+        fits = next((one for one in (text, short) if len(one) <= width), before)
+        return fits if len(fits) <= width else fits[: width - 1] + _MORE
+    file = before or text
     return file if len(file) <= width else _MORE + file[len(file) - width + 1 :]
 
 
