@@ -79,6 +79,12 @@ def test_an_instant_belongs_to_the_innermost_call() -> None:
     assert kind(found, DISPATCH) == 2_000
 
 
+def test_the_module_of_a_segment_is_a_category_as_its_path_may_be_long() -> None:
+    found = account(load_drawn(STEP))
+
+    assert found.segments["module"].dtype == pl.Categorical
+
+
 def test_python_has_what_is_in_no_operator() -> None:
     found = account(load_drawn(STEP))
 

@@ -172,7 +172,10 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
             "library": frames["name"][only(frame[first], ~ours)],
             "region": trace.annotations["name"][region],
             "inner_region": inner,
-            "module": _first(ops["module"][around], modules),
+            # Not as text: the path of a deep module is long, and each op has one.
+            "module": pl.select(
+                pl.coalesce(ops["module"][around], modules)
+            ).to_series(),
             "hook": hook,
             **{f"hook_{column}": _plain(frames[column][hooked]) for column in PLACE},
             **{
