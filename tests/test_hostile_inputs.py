@@ -151,6 +151,38 @@ def test_the_long_name_of_a_module_is_not_in_memory_for_each_of_its_kernels() ->
     assert done.stdout == "[2] 10000\n" * 2, done.stderr
 
 
+REPEATED = """
+import json, resource, sys
+def op(at, name, thread):
+    args = {"Sequence number": 5, "Fwd thread id": thread}
+    head = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1}
+    return {**head, "name": name, "ts": 2 * at, "dur": 1, "args": args}
+events = [op(at, "aten::mm", 0) for at in range(20_000)]
+events += [op(at, "MmBackward0", 1) for at in range(20_000, 40_000)]
+open(sys.argv[1], "w").write(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+from pathlib import Path
+from traceq.loading import load
+most = 3 << 30
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))
+print(load(Path(sys.argv[1]), cache=False).ops["forward"].unique().to_list())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_a_sequence_number_may_be_there_any_number_of_times(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REPEATED, str(tmp_path / "trace.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    # The one that began last.
+    assert done.stdout == "[None, 19999]\n", done.stderr
+
+
 def test_a_trace_that_unpacks_to_far_more_than_one_would_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,22 +27,34 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
     numbered = ops.filter(pl.col("sequence").is_not_null())
     nodes = is_node(numbered)
     backward, forward = numbered.filter(nodes), numbered.filter(~nodes)
-    pairs = backward.select("id", "sequence", "forward_thread", back="ts").join(
-        forward.select("sequence", "thread", twin="id", start="ts"), on="sequence"
+    # Counted without making the pairs: a number may be there any number of times.
+    pairs = (
+        backward.group_by("sequence", "forward_thread")
+        .agg(nodes=pl.len().cast(pl.Int64))
+        .join(
+            forward.group_by("sequence", "thread").agg(ops=pl.len().cast(pl.Int64)),
+            on="sequence",
+        )
     )
     # autograd's thread numbers are its own: the thread on which most pairs are found.
     threads = (
         pairs.group_by("forward_thread", "thread")
-        .len()
-        .sort("len", "thread", descending=[True, False])
+        .agg(found=(pl.col("nodes") * pl.col("ops")).sum())
+        .sort("found", "thread", descending=[True, False])
         .unique("forward_thread", keep="first", maintain_order=True)
-        .drop("len")
+        .drop("found")
     )
     twins = (
-        pairs.filter(pl.col("start") < pl.col("back"))
-        .join(threads, on=["forward_thread", "thread"], how="semi")
-        .sort("id", "start", "twin")
-        .unique("id", keep="last", maintain_order=True)
+        backward.select("id", "sequence", "forward_thread", "ts")
+        .join(threads, on="forward_thread")
+        .sort("ts")
+        .join_asof(
+            forward.sort("ts", "id").select("sequence", "thread", "ts", twin="id"),
+            on="ts",
+            by=["sequence", "thread"],
+            allow_exact_matches=False,
+            check_sortedness=False,
+        )
     )
     twin = (
         ops.select("id")
