@@ -889,7 +889,7 @@ def test_the_configuration_of_the_folder_is_followed(
     answer = traceq("lint", trace)
 
     assert answer.status == 0
-    assert "USR001 is allowed at train.py:3 main: it is a test" in answer.out
+    assert "USR001 is allowed in main (train.py:3): it is a test" in answer.out
     assert "allows TRC001 at *, but no finding matches: remove the entry" in answer.out
 
 

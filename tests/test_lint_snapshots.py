@@ -207,7 +207,7 @@ def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:
             "train.py:12: warning MEM003 each step leaks 16.0 MiB from 1 line;"
             " 16.0 MiB (3%)",
         ),
-        ("markdown", "| train.py:12 step | 16.0 MiB (3%) |"),
+        ("markdown", "| `train.py:12 step` | 16.0 MiB (3%) |"),
         ("github", "::warning file=train.py,line=12,title=MEM003 growing-memory::"),
     ],
 )

@@ -22,6 +22,10 @@ _ON_THE_WIRE: dict[str, tuple[int, int]] = {
 RATED_BYTES = 1 << 20
 
 
+# What one rank sends the other receives: they are counted together.
+_ONE_KIND = pl.col("kind").cast(pl.String).replace("recv", "send")
+
+
 def instances(cells: pl.DataFrame) -> pl.DataFrame:
     """Return the collectives that several ranks took part in, one row each.
 
@@ -34,7 +38,7 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
     matched = (
         cells.drop_nulls("instance")
         .sort("rank", "start", "cell")
-        .with_columns(ordinal=pl.int_range(pl.len()).over("rank", "step", "kind"))
+        .with_columns(ordinal=pl.int_range(pl.len()).over("rank", "step", _ONE_KIND))
     )
     by_start = pl.col("start").sort()
     found = matched.group_by("instance").agg(
