@@ -65,13 +65,10 @@ class AutocastWeightCast(Rule):
     reads.
 
     ```diff
-    - for micro in batches:
-    -     with torch.autocast("cuda", torch.bfloat16):
-    -         loss = model(micro)
-    -     loss.backward()
-    + with torch.autocast("cuda", torch.bfloat16):
-    +     for micro in batches:
-    +         model(micro).backward()
+    - model = Model().cuda()
+    + model = torch.compile(Model().cuda())
+      with torch.autocast("cuda", torch.bfloat16):
+          loss = model(batch)
     ```
 
     ## When it is wrong

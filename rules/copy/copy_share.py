@@ -80,7 +80,6 @@ class CopyShare(Rule):
     packed tensor.
 
     ```diff
-    - x = x.float()
     - x = self.mlp(x.transpose(1, 2).contiguous())
     + x = self.mlp(x.transpose(1, 2))
     ```

@@ -53,7 +53,7 @@ class NormBetweenCasts(Rule):
     ```diff
     - with torch.autocast("cuda", torch.bfloat16):
     -     loss = model(batch)
-    + model = model.to(torch.bfloat16)  # once; the optimizer keeps float32 weights
+    + model = model.to(torch.bfloat16)  # its optimizer has float32 copies
     + loss = model(batch)
     ```
 

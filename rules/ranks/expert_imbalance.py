@@ -36,12 +36,13 @@ class ExpertImbalance(Rule):
 
     ## How to fix it
 
-    Raise the weight of the router's balance loss or use a bias per expert, cap tokens
-    per expert, or place and copy experts by their load.
+    Place experts by their load, and copy the ones that are asked most: that leaves the
+    results as they are. A balance loss of more weight, a bias per expert and a cap on
+    tokens per expert balance too, but change what the model learns: check its loss.
 
     ```diff
-    - config = MoEConfig(num_experts=64, aux_loss_coef=0.0)
-    + config = MoEConfig(num_experts=64, aux_loss_coef=0.01, capacity_factor=1.25)
+    - expert_of_slot = list(range(64))
+    + expert_of_slot = balanced(tokens_per_expert, ranks=8)  # hot ones apart
     ```
 
     ## When it is wrong
@@ -58,8 +59,9 @@ class ExpertImbalance(Rule):
     since = "0.1.0"
     needs = frozenset({Need.JOB})
     advice = (
-        "balance the router (its loss, or a bias for each expert), cap the tokens of an"
-        " expert, or place and copy experts by their load"
+        "place experts by their load and copy those that are asked most; a balance"
+        " loss, a bias for each expert or a cap on tokens change what the model learns:"
+        " check its loss"
     )
 
     min_balance: float = option(
