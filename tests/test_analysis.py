@@ -439,7 +439,7 @@ def test_the_peak_is_where_the_gpu_held_most(tmp_path: Path) -> None:
     assert peak is not None
     assert (peak.device, peak.allocated, peak.reserved) == (0, 300, 900)
     assert (peak.step, peak.phase, peak.op) == (1, "optimizer", "aten::add_")
-    assert peak.place == "train.py:3"
+    assert peak.place == "main (train.py:3)"
 
 
 def test_without_memory_events_there_is_no_peak() -> None:

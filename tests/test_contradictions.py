@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 NEVER = {
     # Advice may index with it.
     "None": r"\bNone\b(?!\])",
-    "nan": r"\b(nan|inf)\b",
+    # Examples of fixes are code: float("-inf").
+    "nan": r"\b(nan|inf)\b(?!\")",
     "a count below one": r"(?<![\d.])0(\.\d+)? times\b",
     "one of several": r"(?<![\w.,#])1 (events|steps|kernels|launches|calls|findings"
     r"|rules|ranks|copies|tensors|ops|operators|allocations|times)\b",

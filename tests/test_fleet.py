@@ -150,7 +150,8 @@ def cluster() -> Iterator[Any]:
         n_workers=2,
         threads_per_worker=1,
         processes=True,
-        dashboard_address=None,
+        # A port of its own: others run clusters beside this one.
+        dashboard_address="127.0.0.1:0",
         silence_logs=CRITICAL,
     ) as running:
         yield running

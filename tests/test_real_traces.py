@@ -300,7 +300,12 @@ def test_the_true_step_time_is_what_the_program_printed(case: str) -> None:
 
 @pytest.mark.parametrize(
     "fixture",
-    [name for name in FIXTURE_TRACES if name.rpartition("/")[2] in CAPTURES.step_ms],
+    [
+        name
+        for name in FIXTURE_TRACES
+        if name.rpartition("/")[2] in CAPTURES.step_ms
+        and not name.startswith("lines/")  # recorded anew
+    ],
 )
 def test_a_fixture_has_the_true_step_time_of_its_capture(fixture: str) -> None:
     found = read_fixture(ROOT / "fixtures" / fixture)

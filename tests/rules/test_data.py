@@ -71,7 +71,7 @@ def test_the_function_that_loads_is_named() -> None:
     assert (found.place.file, found.place.function) == ("train.py", "main")
     (inside,) = (line for line in found.evidence if line.label == "inside")
     assert (inside.name, inside.value, inside.count) == (
-        "data.py:30 __getitem__",
+        "__getitem__ (data.py:30)",
         26_000,
         1,
     )

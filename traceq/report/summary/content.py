@@ -292,10 +292,11 @@ def _launches(summary: Summary) -> str:
     kernels = work.filter(pl.col("activity") == "kernel").height
     small = units.share(summary.small_kernels, 1)
     others = round((work.height - kernels) / summary.steady.count)
+    moved = "1 copy or set" if others == 1 else f"{others:,} copies and sets"
     return (
         f"{summary.launches:,.0f}{_a_step(summary)} for"
         f" {counted(round(kernels / summary.steady.count), 'kernel')}, and"
-        f" {others:,} copies and sets; {small} of the kernels are shorter than"
+        f" {moved}; {small} of the kernels are shorter than"
         f" {SMALL_KERNEL_NS // 1000} µs"
     )
 
