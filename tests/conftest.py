@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING
+from logging import CRITICAL
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from recordings import FIXTURE_TRACES, ROOT, TRACES, WHOLE_TRACES
@@ -95,3 +96,18 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: item.get_closest_marker("collect") is None)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Dask cluster of two processes on this machine."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        # A port of its own: others run clusters beside this one.
+        dashboard_address="127.0.0.1:0",
+        silence_logs=CRITICAL,
+    ) as running:
+        yield running

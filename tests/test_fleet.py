@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from logging import CRITICAL
 from signal import SIGKILL
 from socket import socket
 from typing import TYPE_CHECKING, Any
@@ -140,21 +139,6 @@ def test_there_are_no_more_processes_than_memory_is_free_for(
     monkeypatch.setattr(local, "free_memory", lambda: 5 << 30)
     assert local.workers_for([400 << 20] * 64) == 2
     assert local.workers_for([1 << 40] * 64) == 1
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A Dask cluster of two processes on this machine."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        # A port of its own: others run clusters beside this one.
-        dashboard_address="127.0.0.1:0",
-        silence_logs=CRITICAL,
-    ) as running:
-        yield running
 
 
 @pytest.mark.xdist_group("dask")

@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 import time
-from logging import CRITICAL
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
@@ -19,26 +18,10 @@ from traceq.ranks.digest import TABLES
 from traceq.ranks.gather import InProcess, digest_tasks, gather
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A Dask cluster of two processes on this machine."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        # A port of its own: others run clusters beside this one.
-        dashboard_address="127.0.0.1:0",
-        silence_logs=CRITICAL,
-    ) as running:
-        yield running
 
 
 def test_processes_return_the_digests_that_this_one_makes() -> None:

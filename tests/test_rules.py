@@ -359,3 +359,11 @@ def test_every_page_has_the_fix_as_code_before_and_after(code: str) -> None:
     assert all(line[:2] in ("- ", "+ ", "  ") for line in lines)
     assert any(line[0] in "-+" for line in lines)
     assert max(map(len, lines)) <= 84
+
+
+def test_a_finding_of_a_rule_with_several_fixes_shows_no_example_of_one() -> None:
+    rule = bundled_rules()["SYN001"]
+
+    assert rule.several_fixes
+    assert rule().finding("waits", subject="x").example == ""
+    assert rule.example()

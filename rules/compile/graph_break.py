@@ -71,6 +71,7 @@ class GraphBreak(Rule):
     """
 
     code = "JIT003"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.OPS})
 

@@ -73,6 +73,7 @@ class GraphRecapture(Rule):
     """
 
     code = "JIT001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 

@@ -59,6 +59,7 @@ class GuardOverhead(Rule):
     """
 
     code = "JIT005"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 

@@ -63,6 +63,7 @@ class PartialGraph(Rule):
     """
 
     code = "JIT004"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 

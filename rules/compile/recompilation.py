@@ -77,6 +77,7 @@ class Recompilation(Rule):
     """
 
     code = "JIT002"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.OPS})
 

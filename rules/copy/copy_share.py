@@ -96,6 +96,7 @@ class CopyShare(Rule):
     """
 
     code = "CPY001"
+    several_fixes = True
     since = "0.1.0"
     residual = True
     needs = frozenset({Need.GPU, Need.OPS})

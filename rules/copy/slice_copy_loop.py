@@ -95,6 +95,7 @@ class SliceCopyLoop(Rule):
     """
 
     code = "CPY004"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.SHAPES, Need.STEPS})
 

@@ -105,6 +105,7 @@ class InputPipelineStall(Rule):
     """
 
     code = "DAT001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU})
 

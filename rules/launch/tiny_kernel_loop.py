@@ -128,6 +128,7 @@ class TinyKernelLoop(Rule):
     """
 
     code = "LCH001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 

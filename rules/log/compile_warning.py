@@ -100,6 +100,7 @@ class CompileWarning(Rule):
     """
 
     code = "LOG001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False

@@ -101,6 +101,7 @@ class CudaGraphWarning(Rule):
     """
 
     code = "LOG008"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False

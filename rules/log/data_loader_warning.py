@@ -68,6 +68,7 @@ class DataLoaderWarning(Rule):
     """
 
     code = "LOG005"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False

@@ -73,6 +73,7 @@ class OutOfMemory(Rule):
     """
 
     code = "LOG006"
+    several_fixes = True
     since = "0.1.0"
     severity = Severity.error
     needs = frozenset({Need.LOG})

@@ -59,6 +59,7 @@ class SynchronizationWarning(Rule):
     """
 
     code = "LOG009"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.LOG})
     priced = False

@@ -90,6 +90,7 @@ class Float32Logits(Rule):
     """
 
     code = "LOS001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.SHAPES})
 

@@ -78,6 +78,7 @@ class MatmulWithoutTensorCores(Rule):
     """
 
     code = "GEM003"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 

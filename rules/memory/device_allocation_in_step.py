@@ -79,6 +79,7 @@ class DeviceAllocationInStep(DriverCallRule):
     """
 
     code = "MEM001"
+    several_fixes = True
     since = "0.1.0"
 
     examples = (

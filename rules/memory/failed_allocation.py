@@ -68,6 +68,7 @@ class FailedAllocation(Rule):
     """
 
     code = "MEM010"
+    several_fixes = True
     since = "0.1.0"
     severity = Severity.error
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY})

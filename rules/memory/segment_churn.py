@@ -66,6 +66,7 @@ class SegmentChurn(Rule):
     """
 
     code = "MEM005"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
     priced = False

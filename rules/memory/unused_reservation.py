@@ -69,6 +69,7 @@ class UnusedReservation(Rule):
     """
 
     code = "MEM004"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY})
 

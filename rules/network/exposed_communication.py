@@ -110,6 +110,7 @@ class ExposedCommunication(Rule):
     """
 
     code = "NET001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU})
 

@@ -60,6 +60,7 @@ class StragglingRank(Rule):
     """
 
     code = "NET002"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU})
 

@@ -69,6 +69,7 @@ class NormBetweenCasts(Rule):
     """
 
     code = "NRM003"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 

@@ -55,6 +55,7 @@ class Imbalance(Rule):
     """
 
     code = "RNK003"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.JOB})
     advice = (

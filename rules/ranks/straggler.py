@@ -90,6 +90,7 @@ class Straggler(Rule):
     """
 
     code = "RNK001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.JOB})
 

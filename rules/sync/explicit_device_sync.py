@@ -72,6 +72,7 @@ class ExplicitDeviceSync(DeviceSync):
     """
 
     code = "SYN002"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 

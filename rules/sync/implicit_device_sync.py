@@ -143,6 +143,7 @@ class ImplicitDeviceSync(DeviceSync):
     """
 
     code = "SYN001"
+    several_fixes = True
     since = "0.1.0"
     needs = frozenset({Need.GPU, Need.OPS})
 

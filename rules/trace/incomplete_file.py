@@ -45,6 +45,7 @@ class IncompleteFile(Rule):
     """
 
     code = "TRC004"
+    several_fixes = True
     since = "0.1.0"
     priced = False
 

@@ -105,6 +105,8 @@ class Rule:
     """Whether a finding that costs next to nothing matters less."""
     of_function: ClassVar[bool] = False
     """It finds functions: a finding names one, and no line of it."""
+    several_fixes: ClassVar[bool] = False
+    """Findings differ in their fix: the page's example would not fit all of them."""
     residual: ClassVar[bool] = False
     """Whether it reports what no other rule explains, and so comes last."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()
@@ -205,7 +207,7 @@ class Rule:
             evidence=tuple(one for one in evidence if one),
             data=data or {},
             residual=self.residual,
-            example=self.example(),
+            example="" if self.several_fixes else self.example(),
             explains=frozenset(explains),
             confirmed_by=frozenset(confirmed_by),
             ops=frozenset(ops).union(*(one.ops for one in fixes)),

@@ -23,7 +23,7 @@ from traceq.model.names import PAGEABLE, TRANSFER
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
-_COPYING = (
+COPYING = (
     "aten::copy_",
     "aten::_to_copy",
     "aten::to",
@@ -32,12 +32,11 @@ _COPYING = (
     "aten::contiguous",
     "aten::reshape",
     "aten::flatten",
-    "aten::cat",
-    "aten::concat",
-    "aten::stack",
 )
+"""Ops that copy one tensor, or do so for some inputs."""
 _CASTING = ("aten::to", "aten::type_as", "aten::_to_copy")
 _JOINING = ("aten::cat", "aten::concat", "aten::stack")
+_COPYING = (*COPYING, *_JOINING)
 # Nodes of autograd: a cast, what gives a weight its gradient, and what between the two
 # only views it. All others compute.
 _UNCASTING = r"^ToCopyBackward\d*$"

@@ -12,6 +12,7 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import in_steps
+from traceq.analysis.patterns.copies import COPYING
 from traceq.expressions import END, asof, known, nth, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import dtype_name
@@ -37,16 +38,6 @@ KEY = ("kind", "what", "dtypes", "file", "function")
 
 OP, OPTIMIZER, CAST, COPY, SYNC = "op", "optimizer op", "cast", "copy", "sync"
 
-_COPYING = (
-    "aten::copy_",
-    "aten::_to_copy",
-    "aten::to",
-    "aten::type_as",
-    "aten::clone",
-    "aten::contiguous",
-    "aten::reshape",
-    "aten::flatten",
-)
 # Ops that read values or counts on the host, which waits for the GPU to have them.
 _SYNCING = (
     "aten::_local_scalar_dense",
@@ -173,7 +164,7 @@ def _moved(ops: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(to=nth("types", 0), source=nth("types", 1))
     cast = copies["to"] != copies["source"]
     words = _dtype("source") + " to " + _dtype("to")
-    asked = copies.filter(~cast, pl.col("outer").is_in(_COPYING))
+    asked = copies.filter(~cast, pl.col("outer").is_in(COPYING))
     return pl.concat(
         [
             _rows(copies.filter(cast), pl.lit(CAST), words, _NONE),
