@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import recordings
 
 from traceq.ranks.digest import TABLES, Digest, encoded, make_digest
 from traceq.ranks.job import assemble
+from traceq.testing.examples import DEVICE
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from traceq.ranks.job import Job
 
@@ -92,3 +96,67 @@ def shifted(digest: Digest, offset: int, drift: float) -> Digest:
         meetings=moved,
         start_ns=digest.rank["start_ns"] + offset,
     )
+
+
+@dataclass(frozen=True)
+class Works:
+    """What a rank of a made job does in a step, in microseconds."""
+
+    compute: int = 1000
+    sleep: int = 0
+    """What its host does first, in the region ``log``."""
+
+
+def write_job(folder: Path, ranks: list[Works], steps: int = 4) -> Path:
+    """Write the traces of a job in which ranks compute, reduce and update."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrives = max(20 + one.sleep + one.compute for one in ranks)
+    for rank, one in enumerate(ranks):
+        events = [
+            event
+            for step in range(steps)
+            for event in _step_events(one, step, arrives, step * (arrives + 300))
+        ]
+        trace = {
+            "schemaVersion": 1,
+            "deviceProperties": [DEVICE],
+            "distributedInfo": {
+                "rank": rank,
+                "world_size": len(ranks),
+                "backend": "nccl",
+            },
+            "traceEvents": events,
+        }
+        (folder / f"rank{rank}.json").write_text(json.dumps(trace))
+    return folder
+
+
+def _step_events(
+    one: Works, step: int, arrives: int, begin: int
+) -> Iterator[dict[str, object]]:
+    """Yield a step: compute, an all-reduce that ends for all at once, the optimizer."""
+
+    def event(kind: str, name: str, at: int, dur: int, tie: int = 0) -> dict[str, Any]:
+        on_gpu = kind == "kernel"
+        stream = 20 if name.startswith("nccl") else 7
+        args = {"device": 0, "stream": stream} if on_gpu else {}
+        return {
+            "ph": "X",
+            "cat": kind,
+            "name": name,
+            "pid": 0 if on_gpu else 1000,
+            "tid": stream if on_gpu else 1,
+            "ts": begin + at,
+            "dur": dur,
+            "args": args | ({"correlation": 10 * step + tie} if tie else {}),
+        }
+
+    launch, ready = 10 + one.sleep, 20 + one.sleep + one.compute
+    yield event("user_annotation", f"ProfilerStep#{step}", 0, arrives + 290)
+    if one.sleep:
+        yield event("user_annotation", "log", 5, one.sleep)
+    for tie in (1, 2, 3):
+        yield event("cuda_runtime", "cudaLaunchKernel", launch + 2 * tie, 1, tie)
+    yield event("kernel", "gemm", launch + 8, one.compute, 1)
+    yield event("kernel", "ncclDevKernel_AllReduce", ready, arrives + 100 - ready, 2)
+    yield event("kernel", "adam", arrives + 103, 100, 3)

@@ -11,7 +11,7 @@ from command import traceq
 from conftest import ROOT
 from linting import bundled_rules
 from ranking import NAMES as JOBS
-from ranking import real_job
+from ranking import Works, real_job, write_job
 
 from traceq.check.cpu import cpu_part, write_cpu_part
 from traceq.lint.config import Config
@@ -130,6 +130,18 @@ def test_the_report_of_a_job_fits_its_schema() -> None:
     report = lint_job("job", job, bundled_rules(), Config())
 
     assert errors("ranks", json.loads(ranks_json.render(job, report))) == []
+
+
+@pytest.mark.parametrize(
+    "ranks", [[Works()] * 3, [Works(), Works(sleep=300), Works(compute=1500)]]
+)
+def test_the_comparison_of_two_jobs_fits_its_schema(
+    tmp_path: Path, ranks: list[Works]
+) -> None:
+    before = write_job(tmp_path / "before", [Works(), Works(), Works(sleep=400)])
+    after = write_job(tmp_path / "after", ranks)
+
+    assert errors("diff_jobs", written("diff", before, after)) == []
 
 
 def test_a_baseline_fits_its_schema(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.cli.jobs import analysed_job, is_job
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
@@ -34,16 +35,19 @@ from traceq.diff.compare import (
     compare_snapshots,
     examine,
 )
+from traceq.diff.jobs import JobDiff, JobHalf, compare_jobs
 from traceq.diff.limits import broken, read_limits
 from traceq.errors import InputError, UsageError
 from traceq.given import local, refuse_two_stdins
 from traceq.lint.engine import lint
 from traceq.lint.pack import load_rules
+from traceq.ranks.findings import lint_job
 from traceq.report.diff import concise as diff_concise
 from traceq.report.diff import content as diff_content
 from traceq.report.diff import full as diff_full
 from traceq.report.diff import github as diff_github
 from traceq.report.diff import html as diff_html
+from traceq.report.diff import jobs as diff_jobs
 from traceq.report.diff import json as diff_json
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.diff import snapshots as diff_snapshots
@@ -54,6 +58,7 @@ from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from traceq.diff.compare import Diff
     from traceq.diff.limits import Broken
@@ -61,6 +66,8 @@ if TYPE_CHECKING:
     from traceq.lint.engine import Outcome
     from traceq.lint.pack import Rules
     from traceq.recording import Recording
+
+    Compared: TypeAlias = Diff | MemoryChange | JobDiff
 
 _BROKEN = 1
 
@@ -79,7 +86,11 @@ class Format(str, Enum):
 def command(  # noqa: PLR0913 - one parameter an option
     before: Annotated[
         Path,
-        paths_argument("A trace, a run folder or a memory snapshot.", "BEFORE"),
+        paths_argument(
+            "A trace, a run folder, a folder with the ranks of a job, or a memory"
+            " snapshot.",
+            "BEFORE",
+        ),
     ],
     after: Annotated[Path, paths_argument("Another one of the same program.", "AFTER")],
     *,
@@ -99,7 +110,7 @@ def command(  # noqa: PLR0913 - one parameter an option
             help=(
                 "Exit 1 where something grew by more than this:"
                 " slower:5%, launches:+10, memory:+2%, new-findings; also busy, idle,"
-                " kernels, syncs, copies."
+                " kernels, syncs, copies; of jobs slower, waiting and new-findings."
             ),
             metavar="LIMITS",
         ),
@@ -120,7 +131,14 @@ def command(  # noqa: PLR0913 - one parameter an option
     wanted = configuration(config)
     use_own(own, wanted)
     rules = load_rules(wanted.packs)
-    found = compared((before, after), steps, rules, wanted, cache=not no_cache)
+    paths = _local((before, after), cache=not no_cache)
+    if _are_jobs(paths):
+        _refuse_for_jobs(form, step_ms)
+        halves = [_job_half(path, rules, wanted, cache=not no_cache) for path in paths]
+        _warn_of_crashes([half.outcome for half in halves])
+        found: Compared = compare_jobs(*halves)
+    else:
+        found = compared(paths, steps, rules, wanted, cache=not no_cache)
     found = _in_repository(found, root)
     failed = broken(found, limits)
     text = _rendered(found, failed, form, to_file=file is not None)
@@ -133,9 +151,36 @@ def command(  # noqa: PLR0913 - one parameter an option
         sys.exit(_BROKEN)
 
 
-def _in_repository(
-    found: Diff | MemoryChange, root: Path | None
-) -> Diff | MemoryChange:
+def _are_jobs(paths: tuple[Path, Path]) -> bool:
+    """Return whether both are jobs of several ranks; refuse one that is alone."""
+    jobs = [path for path in paths if is_job(path)]
+    if len(jobs) == 1:
+        (other,) = (path for path in paths if path not in jobs)
+        msg = (
+            f"{jobs[0]} has the traces of several ranks, and {other} has not: give two"
+            " of a kind"
+        )
+        raise InputError(msg)
+    return bool(jobs)
+
+
+def _refuse_for_jobs(form: Format, step_ms: str | None) -> None:
+    if form is Format.html:
+        there = ", ".join([Format.full.value, *(one.value for one in _OF_JOBS)])
+        msg = f"--format html is not there for two jobs of many ranks; there is {there}"
+        raise UsageError(msg)
+    if step_ms is not None:
+        msg = "--step-ms is of one trace, and these are jobs: leave it out"
+        raise UsageError(msg)
+
+
+def _job_half(path: Path, rules: Rules, config: Config, *, cache: bool) -> JobHalf:
+    analysis = analysed_job(path, cache=cache)
+    report = lint_job(str(path), analysis, rules, config)
+    return JobHalf(str(path), analysis, report.outcomes[0])
+
+
+def _in_repository(found: Compared, root: Path | None) -> Compared:
     """Return the comparison with the files of the repository in its findings."""
     folder = root or find_root(Path.cwd())
     if folder is None:
@@ -153,7 +198,7 @@ def _in_repository(
 
 
 def _rendered(
-    found: Diff | MemoryChange,
+    found: Compared,
     failed: Sequence[Broken],
     form: Format,
     *,
@@ -161,6 +206,10 @@ def _rendered(
 ) -> str:
     width = None if to_file else output.width()
     color = not to_file and output.color()
+    if isinstance(found, JobDiff):
+        if form is Format.full:
+            return diff_jobs.full(found, failed, width=width, color=color)
+        return _OF_JOBS[form](found, failed)
     if isinstance(found, MemoryChange):
         if form is Format.full:
             return diff_snapshots.full(found, failed, width=width, color=color)
@@ -176,6 +225,12 @@ _OF_TRACES = {
     Format.github: diff_github.render,
     Format.markdown: diff_markdown.render,
     Format.html: diff_html.render,
+}
+_OF_JOBS = {
+    Format.concise: diff_jobs.concise,
+    Format.json: diff_jobs.json,
+    Format.github: diff_jobs.github,
+    Format.markdown: diff_jobs.markdown,
 }
 _OF_SNAPSHOTS = {
     Format.concise: diff_snapshots.concise,
@@ -224,9 +279,6 @@ def compared(
         outcome = lint([recording], rules, config, brief=True).outcomes[0]
         return examine(recording, outcome) if recording.trace else outcome
 
-    refuse_two_stdins(paths)
-    # What is missing is said before the other one is read, which may take long.
-    paths = (_here(paths[0], cache=cache), _here(paths[1], cache=cache))
     # The first is worked on while the second is read.
     output.expect(2, 1)
     with ThreadPoolExecutor(1) as background:
@@ -246,6 +298,13 @@ def compared(
         raise InputError(msg)
     _warn_of_crashes([first, second])
     return compare_snapshots((before, after), (first, second))
+
+
+def _local(paths: tuple[Path, Path], *, cache: bool) -> tuple[Path, Path]:
+    """Return both on this machine."""
+    refuse_two_stdins(paths)
+    # What is missing is said before the other one is read, which may take long.
+    return _here(paths[0], cache=cache), _here(paths[1], cache=cache)
 
 
 def _here(path: Path, *, cache: bool) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.cli.jobs import analysed
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
@@ -20,25 +21,18 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     configuration,
-    own_code,
     paths_argument,
     use_own,
 )
-from traceq.cli.recordings import ranks_of, traces
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
-from traceq.fleet.dask import connect
 from traceq.lint.config import severity
 from traceq.lint.pack import load_rules
-from traceq.ranks.analysis import analyse
 from traceq.ranks.findings import lint_job
-from traceq.ranks.gather import digest_tasks, gather, local_executor
-from traceq.ranks.job import assemble
 from traceq.report.ranks import html as ranks_html
 from traceq.report.ranks import json as ranks_json
 from traceq.report.ranks import markdown as ranks_markdown
 from traceq.report.ranks import text as ranks_text
-from traceq.shown import Url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,17 +99,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
     use_own(own, wanted)
     rules = load_rules(wanted.packs)
-    # What is on other machines is fetched where it is read.
-    remote = [path for path in paths if isinstance(path, Url)]
-    here = [path for path in paths if not isinstance(path, Url)]
-    found = traces(here, cache=not no_cache)[0] if here else []
-    ranks = [(path, rank) for path in found for rank in ranks_of(path)]
-    ranks += [(path, None) for path in remote]
-    tasks = digest_tasks(ranks, own_code(), findings=findings, cache=not no_cache)
-    engine = connect(on) if on else local_executor(tasks)
-    with engine as executor, output.counting("ranks") as progress:
-        digests, unread = gather(tasks, executor, progress)
-    analysis = analyse(assemble(digests, unread))
+    analysis = analysed(paths, findings=findings, on=on, cache=not no_cache)
     report = lint_job(_name(paths), analysis, rules, wanted)
     deliver(_rendered(analysis, report, form, to_file=file is not None), file)
     _exit(report)

@@ -11,6 +11,7 @@ from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     from traceq.diff.compare import Diff, MemoryChange
+    from traceq.diff.jobs import JobDiff
     from traceq.diff.metrics import Metric
 
 NEW_FINDINGS = "new-findings"
@@ -23,10 +24,14 @@ _METRICS = {
     "syncs": "syncs",
     "copies": "copies",
     "memory": "memory",
+    "waiting": "waiting",
 }
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _SIZES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
-_UNITS = {"slower": _TIMES, "busy": _TIMES, "idle": _TIMES, "memory": _SIZES}
+_UNITS = {
+    **dict.fromkeys(("slower", "busy", "idle", "waiting"), _TIMES),
+    "memory": _SIZES,
+}
 _AMOUNT = re.compile(r"\+?(\d+(?:\.\d+)?)\s*(%|[a-zA-Zµ]*)")
 _EXAMPLE = "slower:5%,launches:+10,memory:+2%,new-findings"
 
@@ -84,7 +89,9 @@ class Broken:
     findings: int = 0
 
 
-def broken(diff: Diff | MemoryChange, limits: tuple[Limit, ...]) -> tuple[Broken, ...]:
+def broken(
+    diff: Diff | MemoryChange | JobDiff, limits: tuple[Limit, ...]
+) -> tuple[Broken, ...]:
     """Return the limits that do not hold; raise UsageError if one cannot be checked."""
     by_name = {metric.name: metric for metric in diff.metrics}
     found = []

@@ -18,10 +18,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a step; none where the recording does not have it."""
+    """One number of a step; none where the recording does not have it.
+
+    The last three are of jobs: waiting and transfer are times of a rank, on average.
+    """
 
     name: Literal[
-        "step", "gpu busy", "idle", "launches", "kernels", "syncs", "copies", "memory"
+        "step",
+        "gpu busy",
+        "idle",
+        "launches",
+        "kernels",
+        "syncs",
+        "copies",
+        "memory",
+        "waiting",
+        "transfer",
+        "slowdown",
     ]
     before: float | None
     after: float | None

@@ -112,7 +112,7 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
         net=(pl.col("own") - pl.col(IDEAL)).sum(),
         own=pl.col("own").sum(),
     )
-    waited = job.cells.group_by("rank").agg(
+    waited = job.inside.group_by("rank").agg(
         pl.col("wait", "sending", "exposed", "waited_exposed").sum()
     )
     last = job.found.group_by(rank="late").agg(last=pl.len())
@@ -196,6 +196,27 @@ def _changes(job: Job, whatifs: WhatIfs) -> list[WhatIf]:
                 whatifs.ranks(rows, of, str(name)) for name, rows in groups.iter_rows()
             ]
     return found
+
+
+def by_kind(job: Job) -> pl.DataFrame:
+    """Return the collectives of the window by ``kind``, the longest first.
+
+    ``count`` is how many there are; ``length``, ``wait`` and ``exposed`` are of all
+    their ``ranks`` together.
+    """
+    return (
+        job.inside.drop("kind")
+        .join(job.found.select("instance", "kind"), on="instance")
+        .group_by("kind")
+        .agg(
+            count=pl.col("instance").n_unique(),
+            length=(pl.col("end") - pl.col("start")).sum(),
+            wait=pl.col("wait").sum(),
+            exposed=pl.col("exposed").sum(),
+            ranks=pl.col("rank").n_unique(),
+        )
+        .sort("length", "kind", descending=[True, False])
+    )
 
 
 def heat(job: Job, columns: int, rows: Sequence[int] | None = None) -> pl.DataFrame:

@@ -74,6 +74,17 @@ class Job:
         ends = self.found["end"]
         return highest(ends) - lowest(ends)
 
+    @property
+    def inside(self) -> pl.DataFrame:
+        """The cells of the window, whose time can be divided by its steps.
+
+        The window begins when the first collective ends, which is not in it.
+        """
+        if not self.window_ns:
+            return self.cells
+        first = self.found.filter(pl.col("end") == pl.col("end").min())
+        return self.cells.join(first, on="instance", how="anti")
+
 
 def jobs_of(digests: Iterable[Digest]) -> list[list[Digest]]:
     """Sort digests into jobs, the largest first.

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.diff.causes import Cause
-    from traceq.diff.compare import Diff, Side
+    from traceq.diff.compare import Diff
     from traceq.diff.findings import FindingChange, FindingChanges
+    from traceq.diff.jobs import JobDiff
     from traceq.diff.limits import Broken
     from traceq.diff.metrics import Metric
+    from traceq.diff.steps import Step
 
 # Causes smaller than this share of the step are summed up; those that are not a change
 # of the program vary by more.
@@ -49,8 +51,11 @@ _TITLES = {
     "syncs": "syncs",
     "copies": "copies",
     "memory": "peak memory",
+    "waiting": "waiting",
+    "transfer": "transfer",
+    "slowdown": "slowdown",
 }
-_TIMES = ("step", "gpu busy", "idle")
+_TIMES = ("step", "gpu busy", "idle", "waiting", "transfer")
 
 
 @dataclass(frozen=True)
@@ -87,16 +92,16 @@ def _what_changed(diff: Diff) -> str:
     if diff.verdict == "no change":
         if before == after and not _named(diff):
             return f"no change: {time(before)}{a_step(diff)}, before and after"
-        text = f"{steps}{a_step(diff)} ({_percent(after - before, before)})"
-        spread = max(
+        text = f"{steps}{a_step(diff)} ({percent(after - before, before)})"
+        differ = max(
             side.step.high_ns - side.step.low_ns for side in (diff.before, diff.after)
         )
         if abs(after - before) <= _VARIES * diff.longest_ns:
             return f"no significant change: {text}"
-        if abs(after - before) > spread / 2:
+        if abs(after - before) > differ / 2:
             text += ", and the host's time for the same work varies by as much"
         else:
-            text += f", while steps differ by {time(spread)} among themselves"
+            text += f", while steps differ by {time(differ)} among themselves"
         return f"no significant change: {text}"
     measured = diff.before.step.measured
     basis = "without the profiler" if measured else bound_words.AS_RECORDED
@@ -106,7 +111,7 @@ def _what_changed(diff: Diff) -> str:
         less = "less" if change < 0 else "more"
         text = (
             f"the GPU works {time(abs(change))}{a_step(diff)} {less}"
-            f" ({_percent(change, busy.before or 0)}), {time(busy.before or 0)} ->"
+            f" ({percent(change, busy.before or 0)}), {time(busy.before or 0)} ->"
             f" {time(busy.after or 0)}"
         )
         return (
@@ -116,7 +121,7 @@ def _what_changed(diff: Diff) -> str:
     change = after - before
     text = (
         f"{time(abs(change))}{a_step(diff)} {diff.verdict} {basis}"
-        f" ({_percent(change, before)}), {steps}"
+        f" ({percent(change, before)}), {steps}"
     )
     return text + _mostly(diff, change)
 
@@ -141,7 +146,8 @@ def _in_short(cause: Cause, diff: Diff) -> str:
     return cause_text(cause, diff) + (f", at {place}" if known else "")
 
 
-def _percent(change: float, before: float) -> str:
+def percent(change: float, before: float) -> str:
+    """Return a change as a share of before; how many times as much, if very many."""
     if not before:
         return "from nothing" if change else "0%"
     percent = 100 * change / before
@@ -152,14 +158,16 @@ def _percent(change: float, before: float) -> str:
 
 def metric_rows(diff: Diff) -> list[tuple[str, str, str, str]]:
     """Return the numbers of a step: a title, before, after, and the change."""
-    rows = [
-        (_title(metric, diff), *_values(metric), _change(metric))
-        for metric in diff.metrics
-    ]
-    spread = (_spread(diff.before), _spread(diff.after)) if diff.stepped else ()
-    if any(spread):
-        rows.insert(1, ("", *spread, ""))
+    rows = [metric_row(metric, _title(metric, diff)) for metric in diff.metrics]
+    both = [spread(side.step) for side in (diff.before, diff.after)]
+    if diff.stepped and any(both):
+        rows.insert(1, ("", both[0], both[1], ""))
     return rows
+
+
+def metric_row(metric: Metric, title: str = "") -> tuple[str, str, str, str]:
+    """Return one number: its title, before, after, and the change."""
+    return (title or _TITLES[metric.name], *_values(metric), _change(metric))
 
 
 def _title(metric: Metric, diff: Diff) -> str:
@@ -182,6 +190,8 @@ def _value(metric: Metric, value: float | None) -> str:
         return time(value)
     if metric.name == "memory":
         return size(value)
+    if metric.name == "slowdown":
+        return f"{value:.2f}"
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
@@ -193,11 +203,11 @@ def _change(metric: Metric) -> str:
     if text == _value(metric, 0.0):
         return "="
     sign = "+" if change > 0 else ""
-    return f"{sign}{text} ({_percent(change, metric.before)})"
+    return f"{sign}{text} ({percent(change, metric.before)})"
 
 
-def _spread(side: Side) -> str:
-    step = side.step
+def spread(step: Step) -> str:
+    """Return how much the steps differ among themselves, as recorded."""
     if step.measured:
         return ""
     if step.count == 1:
@@ -296,7 +306,7 @@ def findings_verdict(found: FindingChanges) -> str:
     return ", ".join(counts) or "none before, none after"
 
 
-def caveats(diff: Diff) -> list[str]:
+def caveats(diff: Diff | JobDiff) -> list[str]:
     """Return what is not comparable."""
     found = [printable(caveat) for caveat in diff.caveats]
     if diff.findings.one_sided:

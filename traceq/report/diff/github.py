@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.diff.compare import Diff
+    from traceq.diff.findings import FindingChange
     from traceq.diff.limits import Broken
 
 _KINDS = {"new": "warning", "worse": "warning", "better": "notice", "gone": "notice"}
@@ -24,18 +25,19 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         for text in words.failures(broken)
     ]
     lines.append(command("notice", {"title": "traceq diff"}, words.headline(diff)))
-    for change in diff.findings.changes:
-        finding = change.finding
-        at: dict[str, object] = {}
-        if finding.place.file:
-            at = {
-                "file": finding.place.source,
-                "line": (finding.place.lines or (1,))[0],
-            }
-        title = f"{finding.code} {finding.name}, {change.state}"
-        text = words.finding_line(change)
-        lines.append(command(_KINDS[change.state], {**at, "title": title}, text))
+    lines += map(annotation, diff.findings.changes)
     names = f"{printable(diff.before.name)} -> {printable(diff.after.name)}"
     # A file may be called as a command is, which acts only where a line begins.
     lines.append(f"traceq: {names}: findings: {words.findings_verdict(diff.findings)}")
     return "\n".join(lines) + "\n"
+
+
+def annotation(change: FindingChange) -> str:
+    """Return what became of a finding, at its line."""
+    finding = change.finding
+    at: dict[str, object] = {}
+    if finding.place.file:
+        at = {"file": finding.place.source, "line": (finding.place.lines or (1,))[0]}
+    title = f"{finding.code} {finding.name}, {change.state}"
+    text = words.finding_line(change)
+    return command(_KINDS[change.state], {**at, "title": title}, text)

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from traceq.diff.limits import Broken
 
 VERSION = 2
-_KEYS = {
+KEYS = {
     "step": "step_ns",
     "gpu busy": "gpu_busy_ns",
     "idle": "gpu_idle_ns",
     "memory": "memory_bytes",
+    "waiting": "waiting_ns",
+    "transfer": "transfer_ns",
 }
+"""The names of metrics whose unit they have to state."""
 
 
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
@@ -47,7 +50,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         "after": _side(diff.after),
         "times_from": "measured" if diff.before.step.measured else "recorded",
         "metrics": {
-            _KEYS.get(metric.name, metric.name): {
+            KEYS.get(metric.name, metric.name): {
                 "before": metric.before,
                 "after": metric.after,
             }

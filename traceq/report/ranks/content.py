@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq import units
-from traceq.ranks.analysis import heat
+from traceq.ranks.analysis import by_kind, heat
 from traceq.ranks.cause import LINK, MORE, SLOWER, UNATTRIBUTED
 from traceq.ranks.columns import highest, median, total
 from traceq.ranks.timeline import ALLOCATION, COMPUTE, DATA, HOST, STALLED, SYNC
@@ -94,7 +92,7 @@ def verdict(found: Analysis) -> str:
         f" {'holds' if len(worst.ranks) == 1 else 'hold'} the others up: {unit} takes"
         f" {units.time(took)} and would take {units.time(took - saved)} with"
         f" {'it' if len(worst.ranks) == 1 else 'them'} as the median of"
-        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {_why(worst)}."
+        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {why(worst)}."
     )
 
 
@@ -107,7 +105,8 @@ def named(found: Analysis, rows: Sequence[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}".capitalize()
 
 
-def _why(one: Straggler) -> str:
+def why(one: Straggler) -> str:
+    """Return the cause of a late rank in words, with its place."""
     cause, where = one.cause, _where(one)
     text = IN_WORDS[cause.cause]
     if cause.cause == SLOWER and cause.work:
@@ -237,29 +236,15 @@ def _changes(found: Analysis) -> TextTable:
 
 def _collectives(found: Analysis) -> TextTable:
     """Return the collectives by kind: waiting, transfer, what compute hides."""
-    cells = found.job.cells.join(
-        found.job.found.select("instance", named="kind"), on="instance"
-    )
-    kinds = (
-        cells.group_by("named")
-        .agg(
-            count=pl.col("instance").n_unique(),
-            length=(pl.col("end") - pl.col("start")).sum(),
-            wait=pl.col("wait").sum(),
-            exposed=pl.col("exposed").sum(),
-            ranks=pl.col("rank").n_unique(),
-        )
-        .sort("length", "named", descending=[True, False])
-    )
     rows = [
         (
-            printable(row["named"]),
+            printable(row["kind"]),
             f"{row['count'] / found.steps:.1f}",
             units.milliseconds(row["length"] / row["ranks"] / found.steps),
             units.share(row["wait"], row["length"]),
             units.share(row["length"] - row["exposed"], row["length"]),
         )
-        for row in kinds.iter_rows(named=True)
+        for row in by_kind(found.job).iter_rows(named=True)
     ]
     unit = "ms/step" if found.job.step_ns else "ms"
     return TextTable(
