@@ -186,6 +186,8 @@ def _called(ops: pl.DataFrame) -> pl.DataFrame:
     child = text("module").str.strip_prefix(own).str.extract(r"^/?([^/]+)")
     children = (
         ops.filter(pl.col("forward").is_null())
+        # Each pair once: as text a name takes its length for each row.
+        .unique([*_LOOP, *_CALL, "own", "module"])
         .group_by(*_LOOP, *_CALL)
         .agg(called=child.drop_nulls().n_unique())
     )
