@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
-from traceq.check.numbers import EXACT, KINDS, NOISY, Layer, Numbers
+from traceq.check.numbers import EXACT, KINDS, NOISY, OF_JOBS, Layer, Numbers
 from traceq.errors import ConfigError
 from traceq.lint.config import number, read_config, refuse_unknown
 from traceq.units import size
@@ -75,7 +75,7 @@ def read_budgets(file: Path) -> Budgets:
     layers, backends, cpu = (
         _table(file, key, found.pop(key, {})) for key in (_LAYERS, _BACKENDS, _CPU)
     )
-    known = (*EXACT, *NOISY, _LAYERS, _BACKENDS, _CPU)
+    known = (*EXACT, *NOISY, *OF_JOBS, _LAYERS, _BACKENDS, _CPU)
     refuse_unknown(found, known, f"{file}: budgets")
     refuse_unknown(backends, KINDS, f"{file}: budgets.{_BACKENDS}")
     refuse_unknown(cpu, CPU_NAMES, f"{file}: budgets.{_CPU}")
@@ -101,7 +101,7 @@ def budgets_for(numbers: Numbers, before: Budgets | None = None) -> Budgets:
     """Return budgets that hold these numbers, as many and as strict as before."""
     if not before:
         limits = {
-            name: Budget(value, _TOLERANCE if name in NOISY else 0.0)
+            name: Budget(value, _TOLERANCE if name in (*NOISY, *OF_JOBS) else 0.0)
             for name, value in numbers.values.items()
         }
         cpu = before.cpu if before is not None else {}

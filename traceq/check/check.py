@@ -31,9 +31,10 @@ from traceq.lint.same import extent, growth, matched
 from traceq.units import amount, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from traceq.finding import Severity
     from traceq.lint.config import Config
     from traceq.lint.engine import Outcome
     from traceq.lint.pack import Rules
@@ -91,6 +92,14 @@ def check(
         values = numbers(recording, fixture.graph_breaks)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
+    return as_expected(fixture, outcome, values, update=update)
+
+
+def as_expected(
+    fixture: Fixture, outcome: Outcome, values: Numbers, *, update: bool = False
+) -> FixtureResult:
+    """Compare what was found in a fixture with what is expected of it."""
+    folder = fixture.folder
     unfit = (*_origin(fixture), *_crashes(outcome))
     found = expected(outcome.findings)
     try:
@@ -115,7 +124,7 @@ def check_against(
     """Compare a new run with a fixture: only what is worse fails the check."""
     try:
         fixture = read_fixture(folder)
-        known, budget = _known(folder), _budget(folder)
+        known, budget = known_findings(folder), known_budgets(folder)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
     if known is None or not budget:
@@ -124,16 +133,37 @@ def check_against(
         )
     outcome, recording = _linted(new, rules, config)
     notes, ignored = _incomparable(fixture, recording)
+    found = no_worse(
+        folder,
+        (known, budget),
+        outcome,
+        numbers(recording),
+        ignored,
+        fail_on=config.fail_on,
+    )
+    return replace(found, differences=(*found.differences, *notes))
+
+
+def no_worse(  # noqa: PLR0913 - what is known, what was found, and how strict
+    folder: Path,
+    wanted: tuple[Sequence[Expected], Budgets],
+    outcome: Outcome,
+    values: Numbers,
+    ignored: Collection[str] = (),
+    *,
+    fail_on: Severity,
+) -> FixtureResult:
+    """Compare what was found in a new run with what is expected: more fails it."""
+    known, budget = wanted
     return FixtureResult(
         folder,
         (
             *_crashes(outcome),
-            *_changes(known, outcome, config),
+            *_changes(known, outcome, fail_on),
             *(
                 Difference("budget", one.text, fails=one.worse)
-                for one in breaches(budget, numbers(recording), ignored)
+                for one in breaches(budget, values, ignored)
             ),
-            *notes,
         ),
         len(known),
         len(budget),
@@ -153,25 +183,27 @@ def _read(
 ) -> tuple[tuple[Expected, ...] | None, Budgets | None]:
     """Return what is expected; None for what is missing, or is replaced anyway."""
     try:
-        known = _known(folder)
+        known = known_findings(folder)
     except TraceqError:
         if not update:
             raise
         known = None
     try:
-        return known, _budget(folder)
+        return known, known_budgets(folder)
     except TraceqError:
         if not update:
             raise
         return known, None
 
 
-def _known(folder: Path) -> tuple[Expected, ...] | None:
+def known_findings(folder: Path) -> tuple[Expected, ...] | None:
+    """Return the findings that are expected of a fixture; None if that is not said."""
     file = folder / FINDINGS
     return read_expected(file) if file.is_file() else None
 
 
-def _budget(folder: Path) -> Budgets | None:
+def known_budgets(folder: Path) -> Budgets | None:
+    """Return the budgets of a fixture; None if it has no file of them."""
     file = folder / BUDGETS
     return read_budgets(file) if file.is_file() else None
 
@@ -290,14 +322,14 @@ def _content(file: Path) -> bytes | None:
 
 
 def _changes(
-    known: Iterable[Expected], outcome: Outcome, config: Config
+    known: Iterable[Expected], outcome: Outcome, fail_on: Severity
 ) -> Iterator[Difference]:
     """Yield what a new run has more or less of, line numbers aside."""
     for old, new in matched(known, outcome.findings):
         if not new:
             yield Difference("gone", old[0].message, old[0], fails=False)
             continue
-        serious = max(one.severity.rank for one in new) >= config.fail_on.rank
+        serious = max(one.severity.rank for one in new) >= fail_on.rank
         first, *_ = expected(new)
         if not old:
             yield Difference("new", first.message, first, fails=serious)

@@ -33,6 +33,8 @@ EXACT = (
 """Numbers that are the same whenever the same program runs."""
 NOISY = ("step-ms", "gpu-ms")
 """Numbers that differ a little from run to run."""
+OF_JOBS = ("slowdown",)
+"""Numbers of jobs of many ranks, beside step-ms; they differ from run to run, too."""
 
 
 KINDS = ("attention", "gemm", "conv")
@@ -53,7 +55,7 @@ class Numbers:
     """The numbers of one recording; per step but for graph breaks and the peak."""
 
     values: Mapping[str, float]
-    """By the names of EXACT and NOISY; what was not recorded is not here."""
+    """By the names of EXACT, NOISY and OF_JOBS; what was not recorded is not here."""
     layers: Mapping[str, Layer] = field(default_factory=dict)
     """By path, as LM/Block/Linear; empty where stacks were not recorded."""
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -18,9 +18,11 @@ from traceq.check.fixture import ORIGIN, find_fixtures, read_fixture
 from traceq.check.program import ProgramError, command_of, run_program
 from traceq.check.run import check_run, unable, why_not_to_run
 from traceq.cli import output
+from traceq.cli.jobs import analysed_job, is_job
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
+    FailOn,
     NoCache,
     OutputFile,
     Overwrite,
@@ -34,7 +36,9 @@ from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import TraceqError, UsageError
+from traceq.lint.config import severity
 from traceq.lint.pack import load_rules
+from traceq.ranks.checked import check_job, check_job_against
 from traceq.report.check import json as check_json
 from traceq.report.check import markdown as check_markdown
 from traceq.report.check import text as check_text
@@ -46,6 +50,10 @@ if TYPE_CHECKING:
 
 _NOT_AS_EXPECTED = 1
 _FIXTURES = Path("fixtures")
+_NOT_RUN = (
+    "it is a job of several ranks, which --run does not start: record one with traceq"
+    " collect, and give it with --against"
+)
 
 
 class Format(str, Enum):
@@ -60,7 +68,10 @@ def command(  # noqa: PLR0913 - one parameter an option
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Fixtures, or folders of them; ./fixtures if none is given.",
+            help=(
+                "Fixtures, or folders of them; ./fixtures if none is given. With"
+                " --against also the ranks of a job."
+            ),
             metavar="FOLDER",
             show_default=False,
         ),
@@ -75,12 +86,13 @@ def command(  # noqa: PLR0913 - one parameter an option
     against: Annotated[
         Path | None,
         typer.Option(
-            help="Compare this new run or trace with the fixture.",
+            help="Compare this new run, trace or job with the fixture.",
             metavar="RUN",
             parser=typed,
         ),
     ] = None,
     step_ms: StepMs = None,
+    fail_on: FailOn = None,
     run: Annotated[
         bool,
         typer.Option(
@@ -127,29 +139,76 @@ def command(  # noqa: PLR0913 - one parameter an option
     _refuse_mixed(update=update, against=against, run=run, step_ms=step_ms)
     refuse_to_lose(file, [against] if against else [], overwrite=overwrite)
     wanted = configuration(config)
+    if fail_on:
+        wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
     use_own(None, wanted)
     loaded = (*wanted.packs, *(packs or ()))
     rules = load_rules(loaded)
-    found = find_fixtures(folders or [_FIXTURES])
+    found = [one for place in folders or [_FIXTURES] for one in _found(place)]
     cache = not no_cache
     if against:
         if len(found) != 1:
             msg = f"--against takes one fixture, not {len(found)}: name its folder"
             raise UsageError(msg)
-        new = load_recording(against, log=None, cache=cache)
-        new = replace(new, step_ns=nanoseconds(step_ms) or new.step_ns)
-        results = [check_against(found[0], new, rules, wanted)]
+        if _are_jobs(found[0], against, step_ms):
+            known, job = (
+                analysed_job(path, cache=cache) for path in (found[0], against)
+            )
+            results = [check_job_against(found[0], known, job, rules, wanted)]
+        else:
+            new = load_recording(against, log=None, cache=cache)
+            new = replace(new, step_ns=nanoseconds(step_ms) or new.step_ns)
+            results = [check_against(found[0], new, rules, wanted)]
     elif run:
         with tempfile.TemporaryDirectory(prefix="traceq-check-") as temporary:
             how = _Running(runs or Path(temporary), cpu, timeout, update)
             results = [_ran(folder, rules, wanted, how) for folder in found]
     else:
         results = [
-            check(folder, rules, wanted, update=update, cache=cache) for folder in found
+            _checked(folder, rules, wanted, update=update, cache=cache)
+            for folder in found
         ]
     first = named(loaded) if form is Format.text else ""
     deliver(first + _rendered(results, form, to_file=file is not None), file)
     _exit(results)
+
+
+def _found(place: Path) -> list[Path]:
+    """Return the fixtures at or below a place, or the job that it is."""
+    try:
+        return find_fixtures([place])
+    except UsageError:
+        if is_job(place):
+            return [place]
+        raise
+
+
+def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
+    """Return whether both are jobs of several ranks; refuse one that is alone."""
+    jobs = [is_job(path) for path in (folder, against)]
+    if jobs[0] != jobs[1]:
+        one, other = (folder, against) if jobs[0] else (against, folder)
+        msg = (
+            f"{one} has the traces of several ranks, and {other} has not: give two of"
+            " a kind"
+        )
+        raise UsageError(msg)
+    if all(jobs) and step_ms:
+        msg = "--step-ms is of one trace, and these are jobs: leave it out"
+        raise UsageError(msg)
+    return all(jobs)
+
+
+def _checked(
+    folder: Path, rules: Rules, config: Config, *, update: bool, cache: bool
+) -> FixtureResult:
+    if not is_job(folder):
+        return check(folder, rules, config, update=update, cache=cache)
+    try:
+        job = analysed_job(folder, cache=cache)
+    except TraceqError as error:
+        return FixtureResult(folder, (Difference("error", str(error)),))
+    return check_job(folder, job, rules, config, update=update)
 
 
 def _refuse_mixed(
@@ -179,6 +238,8 @@ class _Running:
 def _ran(folder: Path, rules: Rules, config: Config, how: _Running) -> FixtureResult:
     """Run the program of a fixture and compare; one that fails stops no other."""
     try:
+        if is_job(folder):
+            return unable(folder, _NOT_RUN)
         fixture = read_fixture(folder)
         command = command_of(fixture)
         if command is None:

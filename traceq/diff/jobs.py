@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import zip_longest
-from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
@@ -122,11 +121,8 @@ def _steps(before: Analysis, after: Analysis) -> tuple[Step | None, Step | None]
 
 def _measured(found: Analysis) -> Step | None:
     """Return what a step takes without the profiler, the median of the ranks."""
-    known = [digest.rank["step_ns"] for digest in found.job.digests]
-    if not known or not all(known):
-        return None
-    ns = median(known)
-    return Step(ns, ns, ns, 1, measured=True)
+    ns = found.job.measured_step_ns
+    return Step(ns, ns, ns, 1, measured=True) if ns else None
 
 
 def _recorded(found: Analysis) -> Step | None:

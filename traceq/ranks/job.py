@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from statistics import median as middle
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -65,6 +66,12 @@ class Job:
         """What a step takes: the median over the ranks' steps, as recorded."""
         median = self.ranks["step_ns"].median()
         return round(median) if isinstance(median, float) else None
+
+    @property
+    def measured_step_ns(self) -> int | None:
+        """The median of what a step takes without the profiler, if all ranks know."""
+        known = [digest.rank["step_ns"] for digest in self.digests]
+        return round(middle(known)) if known and all(known) else None
 
     @property
     def window_ns(self) -> int:
