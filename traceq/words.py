@@ -6,12 +6,12 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.units import share, size, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import polars as pl
 
 __all__ = [
     "at_function",
@@ -124,4 +124,4 @@ def layer_name(module: str) -> str:
 
 def layer_names(module: pl.Expr) -> pl.Expr:
     """Return ``layer_name`` of a column."""
-    return module.cast(pl.String).str.replace_all(_INSTANCE, "$1")
+    return module.cast(str).str.replace_all(_INSTANCE, "$1")

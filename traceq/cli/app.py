@@ -10,26 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from traceq import __version__, given
-from traceq.cache import busy, finish
-from traceq.cli import (
-    cache,
-    check,
-    collect,
-    diff,
-    interruption,
-    lint,
-    memory,
-    output,
-    query,
-    ranks,
-    rules,
-    schema,
-    shrink,
-    streams,
-    summary,
-    test_pack,
-)
+from traceq import __version__
+from traceq.cli import interruption, output, streams
+from traceq.cli.commands import Commands
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
@@ -39,6 +22,7 @@ _WRONG_CALL: Any = typer.BadParameter.__mro__[1]
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -75,58 +59,6 @@ def _traceq(
     """Lint GPU traces."""
 
 
-app.command(
-    "lint",
-    epilog="Example:  [bold]traceq lint trace.json.gz --log train.log[/bold]",
-)(lint.command)
-app.command("check", epilog="Example:  [bold]traceq check fixtures[/bold]")(
-    check.command
-)
-app.command(
-    "shrink",
-    epilog="Example:  [bold]traceq shrink trace.json.gz -o fixtures/attention[/bold]",
-)(shrink.command)
-app.command(
-    "diff",
-    epilog="Example:  [bold]traceq diff before.json.gz after.json.gz[/bold]",
-)(diff.command)
-app.command("rules", epilog="Example:  [bold]traceq rules[/bold]")(rules.list_command)
-app.command("rule", epilog="Example:  [bold]traceq rule SYN001[/bold]")(
-    rules.page_command
-)
-app.command("test", epilog="Example:  [bold]traceq test ci/my_rules[/bold]")(
-    test_pack.command
-)
-app.command(
-    "summary",
-    epilog="Example:  [bold]traceq summary before.json.gz after.json.gz[/bold]",
-)(summary.command)
-app.command(
-    "ranks",
-    epilog="Example:  [bold]traceq ranks traces/[/bold]",
-)(ranks.command)
-app.command(
-    "memory",
-    epilog="Example:  [bold]traceq memory snapshot.pickle[/bold]",
-)(memory.command)
-app.command(
-    "query",
-    epilog=(
-        'Example:  [bold]traceq query trace.json "SELECT name, sum(dur) AS ns FROM'
-        ' kernels GROUP BY name ORDER BY ns DESC LIMIT 5"[/bold]'
-    ),
-)(query.command)
-app.command("schema", epilog="Example:  [bold]traceq schema kernels[/bold]")(
-    schema.command
-)
-app.command(
-    "collect",
-    cls=collect.Untouched,
-    epilog="Example:  [bold]traceq collect -- python train.py[/bold]",
-)(collect.command)
-app.add_typer(cache.app, name="cache")
-
-
 def run() -> None:
     """Run the command line; exit 2 if traceq could not do its work."""
     try:
@@ -156,11 +88,19 @@ def _run() -> None:
         sys.exit(0)
     finally:
         # Here, where an interruption is caught, and not when Python ends.
-        with output.finishing("writing the cache") if busy() else nullcontext():
-            finish()
-        given.clean()
+        _finish()
     if isinstance(status, int):
         sys.exit(status)
+
+
+def _finish() -> None:
+    """Write what is to be kept, and remove what is not; nothing if nothing was read."""
+    if cache := sys.modules.get("traceq.cache"):
+        busy = cache.busy()
+        with output.finishing("writing the cache") if busy else nullcontext():
+            cache.finish()
+    if given := sys.modules.get("traceq.given"):
+        given.clean()
 
 
 def _refuse(error: Any) -> None:  # noqa: ANN401 - typer has no name for it

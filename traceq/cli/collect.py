@@ -25,3 +25,6 @@ def command(context: typer.Context) -> None:
     # collect/ works without traceq, so that it can be copied: it is run, not imported.
     main = runpy.run_path(str(bundled("collect")), run_name="collect")["main"]
     raise typer.Exit(main(context.args, "traceq collect"))
+
+
+command.parser = Untouched  # type: ignore[attr-defined]  # the class of the command

@@ -9,12 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from traceq.cli import streams
-from traceq.cli.progress import COMMANDS, Display
 from traceq.report.base.text import printable
 from traceq.watching import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from traceq.cli.progress import Display
 
 
 def width() -> int | None:
@@ -70,8 +71,8 @@ def working(words: Sequence[str]) -> Iterator[None]:
     _Shown.command = words[0] if words else ""
     try:
         with watched(_tell):
-            if _Shown.command in COMMANDS and not {"-h", "--help"} & {*words}:
-                _start()
+            if not {"-h", "--help"} & {*words}:
+                _start(_Shown.command)
             yield
     finally:
         _stop()
@@ -88,10 +89,17 @@ def finishing(what: str) -> Iterator[None]:
         _stop()
 
 
-def _start() -> Display | None:
-    """Begin to show something, if it is not shown and somebody is there to see it."""
+def _start(command: str | None = None) -> Display | None:
+    """Begin to show something, if it is not shown and somebody is there to see it.
+
+    Given a command, only if it is one that takes long.
+    """
     if sys.stderr.isatty() and not _dumb() and _Shown.display is None:
-        _Shown.display = Display(_Shown.command)
+        # Only where it is shown: what draws it takes a tenth of a second to import.
+        from traceq.cli.progress import COMMANDS, Display  # noqa: PLC0415
+
+        if command is None or command in COMMANDS:
+            _Shown.display = Display(_Shown.command)
     return _Shown.display
 
 

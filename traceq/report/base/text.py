@@ -10,8 +10,6 @@ import unicodedata
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from traceq.words import at_function, at_line, counted
 
 if TYPE_CHECKING:
@@ -254,6 +252,8 @@ def styled(text: str, style: str, *, color: bool) -> str:
 
 def rendered(parts: Sequence[RenderableType], *, width: int, color: bool) -> str:
     """Return rich renderables as one text."""
+    from rich.console import Console  # noqa: PLC0415 - only for what is drawn
+
     console = Console(
         file=io.StringIO(),
         width=width,
