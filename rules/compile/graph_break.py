@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import CALL, LOOKUP, REGION
-from traceq.expressions import asof, known, text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
+from traceq.analysis.patterns.compilation import (
+    CALL,
+    LOOKUP,
+    REGION,
+    REGION_FRAME,
+    graph_breaks,
+)
+from traceq.analysis.patterns.compile_reasons import break_reason
+from traceq.expressions import END, asof, known, text
+from traceq.lint import Bad, Evidence, Fix, Good, Need, Place, Rule, Severity, View
+from traceq.lint.evidence import module_line
 from traceq.words import listed, often
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
+    from traceq.analysis.patterns.compile_reasons import Reason
     from traceq.lint import Finding
+    from traceq.model.run import CompiledPlace
 
 # What torch calls the rest of a function after a break in it.
 _RESUME = r"^torch_dynamo_resume_in_(?<of>.+)_at_(?<at>\d+)$"
 # What the host does for each part of a function, before its compiled code runs.
-_OVERHEAD = ("Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
+_WRAPPERS = ("Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
+
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -33,9 +46,10 @@ class GraphBreak(Rule):
     Looks for compiled regions inside other compiled regions. Where torch.compile cannot
     take a function in one piece, it compiles what comes before the break, runs the
     break as Python, and compiles what follows as a function of its own, called from
-    there. With stacks it names the line of the break. The fix removes the host time of
-    guards and wrappers of the parts after a break; what fusion across it would save is
-    not included.
+    there. With stacks, with the log or in a run of ``traceq collect`` it names the line
+    of the break, with either of the last two the reason too. The fix removes the host
+    time of guards and wrappers of the parts after a break, in the forward; what fusion
+    across it would save is not included.
 
     ## Why is this bad?
 
@@ -95,55 +109,110 @@ class GraphBreak(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the inner regions by the line at which the outer one broke."""
-        rows = (
-            _breaks(view)
-            .group_by("file", "line", "function", "module", maintain_order=True)
-            .agg(
-                calls=pl.len(),
-                parts=text("name").unique(maintain_order=True),
-                before=pl.col("before").drop_nulls().unique(maintain_order=True),
-                overhead=pl.col("overhead").explode().drop_nulls(),
-                lookups=pl.col("lookup").drop_nulls(),
-                regions="id",
-            )
+        found = _breaks(view)
+        known = graph_breaks(view.trace)
+        rows = view.by_place(
+            found,
+            before=pl.col("before").drop_nulls().unique(maintain_order=True),
+            parts=text("name").unique(maintain_order=True),
+            frames=pl.col("frame").drop_nulls().unique(maintain_order=True),
         )
+        seen = set()
         for row in rows.iter_rows(named=True):
-            where = f" in `{row['function']}`" if row["function"] else ""
-            yield self.finding(
-                f"a graph break{where} splits compiled code"
-                f" {often(row['calls'] / view.steps)}",
-                subject="graph break",
-                place=view.place(row),
-                count=row["calls"] / view.steps,
-                fix=Fix(ops={*row["overhead"], *row["lookups"]}),
-                evidence=_evidence(row),
-                data={"before": row["before"]},
-                advice=_advice(row["before"]),
-                ops=row["regions"],
-            )
+            here = _here(known, row)
+            seen |= set(here)
+            yield self._finding(view, row, here, found)
+        yield from (self._not_seen(one) for one in known if one not in seen)
+
+    def _finding(
+        self,
+        view: View,
+        row: Mapping[str, Any],
+        here: list[CompiledPlace],
+        found: pl.DataFrame,
+    ) -> Finding:
+        reasons = [break_reason(one.why) for one in here]
+        function = row["function"]
+        where = f" in `{function}`" if function else ""
+        regions = found.filter(pl.col("id").is_in(row["ids"]))
+        place = replace(view.place(row), module=None, line_is="call")
+        if not place.file:
+            place = _place(here[0]) if len(here) == 1 else view.place(row)
+        return self.finding(
+            f"a graph break{where} splits compiled code"
+            f" {often(len(row['ids']) / view.steps)}",
+            subject="graph break",
+            place=place,
+            count=len(row["ids"]) / view.steps,
+            fix=Fix(spans=_overhead(view, regions)),
+            evidence=_evidence(row, reasons),
+            data={
+                "before": row["before"],
+                "why": [one.text for one in reasons],
+                "frames": row["frames"],
+            },
+            advice=reasons[0].advice if reasons else _advice(row["before"]),
+            ops=row["ids"],
+        )
+
+    def _not_seen(self, one: CompiledPlace) -> Finding:
+        """Return a graph break that happened when something else was recorded."""
+        reason = break_reason(one.why)
+        where = f" in `{one.function}`" if one.function else ""
+        return self.finding(
+            f"a graph break{where} splits compiled code, in none of these steps",
+            subject="graph break",
+            place=_place(one),
+            evidence=[Evidence("reason", reason.text)],
+            data={"why": [reason.text]},
+            advice=reason.advice,
+            severity=Severity.info,
+        )
 
 
-def _evidence(row: Mapping[str, Any]) -> Iterator[Evidence]:
+def _here(
+    known: Sequence[CompiledPlace], row: Mapping[str, Any]
+) -> list[CompiledPlace]:
+    """Return the breaks that are at a row's place; without one, all there are."""
+    if row["file"] is None:
+        return list(known)
+    name = PurePath(row["file"]).name
+    return [
+        one
+        for one in known
+        if (PurePath(one.file or "").name, one.line) == (name, row["line"])
+    ]
+
+
+def _place(one: CompiledPlace) -> Place:
+    return Place(one.file, one.line, one.function, line_is="call")
+
+
+def _evidence(row: Mapping[str, Any], reasons: list[Reason]) -> Iterator[Evidence]:
+    for reason in reasons[:_MOST_REASONS]:
+        yield Evidence("reason", reason.text)
     if row["before"]:
         yield Evidence("before", listed(row["before"], 6))
     yield Evidence("after", listed(row["parts"]))
+    yield from module_line(row["modules"])
 
 
 def _breaks(view: View) -> pl.DataFrame:
     """Return the regions inside other regions, each with the break before it.
 
-    ``overhead`` and ``lookup`` are the ops that run only because of the break,
-    ``before`` is the last op before it, and file, line and function are those of the
-    break.
+    ``lookup`` is when the guards of the part after the break began to be checked,
+    ``before`` the last op before it, ``frame`` the number of the function that broke,
+    and file, line and function are those of the break.
     """
     ops = view.ops
     region = view.trace.ops.select(text("name").str.contains(REGION)).to_series()
     inside = known(region.gather(ops["parent"]))
     parts = ops.filter(inside)
+    outer = view.trace.ops["name"].cast(pl.String).str.extract(REGION_FRAME)
+    inner = ops.filter(inside & region.gather(ops["id"]))
     return (
-        ops.filter(inside & region.gather(ops["id"]))
-        .drop("file", "line", "function")
-        .join(_overhead(parts), left_on="id", right_on="parent", how="left")
+        inner.drop("file", "line", "function")
+        .with_columns(frame=outer.gather(inner["parent"]))
         .join(_resumed(parts), left_on="id", right_on="parent", how="left")
         .pipe(asof, _lookups(parts), "ts", "at", by="parent")
         .drop("at")
@@ -153,16 +222,34 @@ def _breaks(view: View) -> pl.DataFrame:
 
 def _lookups(parts: pl.DataFrame) -> pl.DataFrame:
     """Return the guard checks in the outer regions: each is for the region after it."""
-    return parts.filter(pl.col("name") == LOOKUP).select("parent", at="ts", lookup="id")
+    return parts.filter(pl.col("name") == LOOKUP).select("parent", at="ts", lookup="ts")
 
 
-def _overhead(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return the wrappers that the host runs in each region."""
-    return (
-        parts.filter(text("name").is_in(_OVERHEAD))
-        .group_by("parent")
-        .agg(overhead="id")
+def _overhead(view: View, regions: pl.DataFrame) -> pl.DataFrame:
+    """Return the host time of the parts after a break that one part would not have.
+
+    That is from the check of the guards to the first operator of compiled code, and
+    from its last one to the end of the region.
+    """
+    ops = view.ops
+    roots = view.roots(pl.col("id").is_in(regions["id"].implode()))
+    name = text("name")
+    work = (
+        ops.with_columns(root=roots.gather(ops["id"]))
+        .filter(
+            pl.col("root").is_not_null(),
+            ~name.is_in([*_WRAPPERS, LOOKUP, CALL]),
+            ~name.str.contains(REGION),
+        )
+        .group_by("root")
+        .agg(first=pl.col("ts").min(), last=END.max())
     )
+    timed = regions.join(work, left_on="id", right_on="root", how="left").select(
+        begin=pl.coalesce("lookup", "ts"), end=END, first="first", last="last"
+    )
+    before = timed.select(start="begin", end=pl.coalesce("first", "end"))
+    after = timed.drop_nulls("last").select(start="last", end="end")
+    return pl.concat([before, after]).filter(pl.col("start") < pl.col("end"))
 
 
 def _resumed(parts: pl.DataFrame) -> pl.DataFrame:

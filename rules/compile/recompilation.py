@@ -13,8 +13,10 @@ from traceq.analysis.patterns.compilation import (
     REGION,
     changing_inputs,
     compilations,
+    recompiles,
     settled,
 )
+from traceq.analysis.patterns.compile_reasons import guard_reason
 from traceq.expressions import known, text
 from traceq.intervals import overlap, spans
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from traceq.analysis.patterns.compile_reasons import Reason
     from traceq.lint import Finding
 
 _FRAME = r"^(!?\d+)"
@@ -43,8 +46,9 @@ class Recompilation(Rule):
 
     Looks for compilations in steps after warm-up that are not the first version of
     their code (``compile_id=0/4``, or ``Torch-Compiled Region: 0/4`` right after), or
-    that happen in more than one step. With shapes it names the inputs that changed. The
-    fix removes the host time of these compilations.
+    that happen in more than one step. With shapes it names the inputs that changed;
+    with the log, or in a run of ``traceq collect``, the guard that failed. The fix
+    removes the host time of these compilations.
 
     ## Why is this bad?
 
@@ -134,6 +138,7 @@ class Recompilation(Rule):
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         inputs = _changed_inputs(view, row["frame"])
+        reasons = _reasons(view)
         what = f"frame {row['frame']}" if row["frame"] else "code"
         return self.finding(
             f"{what} is recompiled in {share_of_steps(view, row['steps'])}",
@@ -142,13 +147,31 @@ class Recompilation(Rule):
             count=row["calls"] / view.steps,
             fix=Fix(ops=row["ops"]),
             gpu_idle_ns=row["idle"] / view.steps,
-            evidence=_evidence(row, inputs),
+            evidence=[
+                *(Evidence("reason", one.text) for one in reasons[:_MOST_INPUTS]),
+                *_evidence(row, inputs),
+            ],
             data={
                 "ids": row["ids"],
+                "frames": [row["frame"]] if row["frame"] else [],
                 "shapes": [[list(one) for one in shapes] for shapes in inputs.values()],
             },
-            advice=_advice(inputs, row["newest"]),
+            advice=reasons[0].advice
+            if reasons and not inputs
+            else _advice(inputs, row["newest"]),
         )
+
+
+def _reasons(view: View) -> list[Reason]:
+    """Return the guards that failed, if the recording knows them of one function.
+
+    It does not know which number torch gave to a function.
+    """
+    found = recompiles(view.trace)
+    if len({(one.file, one.function) for one in found}) != 1:
+        return []
+    named = {reason.key: reason for reason in (guard_reason(one.why) for one in found)}
+    return list(named.values())
 
 
 def _evidence(

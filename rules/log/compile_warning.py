@@ -2,54 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from traceq.lint import Bad, Good, Need, Rule, Severity
-from traceq.lint.log_messages import Message, findings
+from traceq.analysis.patterns.compile_reasons import (
+    break_reason,
+    guard_reason,
+    guard_text,
+)
+from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity
+from traceq.lint.log_messages import Message, findings, frames_of, hits, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     import polars as pl
 
-    from traceq.lint import Finding
+    from traceq.lint import Finding, Place
+    from traceq.lint.log_messages import Hit
 
-_DYNAMIC = (
-    "make what changes dynamic: torch._dynamo.mark_dynamic(tensor, dim) or compile("
-    "dynamic=True) for a size, a tensor instead of a Python number for a value; or pad"
-    " to a few sizes"
-)
 _REASON = r"last reason: (?P<reason>[^\n]+)"
 _FUNCTION = r"function: '(?P<function>[^']+)' \((?P<file>[^\s:]+):(?P<line>\d+)\)"
-_MESSAGES = (
-    Message(
-        "recompile limit",
-        r"torch\._dynamo hit config\.(?P<limit>\w+) \((?P<count>\d+)\)",
-        "torch.compile gave up on {function} after {count} recompilations, and it now"
-        " runs uncompiled: {reason}",
-        _DYNAMIC,
-        ("JIT002",),
-        details=(_FUNCTION, _REASON),
+_LIMIT = Message(
+    "recompile limit",
+    r"torch\._dynamo hit config\.(?P<limit>\w+) \((?P<count>\d+)\)",
+    "torch.compile gave up on {function} after {count} recompilations, and it now"
+    " runs uncompiled: {why}",
+    "",
+    ("JIT002",),
+    details=(_FUNCTION, _REASON),
+)
+_AGAIN = Message(
+    "recompilation",
+    r"Recompiling function (?P<function>\S+) in (?P<file>[^\s:]+):(?P<line>\d+)",
+    "torch.compile recompiles {function}: {why}",
+    "",
+    ("JIT002",),
+    to_confirm=True,
+    details=(r"guard failure\(s\):[^\n]*\n[^\n]*?- (?P<reason>[^\n]+)",),
+)
+# The reason is in the same line, or, where it is in another function's words, after an
+# empty one.
+_TITLE = (
+    r"(?i)\breason: (?:(?:Encountered graph break when|Failed to handle graph break)"
+    r"[^\n]*\s+)?(?P<reason>[^\n]+)"
+)
+_BREAK = Message(
+    "graph break",
+    r"Graph break in user code at (?P<file>[^\s:]+):(?P<line>\d+)",
+    "torch.compile breaks the graph{where}: {why}",
+    "",
+    ("JIT003",),
+    details=(
+        _TITLE,
+        r"Explanation: (?P<explanation>[^\n]+)",
+        r"Hint: (?P<hint>[^\n]+)",
+        r"frame skipped: (?P<skipped>\S+) \((?P<of>[^\n]+?),? line (?P<first>\d+)\)",
     ),
-    Message(
-        "recompilation",
-        r"Recompiling function (?P<function>\S+) in (?P<file>[^\s:]+):(?P<line>\d+)",
-        "torch.compile recompiles {function}: {reason}",
-        _DYNAMIC,
-        ("JIT002",),
-        to_confirm=True,
-        details=(r"guard failure\(s\):[^\n]*\n[^\n]*?- (?P<reason>[^\n]+)",),
-    ),
-    Message(
-        "graph break",
-        r"Graph break in user code at (?P<file>[^\s:]+):(?P<line>\d+)",
-        "torch.compile breaks the graph: {reason}",
-        "write what it cannot compile in torch operations, or move it out of the"
-        " compiled function; fullgraph=True shows every break as an error",
-        ("JIT003",),
-        details=(r"(?i)graph break reason: (?P<reason>[^\n]+)",),
-    ),
+    # With the stack of the program, in which a call of a module has four lines.
+    lines=100,
+)
+_OTHERS = (
     Message(
         "graph break by item",
         r"Graph break (?:from|due to unsupported) `?Tensor\.item\(\)",
@@ -111,16 +126,114 @@ class CompileWarning(Rule):
             log="""
 W0101 torch/_dynamo/convert_frame.py:1016] [0/8] torch._dynamo hit config.recompile_limit (8)
 W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    function: 'forward' (/src/model.py:12)
-W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x' size mismatch
+W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x' size mismatch at index 1. expected 8, actual 9
 """,  # noqa: E501 - as torch writes it
             finds=(
                 "torch.compile gave up on forward after 8 recompilations, and it now"
-                " runs uncompiled: 0/7: tensor 'x' size mismatch",
+                " runs uncompiled: the size of dim 1 of `x` changes (8, then 9)",
             ),
         ),
         Good("", log="step 1 loss 2.31\n"),
     )
 
     def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
-        """Look for each message."""
-        yield from findings(self, _MESSAGES, log)
+        """Look for each message: one finding for each function and cause."""
+        given_up = _by_cause(hits(_LIMIT, log))
+        yield from (self._recompiled(_LIMIT, *group) for group in given_up.items())
+        again = _by_cause(hits(_AGAIN, log))
+        yield from (
+            self._recompiled(_AGAIN, cause, group)
+            for cause, group in again.items()
+            if cause not in given_up
+        )
+        breaks = _by_line(hits(_BREAK, log))
+        yield from (self._broken(*group) for group in breaks.items())
+        # With a message of its own a break is named by that.
+        yield from findings(self, _OTHERS[1:] if breaks else _OTHERS, log)
+
+    def _recompiled(
+        self, message: Message, cause: tuple[Place, str], group: list[Hit]
+    ) -> Finding:
+        place, _ = cause
+        last = group[-1]
+        guard = last.groups.get("reason", "?")
+        why = guard_reason(guard)
+        used = next(reversed(frames_of(last.whole)), None)
+        named = {"function": "?", **last.groups, "why": why.text}
+        return self.finding(
+            message.means.format_map(named),
+            subject=message.subject,
+            place=place,
+            count=len(group),
+            evidence=[
+                replace(last.evidence, count=len(group) if len(group) > 1 else None),
+                Evidence("guard", guard_text(guard), note=_at(used)),
+            ],
+            data={"reason": guard, "why": why.text, "frames": _frames(group)},
+            advice=why.advice,
+            explains=message.explains,
+            confirmed_by=message.explains if message.to_confirm else (),
+        )
+
+    def _broken(self, place: Place, group: list[Hit]) -> Finding:
+        last = group[-1].groups
+        why = break_reason(
+            last.get("reason", "?"), last.get("explanation", ""), last.get("hint", "")
+        )
+        where = f" in {place.function}" if place.function else ""
+        skipped = [one.groups for one in group if "skipped" in one.groups]
+        return self.finding(
+            _BREAK.means.format_map({"where": where, "why": why.text}),
+            subject=_BREAK.subject,
+            place=place,
+            count=len(group),
+            evidence=[
+                replace(
+                    group[0].evidence, count=len(group) if len(group) > 1 else None
+                ),
+                *(
+                    Evidence(
+                        "skipped",
+                        f"{one['skipped']} ({PurePath(one['of']).name}:{one['first']})",
+                        note="runs uncompiled: a break in a loop ends its compilation",
+                    )
+                    for one in skipped[:1]
+                ),
+            ],
+            data={
+                "reason": last.get("reason", ""),
+                "why": why.text,
+                "frames": _frames(group),
+            },
+            advice=why.advice,
+            explains=_BREAK.explains,
+        )
+
+
+def _by_cause(found: list[Hit]) -> dict[tuple[Place, str], list[Hit]]:
+    """Group recompilations by function and by what changes."""
+    groups: dict[tuple[Place, str], list[Hit]] = {}
+    for hit in found:
+        place = replace(place_of(hit.groups), line_is="function")
+        cause = guard_reason(hit.groups.get("reason", "?")).key
+        groups.setdefault((place, cause), []).append(hit)
+    return groups
+
+
+def _by_line(found: list[Hit]) -> dict[Place, list[Hit]]:
+    """Group graph breaks by the user's line: in its stack where a library breaks."""
+    groups: dict[Place, list[Hit]] = {}
+    for hit in found:
+        stack = frames_of(hit.whole)
+        place = stack[-1] if stack else place_of(hit.groups)
+        groups.setdefault(place, []).append(hit)
+    return groups
+
+
+def _frames(group: list[Hit]) -> list[Any]:
+    """Return the numbers of the compiled functions that messages are about."""
+    return [*sorted({one.frame for one in group if one.frame})]
+
+
+def _at(used: Place | None) -> str:
+    return f"({PurePath(used.file or '').name}:{used.line})" if used else ""

@@ -120,21 +120,64 @@ def test_a_graph_break_is_at_the_line_at_which_the_function_resumes() -> None:
     assert place == ("net.py", 9, "forward")
 
 
-def test_the_fix_of_a_graph_break_removes_guards_and_wrappers_after_it() -> None:
-    wide = " " * 40
+def test_the_fix_of_a_graph_break_removes_what_runs_around_the_ops_after_it() -> None:
+    wide = " " * 60
     (found,) = drawn_findings(
         f"""
         host  [ProfilerStep#1                   {wide}                               ]
         host   [Torch-Compiled Region: 0/0      {wide}                              ]
         host    [CompiledFunction][TorchDynamo Cache Lookup][Torch-Compiled Region: 1/0]
         host                                                 [Pregraph bytecode]
+        host                                                                    [aa::mm]
         """,
         "JIT003",
     )
 
-    (fix,) = found.fixes
-    assert len(fix.ops) == 2
-    assert found.host_ns == 1000 * len("[TorchDynamo Cache Lookup][Pregraph bytecode]")
+    around = "[TorchDynamo Cache Lookup][Torch-Compiled Region: 1/0]"
+    assert found.host_ns == 1000 * (len(around) - len("[aa::mm]"))
+
+
+BROKEN = """
+host  [ProfilerStep#1                                                    ]
+host   [Torch-Compiled Region: 0/0                                      ]
+host    [CompiledFunction][Torch-Compiled Region: 1/0 ]
+"""
+LOGGED = (
+    "V1115 23:34:47.12 464 torch/_dynamo/symbolic_convert.py:5127] [{}/0]"
+    " [__graph_breaks] "
+)
+
+
+def test_without_stacks_the_log_says_where_the_graph_breaks_and_why() -> None:
+    lines = (
+        "Graph break in user code at /src/net.py:9",
+        "Graph Break Reason: Encountered graph break when attempting to trace CALL:",
+        "",
+        "Unsupported Tensor.item() call with capture_scalar_outputs=False",
+        "  Explanation: Dynamo does not support tracing `Tensor.item()`.",
+        "User code traceback:",
+        '  File "/src/train.py", line 40, in <module>',
+        '  File "/src/net.py", line 9, in torch_dynamo_resume_in_forward_at_7',
+    )
+    log = "".join(f"{LOGGED.format(0)}{line}\n" for line in lines)
+
+    (found,) = drawn_findings(BROKEN, "JIT003", "LOG001", log=log)
+
+    place = (found.place.file, found.place.line, found.place.function)
+    assert (found.code, place) == ("JIT003", ("/src/net.py", 9, "forward"))
+    assert "capture_scalar_outputs" in found.advice
+    assert ("reason", lines[3]) in [(one.label, one.name) for one in found.evidence]
+
+
+def test_the_break_of_another_function_stays_a_finding_of_its_own() -> None:
+    log = (
+        f"{LOGGED.format(7)}Graph break in user code at /src/other.py:3\n"
+        f"{LOGGED.format(7)}Graph Break Reason: Dynamic shape operator\n"
+    )
+
+    found = drawn_findings(BROKEN, "JIT003", "LOG001", log=log)
+
+    assert sorted(one.code for one in found) == ["JIT003", "LOG001"]
 
 
 def test_the_fix_of_a_pass_without_graph_removes_its_launches() -> None:

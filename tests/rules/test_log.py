@@ -193,3 +193,112 @@ def test_a_function_that_compilation_gave_up_on_matters_whatever_the_trace_has()
     (found,) = drawn_findings(MATMUL, "JIT002", "LOG001", log=log)
 
     assert found.severity == "warning"
+
+
+HEAD = "V1115 23:36:27.53 18 torch/_dynamo/guards.py:4760] [{}] [__recompiles] "
+
+
+def recompiled(*guards: str, more: str = "") -> str:
+    """Return what torch 2.11 prints of a function compiled again for each guard."""
+    return "".join(
+        f"{HEAD.format(f'0/{number}')}{line}\n"
+        for number, guard in enumerate(guards, 1)
+        for line in (
+            "Recompiling function forward in /src/model.py:12",
+            "    triggered by the following guard failure(s):",
+            f"    - 0/{number - 1}: {guard}{more}",
+            '    -   File "/src/model.py", line 17, in forward',
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("guard", "says", "advice"),
+    [
+        (
+            "tensor 'tokens' size mismatch at index 1. expected 512, actual 448",
+            "the size of dim 1 of `tokens` changes (512, then 448)",
+            "mark_dynamic(tokens, 1)",
+        ),
+        (
+            "tensor 'x' dtype mismatch. expected Float, actual Half",
+            "the dtype of `x` changes (Float, then Half)",
+            "one dtype",
+        ),
+        (
+            "tensor 'x' requires_grad mismatch. expected requires_grad=0",
+            "`x` needs a gradient in some calls and none in others",
+            "requires_grad",
+        ),
+        ("self.n == 3", "the number `self.n` changes", "allow_unspec_int"),
+        ("scale == 0.5", "the number `scale` changes", "pass it as a tensor"),
+        ("L['flag'] == True", "`flag` changes", "a function for each"),
+        ("len(xs) == 2", "the length of `xs` changes", "as many entries"),
+        (
+            "GLOBAL_STATE changed: grad_mode ",
+            "torch's global state changes (grad_mode)",
+            "evaluation",
+        ),
+        ("___odd_guard(x)", "___odd_guard(x)", "the guard"),
+    ],
+)
+def test_a_recompilation_says_what_changes_and_how_to_keep_it(
+    guard: str, says: str, advice: str
+) -> None:
+    (found,) = log_findings(recompiled(guard), "LOG001")
+
+    assert found.message == f"torch.compile recompiles forward: {says}"
+    assert advice in found.advice
+
+
+def test_a_size_that_changes_seven_times_is_one_finding() -> None:
+    sizes = "tensor 'x' size mismatch at index 0. expected {}, actual {}"
+
+    (found,) = log_findings(
+        recompiled(*(sizes.format(size, size + 1) for size in range(7))), "LOG001"
+    )
+
+    assert found.count == 7
+    assert "(6, then 7)" in found.message
+
+
+def test_two_guards_of_a_function_are_two_findings() -> None:
+    found = log_findings(recompiled("self.n == 3", "scale == 0.5"), "LOG001")
+
+    assert len(found) == 2
+
+
+def test_the_line_that_uses_what_changed_is_evidence() -> None:
+    quoted = "       # return y + self.n  # src/model.py:17 in forward"
+
+    (found,) = log_findings(recompiled("self.n == 3", more=quoted), "LOG001")
+
+    (guard,) = [one for one in found.evidence if one.label == "guard"]
+    assert (guard.name, guard.note) == ("self.n == 3", "(model.py:17)")
+
+
+def test_a_function_that_was_given_up_on_has_one_finding_for_its_cause() -> None:
+    guard = "tensor 'x' size mismatch at index 0. expected 8, actual 9"
+    limit = (
+        "torch._dynamo hit config.recompile_limit (8)\n"
+        "   function: 'forward' (/src/model.py:12)\n"
+        f"   last reason: 0/7: {guard}\n"
+    )
+
+    (found,) = log_findings(recompiled(guard) + limit, "LOG001")
+
+    assert "gave up on forward after 8" in found.message
+
+
+def test_a_break_in_a_library_is_at_the_users_line_that_calls_it() -> None:
+    (found,) = log_findings(
+        "Graph break in user code at /usr/lib/python3.12/logging/__init__.py:2087\n"
+        "Graph Break Reason: logging.Logger method not supported\n"
+        "User code traceback:\n"
+        '  File "/src/net.py", line 75, in forward\n'
+        '  File "/usr/lib/python3.12/logging/__init__.py", line 2087, in getLogger\n',
+        "LOG001",
+    )
+
+    assert (found.place.file, found.place.line) == ("/src/net.py", 75)
+    assert "ignore_logging_functions" in found.advice

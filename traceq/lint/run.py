@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from traceq.finding import Evidence, Severity
@@ -262,17 +263,53 @@ def _contradicted(finding: Finding) -> Finding:
 
 def explained(found: Sequence[Finding]) -> list[Finding]:
     """Give findings the log lines that explain them; these are not findings then."""
-    codes = {finding.code for finding in found}
-    reasons = [finding for finding in found if finding.explains & codes]
+    reasons = [
+        reason for reason in found if any(_explains(reason, one) for one in found)
+    ]
     kept = []
     for finding in found:
         if finding in reasons:
             continue
-        mine = [reason for reason in reasons if finding.code in reason.explains]
-        lines = [
-            line
-            for reason in mine[:_MOST_REASONS]
-            for line in (Evidence("log", reason.message), *reason.evidence)
-        ]
-        kept.append(replace(finding, evidence=(*finding.evidence, *lines)))
+        mine = [reason for reason in reasons if _explains(reason, finding)]
+        kept.append(_with_reasons(finding, mine[:_MOST_REASONS]))
     return kept
+
+
+def _explains(reason: Finding, finding: Finding) -> bool:
+    """Return whether a line of the log is on this finding: same code, same function.
+
+    What torch compiles has a number, which both may know; else both may know the place.
+    """
+    if finding.code not in reason.explains:
+        return False
+    numbers = _frames(reason), _frames(finding)
+    if all(numbers):
+        return bool(numbers[0] & numbers[1])
+    places = reason.place, finding.place
+    if not any(numbers) or not all(place.file for place in places):
+        return True
+    ours, theirs = ((PurePath(one.file or "").name, one.line) for one in places)
+    return ours == theirs
+
+
+def _frames(finding: Finding) -> set[str]:
+    frames = finding.data.get("frames")
+    return set(map(str, frames)) if isinstance(frames, list) else set()
+
+
+def _with_reasons(finding: Finding, reasons: Sequence[Finding]) -> Finding:
+    """Return a finding with what the log says on it: the reason decides the advice."""
+    evidence = list(finding.evidence)
+    for reason in reasons:
+        if "why" in reason.data:
+            why = Evidence("reason", str(reason.data["why"]))
+            lines = [why, *(one for one in reason.evidence if one.label != "line")]
+            finding = replace(
+                finding,
+                advice=reason.advice,
+                place=finding.place if finding.place.file else reason.place,
+            )
+        else:
+            lines = [Evidence("log", reason.message), *reason.evidence]
+        evidence += [line for line in lines if line not in evidence]
+    return replace(finding, evidence=tuple(evidence))

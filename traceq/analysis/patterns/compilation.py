@@ -18,11 +18,13 @@ from traceq.model.names import BEGIN_CAPTURE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
+    from traceq.model.run import CompiledPlace
     from traceq.trace import Trace
 
 # The ids of regions of compiled autograd begin with "!": they run a backward, and are
 # not matched here.
 REGION = r"^Torch-Compiled Region(: [\d/]+)?$"
+REGION_FRAME = r"^Torch-Compiled Region: (!?\d+)/"
 LOOKUP = "TorchDynamo Cache Lookup"
 CALL = "CompiledFunction"
 _ID = r"compile_id=(!?[\d/]+)"
@@ -57,6 +59,18 @@ def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     found = asof(roots, ids, "ts", "at", by="thread", strategy="forward")
     near = pl.col("at") <= END + _RUNS_SOON_NS
     return found.with_columns(pl.when(near).then("compile_id").alias("compile_id"))
+
+
+def graph_breaks(trace: Trace) -> tuple[CompiledPlace, ...]:
+    """Return the graph breaks that the recording counted, each with its reason."""
+    compiled = trace.rank.compiled if trace.rank else None
+    return compiled.graph_breaks if compiled else ()
+
+
+def recompiles(trace: Trace) -> tuple[CompiledPlace, ...]:
+    """Return the functions that the recording saw compiled again, with the guards."""
+    compiled = trace.rank.compiled if trace.rank else None
+    return compiled.recompiles if compiled else ()
 
 
 def captures(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
