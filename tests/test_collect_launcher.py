@@ -64,6 +64,7 @@ def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> No
     assert ast.literal_eval(done.stdout) == [
         "_traceq_agent",
         "_traceq_agent.agent",
+        "_traceq_agent.agent.after_import",
         "_traceq_agent.agent.hook",
         "_traceq_agent.shared",
         "_traceq_agent.shared.status_files",

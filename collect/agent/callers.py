@@ -73,7 +73,7 @@ class Callers:
             self._whose[name] = None
             if found and not set(name) & set('"\\') and name.isprintable():
                 paths = self._paths.get(found["file"], {found["file"]})
-                if not any(map(_is_base, paths)):
+                if not any(map(is_base, paths)):
                     self._whose[name] = (found["file"], found["function"])
                     if len(paths) == 1:
                         self.files[found["file"]] = min(paths)
@@ -121,7 +121,7 @@ def _loaded_files() -> dict[str, set[str]]:
     return found
 
 
-def _is_base(path: str) -> bool:
+def is_base(path: str) -> bool:
     """Return whether a file is torch's, Python's or ours."""
     if path.startswith((_TORCH, _OURS, "<")):
         return True

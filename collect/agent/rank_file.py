@@ -55,6 +55,7 @@ class RankFile:
             "memory": None,
             "sources": [],
             "compiled": None,
+            "compiled_code": None,
             "log": None,
             **self.facts,
         }

@@ -17,8 +17,9 @@ from typing import Any, Callable
 import torch
 
 from ..shared import manifest, rank_set, status_files
-from . import meeting, process_facts, steps, torch_state
+from . import compiled_graphs, meeting, process_facts, steps, torch_state
 from .actions import Actions
+from .compiled_graphs import CompiledGraphs
 from .other_profilers import OtherProfilers
 from .rank_file import RankFile
 from .schedule import (
@@ -54,6 +55,9 @@ class Session:
         self.job = Path(settings["folder"]).name
         self.schedule = Schedule(_plan(self.options), self._meet)
         self.actions = Actions(self.options, self.rank, self.others)
+        self.compiled = CompiledGraphs(
+            code=not self.options["no_source"], keep_paths=self.options["keep_paths"]
+        )
         self.source: steps.Source = steps.Source(self.boundary)
         self.off = False
         self._busy = False
@@ -68,6 +72,8 @@ class Session:
         self.source = self._make_source()
         self.rank.warnings.install()
         self.others.install()
+        if not self.options["no_compiled"]:
+            self.compiled.install()
         self.source.install()
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._in_child)
@@ -114,6 +120,7 @@ class Session:
         """Turn recording off in a forked process: its parent records."""
         self.off = True
         self.rank.name = None
+        self.compiled.remove()
         atexit.unregister(self._at_exit)
 
     # The work.
@@ -236,6 +243,7 @@ class Session:
 
     def _finish(self) -> None:
         self.rank.happened("done", self.schedule.seen)
+        self._write_compiled()
         self._save(state="incomplete" if self.actions.incomplete else "done")
         self._disarm()
 
@@ -252,8 +260,20 @@ class Session:
             f"the program ended after {self.schedule.seen} steps, {self._unfinished()}"
         )
         self._lacks(why)
+        self._write_compiled()
         self.rank.happened("ended early", self.schedule.seen)
         self._save(state="ended early", ended_in=phase)
+
+    def _write_compiled(self) -> None:
+        """Write what torch.compile has made, which is no reason to fail."""
+        try:
+            found = self.compiled.write(self.rank.path(".compiled.json.gz"))
+        except Exception as error:  # noqa: BLE001 - made of what is private to torch
+            found = None
+            self.rank.missing(compiled_graphs.WHAT, f"{type(error).__name__}: {error}")
+        self.rank.facts["compiled_code"] = found
+        for what, why in self.compiled.missing.items():
+            self.rank.missing(what, why)
 
     def _unfinished(self) -> str:
         """Return what the schedule was doing when the program ended."""
@@ -296,6 +316,7 @@ class Session:
         self.off = True
         self.source.remove()
         self.others.remove()
+        self.compiled.remove()
 
     def _give_way(self) -> None:
         """Stop our profiler: the program has started its own."""

@@ -139,6 +139,11 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         help="copy none of the program's own source files that the trace names",
     )
     what.add_argument(
+        "--no-compiled",
+        action="store_true",
+        help="keep none of the graphs and code that torch.compile makes",
+    )
+    what.add_argument(
         "--no-memory",
         action="store_true",
         help="record no memory history and no memory events",

@@ -1,0 +1,230 @@
+"""What collect keeps of compiled code, with real torch and C++ kernels of inductor."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from collecting import QUICK, WITH_TORCH, Run, collect_program, environment
+
+pytestmark = WITH_TORCH
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+def decorated(function):
+    return function
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(16, 32)
+        self.down = nn.Linear(32, 16)
+
+    def body(self, x):
+        return self.down(torch.relu(self.up(x)))  # BODY
+
+    @decorated  # BEGIN
+    def forward(self, x):
+        y = checkpoint(self.body, x, use_reentrant=False)
+        return x + y  # ADD
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        torch._dynamo.graph_break()  # BREAK
+        return (x * 2).softmax(-1).sum()  # SOFTMAX
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+compiled = torch.compile(net)
+for i in range(16):
+    compiled(torch.randn(8 if i < 2 else 6, 16)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+import torch._dynamo.utils as utils
+from torch._inductor.codecache import PyCodeCache
+print(dict(utils.counters["stats"]), dict(utils.counters["graph_break"]))
+print(sorted(str(one.compile_id) for one in utils.get_compilation_metrics()))
+print(*sorted(one.__file__.rpartition("/")[2] for one in PyCodeCache.modules))
+"""
+
+
+def line_of(mark: str, program: str = PROGRAM) -> int:
+    """Return the number of the line with a mark in its comment."""
+    (found,) = (
+        number
+        for number, text in enumerate(program.splitlines(), 1)
+        if mark in text.partition("#")[2].split()
+    )
+    return found
+
+
+def content(run: Run) -> dict[str, Any]:
+    """Return the file of compiled code, without what differs between processes."""
+    with gzip.open(run.folder / run.rank["compiled_code"]["file"]) as stream:
+        found: dict[str, Any] = json.load(stream)
+    for graph in found["graphs"]:
+        for node in (*graph["nodes"], *graph["inner"]):
+            for module in node["modules"]:
+                module[0] = "id"
+    return found
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A cache of inductor's that the runs of this module share, empty at first."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, cache: dict[str, str]) -> Run:
+    """A run that compiles."""
+    return collect_program(tmp_path_factory.mktemp("first"), PROGRAM, env=cache)
+
+
+@pytest.fixture(scope="module")
+def moved(
+    first: Run, tmp_path_factory: pytest.TempPathFactory, cache: dict[str, str]
+) -> Run:
+    """The program with its lines moved, from the caches of the first run."""
+    assert first.rank["compiled_code"]
+    folder = tmp_path_factory.mktemp("moved")
+    return collect_program(
+        folder, "# moved\n" * 3 + PROGRAM, (*QUICK, "--no-source"), cache
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(
+    first: Run, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    """The program without collect, which compiles into a cache of its own."""
+    return subprocess.run(
+        [sys.executable, str(first.folder.parents[1] / "program.py")],
+        cwd=first.folder.parents[1],
+        env=environment(
+            {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("alone"))}
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def node(run: Run, graph: str, name: str, kind: str = "nodes") -> list[dict[str, Any]]:
+    (found,) = [one for one in content(run)["graphs"] if one["id"] == graph]
+    return [one for one in found[kind] if one["name"] == name]
+
+
+def test_what_is_compiled_is_the_same_with_and_without_us(
+    first: Run, alone: subprocess.CompletedProcess[str]
+) -> None:
+    assert first.status == 0
+    assert first.out == alone.stdout
+    assert len(re.findall(r"\bc\w+\.py", first.out)) == 8
+
+
+def test_nothing_is_printed_that_is_not_without_us(
+    first: Run, alone: subprocess.CompletedProcess[str]
+) -> None:
+    told = [one for one in first.err.splitlines() if "traceq" not in one]
+    assert [one for one in told if "profiler_" not in one] == alone.stderr.splitlines()
+
+
+def test_a_node_has_its_frames_and_modules(first: Run) -> None:
+    (found,) = node(first, "0/0", "x_1")
+
+    assert found["target"] == "add"
+    assert found["frames"][-1] == [
+        "program.py",
+        line_of("BEGIN"),
+        "forward",
+        line_of("ADD"),
+    ]
+    assert found["modules"][-1] == ["id", "L['self'].blocks.1", "Block"]
+    assert (found["shape"], found["dtype"]) == (["8", "16"], "torch.float32")
+
+
+def test_what_follows_a_graph_break_belongs_to_its_function(first: Run) -> None:
+    (found,) = node(first, "1/0", "softmax")
+
+    file, begin, function, line = found["frames"][-1]
+    assert (file, function, line) == ("program.py", "forward", line_of("SOFTMAX"))
+    assert begin < line_of("BREAK")
+
+
+def test_nodes_of_a_checkpointed_function_are_kept_apart(first: Run) -> None:
+    found = node(first, "0/0", "linear_1", "inner")
+
+    assert [one["within"] for one in found] == ["wrap_body_0", "wrap_body_1"]
+    assert {one["frames"][-1][3] for one in found} == {line_of("BODY")}
+
+
+def test_code_is_kept_with_the_names_that_the_trace_has(first: Run) -> None:
+    code = content(first)["code"]
+    regions = {
+        one["name"].split()[3]
+        for one in first.events()
+        if one.get("name", "").startswith("## Call CompiledFxGraph")
+    }
+
+    assert [(one["id"], one["backward"]) for one in code] == [
+        (graph, backward)
+        for graph in ("0/0", "1/0", "0/1", "1/1")
+        for backward in (False, True)
+    ]
+    assert {one["key"] for one in code if one["id"].endswith("/1")} == regions
+    assert {f"{one['name']}.py" for one in code} <= set(first.out.split())
+
+
+def test_the_graph_after_grad_has_lines_and_no_folder(
+    first: Run, cache: dict[str, str]
+) -> None:
+    code = content(first)["code"]
+    text = json.dumps(code)
+
+    assert f"# File: program.py:{line_of('ADD')} in forward, code: return" in text
+    assert str(first.folder.parents[1]) not in text
+    assert cache["TORCHINDUCTOR_CACHE_DIR"] not in text
+
+
+def test_graphs_from_a_cache_have_the_lines_of_the_program_as_it_is(
+    first: Run, moved: Run
+) -> None:
+    then, now = content(first), content(moved)
+    lines = re.compile(r"(?<=program.py:)\d+")
+
+    def shifted(found: re.Match[str]) -> str:
+        return str(int(found[0]) + 3)
+
+    assert len(then["code"]) == len(now["code"])
+    for before, after in zip(then["code"], now["code"], strict=True):
+        assert before["text"] == after["text"]
+        quoted = re.sub(", code: .*", "", before["post_grad"])
+        assert lines.sub(shifted, quoted) == after["post_grad"]
+    for before, after in zip(then["graphs"], now["graphs"], strict=True):
+        for one, other in zip(before["nodes"], after["nodes"], strict=True):
+            assert [at[3] + 3 for at in one["frames"]] == [
+                at[3] for at in other["frames"]
+            ]
+
+
+def test_no_source_keeps_lines_but_quotes_none(moved: Run) -> None:
+    text = json.dumps(content(moved))
+
+    assert "# File: program.py" in text
+    assert "torch.relu(" not in text
