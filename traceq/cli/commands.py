@@ -65,6 +65,11 @@ COMMANDS = {
         " memory.",
         "traceq summary before.json.gz after.json.gz",
     ),
+    "regions": Entry(
+        "regions:command",
+        "Show what each region or module costs: host, GPU, its backward, idle time.",
+        "traceq regions trace.json.gz --compare EMA_FFT EMA_SEQ",
+    ),
     "ranks": Entry(
         "ranks:command",
         "Show which ranks of a job hold the others up, by how much, and why.",

@@ -1,0 +1,303 @@
+"""Regions as text, Markdown, CSV and JSON: what each costs, and how two differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import polars as pl
+
+from traceq import __version__, units
+from traceq.analysis.base.difference import difference
+from traceq.analysis.time.regions import BY_MODULE, by_path, ops_of
+from traceq.report.base.columns import Column, cut_middle
+from traceq.report.base.content import Content, TextTable, telling_names
+from traceq.report.base.markdown import section
+from traceq.report.base.screen import line_width, screen
+from traceq.report.base.text import as_unicode, plain_json, printable, rendered
+from traceq.report.query import render_csv
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.base.difference import Difference
+    from traceq.analysis.time.regions import Regions
+
+VERSION = 1
+_OPS = 8
+_WORDS = {"real": "real", "none": "no difference", "too few": "too few calls"}
+_VERDICTS = {
+    "real": "more than the spread of the calls explains",
+    "none": "no difference beyond the spread of the calls",
+    "too few": "too few calls to tell it from their spread",
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two regions, or one of two traces: names, calls, and how they differ."""
+
+    names: tuple[str, str]
+    of: tuple[Regions, Regions]
+    calls: tuple[pl.DataFrame, pl.DataFrame]
+
+    @property
+    def gpu(self) -> Difference:
+        """GPU time of a call with its backward."""
+        first, second = ((one["gpu"] + one["backward"]).to_list() for one in self.calls)
+        return difference(first, second)
+
+    @property
+    def host(self) -> Difference:
+        """The time from a call's start to its end on the host, as recorded."""
+        first, second = (one["host"].to_list() for one in self.calls)
+        return difference(first, second)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the command found, ready for any format."""
+
+    paths: tuple[str, ...]
+    found: tuple[Regions, ...]
+    by: str
+    instances: bool
+    compared: tuple[Compared, ...]
+    top: int
+
+
+def text(shown: Shown, *, width: int | None, color: bool) -> str:
+    """Return a screen for each trace, and one for what was compared."""
+    room = line_width(width)
+    parts: list[Any] = []
+    for one in _contents(shown):
+        parts += [*screen(one, room), ""]
+    return rendered(parts[:-1], width=room, color=color)
+
+
+def markdown(shown: Shown) -> str:
+    """Return a section for each trace, and one for what was compared."""
+    return "\n".join(map(section, _contents(shown)))
+
+
+def csv(shown: Shown) -> str:
+    """Return a row for each region of each trace."""
+    rows = [
+        _rows(one, shown).with_columns(pl.lit(as_unicode(path)).alias("trace"))
+        for path, one in zip(shown.paths, shown.found, strict=True)
+    ]
+    return render_csv(pl.concat(rows).select("trace", pl.exclude("trace")))
+
+
+def json(shown: Shown) -> str:
+    """Return one object; ``version`` is that of its fields, times are nanoseconds."""
+    found = {
+        "version": VERSION,
+        "traceq": __version__,
+        "by": shown.by,
+        "traces": [
+            {
+                "path": as_unicode(path),
+                "steps": one.steps,
+                "gpu_ns": one.gpu_ns,
+                "placed_gpu_ns": one.placed_ns,
+                "regions": _rows(one, shown).to_dicts(),
+            }
+            for path, one in zip(shown.paths, shown.found, strict=True)
+        ],
+        "compared": [_compared_data(one) for one in shown.compared],
+    }
+    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+
+
+def _rows(found: Regions, shown: Shown) -> pl.DataFrame:
+    table = by_path(found, instances=shown.instances)
+    return table.select(
+        "path",
+        "calls",
+        **{f"{name}_ns": pl.col(name) for name in ("host", "idle", "gpu", "backward")},
+        **{
+            f"{figure}_ns_{name}": pl.col(f"{source}_{name}")
+            for figure, source in (("host", "host"), ("gpu_and_backward", "gpu_all"))
+            for name in ("low", "median", "high")
+        },
+        kernels="kernels",
+        launches="launches",
+        copied_bytes="bytes",
+        memory_bytes="memory",
+    )
+
+
+def _compared_data(one: Compared) -> dict[str, Any]:
+    return {
+        "names": one.names,
+        **{
+            figure: {
+                "median_ns": [found.before, found.after],
+                "calls": found.calls,
+                "ratio": found.ratio,
+                "chance": found.chance,
+                "verdict": found.verdict,
+            }
+            for figure, found in (("gpu", one.gpu), ("host", one.host))
+        },
+        "ops": _ops(one).to_dicts(),
+    }
+
+
+def _contents(shown: Shown) -> list[Content]:
+    names = telling_names(shown.paths)
+    tables = [
+        _table(name, one, shown) for name, one in zip(names, shown.found, strict=True)
+    ]
+    return [*tables, *_comparison(shown)]
+
+
+def _table(name: str, found: Regions, shown: Shown) -> Content:
+    table = by_path(found, instances=shown.instances)
+    what = "module" if shown.by == BY_MODULE else "region"
+    rest = table.height - shown.top
+    facts = [
+        (
+            "GPU",
+            f"{units.time(found.gpu_ns / found.steps)} a step, of it"
+            f" {units.share(found.placed_ns, found.gpu_ns)} launched in"
+            f" {'modules' if shown.by == BY_MODULE else 'regions'}",
+        ),
+        (
+            "a call",
+            "the median; host as recorded, GPU with what the call launched and"
+            " the backward of it",
+        ),
+    ]
+    if rest > 0:
+        facts.append(("left out", f"{counted(rest, what)}; --top shows more"))
+    rows = tuple(_row(row, found) for row in table.head(shown.top).to_dicts())
+    return Content(
+        printable(name), (), tuple(facts), (TextTable(_columns(what), rows),)
+    )
+
+
+def _columns(what: str) -> tuple[Column, ...]:
+    numbers = (
+        "calls",
+        "host",
+        "GPU",
+        "of it backward",
+        "GPU idle",
+        "kernels",
+        "of GPU",
+    )
+    return (
+        Column(what, cut=cut_middle),
+        *(Column(title, number=True) for title in numbers),
+        Column("10th to 90th", number=True, spare=True),
+        Column("memory", number=True, spare=True),
+    )
+
+
+def _row(row: dict[str, Any], found: Regions) -> tuple[str, ...]:
+    calls = row["calls"]
+    low, high = units.time(row["gpu_all_low"]), units.time(row["gpu_all_high"])
+    return (
+        printable(row["path"]),
+        f"{calls:,}",
+        units.time(row["host_median"]),
+        units.time(row["gpu_all_median"]),
+        units.time(row["backward"] / calls),
+        units.time(row["idle"] / calls),
+        f"{row['kernels'] / calls:,.3g}",
+        units.share(row["gpu_all"], found.gpu_ns),
+        low if low == high else f"{low} to {high}",
+        units.size(row["memory"] / calls),
+    )
+
+
+def _comparison(shown: Shown) -> list[Content]:
+    if len(shown.compared) == 1:
+        return [_two(shown.compared[0])]
+    if not shown.compared:
+        return []
+    rows = tuple(_difference_row(one) for one in shown.compared[: shown.top])
+    columns = (
+        Column("region", cut=cut_middle),
+        *(Column(title, number=True) for title in ("GPU", "→", "times", "host", "→ ")),
+        Column("difference"),
+    )
+    return [
+        Content("From the first to the second", (), (), (TextTable(columns, rows),))
+    ]
+
+
+def _difference_row(one: Compared) -> tuple[str, ...]:
+    gpu, host = one.gpu, one.host
+    return (
+        printable(one.names[0]),
+        units.time(gpu.before),
+        units.time(gpu.after),
+        _times(gpu),
+        units.time(host.before),
+        units.time(host.after),
+        _WORDS[gpu.verdict],
+    )
+
+
+def _times(found: Difference) -> str:
+    return "" if found.ratio is None else f"{found.ratio:.2f}"
+
+
+def _two(one: Compared) -> Content:
+    """Say in sentences how two regions differ, and list the ops that make it."""
+    first, second = map(printable, one.names)
+    facts = [
+        (label, f"{second} takes {_sentence(found)}")
+        for label, found in (("GPU", one.gpu), ("host", one.host))
+    ]
+    columns = (
+        Column("op", cut=cut_middle),
+        *(
+            Column(title, number=True)
+            for title in ("GPU", "→", "kernels", "→ ", "difference")
+        ),
+    )
+    rows = tuple(
+        (
+            printable(row["op"]),
+            units.time(row["ns"]),
+            units.time(row["ns_second"]),
+            f"{row['kernels']:,.3g}",
+            f"{row['kernels_second']:,.3g}",
+            units.time(row["ns_second"] - row["ns"]),
+        )
+        for row in _ops(one).head(_OPS).to_dicts()
+    )
+    title = f"{second} against {first}, a call with its backward"
+    return Content(title, (), tuple(facts), (TextTable(columns, rows),))
+
+
+def _sentence(found: Difference) -> str:
+    times = f"{_times(found)} times as long: " if found.ratio is not None else ""
+    calls = f"{found.calls[1]} and {found.calls[0]} calls"
+    return (
+        f"{times}{units.time(found.after)} against {units.time(found.before)} (medians"
+        f" of {calls}): {_VERDICTS[found.verdict]}"
+    )
+
+
+def _ops(one: Compared) -> pl.DataFrame:
+    """Return the ops of two regions side by side, the largest difference first."""
+    first, second = (
+        ops_of(found, calls) for found, calls in zip(one.of, one.calls, strict=True)
+    )
+    both = first.join(second, on="op", how="full", coalesce=True, suffix="_second")
+    change = (pl.col("ns_second") - pl.col("ns")).abs()
+    return both.fill_null(0).sort(change, "op", descending=[True, False])
+
+
+def compared_names(found: Sequence[Regions]) -> list[str]:
+    """Return the paths that two traces have in common, the most GPU time first."""
+    first, second = (by_path(one)["path"].to_list() for one in found)
+    known = set(second)
+    return [path for path in first if path in known]
