@@ -176,6 +176,6 @@ def test_what_a_compiled_function_runs_is_in_its_module() -> None:
         for row in history.at_peak.drop_nulls("file").to_dicts()
     }
 
-    assert by_line["forward", None] == "OptimizedModule/LM"
+    assert by_line["forward", None] == "LM"
     # The loss is computed outside of it.
     assert by_line["step", "cross_entropy_loss"] is None

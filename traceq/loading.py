@@ -11,9 +11,11 @@ from traceq.cache import find, keep
 from traceq.errors import InputError, UsageError
 from traceq.expressions import text
 from traceq.formats.chrome import read
+from traceq.formats.compiled import read_compiled
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
+from traceq.graph.compiled import with_compiled
 from traceq.graph.link import link
 from traceq.graph.source_lines import with_source_lines
 from traceq.model.owners import Owners
@@ -88,7 +90,7 @@ def _load_rank(
         raise InputError(msg)
     owners = replace(recorded[0].owners, said=frozenset(own))
     trace = _load(recorded[0].trace, owners, cache=cache, progress=progress)
-    return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0])
+    return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0], owners)
 
 
 def _with_first_lines(trace: Trace, known: Mapping[tuple[str, str], int]) -> Trace:
@@ -115,18 +117,32 @@ def _placed(table: pl.DataFrame, lines: Mapping[tuple[str, str], int]) -> pl.Dat
     return table.with_columns(line=line)
 
 
-def _of_rank(trace: Trace, rank: Rank) -> Trace:
+def _of_rank(trace: Trace, rank: Rank, owners: Owners) -> Trace:
     """Correct what a trace alone can only guess by what its rank knows."""
     if rank.torch:
         known = replace(trace.facts, torch_from=rank.torch, torch_to=rank.torch)
         trace = replace(trace, facts=known)
     trace = _with_first_lines(trace, rank.first_lines)
     trace = with_sources(trace, rank.sources)
+    trace = _with_compiled(trace, rank, owners)
     if rank.warm:
         trace = replace(
             trace, steps=trace.steps.with_columns(warmup=pl.lit(value=False))
         )
     return trace
+
+
+def _with_compiled(trace: Trace, rank: Rank, owners: Owners) -> Trace:
+    """Give what torch.compile generated the user's lines."""
+    if rank.compiled_code is None:
+        return trace
+    try:
+        compiled = read_compiled(rank.compiled_code)
+    except InputError as error:
+        told = replace(rank, missing=(*rank.missing, str(error)))
+        return replace(trace, rank=told)
+    tables = with_compiled(trace.frames_by_name(), compiled, owners)
+    return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
 def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:

@@ -103,6 +103,7 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         first_step=_first_step(found),
         warm=_warm(found),
         compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
+        compiled_code=_file(folder, found.get("compiled_code")),
     )
 
 

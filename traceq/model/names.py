@@ -26,6 +26,7 @@ REGION = (
     r"|enumerate\(DataLoader\)#)"
 )
 MODULE = r"^nn\.Module: (.+)$"
+_WRAPPER = r"^nn\.Module: OptimizedModule_\d+$"
 
 # Which part of a step a region or an op stands for.
 _PHASE_OF_REGION = (
@@ -292,7 +293,10 @@ def describe_frames(names: pl.Series, owners: Owners = NOBODY) -> pl.DataFrame:
             pl.col("line").cast(pl.UInt32, strict=False),
             "function",
             "own",
-            module=pl.col("name").str.extract(MODULE),
+            # torch.compile's wrapper is no module of the program.
+            module=pl.when(~pl.col("name").str.contains(_WRAPPER)).then(
+                pl.col("name").str.extract(MODULE)
+            ),
             library=third_party(pl.col("file"), pl.col("own")),
         )
     )

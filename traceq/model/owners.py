@@ -45,6 +45,8 @@ _STDLIB_PACKAGES = """
 """.split()  # noqa: SIM905 - as a list it is a page long
 RECORDER_FILE = r"(^|/)collect/(agent|shared|bootstrap)/\w+\.py$"
 """The code of ``traceq collect`` that runs in the profiled program."""
+GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
+"""What inductor writes, wherever its cache is."""
 _INSTALLED = r"^.*/(site|dist)-packages/"
 _LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python\d"
 _STDLIB = (
@@ -53,7 +55,7 @@ _STDLIB = (
 )
 # Torch itself and what is no file: never anybody else's.
 _TORCH_FILE = (
-    rf"^<|^({'|'.join(_TORCH)})/|^/tmp/torchinductor|{RECORDER_FILE}"
+    rf"^<|^({'|'.join(_TORCH)})/|^/tmp/torchinductor|{RECORDER_FILE}|{GENERATED_FILE}"
     r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
 )
 # The package, or the module, that a path begins with.

@@ -127,6 +127,8 @@ class Rank:
     """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
     compiled: Compiled | None = None
     """What torch.compile did; None where that is not known."""
+    compiled_code: Path | None = None
+    """The graphs and the code that it made."""
 
 
 @dataclass(frozen=True)

@@ -308,6 +308,26 @@ INPUTS = {
     "dims_text": Column(pl.String(), "The shapes as recorded, tensor lists in full."),
 }
 
+FUSED = {
+    "id": _ROW,
+    "op": _points_to(
+        "ops", "The op that ran the kernel; none for C++, which leaves no event."
+    ),
+    "kernel": Column(TEXT, "Name of the generated kernel."),
+    "graph": Column(TEXT, "Number of the compiled graph, as 0/0."),
+    "node": Column(TEXT, "Name of an op that the kernel computes, in that graph."),
+    "computes": Column(TEXT, "What that op is, as gelu or aten.mul."),
+    **_SOURCE,
+    "bytes": Column(
+        NUMBER,
+        "Bytes that the op would read and write by itself; estimated from shapes.",
+        "bytes",
+    ),
+    "share": Column(
+        pl.Float64(), "Its share of the kernel's time, by bytes: an estimate."
+    ),
+}
+
 OTHER = {
     "id": _ROW,
     "name": Column(TEXT, "Name of the event."),
@@ -349,5 +369,6 @@ TABLES = {
     "devices": Table("The machine's GPUs.", DEVICES),
     "threads": Table("Host threads and GPU streams.", THREADS),
     "inputs": Table("Distinct sets of op inputs; ops point here.", INPUTS),
+    "fused": Table("Ops that kernels of torch.compile compute, in each run.", FUSED),
     "other": Table("Events that fit no table, with their arguments.", OTHER),
 }

@@ -29,6 +29,7 @@ class Tables:
     devices: pl.DataFrame
     threads: pl.DataFrame
     inputs: pl.DataFrame
+    fused: pl.DataFrame
     other: pl.DataFrame
 
     def __repr__(self) -> str:

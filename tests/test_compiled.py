@@ -1,0 +1,212 @@
+"""What torch.compile generated has the user's lines and modules."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+import traceq
+from traceq.errors import InputError
+from traceq.formats.compiled import generated_code, read_compiled, read_lowered
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+_DATA = Path(__file__).parent / "data" / "compiled"
+_HEAVY = ("gemm", "attention")
+
+
+def _loaded(name: str) -> Trace:
+    return traceq.load(_DATA / name, cache=False)
+
+
+@pytest.fixture(scope="module")
+def transformer() -> Trace:
+    return _loaded("transformer")
+
+
+def _generated(trace: Trace) -> pl.DataFrame:
+    return trace.kernels.filter(pl.col("library") == "triton")
+
+
+@pytest.mark.parametrize("name", ["transformer", "conv"])
+def test_every_generated_kernel_has_a_line_of_the_user(name: str) -> None:
+    kernels = _generated(_loaded(name))
+
+    assert kernels.height > 20
+    assert kernels["file"].cast(pl.String).unique().to_list() == ["compiled.py"]
+    assert kernels["call_line"].null_count() == 0
+    assert kernels["line"].null_count() == 0
+    assert kernels["module"].null_count() == 0
+
+
+def _heavy(trace: Trace) -> pl.DataFrame:
+    kernels = trace.kernels.filter(pl.col("kind").is_in(_HEAVY))
+    modules = kernels.filter(pl.col("module").is_not_null())
+    keys = (pl.col("kind"), pl.col("phase"), pl.col("module").cast(pl.String))
+    return modules.group_by(*keys).agg(pl.col("op").n_unique()).sort("module", "phase")
+
+
+def test_products_and_attention_have_the_modules_of_the_eager_program(
+    transformer: Trace,
+) -> None:
+    compiled, eager = _heavy(transformer), _heavy(_loaded("transformer-eager"))
+
+    assert compiled.height == 62
+    assert compiled.equals(eager)
+
+
+def test_the_wrapper_of_torch_compile_is_no_module(transformer: Trace) -> None:
+    modules = transformer.ops["module"].cast(pl.String).drop_nulls()
+
+    assert not modules.str.contains("OptimizedModule").any()
+
+
+def test_the_backward_of_compiled_code_is_backward(transformer: Trace) -> None:
+    backward = transformer.ops.filter(
+        pl.col("name").cast(pl.String) == "CompiledFunctionBackward"
+    )
+    inside = transformer.ops.filter(
+        pl.col("thread") == backward["thread"].item(),
+        pl.col("ts").is_between(
+            backward["ts"].item(), backward["ts"].item() + backward["dur"].item()
+        ),
+    )
+
+    assert inside.height > 100
+    assert inside["phase"].cast(pl.String).unique().to_list() == ["backward"]
+
+
+def test_a_gradient_of_a_weight_has_the_line_of_its_forward(
+    transformer: Trace,
+) -> None:
+    head = transformer.ops.filter(
+        pl.col("module").cast(pl.String) == "Transformer_0/Linear_24"
+    )
+    products = head.filter(pl.col("name").cast(pl.String) == "aten::mm")
+
+    assert products.group_by("phase", "call_line").len().sort("phase").rows() == [
+        ("forward", 76, 1),
+        ("backward", 76, 2),
+    ]
+
+
+def test_a_kernel_keeps_all_its_ops_and_its_time_is_split(transformer: Trace) -> None:
+    fused = transformer.fused
+    shares = fused.group_by("op").agg(pl.col("share").sum())
+    first = fused.filter(pl.col("op") == fused["op"][0])
+    lines = dict(first.group_by("call_line").agg(pl.col("share").sum()).rows())
+
+    assert shares["share"].is_between(0.999, 1.001).all()
+    assert set(lines) == {73, 15, 16, 17}
+    assert lines[15] > lines[16] > lines[73]
+    op = transformer.ops.row(fused["op"][0], named=True)
+    assert op["call_line"] == max(lines, key=lambda line: lines[line])
+
+
+def test_a_product_has_no_part_in_the_kernel_that_reads_it(transformer: Trace) -> None:
+    linear = transformer.fused.filter(pl.col("computes").cast(pl.String) == "linear")
+
+    assert linear.height > 10
+    assert linear["share"].max() == 0
+
+
+def _damaged(folder: Path, content: bytes) -> Path:
+    run = folder / "run"
+    shutil.copytree(_DATA / "conv", run)
+    (run / "rank-0.compiled.json.gz").write_bytes(content)
+    return run
+
+
+def test_without_a_readable_file_the_trace_is_read_and_it_is_said(
+    tmp_path: Path,
+) -> None:
+    trace = traceq.load(_damaged(tmp_path, b"\x1f\x8bno"), cache=False)
+
+    assert trace.fused.is_empty()
+    assert trace.rank is not None
+    assert any("is damaged" in one for one in trace.rank.missing)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"format": 1},
+        {"format": 1, "graphs": [3, {}], "code": [None, {"id": 1, "text": 2}]},
+        {"format": 1, "graphs": [{"id": "0/0", "nodes": [{"frames": [[1, 2]]}]}]},
+        {"format": 1, "code": [{"key": "f", "post_grad": 'a = torch.ops.aten.t(a["'}]},
+    ],
+)
+def test_nonsense_is_left_out(content: dict[str, Any], tmp_path: Path) -> None:
+    packed = gzip.compress(json.dumps(content).encode())
+    trace = traceq.load(_damaged(tmp_path, packed), cache=False)
+
+    assert trace.fused.is_empty()
+
+
+def test_a_newer_format_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "rank-0.compiled.json.gz"
+    file.write_bytes(gzip.compress(b'{"format": 2}'))
+
+    with pytest.raises(InputError, match="update traceq"):
+        read_compiled(file)
+
+
+_PARTITIONED = """
+# kernel path: /tmp/torchinductor_me/eo/ceoeq.py
+# Source node to ATen node mapping:
+#   h => erf, mul
+triton_poi_fused_gelu_0 = async_compile.triton('triton_poi_fused_gelu_0', '''
+def call(args):
+    other.run(args)
+''', device_str='cuda')
+def partition_0(args):
+    # Topologically Sorted Source Nodes: [linear, h], Original ATen: [aten.gelu]
+    triton_poi_fused_gelu_0.run(buf1, 4, stream=stream0)
+    return (buf1, )
+class Runner:
+    def call(self, args):
+        # Topologically Sorted Source Nodes: [linear], Original ATen: [aten.addmm]
+        extern_kernels.bias_addmm(a, b, out=buf0)
+        (buf1,) = self.partitions[0](partition0_args)
+        buf2 = torch.ops.aten.convolution_backward.default(buf1)
+        cpp_fused_add_0(buf2)
+        return (buf2, )
+def benchmark_compiled_module():
+    extern_kernels.mm(a)
+"""
+
+
+def test_the_order_of_calls_is_that_of_the_code_with_its_partitions() -> None:
+    code = generated_code(_PARTITIONED)
+
+    assert [(one.kind, one.name, one.nodes) for one in code.calls] == [
+        ("extern", "aten::addmm", ("linear",)),
+        ("triton", "triton_poi_fused_gelu_0", ("linear", "h")),
+        ("extern", "aten::convolution_backward", ()),
+        ("cpp", "cpp_fused_add_0", ()),
+    ]
+    assert code.hashes == {"triton_poi_fused_gelu_0": "ceoeq"}
+    assert code.made_of["triton_poi_fused_gelu_0"] == {"h": ("erf", "mul")}
+
+
+def test_numbers_of_changing_shapes_tie_no_ops_together() -> None:
+    text = """
+    def forward(self, s0: "Sym(s0)", primals_1: "bf16[8, s0][s0, 1]cuda:0"):
+        # File: model.py:7 in forward, code: return x.view(-1).exp()
+        mul: "Sym(8*s0)" = s0 * 8
+        view: "bf16[8*s0][1]cuda:0" = torch.ops.aten.reshape.default(primals_1, [mul])
+        exp: "bf16[8*s0][1]cuda:0" = torch.ops.aten.exp.default(view);  view = None
+    """
+    nodes = read_lowered(text)
+
+    assert [*nodes] == ["primals_1", "view", "exp"]
+    assert nodes["view"].inputs == ("primals_1",)
+    assert nodes["exp"].frame is not None
+    assert nodes["exp"].frame[::3] == ("model.py", 7)
