@@ -29,6 +29,7 @@ class Actions:
         self.seen = 0  # step boundaries so far
         self.restarted = False  # whether the last action started the trace again
         self.refused = False  # whether the last action was not possible
+        self.files: dict[str, str] = {}  # source files by their names in the trace
         self.incomplete = False  # whether the trace that was written lacks GPU work
         self._stacks = not options["no_stack"]
         self._timer: StepTimer | None = None
@@ -235,20 +236,27 @@ class Actions:
         )
         if trace.stacks and trace.no_lines:
             self.rank.missing("lines of calls", trace.no_lines)
-        self._copy_sources(trace)
+        self.copy_sources(trace.callers.files)
         self.incomplete = trace.lacks_gpu_work()
         if self.incomplete:
             self.rank.missing("GPU work", self._why_no_gpu_work())
         return ""
 
-    def _copy_sources(self, trace: Trace) -> None:
-        """Copy the program's own files that the trace names, unless told not to."""
-        if not self.options["no_source"] and trace.callers.files:
-            folder = self.rank.folder / sources.FOLDER
-            found, notes = sources.copy(trace.callers.files, folder)
-            for text in notes:
-                self.rank.note(text)
-            self.rank.save(sources=found)
+    def copy_sources(self, files: dict[str, str]) -> None:
+        """Copy these of the program's own files too, unless told not to."""
+        if self.options["no_source"] or files.items() <= self.files.items():
+            return
+        self.files = {**files, **self.files}
+        folder = self.rank.folder / sources.FOLDER
+        found, notes = sources.copy(self.files, folder)
+        for text in notes:
+            self.rank.note(text)
+        self.rank.save(sources=found)
+
+    @property
+    def tracing(self) -> bool:
+        """Whether our profiler is set up or running."""
+        return self._trace is not None
 
     def _why_no_gpu_work(self) -> str:
         cause = (

@@ -13,6 +13,7 @@ import re
 from typing import Any, Iterator, NamedTuple
 
 from ..shared import redact
+from .callers import is_base
 from .source_names import SourceNames, function_name
 
 FORMAT = 1
@@ -97,6 +98,11 @@ class CompiledFile:
             }
             yield (",\n" if place else "\n") + json.dumps(content)
         yield "]}\n"
+
+    def files(self) -> dict[str, str]:
+        """Return the paths of the program's files by their names."""
+        paths = {frame.file for frames in self._frames.values() for frame in frames}
+        return {self._names.file(one): one for one in paths if not is_base(one)}
 
     def _shown_frames(self, stack: str) -> list[list[Any]]:
         """Return file, beginning, function and line of each frame, outermost first."""

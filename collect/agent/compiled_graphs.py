@@ -30,6 +30,7 @@ class CompiledGraphs:
     def __init__(self, *, code: bool, keep_paths: bool) -> None:
         self.graphs: list[dict[str, Any]] = []
         self.code: list[dict[str, Any]] = []
+        self.files: dict[str, str] = {}  # source files by their names, once written
         self.missing: dict[str, str] = {}  # why something is, by what it is
         self._quotes = code  # whether lines of the program may be quoted
         self._keep_paths = keep_paths
@@ -157,6 +158,7 @@ class CompiledGraphs:
         except TooLargeError as error:
             self.missing[WHAT] = str(error)
             return None
+        self.files = content.files()
         return {
             "file": file.name,
             "bytes": file.stat().st_size,

@@ -21,7 +21,7 @@ cuda_api: Any = torch.cuda  # parts of it have no types
 autograd: Any = torch.autograd
 _CPU = autograd.DeviceType.CPU
 
-_DETACH = "TEARDOWN_CUPTI"  # read by Kineto when a profile starts and stops
+DETACH = "TEARDOWN_CUPTI"  # read by Kineto when a profile starts and stops
 PROFILER_STEP = "ProfilerStep"
 COLLECTED_STEP = "traceq: step"
 EVENT_BYTES = 450  # of JSON per event, on average, with shapes and stacks
@@ -44,7 +44,8 @@ class Trace:
         profiled_before: bool = False,
     ) -> None:
         # Where the program marks its steps too, ours have another name.
-        self.step_name = COLLECTED_STEP if marks_steps() else PROFILER_STEP
+        theirs = active and marks_steps()  # which takes a while to find out
+        self.step_name = COLLECTED_STEP if theirs else PROFILER_STEP
         self.stacks = stacks
         self.memory = memory and cuda
         self.activities = ["CPU", "CUDA"] if cuda else ["CPU"]
@@ -55,7 +56,7 @@ class Trace:
         self._active = active
         self._rss = _resident_bytes()
         self._profiled_before = profiled_before
-        config = _all_threads() if active == 0 else None
+        config = self._config() if active == 0 else None
         self.all_threads = config is not None
         self.profiler = torch.profiler.profile(
             activities=[getattr(ProfilerActivity, name) for name in self.activities],
@@ -85,7 +86,7 @@ class Trace:
         """Note that a step has ended."""
         step = self.profiler.step_num
         if step == LEAD_IN - 1:
-            self.open_functions = _open_functions()
+            self.open_functions = open_functions()
         self._end_step()
         self.profiler.step()
         self._begin_step()
@@ -173,6 +174,10 @@ class Trace:
             return Callers()
         return found
 
+    @staticmethod
+    def _config() -> Any:
+        return _all_threads()
+
     def _action(self, step: int) -> ProfilerAction:
         if step < LEAD_IN:
             return ProfilerAction.WARMUP
@@ -181,6 +186,20 @@ class Trace:
         if step == LEAD_IN + self._active - 1:
             return ProfilerAction.RECORD_AND_SAVE
         return ProfilerAction.NONE
+
+
+class CaptureTrace(Trace):
+    """The capture of a CUDA graph, in the threads that it runs in."""
+
+    def __init__(self, *, cuda: bool, stacks: bool) -> None:
+        # Whether CUPTI detaches afterwards is for all captures to decide, not for one.
+        super().__init__(
+            cuda=cuda, active=0, stacks=stacks, memory=False, profiled_before=True
+        )
+
+    @staticmethod
+    def _config() -> Any:
+        return None
 
 
 def _detach_afterwards() -> None:
@@ -194,13 +213,13 @@ def _detach_afterwards() -> None:
     record no GPU work: it is not set after a profile without it, and it stays set.
     """
     graph = getattr(cuda_api, "CUDAGraph", ())
-    if _DETACH in os.environ or "torch._inductor.cudagraph_trees" in sys.modules:
+    if DETACH in os.environ or "torch._inductor.cudagraph_trees" in sys.modules:
         return
     if not any(issubclass(type(value), graph) for value in gc.get_objects()):
-        os.environ[_DETACH] = "1"
+        os.environ[DETACH] = "1"
 
 
-def _open_functions() -> list[dict[str, Any]]:
+def open_functions() -> list[dict[str, Any]]:
     """Return the functions that are running, and the line at which each begins.
 
     The profiler names those that run when it starts by the line that they are at.

@@ -56,6 +56,7 @@ class RankFile:
             "sources": [],
             "compiled": None,
             "compiled_code": None,
+            "captures": [],
             "log": None,
             **self.facts,
         }

@@ -19,6 +19,7 @@ import torch
 from ..shared import manifest, rank_set, status_files
 from . import compiled_graphs, meeting, process_facts, steps, torch_state
 from .actions import Actions
+from .captures import Captures
 from .compiled_graphs import CompiledGraphs
 from .other_profilers import OtherProfilers
 from .rank_file import RankFile
@@ -58,6 +59,8 @@ class Session:
         self.compiled = CompiledGraphs(
             code=not self.options["no_source"], keep_paths=self.options["keep_paths"]
         )
+        self.captures = Captures(self.rank, self.others, self._profiles_captures)
+        self.captures.stacks = not self.options["no_stack"]
         self.source: steps.Source = steps.Source(self.boundary)
         self.off = False
         self._busy = False
@@ -74,6 +77,8 @@ class Session:
         self.others.install()
         if not self.options["no_compiled"]:
             self.compiled.install()
+        if not self.options["no_captures"]:
+            self.captures.install()
         self.source.install()
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._in_child)
@@ -121,6 +126,7 @@ class Session:
         self.off = True
         self.rank.name = None
         self.compiled.remove()
+        self.captures.remove()
         atexit.unregister(self._at_exit)
 
     # The work.
@@ -155,7 +161,8 @@ class Session:
             self._claim()
         compiles = torch_state.compilations()
         self.actions.step_ended(compiles)
-        changes = compiles + torch_state.captured_graphs()
+        self.captures.step_ended()
+        changes = compiles + torch_state.captured_graphs() + self.captures.seen
         now = time.monotonic()
         due = self.schedule.boundary(now, changes, hold=self.others.active)
         while due:
@@ -238,6 +245,7 @@ class Session:
 
     def _claim(self) -> None:
         self.rank.claim()
+        self.captures.move()
         self.rank.happened("first step", self.schedule.seen)
         self._save()
 
@@ -274,6 +282,7 @@ class Session:
         self.rank.facts["compiled_code"] = found
         for what, why in self.compiled.missing.items():
             self.rank.missing(what, why)
+        self.actions.copy_sources({**self.compiled.files, **self.captures.files})
 
     def _unfinished(self) -> str:
         """Return what the schedule was doing when the program ended."""
@@ -315,12 +324,21 @@ class Session:
     def _disarm(self) -> None:
         self.off = True
         self.source.remove()
+        self.captures.remove()
         self.others.remove()
         self.compiled.remove()
 
     def _give_way(self) -> None:
         """Stop our profiler: the program has started its own."""
+        self.captures.give_way()
         self.actions.give_way()
+
+    def _profiles_captures(self) -> bool:
+        """Return whether a capture that begins now is profiled on its own."""
+        before = self.schedule.phase in (WAITING, TIMING, MEETING)
+        return (
+            before and not self.off and not self.actions.tracing and self._is_chosen()
+        )
 
     def _restart(self) -> bool:
         """Count again from 0, another kind of step or thread; False once recording."""

@@ -144,6 +144,11 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         help="keep none of the graphs and code that torch.compile makes",
     )
     what.add_argument(
+        "--no-captures",
+        action="store_true",
+        help="do not profile the captures of CUDA graphs",
+    )
+    what.add_argument(
         "--no-memory",
         action="store_true",
         help="record no memory history and no memory events",
