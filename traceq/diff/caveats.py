@@ -23,13 +23,16 @@ def caveats_of(
     after: Recording,
     traces: tuple[Trace, Trace],
     parts: tuple[Parts, Parts],
+    *,
+    by_module: bool = False,
 ) -> tuple[str, ...]:
     """Return sentences on what is different about the recordings themselves."""
     return (
         *_step_times(before, after, traces),
         *_machines(traces),
         *_detail(traces),
-        *_programs(traces, parts),
+        *_compiled(parts, by_module=by_module),
+        *_programs(traces),
         *(
             f"{side} is incomplete: {text}"
             for side, trace in zip(("before", "after"), traces, strict=True)
@@ -117,14 +120,18 @@ def _detail(traces: tuple[Trace, Trace]) -> Iterator[str]:
             )
 
 
-def _programs(traces: tuple[Trace, Trace], parts: tuple[Parts, Parts]) -> Iterator[str]:
+def _compiled(parts: tuple[Parts, Parts], *, by_module: bool) -> Iterator[str]:
     compiled = [bool((one.rows["op"] == REGION).any()) for one in parts]
-    if compiled[0] != compiled[1]:
-        side = "before" if compiled[0] else "after"
-        yield (
-            f"torch.compile is used {side} only: compiled code is compared as a whole"
-            " with the ops that it replaces"
-        )
+    if compiled[0] == compiled[1] or by_module:
+        return
+    side = "before" if compiled[0] else "after"
+    yield (
+        f"torch.compile is used {side} only: compiled code is compared as a whole with"
+        " the ops that it replaces; recorded with traceq collect, it is by module"
+    )
+
+
+def _programs(traces: tuple[Trace, Trace]) -> Iterator[str]:
     same = [
         trace.run.command
         for trace in traces

@@ -25,6 +25,7 @@ from traceq.diff.findings import FindingChanges, compare_findings
 from traceq.diff.host import idle_entries
 from traceq.diff.kinds import ALL_OVER
 from traceq.diff.metrics import Metric, metrics, numbers_of
+from traceq.diff.modules import module_changes
 from traceq.diff.steps import Step, significant, steps_of, typical
 from traceq.diff.structure import parts_of
 from traceq.errors import InputError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.bound import Bound
     from traceq.diff.calibration import Scale
     from traceq.diff.causes import Entries
+    from traceq.diff.modules import ModuleChanges
     from traceq.diff.structure import Parts
     from traceq.lint.engine import Outcome
     from traceq.recording import Recording
@@ -91,6 +93,8 @@ class Diff:
     """What the two recordings do not share."""
     memory: MemoryDiff | None = None
     """The change of the peak, where both have a memory snapshot."""
+    modules: ModuleChanges | None = None
+    """What compiling did to each module, where one side alone is compiled."""
 
     @property
     def change_ns(self) -> float:
@@ -190,6 +194,9 @@ def compare(before: Half, after: Half) -> Diff:
         numbers_of(half.trace, half.parts, step, scale)
         for half, step, scale in zip(halves, steps, scales, strict=True)
     ]
+    modules = None
+    if not first.on_host:
+        modules = module_changes(traces, (before.steady, after.steady), scales)
     causes = causes_of(first, second, scales, _entries(halves, scales, steps))
     return Diff(
         before=sides[0],
@@ -199,8 +206,15 @@ def compare(before: Half, after: Half) -> Diff:
         causes=causes,
         calls=compare_calls(before.calls, after.calls),
         findings=compare_findings(before.outcome, after.outcome),
-        caveats=caveats_of(before.recording, after.recording, traces, (first, second)),
+        caveats=caveats_of(
+            before.recording,
+            after.recording,
+            traces,
+            (first, second),
+            by_module=modules is not None,
+        ),
         memory=_memory(before.recording, after.recording),
+        modules=modules,
     )
 
 

@@ -153,7 +153,7 @@ def _kernels_of(
     return (
         trace.kernels.select(
             kernel="id",
-            counted=_in_part(trace.kernels, trace, steady),
+            counted=in_part(trace.kernels, trace, steady),
             # A copy or a set is not a launch.
             first=pl.struct("launch", is_kernel).is_first_distinct()
             & pl.col("launch").is_not_null()
@@ -167,7 +167,8 @@ def _kernels_of(
     )
 
 
-def _in_part(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
+def in_part(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
+    """Return which rows of a table are of the steps."""
     if not trace.steps.height:
         return pl.repeat(value=True, n=table.height, eager=True)
     return known(table["step"].is_in(steady.windows["step"].implode()))
@@ -183,7 +184,7 @@ def _syncs(trace: Trace, steady: SteadySteps, gaps: pl.DataFrame) -> pl.DataFram
     calls = device_syncs(trace).join(idle, on="id", how="left", maintain_order="left")
     calls = calls.with_columns(
         pl.col("sync_idle_ns").fill_null(0),
-        counted=_in_part(calls, trace, steady) & waits_long(),
+        counted=in_part(calls, trace, steady) & waits_long(),
         kind=pl.lit(None, trace.kernels.schema["kind"]),
         dtype=pl.lit(None, trace.kernels.schema["dtype"]),
     ).filter(pl.col("counted") | (pl.col("sync_idle_ns") > 0))

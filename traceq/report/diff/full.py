@@ -10,6 +10,7 @@ from traceq.report.base.screen import line_width
 from traceq.report.base.text import bold, styled
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
+from traceq.report.diff import modules as by_module
 from traceq.report.diff.causes import signed
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _lines(
             yield from _reason(reason, width, color=color)
         total = f"{signed(diff.change_ns):>{_CHANGE}}"
         yield f"{styled(total, _direction(total), color=color)}  together"
+    yield from _modules(diff, width, color=color)
     yield from _only(diff, width)
     yield ""
     yield bold("Findings: ", color=color) + words.findings_verdict(diff.findings)
@@ -78,6 +80,16 @@ def _lines(
         yield bold("Caveats:", color=color)
         for caveat in caveats:
             yield from _wrapped(f"- {caveat}", width, indent=2)
+
+
+def _modules(diff: Diff, width: int, *, color: bool) -> Iterator[str]:
+    if diff.modules is None:
+        return
+    yield ""
+    yield bold(by_module.TITLE, color=color)
+    yield from by_module.text(diff.modules, width)
+    for note in by_module.notes(diff.modules):
+        yield from _wrapped(note, width, indent=2)
 
 
 def _only(diff: Diff, width: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from traceq.report.base import html
 from traceq.report.base.text import printable
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
+from traceq.report.diff import modules as by_module
 from traceq.units import time
 
 if TYPE_CHECKING:
@@ -83,6 +84,10 @@ def _body(diff: Diff) -> Iterator[str]:
     titles = (words.compared(diff), "before", "after", "change")
     yield from _table(titles, words.metric_rows(diff), numbers=True)
     yield from _waterfall(diff)
+    if diff.modules is not None:
+        yield f"<h2>{_text(by_module.TITLE)}</h2>"
+        yield from _table(by_module.TITLES, by_module.rows(diff.modules), numbers=True)
+        yield from (f"<p>{_text(note)}</p>" for note in by_module.notes(diff.modules))
     calls = [("before", diff.calls.before), ("after", diff.calls.after)]
     for side, names in calls:
         if names:

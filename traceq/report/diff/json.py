@@ -12,6 +12,7 @@ from traceq.report.base.text import as_unicode, plain_json
 from traceq.report.bound import bound_data
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
+from traceq.report.diff import modules as by_module
 from traceq.report.lint.json import finding_data
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         "findings_as_before": diff.findings.same,
         "rules_run_on_one_side": list(diff.findings.one_sided),
         "memory": memory_diff_content.data(diff.memory) if diff.memory else None,
+        "modules": by_module.data(diff.modules) if diff.modules else None,
         "caveats": list(diff.caveats),
     }
     return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"

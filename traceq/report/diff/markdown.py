@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.report.base.markdown import escaped
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
+from traceq.report.diff import modules as by_module
 from traceq.report.diff.causes import signed
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
 def _lines(diff: Diff, broken: Sequence[Broken]) -> Iterator[str]:
     yield from _numbers(diff, broken)
     yield from _causes(diff)
+    yield from _modules(diff)
     yield ""
     yield f"Findings: {words.findings_verdict(diff.findings)}"
     if diff.findings.changes:
@@ -72,3 +74,18 @@ def _causes(diff: Diff) -> Iterator[str]:
         if calls:
             yield ""
             yield f"Only {side}: {escaped(words.only(calls))}"
+
+
+def _modules(diff: Diff) -> Iterator[str]:
+    if diff.modules is None:
+        return
+    yield ""
+    yield by_module.TITLE
+    yield ""
+    yield f"| {' | '.join(by_module.TITLES)} |"
+    yield "| --- | ---: | ---: | ---: | ---: | --- |"
+    for row in by_module.rows(diff.modules):
+        yield f"| {' | '.join(map(escaped, row))} |"
+    for note in by_module.notes(diff.modules):
+        yield ""
+        yield escaped(note)

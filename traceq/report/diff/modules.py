@@ -1,0 +1,86 @@
+"""What compiling did to each module, in words: a table for every format."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from traceq.report.base.columns import Column, cut_middle, fitted
+from traceq.report.base.text import place, printable
+from traceq.units import time
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.diff.modules import ModuleChange, ModuleChanges, Work
+
+TITLE = "What torch.compile did, by module, layers of one class together:"
+TITLES = ("module", "GPU before", "after", "kernels", "after", "compiling")
+_MOST_ROWS = 20
+_MOST_BREAKS = 3
+
+
+def rows(changes: ModuleChanges) -> list[tuple[str, ...]]:
+    """Return the table's rows; what takes least is one row, then comes the sum."""
+    shown = changes.rows[:_MOST_ROWS]
+    found = [_row(one) for one in shown]
+    rest = changes.rows[_MOST_ROWS:]
+    if rest:
+        found.append(_row(changes.sum_of(counted(len(rest), "other module"), rest)))
+    return [*found, _row(changes.total)]
+
+
+def notes(changes: ModuleChanges) -> Iterator[str]:
+    """Yield why modules fall back, as far as it is known."""
+    if all(row.became != "fell back" for row in changes.rows):
+        return
+    for one in changes.breaks[:_MOST_BREAKS]:
+        where = place(one.file, one.line, one.function)
+        yield f"graph break at {where}: {printable(one.why)}"
+
+
+def text(changes: ModuleChanges, width: int) -> list[str]:
+    """Return the table for a terminal, titles first."""
+    columns = [
+        Column(title, number=0 < at < len(TITLES) - 1, cut=cut_middle)
+        for at, title in enumerate(TITLES)
+    ]
+    lines, _ = fitted(columns, rows(changes), width)
+    return lines
+
+
+def data(changes: ModuleChanges) -> dict[str, Any]:
+    """Return the same for programs, all rows of it."""
+    return {
+        "compiled": changes.compiled_side,
+        "rows": [
+            {
+                "module": one.module,
+                "before": _work(one.before),
+                "after": _work(one.after),
+                "compiling": one.became or None,
+            }
+            for one in changes.rows
+        ],
+        "graph_breaks": [asdict(one) for one in changes.breaks],
+    }
+
+
+def _work(work: Work) -> dict[str, Any]:
+    return {
+        "gpu_ns": round(work.ns),
+        "kernels": work.kernels,
+        "compiled_share": work.compiled,
+    }
+
+
+def _row(one: ModuleChange) -> tuple[str, ...]:
+    return (
+        printable(one.module),
+        time(one.before.ns),
+        time(one.after.ns),
+        f"{one.before.kernels:,.0f}",
+        f"{one.after.kernels:,.0f}",
+        one.became,
+    )
