@@ -54,7 +54,7 @@ BEHIND_THE_HOST = ("attn_fp32", "attn_manual", "attn_mask_fmha")
 
 def union(spans: list[Span]) -> int:
     """Add up the instants that any of the spans covers."""
-    total, reached = 0, -1
+    total, reached = 0, min(spans, default=(0, 0))[0]
     for start, end in sorted(spans):
         total += max(0, end - max(start, reached))
         reached = max(reached, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ import polars as pl
 
 from traceq.cache import find, keep
 from traceq.errors import InputError, UsageError
-from traceq.expressions import text
+from traceq.expressions import known, text
 from traceq.formats.chrome import read
 from traceq.formats.compiled import read_compiled
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
+from traceq.graph.captures import mapped
 from traceq.graph.compiled import with_compiled
 from traceq.graph.link import link
 from traceq.graph.source_lines import with_source_lines
@@ -25,7 +27,7 @@ from traceq.trace import Trace
 from traceq.watching import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from os import PathLike
     from pathlib import Path
 
@@ -40,11 +42,12 @@ _TORCH_KEYS = {"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "trac
 _TELLING = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 
 
-def load(
+def load(  # noqa: PLR0913 - what is known beside the file
     path: str | PathLike[str],
     *,
     rank: int | None = None,
     own: Collection[str] = (),
+    captures: Sequence[str | PathLike[str]] = (),
     cache: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
@@ -54,7 +57,8 @@ def load(
     standard input, or a URL that fsspec can read. Of a run folder of ``traceq collect``
     the trace of one rank is loaded, the lowest unless ``rank`` says another, with what
     is known of the run. ``own`` are packages and modules that are the user's own,
-    whatever their name and their path say.
+    whatever their name and their path say. ``captures`` are traces in which the CUDA
+    graphs were captured that the trace replays; a run folder has its own.
 
     The tables are kept in the user's cache directory, and come from there when the
     same content is loaded again; with ``cache=False`` they are neither written nor
@@ -62,12 +66,15 @@ def load(
     Raises ``InputError`` for a file that is not such a trace.
     """
     file = trace_in(typed(path), cache=cache, progress=progress)
+    given = [load(one, own=own, cache=cache) for one in captures]
     if is_run(file):
-        return _load_rank(read_run(file), rank, own, cache=cache, progress=progress)
-    if rank is not None:
+        trace = _load_rank(read_run(file), rank, own, cache=cache, progress=progress)
+    elif rank is None:
+        trace = _load(file, Owners(frozenset(own)), cache=cache, progress=progress)
+    else:
         msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
         raise UsageError(msg)
-    return _load(file, Owners(frozenset(own)), cache=cache, progress=progress)
+    return _with_captured_ops(trace, given, own, cache=cache)
 
 
 def _load_rank(
@@ -91,6 +98,25 @@ def _load_rank(
     owners = replace(recorded[0].owners, said=frozenset(own))
     trace = _load(recorded[0].trace, owners, cache=cache, progress=progress)
     return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0], owners)
+
+
+def _with_captured_ops(
+    trace: Trace, given: Sequence[Trace], own: Collection[str], *, cache: bool
+) -> Trace:
+    """Give the kernels of replayed CUDA graphs the ops of their capture."""
+    rank, recorded = trace.rank, []
+    if rank and known(trace.runtime["call"] == "graph launch").any():
+        owners = replace(rank.owners, said=frozenset(own))
+        for file in rank.captures:
+            # What is wrong with one does not keep the trace from being read.
+            with suppress(InputError):
+                found = _load(file, owners, cache=cache, progress=None)
+                recorded.append(_of_rank(found, rank, owners))
+    captures = [*recorded, *given]
+    tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
+    if "kernels" in tables and any(one.facts.shapes for one in captures):
+        trace = replace(trace, facts=replace(trace.facts, shapes=True))
+    return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
 def _with_first_lines(trace: Trace, known: Mapping[tuple[str, str], int]) -> Trace:

@@ -30,6 +30,7 @@ def settled_ops(view: View) -> pl.DataFrame:
     inside = view.roots(pl.col("id").is_in(captured.implode()))
     return trace.ops.filter(
         inside.is_null(),
+        ~pl.col("captured"),
         ~pl.col("compiling"),
         ~pl.col("step").is_in(compiled.implode()),
     )

@@ -32,7 +32,7 @@ class Calls:
 
 def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost ops and the regions of a step: ``name`` and ``calls``."""
-    outermost = trace.ops.filter(pl.col("parent").is_null(), ~pl.col("compiling"))
+    outermost = trace.host_ops.filter(pl.col("parent").is_null(), ~pl.col("compiling"))
     regions = trace.annotations.filter(~pl.col("on_gpu"))
     found = pl.concat(
         [

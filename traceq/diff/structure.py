@@ -269,7 +269,7 @@ def _host_parts(
     trace: Trace, steady: SteadySteps
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the ops of the thread that has most of them, by self time."""
-    ops = in_steps(trace.ops, trace, steady)
+    ops = in_steps(trace.host_ops, trace, steady)
     busiest = (
         ops.group_by("thread").agg(pl.col("self_dur").sum()).sort("self_dur", "thread")
     )

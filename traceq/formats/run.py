@@ -25,6 +25,7 @@ from traceq.units import NS_PER_MS
 _FORMAT = 1
 _LARGEST = 64 << 20
 _LARGEST_SOURCES = 16 << 20
+_MOST_CAPTURES = 1_000
 _OVERHEAD_VERSION = 1
 _LONGEST_EVENT_NS = 10_000_000
 
@@ -104,6 +105,11 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         warm=_warm(found),
         compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
         compiled_code=_file(folder, found.get("compiled_code")),
+        captures=tuple(
+            file
+            for entry in _list(found.get("captures"))[:_MOST_CAPTURES]
+            if (file := _file(folder, entry))
+        ),
     )
 
 

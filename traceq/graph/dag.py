@@ -70,7 +70,7 @@ def _chosen_ops(trace: Tables, step: int | None, root: int | None) -> pl.DataFra
         steps = ", ".join(str(number) for number in known) or "none"
         msg = f"{wanted}; the steps of this trace are: {steps}"
         raise UsageError(msg)
-    return trace.ops.filter(pl.col("step") == step)
+    return trace.host_ops.filter(pl.col("step") == step)
 
 
 def _started_kernels(

@@ -41,12 +41,16 @@ def link(
         source.gathered(runtime, launch), source.gathered(ops, op)
     )
     linked = kernels.with_columns(
-        launch=launch, op=op, **context, **source.columns(place)
+        launch=launch,
+        op=op,
+        certain=pl.lit(None, pl.Boolean),
+        **context,
+        **source.columns(place),
     )
-    return linked.with_columns(_kind_in_context(ops, op))
+    return linked.with_columns(kind_in_context(ops, op))
 
 
-def _kind_in_context(ops: pl.DataFrame, op: pl.Series) -> pl.Expr:
+def kind_in_context(ops: pl.DataFrame, op: pl.Series) -> pl.Expr:
     """Say what a kernel is for where its name says only how it computes."""
     name = ops["name"][op].cast(pl.String)
     convolution = name.str.contains(_CONVOLUTION, literal=True)

@@ -122,7 +122,7 @@ def _ops(
     own = source.first_known(source.own(ops), stacks)
     ops = ops.with_columns(autograd.forward_twins(ops))
     place = source.first_known(own, source.gathered(own, ops["forward"]), ops)
-    return ops.with_columns(**source.columns(place))
+    return ops.with_columns(captured=pl.lit(value=False), **source.columns(place))
 
 
 def _runtime(

@@ -115,10 +115,17 @@ class View:
 
     @cached_property
     def ops(self) -> pl.DataFrame:
-        """The ops of these steps."""
-        return in_steps(
-            self.trace.ops.filter(~pl.col("compiling")), self.trace, self.steady
-        )
+        """The ops that the host ran in these steps."""
+        ran = self.trace.host_ops.filter(~pl.col("compiling"))
+        return in_steps(ran, self.trace, self.steady)
+
+    @cached_property
+    def kernel_ops(self) -> pl.DataFrame:
+        """The ops whose kernels ran in these steps, also in replays of CUDA graphs.
+
+        Of a captured op there is one for each replay, so that counts are as elsewhere.
+        """
+        return in_steps(self.trace.kernel_ops, self.trace, self.steady)
 
     @cached_property
     def runtime(self) -> pl.DataFrame:

@@ -129,6 +129,8 @@ class Rank:
     """What torch.compile did; None where that is not known."""
     compiled_code: Path | None = None
     """The graphs and the code that it made."""
+    captures: tuple[Path, ...] = ()
+    """Traces of captures of CUDA graphs, in the order of capture."""
 
 
 @dataclass(frozen=True)

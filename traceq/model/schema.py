@@ -123,6 +123,11 @@ OPS = {
     "forward": _points_to("ops", "For a backward op: the forward op it belongs to."),
     "inputs": _points_to("inputs", "Shapes, types, strides and values of its inputs."),
     "compiling": Column(pl.Boolean(), "Ran while torch.compile was compiling."),
+    "captured": Column(
+        pl.Boolean(),
+        "Ran while a CUDA graph was captured, so that its kernels run in the replays."
+        " For each replay there is a copy, with a ts below 0: the host did not run it.",
+    ),
     "sequence": Column(
         NUMBER,
         "Autograd's number; a backward op has its forward's.",
@@ -147,7 +152,16 @@ KERNELS = {
     "ts": _TS,
     "dur": _DUR,
     "launch": _points_to("runtime", "The call that started it, if it is in the file."),
-    "op": _points_to("ops", "The innermost op around its launch."),
+    "op": _points_to(
+        "ops",
+        "The innermost op around its launch; for a replayed CUDA graph the copy of the"
+        " op that was captured, where that is known.",
+    ),
+    "certain": Column(
+        pl.Boolean(),
+        "Whether the captured op of a replayed kernel can be no other; else it may be"
+        " another call of the same op. None where no captured op is known.",
+    ),
     "step": Column(NUMBER, "Number of the step that launched it."),
     "phase": _PHASE,
     **_SOURCE,
@@ -211,6 +225,8 @@ RUNTIME = {
     "step": _STEP,
     "phase": _PHASE,
     **_SOURCE,
+    "kernel": Column(TEXT, "Name of the kernel it launches; ROCm.", arg="kernel"),
+    "grid": Column(_NUMBERS, "Thread blocks of that kernel; ROCm.", arg="grid"),
     "correlation": _CORRELATION,
 }
 

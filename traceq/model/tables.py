@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from traceq.model.facts import Facts
+
+COPY = pl.col("captured") & (pl.col("ts") < 0)
+"""Whether an op stands for a replay of a CUDA graph."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,6 +40,22 @@ class Tables:
             f"<{type(self).__name__} {self.facts.path}: {self.ops.height:,} ops,"
             f" {self.kernels.height:,} kernels, {self.steps.height} steps>"
         )
+
+    @property
+    def host_ops(self) -> pl.DataFrame:
+        """The ops that the host ran, without the copies for replays of CUDA graphs.
+
+        They come first in ``ops``, so that an op's id is its row here too.
+        """
+        return self.ops.filter(~COPY)
+
+    @property
+    def kernel_ops(self) -> pl.DataFrame:
+        """The ops whose kernels ran: for CUDA graphs those of replays, not of captures.
+
+        What only compiles is not among them.
+        """
+        return self.ops.filter(~pl.col("compiling"), ~pl.col("captured") | COPY)
 
     def table(self, name: str) -> pl.DataFrame:
         """Return one table by its name."""

@@ -95,7 +95,7 @@ def _computing(trace: Trace) -> pl.DataFrame:
     work = busiest_device(trace.kernels)
     if work.height:
         return spans(work.filter(pl.col("kind") != "communication"))
-    own = trace.ops.filter(pl.col("parent").is_null())
+    own = trace.host_ops.filter(pl.col("parent").is_null())
     return spans(own.filter(~text("name").str.contains("^c10d::|record_param_comms")))
 
 
@@ -222,5 +222,5 @@ def _threads(trace: Trace, moments: pl.Series) -> pl.Series:
     ).sort("gap")["thread"]
     usual = launches["thread"].mode().sort()
     if not len(usual):
-        usual = trace.ops["thread"].mode().sort()
+        usual = trace.host_ops["thread"].mode().sort()
     return found.fill_null(usual.first() if len(usual) else 0)

@@ -163,6 +163,8 @@ def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         pl.col("asked") == "aten::clone",
         pl.col("src_strides") == pl.col("dst_strides"),
         pl.col("dst") == pl.col("src"),
+        # Of the functions around captured ops it is not known what they write.
+        ~known(trace.ops["captured"][moved["op"]]),
     )
     outermost = trace.ops.filter(pl.col("parent").is_null())
     writing = outermost.filter(text("name").str.contains(_IN_PLACE))

@@ -86,7 +86,7 @@ def host_calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 def _with_called(trace: Trace) -> pl.DataFrame:
     """Return the ops with their inputs, and the outermost op around each."""
-    ops = trace.ops
+    ops = trace.host_ops
     names = ops["name"].cast(pl.String)
     torch_op = names.str.contains("::") & ~names.str.contains(r"^(torch::)?autograd::")
     nested = nearest(ops["parent"], torch_op).gather(ops["parent"]).is_not_null()

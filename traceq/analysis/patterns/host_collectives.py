@@ -121,7 +121,7 @@ def _details(
     )
     serving = moved.filter(launched_for_collective(trace, moved))
     waits = idle_in(trace, within).select("start", "end")
-    ops = spans(trace.ops.filter(pl.col("parent").is_null()))
+    ops = spans(trace.host_ops.filter(pl.col("parent").is_null()))
     working = overlap(waits, ops) > _WORKING * (waits["end"] - waits["start"])
     back = serving.filter(text("name").str.contains("HtoD|HostToDevice"))
     return {

@@ -247,7 +247,7 @@ def _moments(
     trace: Trace, window: pl.DataFrame, work: pl.DataFrame, waits: pl.DataFrame
 ) -> pl.Series:
     """Return the moments at which the host's time is cut into pieces, in order."""
-    roots = spans(trace.ops.filter(pl.col("parent").is_null()))
+    roots = spans(trace.host_ops.filter(pl.col("parent").is_null()))
     sides = (table[side] for table in (window, waits, roots) for side in _SIDES)
     begin, end = window.select(pl.min("start"), pl.max("end")).row(0)
     # A host that does nothing still has an instant.
@@ -303,7 +303,7 @@ def _expected(
     """Return what the events before each moment take, without and with the profiler."""
     tables = (
         (trace.frames, costs.frame),
-        (trace.ops, costs.op),
+        (trace.host_ops, costs.op),
         (trace.runtime, costs.call),
     )
     plain = recorded = pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)

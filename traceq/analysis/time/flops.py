@@ -32,8 +32,7 @@ _COUNTED = (*_MATMULS, *FUSED_ARGUMENTS, _CONVOLUTION, _CONVOLUTION_BACKWARD)
 def op_flops(trace: Trace) -> pl.DataFrame:
     """Return the ops that can be counted: ``op``, ``flops``, ``type`` of their data."""
     calls = (
-        trace.ops.filter(~pl.col("compiling"))
-        .join(plain_names(trace.ops), on="name", maintain_order="left")
+        trace.kernel_ops.join(plain_names(trace.ops), on="name", maintain_order="left")
         .select("id", "inputs", name="plain")
         .filter(pl.col("name").is_in(_COUNTED))
     )

@@ -69,7 +69,7 @@ def by_kernel(kernels: pl.DataFrame) -> pl.DataFrame:
 
 def by_host_op(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the self time of ops on the host, for traces without a GPU."""
-    ops = trace.ops
+    ops = trace.host_ops
     if windows["step"].null_count() == 0:
         ops = ops.join(windows.select("step"), on="step", how="semi")
     return (

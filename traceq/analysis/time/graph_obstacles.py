@@ -90,7 +90,7 @@ def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     launching = trace.kernels["op"].drop_nulls().unique()
     shapes = trace.inputs.select(inputs="id", shapes="dims_text")
     ops = (
-        trace.ops.filter(pl.col("id").is_in(launching.implode()), _in_model(trace))
+        trace.host_ops.filter(pl.col("id").is_in(launching.implode()), _in_model(trace))
         .drop_nulls("inputs")
         .join(shapes, on="inputs", how="left", maintain_order="left")
         .sort("ts", maintain_order=True)

@@ -86,7 +86,7 @@ def _threads(trace: Trace) -> tuple[int, ...]:
     launching = trace.runtime.filter(pl.col("kernels") > 0)["thread"].unique()
     marks = trace.annotations.filter(~pl.col("on_gpu"), text("name").str.contains(STEP))
     # Without marks the main thread is the one in which most Python, or most ops, ran.
-    for table in (marks, trace.frames, trace.ops, trace.runtime):
+    for table in (marks, trace.frames, trace.host_ops, trace.runtime):
         counts = table.group_by("thread").len().sort("len", "thread")
         if counts.height:
             main = int(counts["thread"][-1])
@@ -98,7 +98,7 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
     regions = trace.annotations.filter(
         ~pl.col("on_gpu"), ~text("name").str.contains(STEP)
     )
-    tables = (regions, trace.frames, trace.ops, trace.runtime)
+    tables = (regions, trace.frames, trace.host_ops, trace.runtime)
     rows = (
         pl.concat(
             table.select(

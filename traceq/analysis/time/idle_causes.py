@@ -110,13 +110,13 @@ def host_activities(trace: Trace) -> pl.DataFrame:
     """
     captures = (
         trace.runtime.filter(pl.col("call") == "capture"),
-        trace.ops.filter(text("name").str.contains(GRAPH_CAPTURE)),
+        trace.host_ops.filter(text("name").str.contains(GRAPH_CAPTURE)),
         # All of a run of compiled code that sets up a graph is slower for it.
         all_captures(trace),
     )
     return pl.concat(
         _spans(
-            (COMPILING, trace.ops.filter("compiling")),
+            (COMPILING, trace.host_ops.filter("compiling")),
             (LOADING, _data_regions(trace)),
             *((CAPTURING, table) for table in captures),
             (ALLOCATING, trace.runtime.filter(pl.col("call") == "allocation")),
@@ -126,7 +126,7 @@ def host_activities(trace: Trace) -> pl.DataFrame:
                 blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS)),
             ),
             (LAUNCHING, trace.runtime.filter(text("call").is_in(_LAUNCHES))),
-            (OPERATORS, trace.ops.filter(pl.col("parent").is_null())),
+            (OPERATORS, trace.host_ops.filter(pl.col("parent").is_null())),
             (PYTHON, trace.frames.filter("own")),
         )
     )

@@ -42,7 +42,7 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     ``excess`` (0 unless it is far beyond the usual), ``idle``, ``new`` (the first use
     of this op on these inputs), ``planned`` and ``loads`` (code of a kernel).
     """
-    first = trace.ops.sort("ts", maintain_order=True).select(
+    first = trace.host_ops.sort("ts", maintain_order=True).select(
         text("name"),
         "step",
         op="id",
