@@ -53,7 +53,13 @@ def with_copies(
     )
     ops = pl.concat([tables["ops"], _as_ops(copies, tables["ops"].height)])
     kernels = _with_ops(tables["kernels"], ops, recorded, copies, pairs)
-    return {"ops": ops, "kernels": kernels, "threads": threads, "inputs": inputs}
+    return {
+        "ops": ops,
+        "kernels": kernels,
+        "threads": threads,
+        "inputs": inputs,
+        "fused": _with_fused(recorded, copies),
+    }
 
 
 def _with_threads(
@@ -196,6 +202,21 @@ def _as_ops(copies: pl.DataFrame, first: int) -> pl.DataFrame:
         captured=pl.lit(value=True),
     )
     return schema.TABLES["ops"].shaped(rows.with_columns(id="copy"))
+
+
+def _with_fused(recorded: Sequence[Frames], copies: pl.DataFrame) -> pl.DataFrame:
+    """Return what generated kernels compute, also those of the copies."""
+    ids = copies.select("recorded", "copy", op="id").sort("copy")
+    captured = pl.concat(
+        one["fused"].with_columns(recorded=pl.lit(at))
+        for at, one in enumerate(recorded)
+    )
+    rows = ids.join(captured, on=["recorded", "op"], maintain_order="left_right")
+    fused = recorded[0]["fused"]
+    numbered = rows.with_columns(
+        op="copy", id=fused.height + pl.int_range(pl.len(), dtype=INDEX)
+    )
+    return pl.concat([fused, schema.TABLES["fused"].shaped(numbered)])
 
 
 def _with_ops(

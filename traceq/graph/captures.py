@@ -38,7 +38,7 @@ def mapped(tables: Frames, others: Sequence[Frames] = ()) -> dict[str, pl.DataFr
 
     ``others`` are tables of traces in which graphs were captured, in this order. A
     kernel whose op is in doubt stays as it is. What changes is ``ops``, ``kernels``,
-    ``threads`` and ``inputs``; nothing does where no capture fits.
+    ``threads``, ``inputs`` and ``fused``; nothing does where no capture fits.
     """
     kernels = replayed_kernels(tables)
     if kernels.is_empty() and _windows(tables["runtime"], 0).is_empty():
