@@ -16,7 +16,7 @@ from traceq.formats.compiled import read_compiled
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
-from traceq.graph.captures import mapped
+from traceq.graph.captures import mapped, replayed_regions
 from traceq.graph.compiled import with_compiled
 from traceq.graph.link import link
 from traceq.graph.source_lines import with_source_lines
@@ -116,7 +116,25 @@ def _with_captured_ops(
     tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
     if "kernels" in tables and any(one.facts.shapes for one in captures):
         trace = replace(trace, facts=replace(trace.facts, shapes=True))
-    return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
+    trace = replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
+    return _with_compiled_replays(trace, own) if "kernels" in tables else trace
+
+
+def _with_compiled_replays(trace: Trace, own: Collection[str]) -> Trace:
+    """Give what compiled code runs in replays the user's lines."""
+    rank, known = trace.rank, trace.fused
+    regions = replayed_regions(trace.frames_by_name())
+    if rank is None or regions.is_empty():
+        return trace
+    owners = replace(rank.owners, said=frozenset(own))
+    found = _with_compiled(replace(trace, annotations=regions), rank, owners)
+    fused = found.fused.join(known, on="op", how="anti", maintain_order="left")
+    fused = fused.with_columns(
+        id=known.height + pl.int_range(pl.len(), dtype=pl.UInt32)
+    )
+    return replace(
+        found, annotations=trace.annotations, fused=pl.concat([known, fused])
+    )
 
 
 def _with_first_lines(trace: Trace, known: Mapping[tuple[str, str], int]) -> Trace:

@@ -16,7 +16,8 @@ import polars as pl
 from traceq.expressions import END, asof, known, text
 from traceq.graph.capture_copies import with_copies
 from traceq.graph.capture_match import as_text, matched, replayed_kernels
-from traceq.graph.nesting import INDEX
+from traceq.graph.nesting import INDEX, nearest
+from traceq.model import schema
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
 
 if TYPE_CHECKING:
@@ -73,6 +74,36 @@ def mapped(tables: Frames, others: Sequence[Frames] = ()) -> dict[str, pl.DataFr
         for ops in captured
     ]
     return with_copies([marked, *others], pl.concat(captured), pairs)
+
+
+def replayed_regions(tables: Frames) -> pl.DataFrame:
+    """Return the regions around replays as if they were around the copied ops.
+
+    In a recording of a capture the region is missing that the capture is inside of.
+    """
+    launches = tables["runtime"].select("thread", launch="id", at="ts")
+    regions = tables["annotations"].filter(~pl.col("on_gpu"))
+    around = asof(
+        launches.join(tables["kernels"].filter("certain"), on="launch", how="semi"),
+        regions.select("thread", "ts", region="id", name="name", end=END),
+        "at",
+        "ts",
+        by="thread",
+    ).filter(pl.col("at") < pl.col("end"))
+    ops = tables["ops"]
+    roots = nearest(ops["parent"], ops["parent"].is_null())
+    spans = ops.select("ts", "thread", root="id", until=END)
+    rows = (
+        tables["kernels"]
+        .select("launch", "certain", root=roots[tables["kernels"]["op"]])
+        .filter("certain")
+        .join(around.select("launch", "region", "name"), on="launch")
+        .join(spans, on="root")
+        .group_by("region", "name", "thread", maintain_order=True)
+        .agg(pl.col("ts").min(), dur=pl.col("until").max() - pl.col("ts").min())
+        .with_columns(id="region", on_gpu=pl.lit(value=False), step=None)
+    )
+    return schema.TABLES["annotations"].shaped(rows)
 
 
 def _windows(runtime: pl.DataFrame, recorded: int) -> pl.DataFrame:
