@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 from linting import case_findings, outcome
 from recordings import saved_ns
@@ -524,3 +525,37 @@ def test_eager_attention_of_transformers_has_a_switch() -> None:
     (one,) = outcome(recording, "ATT003").findings
 
     assert 'attn_implementation="sdpa"' in one.advice
+
+
+COMPILED_MASK = """
+host  [ProfilerStep#1                                                                 ]
+host   [Torch-Compiled Region: 0/0                                                   ]
+host    [triton_poi_fused_tril_1][aten::_scaled_dot_product_cudnn_attention         ]
+host     [cuLaunchKernel>1]       [cudaLaunchKernel>2]
+gpu 7              [triton_poi_fused_tril_1<1][cudnn_sdpa_sm90_flash_fprop<2]
+"""
+
+
+@pytest.mark.parametrize(("computes", "found"), [("tril", 1), ("aten.add", 0)])
+def test_a_mask_made_in_a_kernel_of_torch_compile_is_seen_to_be_causal(
+    computes: str, found: int
+) -> None:
+    """Compiled code has no op tril: what its kernels compute says so."""
+    half = ["c10::BFloat16"]
+    given = [[8, 12, 1024, 64]] * 3 + [[1024, 1024]]
+    trace = load_drawn(
+        COMPILED_MASK,
+        {
+            "triton_poi_fused_tril_1": inputs([[1024, 1024]], half),
+            "aten::_scaled_dot_product_cudnn_attention": inputs(given, half * 4),
+        },
+    )
+    kernel = trace.ops.filter(pl.col("name") == "triton_poi_fused_tril_1")["id"][0]
+    row = dict.fromkeys(trace.fused.columns)
+    row |= {"id": 0, "op": kernel, "computes": computes, "share": 1.0}
+    fused = pl.DataFrame([row], schema=trace.fused.schema)
+    recording = Recording("drawn", replace(trace, fused=fused))
+
+    findings = outcome(recording, "ATT005").findings
+
+    assert len(findings) == found

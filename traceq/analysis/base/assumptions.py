@@ -194,6 +194,10 @@ FLASH_EFFICIENCY = {
 }
 # The backward of attention computes 5 matmuls where the forward computes 2. Counted.
 ATTENTION_BACKWARD = 2.5
+# What is_causal=True saves of the time of cuDNN's attention, with its backward, that is
+# given the lower triangle as a mask. Measured on an H200 (torch 2.11): 722 -> 467 µs
+# for sequences of 512, compiled; 1.66 -> 1.08 ms for longer ones, eager.
+CAUSAL_MASK_SAVING = 0.35
 # Kernels of one call of fused attention, and of its backward. Counted in the traces.
 FLASH_KERNELS, FLASH_BACKWARD_KERNELS = 1, 3
 # Fused norms. Measured with the backward: LayerNorm 0.20 to 0.21, RMSNorm 0.27; the

@@ -293,7 +293,7 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
     functions = trace.frames["function"].unique().cast(pl.String).sort()
     if known(functions.str.contains(_MAKES_OTHER)).any() or _encodes(trace, module):
         return ""
-    size = pl.col("dims").list.first()
+    size = pl.col("size")
     cuts = _triangles(trace).filter(
         size.list.get(-2, null_on_oob=True) == rows,
         size.list.get(-1, null_on_oob=True) == columns,
@@ -314,15 +314,43 @@ def _encodes(trace: Trace, module: str | None) -> bool:
 
 
 def _triangles(trace: Trace) -> pl.DataFrame:
-    """Return calls of tril and triu: ``plain``, ``dims``, ``diagonal``, ``causal``."""
+    """Return calls of tril and triu: ``plain``, ``size``, ``diagonal``, ``causal``."""
     chosen = trace.ops.filter(named(trace.ops, _CAUSAL_DIAGONAL))
     expected = pl.col("plain").replace_strict(_CAUSAL_DIAGONAL, default=None)
+    called = chosen.join(plain_names(trace.ops), on="name").join(
+        trace.inputs, left_on="inputs", right_on="id"
+    )
+    first = pl.col("dims").list.first()
+    diagonal = pl.col("values").list.get(1, null_on_oob=True)
     return (
-        chosen.join(plain_names(trace.ops), on="name")
-        .join(trace.inputs, left_on="inputs", right_on="id")
-        .with_columns(diagonal=pl.col("values").list.get(1, null_on_oob=True))
+        pl.concat(
+            [
+                called.select("id", "plain", size=first, diagonal=diagonal),
+                _fused_triangles(trace),
+            ]
+        )
         .with_columns(causal=(pl.col("diagonal") == expected).fill_null(value=True))
         .sort("id")
+    )
+
+
+def _fused_triangles(trace: Trace) -> pl.DataFrame:
+    """Return the same of compiled code, where a kernel cuts them among other things.
+
+    Its tensors have the triangle's size; which diagonal it is, is not known.
+    """
+    name = pl.concat_str(
+        pl.lit("aten::"), text("computes").str.extract(r"^(?:aten\.)?(tri[lu])_?\b")
+    )
+    cut = trace.fused.select("op", plain=name).drop_nulls().unique(maintain_order=True)
+    sizes = trace.inputs.select("dims", inputs="id")
+    return (
+        trace.ops.select("id", "inputs")
+        .join(cut, left_on="id", right_on="op")
+        .join(sizes, on="inputs")
+        .explode("dims")
+        .filter(pl.col("dims").list.len() >= 2)  # noqa: PLR2004 - a triangle is flat
+        .select("id", "plain", size="dims", diagonal=pl.lit(None, pl.String))
     )
 
 
