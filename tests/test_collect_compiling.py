@@ -114,3 +114,23 @@ def test_what_is_compiled_is_the_same_with_and_without_us(
     assert (run.rank["steps"]["by"], run.rank["steps"]["of"]) == (by, of)
     assert run.out == alone.stdout
     assert run.err.count("Warning") == alone.stderr.count("Warning")
+
+
+LIMIT = (
+    LOOP
+    + """
+@torch.compile(backend="eager")
+def by(x, of):
+    return x * len(of["n"])
+for i in range(30):
+    by(torch.ones(2), {"n": "x" * min(i, 12)})
+    step()
+"""
+)
+
+
+def test_recompilations_up_to_the_limit_are_kept(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, LIMIT)
+
+    assert "recompile_limit" in run.err
+    assert len(run.rank["compiled"]["recompiles"]) == 7

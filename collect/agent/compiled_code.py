@@ -25,7 +25,8 @@ def _facts(utils: Any) -> dict[str, Any] | None:
     if not counters["frames"].get("total", 0):
         return None
     made = utils.get_compilation_metrics()
-    again = [one for one in made if _version(one)]
+    # Of a backward, and of what is not compiled any more, torch names no function.
+    again = [one for one in made if _version(one) and one.co_filename]
     return {
         "graphs": int(counters["stats"].get("unique_graphs", 0)),
         "ops": sum(
@@ -38,6 +39,7 @@ def _facts(utils: Any) -> dict[str, Any] | None:
             (
                 *_place(one.co_filename, one.co_firstlineno, one.co_name),
                 _sentence(getattr(one, "recompile_reason", None)),
+                *_guarded_at(getattr(one, "recompile_reason", None)),
             )
             for one in again
         ),
@@ -77,10 +79,24 @@ def _sentence(text: str | None) -> str:
     return re.sub(r"^\d+/\d+: ", "", first.strip())[:_LONGEST]
 
 
+def _guarded_at(text: str | None) -> tuple[str | None, int | None]:
+    """Return file and line for which the guard that failed was made, if torch says it.
+
+    That is the last frame of a stack, or what follows the quoted line: ``self.n == 3
+    # x = x * self.n  # model.py:9 in forward (HINT: ...)``.
+    """
+    places = re.findall(r'^ *File "(.+)", line (\d+), in ', text or "", re.MULTILINE)
+    first = (text or "").strip().partition("\n")[0].partition("  #")[2]
+    places = places or re.findall(r"# (\S+):(\d+) in \S+", first)[:1]
+    if not places:
+        return None, None
+    return os.path.basename(places[-1][0]), int(places[-1][1])
+
+
 def _counted(places: Any) -> list[dict[str, Any]]:
     counts: dict[tuple[Any, ...], int] = {}
     for place in places:
         counts[place] = counts.get(place, 0) + 1
-    keys = ("file", "line", "function", "why")
+    keys = ("file", "line", "function", "why", "guard_file", "guard_line")
     rows = [{**dict(zip(keys, place)), "count": counts[place]} for place in counts]
-    return sorted(rows, key=lambda row: [str(row[key]) for key in keys])[:MOST]
+    return sorted(rows, key=lambda row: [str(row.get(key)) for key in keys])[:MOST]

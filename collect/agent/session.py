@@ -20,6 +20,7 @@ from ..shared import manifest, rank_set, status_files
 from . import compiled_graphs, meeting, process_facts, steps, torch_state
 from .actions import Actions
 from .captures import Captures
+from .compile_log import CompileLog
 from .compiled_graphs import CompiledGraphs
 from .other_profilers import OtherProfilers
 from .rank_file import RankFile
@@ -59,6 +60,7 @@ class Session:
         self.compiled = CompiledGraphs(
             code=not self.options["no_source"], keep_paths=self.options["keep_paths"]
         )
+        self.compile_log = CompileLog(quotes=not self.options["no_source"])
         self.captures = Captures(self.rank, self.others, self._profiles_captures)
         self.captures.stacks = not self.options["no_stack"]
         self.source: steps.Source = steps.Source(self.boundary)
@@ -77,6 +79,7 @@ class Session:
         self.others.install()
         if not self.options["no_compiled"]:
             self.compiled.install()
+            self.compile_log.install()
         if not self.options["no_captures"]:
             self.captures.install()
         self.source.install()
@@ -126,6 +129,7 @@ class Session:
         self.off = True
         self.rank.name = None
         self.compiled.remove()
+        self.compile_log.remove()
         self.captures.remove()
         atexit.unregister(self._at_exit)
 
@@ -282,6 +286,8 @@ class Session:
         self.rank.facts["compiled_code"] = found
         for what, why in self.compiled.missing.items():
             self.rank.missing(what, why)
+        if self.compile_log.text():  # the launcher puts it into the log of the run
+            status_files.mark(f"log-{self.rank.name}", self.compile_log.text())
         self.actions.copy_sources({**self.compiled.files, **self.captures.files})
 
     def _unfinished(self) -> str:
@@ -327,6 +333,7 @@ class Session:
         self.captures.remove()
         self.others.remove()
         self.compiled.remove()
+        self.compile_log.remove()
 
     def _give_way(self) -> None:
         """Stop our profiler: the program has started its own."""

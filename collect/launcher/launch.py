@@ -77,6 +77,7 @@ class Launch:
         began = time.monotonic()
         try:
             status = self._execute(tee)
+            self._add_logs(tee)
         finally:
             tee.close()
         try:
@@ -104,6 +105,12 @@ class Launch:
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
             raise
+
+    def _add_logs(self, tee: Tee) -> None:
+        """Add what the ranks kept for the log without showing it."""
+        for file in sorted(self.status_folder.glob("log-*")):
+            with contextlib.suppress(OSError):
+                tee.add(file.read_bytes())
 
     def _incomplete(self, why: str) -> str:
         """Return what is left of a run whose run file cannot be written."""

@@ -141,7 +141,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     what.add_argument(
         "--no-compiled",
         action="store_true",
-        help="keep none of the graphs and code that torch.compile makes",
+        help="keep none of the graphs, code and messages that torch.compile makes",
     )
     what.add_argument(
         "--no-captures",

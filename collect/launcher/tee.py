@@ -57,6 +57,12 @@ class Tee:
             self._keep(data)
         return bool(data)
 
+    def add(self, data: bytes) -> None:
+        """Keep lines that are not shown."""
+        self._write(self._begun)
+        self._begun = b""
+        self._write(data)
+
     def resize(self) -> None:
         """Give the program's terminal the size of ours."""
         with contextlib.suppress(Exception):
