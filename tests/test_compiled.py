@@ -12,8 +12,12 @@ import polars as pl
 import pytest
 
 import traceq
+from traceq.analysis.base.fused import by_part
+from traceq.analysis.base.lines import lines_are_known
 from traceq.errors import InputError
 from traceq.formats.compiled import generated_code, read_compiled, read_lowered
+from traceq.lint.need import Need
+from traceq.lint.view import View
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -210,3 +214,33 @@ def test_numbers_of_changing_shapes_tie_no_ops_together() -> None:
     assert nodes["view"].inputs == ("primals_1",)
     assert nodes["exp"].frame is not None
     assert nodes["exp"].frame[::3] == ("model.py", 7)
+
+
+def test_time_by_part_adds_up_and_gives_each_line_its_share(
+    transformer: Trace,
+) -> None:
+    kernels = transformer.kernels
+    parts = by_part(transformer, kernels)
+    first = parts.filter(pl.col("op") == transformer.fused["op"][0])
+
+    assert parts["time"].sum() == pytest.approx(kernels["dur"].sum())
+    assert set(first["call_line"]) == {73, 15, 16, 17}
+    assert parts.height > kernels.height
+
+
+def test_without_stacks_the_lines_of_compiled_code_are_known(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(_DATA / "conv", run)
+    file = run / "rank-0.trace.json.gz"
+    document = json.loads(gzip.decompress(file.read_bytes()))
+    document["traceEvents"] = [
+        one for one in document["traceEvents"] if one.get("cat") != "python_function"
+    ]
+    file.write_bytes(gzip.compress(json.dumps(document).encode()))
+    trace = traceq.load(run, cache=False)
+
+    assert not trace.facts.stacks
+    assert lines_are_known(trace)
+    assert _generated(trace)["call_line"].null_count() == 0
+    assert View(trace).meets(Need.LINES)
+    assert not View(trace).meets(Need.STACKS)

@@ -77,7 +77,7 @@ class CastRoundTrip(Rule):
 
     code = "CPY002"
     since = "0.1.0"
-    needs = frozenset({Need.GPU, Need.SHAPES, Need.STACKS})
+    needs = frozenset({Need.GPU, Need.SHAPES, Need.LINES})
 
     examples = (
         Bad(

@@ -81,7 +81,7 @@ class NeedlessCopy(Rule):
     code = "CPY005"
     several_fixes = True
     since = "0.1.0"
-    needs = frozenset({Need.GPU, Need.SHAPES, Need.STACKS})
+    needs = frozenset({Need.GPU, Need.SHAPES, Need.LINES})
 
     examples = (
         Bad(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.lines import lines_are_known
 from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class UnrecordedDetail(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Name what is missing in one sentence."""
         facts = view.trace.facts
-        known = {"shapes": facts.shapes, "stacks": facts.stacks}
+        known = {"shapes": facts.shapes, "stacks": lines_are_known(view.trace)}
         missing = [name for name, there in known.items() if not there]
         if not missing:
             return

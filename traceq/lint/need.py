@@ -15,6 +15,10 @@ class Need(Enum):
     STEPS = "the trace has no steps: call prof.step() in the loop"
     SHAPES = "shapes were not recorded: profile(record_shapes=True)"
     STACKS = "stacks were not recorded: profile(with_stack=True)"
+    LINES = (
+        "stacks were not recorded, and nothing else tells the lines:"
+        " profile(with_stack=True)"
+    )
     OPS = "the trace has no operators: profile(activities=[CPU, CUDA])"
     LOG = "there is no log: pass --log FILE, or record with traceq collect"
     SNAPSHOT = (

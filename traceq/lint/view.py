@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
+from traceq.analysis.base.lines import lines_are_known
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
 from traceq.analysis.patterns.copies import copies
@@ -181,6 +182,7 @@ class View:
             Need.STEPS: trace.steps.height > 0,
             Need.SHAPES: trace.facts.shapes,
             Need.STACKS: trace.facts.stacks,
+            Need.LINES: lines_are_known(trace),
             Need.OPS: trace.ops.height > 0,
         }.get(need, False)
 

@@ -351,3 +351,5 @@ ALWAYS_LATE = 0.015
 STANDS_OUT = 6.0
 # A cause is named if it explains this share of what a rank is late by.
 EXPLAINED = 0.8
+# Lines are known where this share of the GPU's time has one. Chosen by judgement.
+LINES_KNOWN = 0.9

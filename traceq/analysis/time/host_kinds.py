@@ -17,7 +17,7 @@ from traceq.expressions import known
 from traceq.graph.host import only
 from traceq.graph.source import module_paths
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE, MODULE
-from traceq.model.owners import RECORDER_FILE
+from traceq.model.owners import GENERATED_FILE, RECORDER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,11 @@ _WAITS = (
 # Python that is not the user's, by the file of the function, or else by its name.
 _KIND_OF_LIBRARY = (
     (PROFILER, rf"^torch/(profiler/|autograd/profiler)|{RECORDER_FILE}"),
-    (COMPILED, r"^torch/_(dynamo|inductor|functorch)/|TorchDynamo Cache Lookup"),
+    (
+        COMPILED,
+        r"^torch/_(dynamo|inductor|functorch)/|TorchDynamo Cache Lookup"
+        rf"|{GENERATED_FILE}",
+    ),
     (MODULES, r"^torch/nn/modules/(module|container)\.py|^nn\.Module: "),
     (OPTIMIZER, r"^torch/optim/"),
     (ENGINE, r"^torch/autograd/|run_backward"),

@@ -1,0 +1,30 @@
+"""Whether the user's lines are known, by whatever told them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import LINES_KNOWN
+from traceq.analysis.base.cached import cached_per_trace
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+
+@cached_per_trace
+def lines_are_known(trace: Trace) -> bool:
+    """Return whether nearly all that ran has a place in the source.
+
+    Stacks tell it, and without them the code that torch.compile generated, the capture
+    of a CUDA graph, or the trace itself. Without a GPU it is the outermost ops' time.
+    """
+    if trace.facts.stacks:
+        return True
+    ran = trace.kernels
+    if ran.is_empty():
+        ran = trace.ops.filter(pl.col("parent").is_null())
+    known = pl.col("file").is_not_null() | pl.col("via").is_not_null()
+    total, told = ran["dur"].sum(), ran.filter(known)["dur"].sum()
+    return bool(total) and told >= LINES_KNOWN * total
