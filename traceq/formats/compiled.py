@@ -69,6 +69,8 @@ _EXTERN = re.compile(r" *(?:\w+ = )?extern_kernels\.(\w+)\(")
 _OPERATOR = re.compile(r" *(?:\w+ = )?(?:torch\.ops\.(\w+)|aten)\.(\w+)")
 _CPP = re.compile(r" *(?:\w+ = )?(cpp_\w+)\(")
 
+_INPUT = re.compile(r"\bprimals_(\d{1,9})\b")
+
 _LOWERED = re.compile(r' *(\w+)(?:: "([^"]*)")? = (?:torch\.ops\.)?([\w.]+)([^;]*)')
 _PARAMETER = re.compile(r'(\w+): "([^"]*)"')
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -93,9 +95,11 @@ def read_compiled(file: Path) -> CompiledCode:
     left = _MOST_NODES
     graphs: dict[str, tuple[Node, ...]] = {}
     for one in _entries(found.get("graphs"))[:_MOST_CODE]:
-        nodes = tuple(_nodes(_entries(one.get("nodes"))[:left]))
+        nodes = [*_nodes(_entries(one.get("nodes"))[:left])]
         left -= len(nodes)
-        graphs[str(one.get("id"))] = nodes
+        inner = _entries(one.get("inner"))[:left]
+        left -= len(inner)
+        graphs[str(one.get("id"))] = tuple(_with_inner(nodes, inner))
     code = [_code(one) for one in _entries(found.get("code"))[:_MOST_CODE]]
     return CompiledCode(graphs, tuple(code))
 
@@ -131,6 +135,19 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _with_inner(nodes: list[Node], inner: list[dict[str, Any]]) -> Iterator[Node]:
+    """Yield the nodes of a graph, those of the graphs that it calls before the call."""
+    bodies: dict[str, list[Node]] = {}
+    for entry, node in zip(inner, _nodes(inner), strict=True):
+        if node.op not in ("placeholder", "output"):
+            bodies.setdefault(_text(entry.get("within")), []).append(node)
+    for node in nodes:
+        for name in node.inputs:
+            # Once: a graph that is called again has the same names.
+            yield from bodies.pop(name, [])
+        yield node
 
 
 def _nodes(entries: list[dict[str, Any]]) -> Iterator[Node]:
@@ -241,7 +258,8 @@ def _calls(name: str, bodies: Mapping[str, list[str]]) -> Iterator[KernelCall]:
         elif name == "call" and (part := _PARTITION.search(line)):
             yield from _calls(part[2] or f"partition_{part[1]}", bodies)
         elif called := _called(line):
-            yield KernelCall(*called, nodes, aten)
+            reads = tuple(map(int, _INPUT.findall(line)))
+            yield KernelCall(*called, nodes, aten, reads)
             nodes, aten = (), ()
 
 

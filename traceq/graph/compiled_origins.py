@@ -17,6 +17,8 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
+from traceq.model.compiled import CPP
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -111,13 +113,19 @@ class Origins:
     forward: GeneratedCode | None
     """The code of the forward, where this is its backward."""
 
-    def part(self, name: str) -> Part | None:
-        """Return a node that the code names, if it is known where it comes from."""
-        node = self._by_name.get(name)
-        if node is not None and (node.frames or node.modules):
-            sizes = (self._by_name[one].size for one in node.inputs if one in self)
-            here = Origin(node.frames, node.modules)
-            return Part(name, node.target, here, node.size, _known(sizes))
+    def part(self, name: str, reads: Sequence[int] = ()) -> Part | None:
+        """Return a node that the code names, if it is known where it comes from.
+
+        Graphs that a graph calls may name theirs alike: then it is the one that uses
+        the inputs that are read, else what all have in common.
+        """
+        nodes = self._by_name.get(name, [])
+        if len(nodes) > 1:
+            nodes = self._users(nodes, reads) or nodes
+        if nodes and (nodes[0].frames or nodes[0].modules):
+            node = nodes[0]
+            sizes = (self._size(one) for one in node.inputs)
+            return Part(name, node.target, _origin(nodes), node.size, _known(sizes))
         lowered = self.code.lowered.get(name)
         origin = self._lowered_origin(lowered) if lowered else None
         if lowered is None or origin is None:
@@ -126,22 +134,71 @@ class Origins:
         sizes = (of[one].size for one in lowered.inputs)
         return Part(name, lowered.target, origin, lowered.size, _known(sizes))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+    def _size(self, name: str) -> Size | None:
+        nodes = self._by_name.get(name)
+        return nodes[0].size if nodes else None
+
+    def _users(self, nodes: Sequence[Node], reads: Sequence[int]) -> list[Node]:
+        given = [node.name for node in self.nodes if node.op == "placeholder"]
+        names = {given[at - 1] for at in reads if 0 < at <= len(given)}
+        return [node for node in nodes if names & {*node.inputs}]
 
     @cached_property
-    def _by_name(self) -> dict[str, Node]:
-        return {node.name: node for node in self.nodes}
+    def of_call(self) -> list[tuple[str, ...]]:
+        """The names of the nodes that each call computes, as far as they are certain.
+
+        The code does not say it of kernels in C++. Such a kernel computes the ops that
+        come after the operators that are called before it, and before those after it.
+        """
+        calls = self.code.calls
+        named = [call.nodes for call in calls]
+        unnamed = [at for at, call in enumerate(calls) if call.kind == CPP]
+        if not unnamed or any(named[at] for at in unnamed):
+            return named
+        at_call = {nodes[-1]: at for at, nodes in enumerate(named) if nodes}
+        for name, (after, before) in self._sides(at_call).items():
+            among = unnamed[bisect_right(unnamed, after) : bisect_left(unnamed, before)]
+            if len(among) == 1:
+                named[among[0]] = (*named[among[0]], name)
+        return named
+
+    def _sides(self, at_call: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        """Return after and before which calls each node that is in none is computed."""
+        graph: Mapping[str, Node | LoweredNode] = self.code.lowered
+        if not self.code.backward:
+            graph = {
+                name: nodes[0]
+                for name, nodes in self._by_name.items()
+                if len(nodes) == 1
+            }
+        after: dict[str, int] = {}
+        for name, node in graph.items():
+            sides = (at_call.get(one, after.get(one, -1)) for one in node.inputs)
+            after[name] = max(sides, default=-1)
+        before = dict.fromkeys(graph, len(self.code.calls))
+        for name, node in [*graph.items()][::-1]:
+            for one in node.inputs:
+                if one in before:
+                    least = at_call.get(name, before[name])
+                    before[one] = min(before[one], least)
+        return {
+            name: (after[name], before[name])
+            for name, node in graph.items()
+            if name not in at_call and kind_of(node.target) != "view" and node.inputs
+        }
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Node]]:
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            found.setdefault(node.name, []).append(node)
+        return found
 
     def _lowered_origin(self, node: LoweredNode) -> Origin | None:
         found = [self.nodes[at] for at in self._located.get(node.name, ())]
         if not found:
             return Origin((node.frame,), ()) if node.frame else None
-        return Origin(
-            # The line is the same; where the callers are not, only it is known.
-            _common([one.frames[::-1] for one in found])[::-1],
-            _common([one.modules for one in found]),
-        )
+        return _origin(found)
 
     @cached_property
     def _located(self) -> dict[str, tuple[int, ...]]:
@@ -163,6 +220,15 @@ def origins_of(compiled: CompiledCode) -> dict[int, Origins]:
         )
         for at, one in enumerate(compiled.code)
     }
+
+
+def _origin(nodes: Sequence[Node]) -> Origin:
+    """Return where one of these is called, as far as they have it in common."""
+    return Origin(
+        # Of one line, but maybe of several callers.
+        _common([one.frames[::-1] for one in nodes])[::-1],
+        _common([one.modules for one in nodes]),
+    )
 
 
 def _known(sizes: Iterable[Size | None]) -> tuple[Size, ...]:
@@ -195,10 +261,13 @@ class _Program:
             for name in node.inputs:
                 self._uses.setdefault(name, []).append(at)
         self._parameters = parameters
-        self._place = {node.name: at for at, node in enumerate(nodes)}
+        self._place: dict[str, list[int]] = {}
+        for at, node in enumerate(nodes):
+            self._place.setdefault(node.name, []).append(at)
 
     def named(self, name: str) -> int | None:
-        return self._place.get(name)
+        found = self._place.get(name, [])
+        return found[0] if len(found) == 1 else None
 
     def users(self, parameter: int, line: Line) -> set[int]:
         """Return the ops of a line that read a parameter, or a view or cast of it."""

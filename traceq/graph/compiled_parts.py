@@ -90,8 +90,10 @@ def _of_code(
     instances: Instances,
 ) -> Iterator[tuple[Any, ...]]:
     graph = origins.code.graph
-    for at, call in enumerate(origins.code.calls):
-        found = [part for name in call.nodes if (part := origins.part(name))]
+    for at, (call, nodes) in enumerate(
+        zip(origins.code.calls, origins.of_call, strict=True)
+    ):
+        found = [part for name in nodes if (part := origins.part(name, call.reads))]
         for part, moved, share in _shares(call, found):
             path = instances.path(prefix, part.origin.modules)
             place = places.of(part.origin.frames)

@@ -81,6 +81,8 @@ class KernelCall:
     """The ops that it computes, or takes as they are, in the order of the graph."""
     aten: tuple[str, ...]
     """What these were lowered to, as ``aten.mm``; each once."""
+    reads: tuple[int, ...] = ()
+    """Numbers of the graph's inputs among its arguments, from 1."""
 
 
 @dataclass(frozen=True)

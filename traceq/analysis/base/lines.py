@@ -26,5 +26,5 @@ def lines_are_known(trace: Trace) -> bool:
     if ran.is_empty():
         ran = trace.ops.filter(pl.col("parent").is_null())
     known = pl.col("file").is_not_null() | pl.col("via").is_not_null()
-    total, told = ran["dur"].sum(), ran.filter(known)["dur"].sum()
-    return bool(total) and told >= LINES_KNOWN * total
+    total, told = (int(rows["dur"].sum()) for rows in (ran, ran.filter(known)))
+    return total > 0 and told >= LINES_KNOWN * total
