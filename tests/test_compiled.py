@@ -206,14 +206,19 @@ def test_numbers_of_changing_shapes_tie_no_ops_together() -> None:
         # File: model.py:7 in forward, code: return x.view(-1).exp()
         mul: "Sym(8*s0)" = s0 * 8
         view: "bf16[8*s0][1]cuda:0" = torch.ops.aten.reshape.default(primals_1, [mul])
+
+        # ac_graph_id: 4 - PREFER_RECOMPUTE File: model.py:8 in body, code: x.exp()
         exp: "bf16[8*s0][1]cuda:0" = torch.ops.aten.exp.default(view);  view = None
     """
     nodes = read_lowered(text)
 
     assert [*nodes] == ["primals_1", "view", "exp"]
     assert nodes["view"].inputs == ("primals_1",)
-    assert nodes["exp"].frame is not None
-    assert nodes["exp"].frame[::3] == ("model.py", 7)
+    assert [node.frame and node.frame[::3] for node in nodes.values()] == [
+        None,
+        ("model.py", 7),
+        ("model.py", 8),
+    ]
 
 
 def test_time_by_part_adds_up_and_gives_each_line_its_share(

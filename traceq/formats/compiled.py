@@ -78,7 +78,8 @@ _SIZE = re.compile(r"(\w+)\[([^\]]*)\]")
 _RETURN = " return ("
 # A size of a changing shape: what is computed with it ties no ops together.
 _NUMBER = "Sym("
-_FILE = "# File: "
+# Before it may be what activation checkpointing says of the ops.
+_FILE = " File: "
 _NO_FILE = "# No stacktrace"
 
 
@@ -307,7 +308,7 @@ def read_lowered(text: str) -> dict[str, LoweredNode]:
     frame: Frame | None = None
     for raw in text.splitlines():
         line = raw.strip()
-        if line.startswith(_FILE):
+        if line.startswith("#") and _FILE in line:
             frame = _frame(line)
         elif line.startswith(_NO_FILE):
             frame = None
@@ -335,7 +336,7 @@ def _outputs(text: str) -> tuple[str, ...]:
 
 def _frame(line: str) -> Frame | None:
     """Return the place in ``# File: model.py:17 in forward, code: …``."""
-    place = line.removeprefix(_FILE).split(", code: ", 1)[0]
+    place = line.split(_FILE, 1)[1].split(", code: ", 1)[0]
     where, _, function = place.rpartition(" in ")
     file, _, number = where.rpartition(":")
     if not file or not number.isascii() or not number.isdigit():
