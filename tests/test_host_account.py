@@ -241,6 +241,20 @@ def test_the_recorders_own_python_is_the_profilers() -> None:
     assert kind(found, PROFILER) == 35_000
 
 
+def test_what_the_recorder_calls_of_python_is_the_profilers_too() -> None:
+    found = account(
+        load_drawn("""
+    host   [ProfilerStep#1                                                       ]
+    host    [train.py(3): main                                                  ]
+    host     [aten::mm           ]  [collect/agent/steps.py(9): leave          ]
+    host      [cudaLaunchKernel>1]    [pathlib.py(10): read_text          ]
+    gpu 7                  [gemm<1                              ]
+""")
+    )
+
+    assert kind(found, PROFILER) == 44_000
+
+
 def test_a_large_copy_from_pageable_memory_is_no_work_of_the_host() -> None:
     found = account(
         load_drawn(

@@ -54,6 +54,7 @@ _DESCRIBED = (
 _TELLING = (
     *("call", "call_name", "waited", "blocking", "is_op", "op_name", "compiling"),
     *("is_frame", "called", "source", "user", "region", "inner_region", "function"),
+    "recorder",
 )
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
@@ -92,6 +93,8 @@ _KIND_OF_REGION = (
     (OPTIMIZER, r"^Optimizer\.(step|zero_grad)#"),
     (COMPILED, r"^## Call CompiledFxGraph|^Torch-Compiled Region|dynamo_timed\)$"),
 )
+# torch names the call of a compiled graph by a hash, which tells nobody anything.
+_CALL_OF_GRAPH = r"^## Call CompiledFxGraph \w+ ##$"
 # Files through which a module calls its forward and its hooks.
 _CALLS_HOOKS = r"^torch/nn/modules/module\.py$|^torch/utils/hooks\.py$"
 _FORWARD = r"^(forward|__\w+__)$"
@@ -132,7 +135,8 @@ def _kinds(tree: pl.DataFrame) -> pl.DataFrame:
     """Return kind and name by what tells them; there are few of these."""
     telling = tree.select(_TELLING).unique(maintain_order=True)
     texts = telling.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    return telling.hstack(texts.select(kind=_first_of(_KINDS), name=_first_of(_NAMES)))
+    name = _first_of(_NAMES).str.replace(_CALL_OF_GRAPH, "a compiled graph")
+    return telling.hstack(texts.select(kind=_first_of(_KINDS), name=name))
 
 
 def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
@@ -153,6 +157,10 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
     region = region[host.nearest(is_region)]
     first = host.nearest(in_file & ~own & known(own[host.around(in_file)]))
     ours = known(frames["own"][python])
+    files = frames["file"][frame]
+    recorder = _matching(files, RECORDER_FILE)
+    # What the recorder calls of Python's own is the recorder's, too.
+    inside = host.nearest(own | recorder | _matching(files, r"^torch/"))
     hook = host.nearest(_hooks(trace, host))
     called = frames["name"][frame]
     module = only(called, _matching(called, MODULE)).cast(pl.String)
@@ -176,6 +184,7 @@ def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
             "library": frames["name"][only(frame[first], ~ours)],
             "region": trace.annotations["name"][region],
             "inner_region": inner,
+            "recorder": known(recorder[inside]),
             # Not as text: the path of a deep module is long, and each op has one.
             "module": pl.select(
                 pl.coalesce(ops["module"][around], modules)
@@ -290,6 +299,7 @@ _KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
     ),
     (pl.col("is_op"), pl.lit(DISPATCH)),
     (_matches("called", "run_backward"), pl.lit(ENGINE)),
+    (pl.col("is_frame") & pl.col("recorder"), pl.lit(PROFILER)),
     (_matches("called", _WAITS), pl.lit(BLOCKED)),
     *(
         (
