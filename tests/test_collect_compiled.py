@@ -7,10 +7,20 @@ import json
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from collecting import QUICK, WITH_TORCH, Run, collect_program, environment
+from collecting import (
+    QUICK,
+    WITH_TORCH,
+    Late,
+    Run,
+    collect_program,
+    environment,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = WITH_TORCH
 
@@ -254,3 +264,80 @@ def test_a_recompilation_has_the_guard_that_failed_and_its_line(first: Run) -> N
         "program.py",
         line_of("GUARD"),
     )
+
+
+torch: Any = Late("torch")
+
+
+def doubled(x: Any) -> Any:  # noqa: ANN401 - a tensor
+    return x + x
+
+
+@pytest.fixture
+def watching() -> Iterator[Any]:
+    """What collect keeps of what this process compiles."""
+    found = Late("agent.compiled_graphs").CompiledGraphs(code=True, keep_paths=False)
+    found.install()
+    yield found
+    found.remove()
+
+
+def compile_and_run() -> list[float]:
+    torch._dynamo.reset()  # noqa: SLF001 - or it is compiled once
+    result: list[float] = torch.compile(doubled, backend="eager")(
+        torch.ones(2)
+    ).tolist()
+    return result
+
+
+def test_graphs_beyond_the_limit_are_said_to_be_missing(
+    watching: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(type(watching).write.__globals__, "MOST_NODES", 4)
+
+    assert [compile_and_run() for _ in range(2)] == [[2.0, 2.0]] * 2
+    assert len(watching.graphs) == 1
+    assert watching.missing == {
+        "further compiled code": "its graphs have more than 4 nodes"
+    }
+
+
+def test_an_error_of_ours_does_not_reach_the_program(watching: Any) -> None:  # noqa: ANN401
+    watching._same = None  # noqa: SLF001 - as if a node could not be read
+
+    assert compile_and_run() == [2.0, 2.0]
+    assert "TypeError" in watching.missing["compiled code"]
+
+
+def test_the_methods_of_torch_are_given_back(watching: Any) -> None:  # noqa: ANN401
+    compile_and_run()
+    graph = sys.modules["torch._dynamo.output_graph"].OutputGraph
+    assert hasattr(graph.call_user_compiler, "__wrapped__")
+
+    watching.remove()
+
+    assert not hasattr(graph.call_user_compiler, "__wrapped__")
+
+
+TEXT = """
+# Original path: /home/somebody/project/kernels.py:12
+add_kernel_0 = async_compile.triton('add_kernel', '''
+def add_kernel(secret):
+    pass
+''', device_str='cuda')
+# kernel path: /tmp/torchinductor_somebody/ab/cab.py
+buf0 = x // y / z
+"""
+
+
+@pytest.mark.parametrize("quotes", [True, False])
+def test_a_kernel_of_the_program_is_shown_if_its_source_may_be(*, quotes: bool) -> None:
+    code = {"id": None, "backward": False, "text": TEXT}
+    file = Late("agent.compiled_file").CompiledFile([], [code], quotes, False)  # noqa: FBT003
+    (found,) = json.loads("".join(file.written()))["code"]
+
+    assert "somebody" not in found["text"]
+    assert "# Original path: kernels.py:12\nadd_kernel_0 = async" in found["text"]
+    assert "# kernel path: cab.py\nbuf0 = x // y / z\n" in found["text"]
+    assert ("def add_kernel(secret)" in found["text"]) == quotes

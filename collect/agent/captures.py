@@ -61,9 +61,10 @@ class Captures:
         self._lock = threading.RLock()
         self._undo: list[Callable[[], None]] = []
 
-    def install(self, graph: Any = torch.cuda.CUDAGraph) -> None:
+    def install(self) -> None:
         """Watch the methods that every capture of a Python program goes through."""
         try:
+            graph: Any = torch.cuda.CUDAGraph
             for name, around in (
                 ("capture_begin", self._begin),
                 ("capture_end", self._end),

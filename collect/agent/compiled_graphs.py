@@ -22,6 +22,9 @@ MOST_NODES = 200_000
 MOST_TEXT = 32_000_000  # characters; redacting them takes seconds
 WHAT = "compiled code"
 MORE = "further compiled code"
+_TOO_LARGE = f"it has more than {MOST_TEXT // 1_000_000} MB"
+_GRAPH = "torch._dynamo.output_graph"
+_CODE = "torch._inductor.output_code"
 
 
 class CompiledGraphs:
@@ -43,8 +46,8 @@ class CompiledGraphs:
     def install(self) -> None:
         """Watch what is compiled, as soon as the program has imported the compiler."""
         for module, owner, method, around in (
-            ("torch._dynamo.output_graph", *_DYNAMO, self._dynamo),
-            ("torch._inductor.output_code", *_INDUCTOR, self._inductor),
+            (_GRAPH, "OutputGraph", "call_user_compiler", self._dynamo),
+            (_CODE, "CompiledFxGraph", "post_compile", self._inductor),
         ):
             self._watch(module, owner, method, around)
 
@@ -94,6 +97,9 @@ class CompiledGraphs:
                 if self._nodes >= MOST_NODES:
                     self.missing[MORE] = f"its graphs have more than {MOST_NODES} nodes"
                     return
+                if self._text >= MOST_TEXT:
+                    self.missing[MORE] = _TOO_LARGE
+                    return
                 self._nodes += 1
                 found = self._node(node)
                 if name:
@@ -121,6 +127,8 @@ class CompiledGraphs:
 
     def _shared(self, value: Any) -> Any:
         """Return an equal value that is kept already, if there is one."""
+        if value not in self._same and isinstance(value, str):
+            self._text += len(value)
         return self._same.setdefault(value, value)
 
     def _keep_code(self, made: Any) -> None:
@@ -139,7 +147,7 @@ class CompiledGraphs:
         if which in self._known:
             return
         if self._text + size > MOST_TEXT:
-            self.missing[MORE] = f"it has more than {MOST_TEXT // 1_000_000} MB"
+            self.missing[MORE] = _TOO_LARGE
             return
         self._known.add(which)
         self._text += size
@@ -149,6 +157,8 @@ class CompiledGraphs:
         """Write what was compiled so far and return what the manifest says of it."""
         if not self.graphs and not self.code:
             return None
+        if "torch._inductor.compile_fx" in sys.modules and _CODE not in sys.modules:
+            self.missing["inductor's code"] = "torch before 2.6 does not keep it"
         content = CompiledFile(self.graphs, self.code, self._quotes, self._keep_paths)
         try:
             check_room(file.parent, self._text + 1000 * self._nodes)
@@ -165,10 +175,6 @@ class CompiledGraphs:
             "graphs": len(self.graphs),
             "code": len(self.code),
         }
-
-
-_DYNAMO = ("OutputGraph", "call_user_compiler")
-_INDUCTOR = ("CompiledFxGraph", "post_compile")
 
 
 def _graphs(module: Any) -> Iterator[tuple[str, Any]]:
