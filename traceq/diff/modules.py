@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from traceq.analysis.patterns.compilation import without_capture
 from traceq.diff.attribution import busy_time
 from traceq.diff.structure import OPTIMIZER, in_part
 from traceq.expressions import known, text
@@ -130,7 +131,7 @@ def _kernels(trace: Trace, steady: SteadySteps, scale: float) -> pl.DataFrame:
     kernels = trace.kernels.select(
         "id",
         "op",
-        module=pl.when(_lost(trace))
+        module=pl.when(without_capture(trace))
         .then(pl.lit(_UNKNOWN))
         .otherwise(_named(pl.col("module"), pl.col("phase"))),
         inside=pl.col("module").is_not_null() & (text("phase") != "optimizer"),
@@ -180,15 +181,6 @@ def _compiled(trace: Trace) -> pl.Series:
     inside = nearest(ops["parent"], marked).is_not_null()
     launched_by = trace.runtime["op"].gather(trace.kernels["launch"])
     return known(inside.gather(launched_by)) | known(inside.gather(trace.kernels["op"]))
-
-
-def _lost(trace: Trace) -> pl.Series:
-    """Return for each kernel whether a graph replays it whose capture is not known."""
-    launched = trace.runtime["call"].cast(pl.String).gather(trace.kernels["launch"])
-    replayed = known(launched == "graph launch")
-    if "captured" not in trace.ops.columns:
-        return replayed
-    return replayed & ~known(trace.ops["captured"].gather(trace.kernels["op"]))
 
 
 def _by_module(parts: pl.DataFrame) -> pl.DataFrame:

@@ -39,6 +39,7 @@ SDPA = "aten::scaled_dot_product_attention"
 # Batch, heads, sequence, head dim.
 _RANK = 4
 _OP = "aten::_scaled_dot_product_"
+_BACKWARD = "_backward"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,10 @@ _SMALL = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 
 @cached_per_trace
 def attention_calls(trace: Trace) -> pl.DataFrame:
-    """Return the calls: ``owner``, the outermost op of each, and CALL.
+    """Return the calls: ``owner``, the outermost op of each, CALL, and ``alone``.
+
+    That one is a backward by itself: in compiled code and graphs it may not be known
+    which forward it is of.
 
     ``query`` and the like are shapes. Under autocast the arguments are those after
     its casts, which are what the choice of a kernel depends on.
@@ -151,7 +155,7 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
                 .otherwise(pl.col("prepares"))
             )
         )
-        .select("owner", *CALL)
+        .select("owner", *CALL, alone=pl.col("arguments").str.ends_with(_BACKWARD))
         .unique("owner", keep="first")
     )
 
@@ -207,11 +211,17 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         ],
         how="diagonal_relaxed",
     )
+    alone = known(pl.col("alone"))
+    forward = ~pl.col("back") & ~alone
+    owner = pl.col("owner")
     return by_place(
         rows,
         CALL,
-        calls=pl.col("owner").filter(~pl.col("back")).drop_nulls().n_unique(),
-        backward=pl.col("back").any(),
+        calls=pl.max_horizontal(
+            owner.filter(forward).drop_nulls().n_unique(),
+            owner.filter(alone).drop_nulls().n_unique(),
+        ),
+        backward=(~forward).any(),
         dtype=text("dtype").filter(pl.col("kind") == "attention").first(),
     )
 

@@ -110,6 +110,16 @@ def all_captures(trace: Trace) -> pl.DataFrame:
     return found.with_columns(region.fill_null(found["id"]))
 
 
+def without_capture(trace: Trace) -> pl.Series:
+    """Return for each kernel whether a graph replays it whose capture is not known.
+
+    Nothing tells then which op it is of.
+    """
+    launched = trace.runtime["call"].cast(pl.String).gather(trace.kernels["launch"])
+    captured = trace.ops["captured"].gather(trace.kernels["op"])
+    return known(launched == "graph launch") & ~known(captured)
+
+
 def changing_inputs(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the inputs whose shape differs between calls: ``position``, ``shapes``.
 

@@ -1,0 +1,109 @@
+"""TRC007: CUDA graphs are replayed whose capture is not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.patterns.compilation import without_capture
+from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity, View, option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.lint import Finding
+
+
+@dataclass(frozen=True)
+class UnknownReplay(Rule):
+    """CUDA graphs are replayed whose capture is not known, so rules see no operators.
+
+    ## What it does
+
+    Adds up the GPU's time of kernels that a CUDA graph replays and that no capture
+    gives an operator, a module and a line.
+
+    ## Why is this bad?
+
+    It is not bad for the program. But a replay has no operators: rules on attention,
+    norms, matmuls, copies and layouts cannot look at what these kernels are for, and
+    find nothing there whatever is wrong.
+
+    ## How to fix it
+
+    Record with ``traceq collect``, which profiles the captures that it sees made, or
+    give a trace of the capture.
+
+    ```diff
+    - traceq lint replay.json
+    + traceq lint replay.json --capture capture.json
+    ```
+
+    ## When it is wrong
+
+    Kernels that no rule has a word on may be part of it.
+    """
+
+    code = "TRC007"
+    since = "0.1.0"
+    severity = Severity.info
+    needs = frozenset({Need.GPU})
+    priced = False
+    advice = (
+        "record with traceq collect, which profiles captures, or give the trace of the"
+        " capture with --capture"
+    )
+
+    min_share: float = option(
+        0.05, "A smaller share of the GPU's time is not reported."
+    )
+
+    examples = (
+        Bad(
+            """
+            host   [ProfilerStep#1         ]
+            host    [cudaGraphLaunch>1]
+            gpu 7                [gemm<1   ]
+            """,
+            finds="100% of the GPU's time is in CUDA graphs whose capture is not known:"
+            " rules on operators skip it",
+        ),
+        Good(
+            """
+            host   [ProfilerStep#1         ]
+            host    [aten::mm           ]
+            host     [cudaLaunchKernel>1]
+            gpu 7                [gemm<1   ]
+            """
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Add up what is replayed without a capture."""
+        lost = without_capture(view.trace).gather(view.kernels["id"])
+        replayed = view.kernels.filter(lost)
+        total = int(view.kernels["dur"].sum())
+        if not total or replayed["dur"].sum() < self.min_share * total:
+            return
+        share = int(replayed["dur"].sum()) / total
+        yield self.finding(
+            f"{share:.0%} of the GPU's time is in CUDA graphs whose capture is not"
+            " known: rules on operators skip it",
+            subject="replay without capture",
+            count=replayed["launch"].n_unique() / view.steps,
+            evidence=[
+                Evidence("kernels", value=replayed.height / view.steps, note="a step"),
+                Evidence(
+                    "mostly",
+                    str(
+                        replayed.group_by("name")
+                        .agg(pl.col("dur").sum())
+                        .sort("dur", "name", descending=[True, False])["name"]
+                        .cast(pl.String)[0]
+                    ),
+                ),
+            ],
+            data={"share": share},
+        )
