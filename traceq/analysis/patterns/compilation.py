@@ -105,7 +105,9 @@ def all_captures(trace: Trace) -> pl.DataFrame:
             captured=pl.max_horizontal(pl.col("captured").sum(), pl.col("begun").sum()),
         )
     )
-    found = ops.join(counts, left_on="id", right_on="root", maintain_order="left")
+    found = ops.drop("captured").join(
+        counts, left_on="id", right_on="root", maintain_order="left"
+    )
     region = roots[found["forward"]].alias("region")
     return found.with_columns(region.fill_null(found["id"]))
 
