@@ -116,7 +116,7 @@ def _with_captured_ops(
     tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
     if "kernels" in tables and any(one.facts.shapes for one in captures):
         trace = replace(trace, facts=replace(trace.facts, shapes=True))
-    trace = replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
+    trace = replace(trace, captures=len(captures), **tables)  # type: ignore[arg-type]  # tables are its fields
     return _with_compiled_replays(trace, own) if "kernels" in tables else trace
 
 

@@ -28,6 +28,8 @@ class Trace(Tables):
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
     """The process of that run."""
+    captures: int = 0
+    """How many traces of captures of CUDA graphs were at hand."""
 
     @property
     def step_ns(self) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
+from traceq.analysis.base.replayed import Replayed, replayed
 from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
 from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
@@ -67,6 +68,8 @@ class Summary:
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
     """The process of that run."""
+    replayed: Replayed | None = None
+    """What replays of CUDA graphs ran, if there are any."""
 
     @property
     def step_time(self) -> float:
@@ -142,4 +145,5 @@ def summarise(
         else None,
         run=trace.run,
         rank=trace.rank,
+        replayed=replayed(trace),
     )

@@ -15,6 +15,7 @@ from traceq.cli import output
 from traceq.cli.jobs import analysed_job, is_job
 from traceq.cli.options import (
     FORMAT,
+    Captures,
     ConfigFile,
     NoCache,
     OutputFile,
@@ -23,6 +24,7 @@ from traceq.cli.options import (
     Root,
     configuration,
     paths_argument,
+    use_captures,
     use_own,
 )
 from traceq.cli.recordings import load_recording
@@ -116,6 +118,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     config: ConfigFile = None,
+    captures: Captures = None,
     own: Own = None,
     root: Root = None,
     no_cache: NoCache = False,
@@ -130,6 +133,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     refuse_to_lose(file, [before, after], overwrite=overwrite)
     wanted = configuration(config)
     use_own(own, wanted)
+    use_captures(captures)
     rules = load_rules(wanted.packs)
     paths = _local((before, after), cache=not no_cache)
     if _are_jobs(paths):

@@ -15,6 +15,7 @@ from traceq.cli import output
 from traceq.cli.completion import codes
 from traceq.cli.options import (
     FORMAT,
+    Captures,
     ConfigFile,
     FailOn,
     Log,
@@ -28,6 +29,7 @@ from traceq.cli.options import (
     configuration,
     nanoseconds,
     paths_argument,
+    use_captures,
     use_own,
 )
 from traceq.cli.recordings import load_program, programs
@@ -132,6 +134,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     config: ConfigFile = None,
+    captures: Captures = None,
     own: Own = None,
     root: Root = None,
     no_cache: NoCache = False,
@@ -150,6 +153,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         refuse_to_lose(new_baseline, paths, overwrite=overwrite)
     wanted = _overridden(configuration(config), select, ignore, packs, fail_on)
     use_own(own, wanted)
+    use_captures(captures)
     rules = load_rules(wanted.packs)
     cache = not no_cache
     given, unread = programs(paths, cache=cache)

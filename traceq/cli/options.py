@@ -105,6 +105,31 @@ Root = Annotated[
         file_okay=False,
     ),
 ]
+Captures = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--capture",
+        help=(
+            "A trace in which CUDA graphs were captured that the traces replay; a run"
+            " folder has its own."
+        ),
+        metavar="FILE",
+        parser=typed,
+    ),
+]
+_captures: ContextVar[tuple[Path, ...]] = ContextVar("captures", default=())
+
+
+def use_captures(files: list[Path] | None) -> None:
+    """Take the ops of replayed CUDA graphs from these traces of captures."""
+    _captures.set(tuple(files or ()))
+
+
+def given_captures() -> tuple[Path, ...]:
+    """Return the traces of captures, as ``use_captures`` was told."""
+    return _captures.get()
+
+
 _own: ContextVar[frozenset[str]] = ContextVar("own", default=frozenset())
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.check.fixture import ORIGIN, read_fixture
 from traceq.cli import output
-from traceq.cli.options import own_code
+from traceq.cli.options import given_captures, own_code
 from traceq.errors import TraceqError
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
@@ -41,7 +41,14 @@ def ranks_of(path: Path) -> list[int | None]:
 def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
     """Load a trace with progress, and warn of what of it could not be read."""
     with output.reading(path.name) as progress:
-        trace = load(path, rank=rank, own=own_code(), cache=cache, progress=progress)
+        trace = load(
+            path,
+            rank=rank,
+            own=own_code(),
+            captures=given_captures(),
+            cache=cache,
+            progress=progress,
+        )
     for sentence in trace.facts.damage:
         output.say(f"{path} is incomplete: {sentence}")
     if trace.step_in_doubt:

@@ -12,6 +12,7 @@ from traceq.analysis.summary import Summary, summarise
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
+    Captures,
     NoCache,
     OutputFile,
     Overwrite,
@@ -20,6 +21,7 @@ from traceq.cli.options import (
     nanoseconds,
     paths_argument,
     renamed,
+    use_captures,
     use_own,
 )
 from traceq.cli.recordings import load_shown, ranks_of, traces
@@ -68,6 +70,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = False,
     step_ms: StepMs = None,
+    captures: Captures = None,
     own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
@@ -77,6 +80,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     refuse_to_lose(file, paths, overwrite=overwrite)
     use_own(own)
+    use_captures(captures)
     refuse_to_lose(csv, paths, overwrite=overwrite)
     given, unread = traces(paths, cache=not no_cache)
     found = [

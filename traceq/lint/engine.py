@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.replayed import replayed
 from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.lint.config import configured
@@ -20,6 +21,7 @@ from traceq.lint.suppress import allows_by_code, suppress
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from traceq.analysis.base.replayed import Replayed
     from traceq.analysis.replay.bound import Bound
     from traceq.analysis.replay.simulation import Change
     from traceq.finding import Finding, Place
@@ -66,6 +68,8 @@ class Outcome:
     """Where the program begins, as far as its stacks show: for what has no place."""
     in_baseline: int = 0
     """How many findings are hidden, since a baseline lists them."""
+    replayed: Replayed | None = None
+    """What replays of CUDA graphs ran, if there are any."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ def _lint(
         ran=len(rules) - len(ran.skipped) - len(crashed),
         memory=peak,
         entry=entry_of(recording.trace) if recording.trace else None,
+        replayed=replayed(recording.trace) if recording.trace else None,
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full
         else None,

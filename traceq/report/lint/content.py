@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from traceq.finding import Evidence, Severity
 from traceq.report import bound as bound_words
+from traceq.report import replayed as replayed_words
 from traceq.report.base.text import at, printable, short_kernel
 from traceq.units import amount, share, size, time
 from traceq.words import counted
@@ -289,7 +290,7 @@ def _rules(outcome: Outcome) -> str:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Return what else matters: crashed rules, hidden findings, incomplete files."""
+    """Return what else matters: crashed rules, what is hidden, replays, damage."""
     lines = [
         f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
         for rule in outcome.crashed
@@ -309,6 +310,8 @@ def notes(outcome: Outcome) -> list[str]:
         lines.append(
             f"{counted(count, 'finding')} hidden: {they} in the baseline, not grown"
         )
+    if outcome.replayed:
+        lines.append(replayed_words.sentence(outcome.replayed))
     if outcome.facts:
         lines += [f"the trace is incomplete: {text}" for text in outcome.facts.damage]
     if outcome.memory:

@@ -53,6 +53,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             for one in outcome.allowed
         ],
         "rules_ran": outcome.ran,
+        "replayed": asdict(outcome.replayed) if outcome.replayed else None,
     }
 
 

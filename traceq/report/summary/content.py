@@ -13,6 +13,7 @@ from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.model.schema import PHASES
 from traceq.report import bound as bound_words
+from traceq.report import replayed as replayed_words
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import of_function, printable, shapes, short_kernel
@@ -136,6 +137,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "Each step", each
     yield "Phases", _phases(summary)
     yield "Launches", _launches(summary)
+    if summary.replayed:
+        yield "CUDA graphs", replayed_words.sentence(summary.replayed)
     yield "Compute", _compute(summary)
     yield "Memory", _memory(summary)
     if summary.path:

@@ -58,6 +58,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "bound": bound_data(summary.bound),
         "gpu_time_ns": summary.gpu_time / steps,
         "launches": summary.launches,
+        "replayed": asdict(summary.replayed) if summary.replayed else None,
         "kernels_under_5_us": summary.small_kernels,
         "kinds": [
             {

@@ -1,0 +1,38 @@
+"""How much of the work in replayed CUDA graphs has the op of its capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Kernels, copies and sets that replays of CUDA graphs ran, of the whole trace."""
+
+    kernels: int
+    mapped: int
+    """How many have the op of their capture."""
+    certain: int
+    """How many of these can have no other."""
+    captures: bool
+    """Whether a capture was at hand, in the trace or beside it."""
+
+
+def replayed(trace: Trace) -> Replayed | None:
+    """Return how much was replayed, and what of it is known; none without replays."""
+    launches = trace.runtime.filter(pl.col("call") == "graph launch")
+    kernels = trace.kernels.join(launches, left_on="launch", right_on="id", how="semi")
+    if kernels.is_empty():
+        return None
+    return Replayed(
+        kernels=kernels.height,
+        mapped=kernels["certain"].drop_nulls().len(),
+        certain=int(kernels["certain"].sum()),
+        captures=trace.captures > 0 or bool(trace.ops["captured"].any()),
+    )
