@@ -10,19 +10,30 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import recordings
 
+from traceq.loading import load
+from traceq.ranks.analysis import analyse
 from traceq.ranks.digest import TABLES, Digest, encoded, make_digest
 from traceq.ranks.job import assemble
 from traceq.testing.examples import DEVICE
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from traceq.ranks.analysis import Analysis
     from traceq.ranks.job import Job
 
 TIMES = ("launched", "ready", "start", "end", "held")
 NAMES = ("dlrm", "resnet18", "torchrec_a2a")
+_RECEIVES = "ncclDevKernel_SendRecv"
+_RECEIVE = {
+    "Collective name": "recv",
+    "Process Group Name": "pp",
+    "Src Rank": 9,
+    "In msg nelems": 10,
+    "dtype": "Float",
+}
 
 
 @cache
@@ -105,17 +116,33 @@ class Works:
     compute: int = 1000
     sleep: int = 0
     """What its host does first, in the region ``log``."""
+    receives: int = 0
+    """How long it waits for what rank 9 sends, before it computes."""
+
+    @property
+    def arrives(self) -> int:
+        """When it comes to the all-reduce."""
+        return 20 + self.sleep + self.receives + self.compute
 
 
-def write_job(folder: Path, ranks: list[Works], steps: int = 4) -> Path:
-    """Write the traces of a job in which ranks compute, reduce and update."""
+def write_job(
+    folder: Path, ranks: Sequence[Works | Sequence[Works]], steps: int = 4
+) -> Path:
+    """Write the traces of a job in which ranks compute, reduce and update.
+
+    A rank does the same in all steps, or what is given for each of them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    arrives = max(20 + one.sleep + one.compute for one in ranks)
-    for rank, one in enumerate(ranks):
+    does = [[one] * steps if isinstance(one, Works) else one for one in ranks]
+    last = [max(one.arrives for one in step) for step in zip(*does, strict=True)]
+    begins = [sum(last[:step]) + 300 * step for step in range(len(last))]
+    for rank, works in enumerate(does):
         events = [
             event
-            for step in range(steps)
-            for event in _step_events(one, step, arrives, step * (arrives + 300))
+            for step, (one, arrives, begin) in enumerate(
+                zip(works, last, begins, strict=True)
+            )
+            for event in _step_events(one, step, arrives, begin)
         ]
         trace = {
             "schemaVersion": 1,
@@ -131,6 +158,18 @@ def write_job(folder: Path, ranks: list[Works], steps: int = 4) -> Path:
     return folder
 
 
+def analysed(folder: Path) -> Analysis:
+    """Return a job that was written, analysed."""
+    return analyse(
+        assemble(
+            [
+                Digest(make_digest(load(path, cache=False), findings=False))
+                for path in sorted(folder.glob("*.json"))
+            ]
+        )
+    )
+
+
 def _step_events(
     one: Works, step: int, arrives: int, begin: int
 ) -> Iterator[dict[str, object]]:
@@ -139,7 +178,8 @@ def _step_events(
     def event(kind: str, name: str, at: int, dur: int, tie: int = 0) -> dict[str, Any]:
         on_gpu = kind == "kernel"
         stream = 20 if name.startswith("nccl") else 7
-        args = {"device": 0, "stream": stream} if on_gpu else {}
+        args: dict[str, Any] = {"device": 0, "stream": stream} if on_gpu else {}
+        args |= _RECEIVE if name == _RECEIVES else {}
         return {
             "ph": "X",
             "cat": kind,
@@ -151,12 +191,15 @@ def _step_events(
             "args": args | ({"correlation": 10 * step + tie} if tie else {}),
         }
 
-    launch, ready = 10 + one.sleep, 20 + one.sleep + one.compute
+    launch, ready = 10 + one.sleep, one.arrives
     yield event("user_annotation", f"ProfilerStep#{step}", 0, arrives + 290)
     if one.sleep:
         yield event("user_annotation", "log", 5, one.sleep)
     for tie in (1, 2, 3):
         yield event("cuda_runtime", "cudaLaunchKernel", launch + 2 * tie, 1, tie)
-    yield event("kernel", "gemm", launch + 8, one.compute, 1)
+    if one.receives:
+        yield event("cuda_runtime", "cudaLaunchKernel", launch, 1, 4)
+        yield event("kernel", _RECEIVES, launch + 8, one.receives, 4)
+    yield event("kernel", "gemm", launch + 8 + one.receives, one.compute, 1)
     yield event("kernel", "ncclDevKernel_AllReduce", ready, arrives + 100 - ready, 2)
     yield event("kernel", "adam", arrives + 103, 100, 3)

@@ -143,11 +143,6 @@ def ranks(job: Analysis, rows: Sequence[int]) -> str:
     return f"{word} {listed(list(map(str, numbers)))}"
 
 
-def has_gpus(job: Analysis) -> bool:
-    """Return whether the job ran on GPUs; gloo also connects processes without any."""
-    return any(job.job.ranks["device"])
-
-
 def hold(rows: Sequence[int]) -> str:
     """Return the verb for that many ranks."""
     return "holds" if len(rows) == 1 else "hold"

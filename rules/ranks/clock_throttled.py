@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq.lint import Bad, Evidence, Good, Need, Rule
 
-from ._shared import EARLY, MORE, SLOW, has_gpus, hold, late_lines, ranks, saving
+from ._shared import EARLY, MORE, SLOW, hold, late_lines, ranks, saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ class ClockThrottled(Rule):
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - see Rule
         """Report the ranks whose kernels are slower."""
         for one in job.stragglers:
-            if one.cause.cause != "slower kernels" or not has_gpus(job):
+            if one.cause.cause != "slower kernels":
                 continue
             work = one.cause.work
             found = self.finding(

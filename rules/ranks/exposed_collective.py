@@ -10,7 +10,7 @@ import polars as pl
 from traceq.lint import Bad, Evidence, Good, Need, Rule, option
 from traceq.words import often
 
-from ._shared import EARLY, HIDDEN, has_gpus, saving
+from ._shared import EARLY, HIDDEN, saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ class ExposedCollective(Rule):
 
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - see Rule
         """Report each kind of collective whose transfers are exposed."""
-        rows = _exposed(job) if has_gpus(job) else pl.DataFrame()
+        rows = _exposed(job) if job.job.has_gpus else pl.DataFrame()
         for row in rows.iter_rows(named=True):
             if row["exposed"] < self.min_share * job.job.window_ns:
                 continue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq.lint import Bad, Good, Need, Rule
 
-from ._shared import EARLY, LATE, has_gpus, hold, late_lines, ranks, saving
+from ._shared import EARLY, LATE, hold, late_lines, ranks, saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ class Straggler(Rule):
             if one.cause.cause not in _CAUSES:
                 continue
             why, advice = _CAUSES[one.cause.cause]
-            if one.cause.cause == "host" and not has_gpus(job):
+            if one.cause.cause == "host" and not job.job.has_gpus:
                 why = "the host takes longer"
             found = self.finding(
                 f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: {why}",

@@ -15,6 +15,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.ranks.cause import LINK, Cause, cause_of, slow_links
 from traceq.ranks.columns import lowest, total
+from traceq.ranks.doubt import surely_late
 from traceq.ranks.experts import Experts, experts
 from traceq.ranks.peers import IDEAL, stretches
 from traceq.ranks.pipeline import Pipeline, pipeline, with_stages
@@ -54,15 +55,17 @@ class Analysis:
 
     job: Job
     compared: pl.DataFrame
-    """The stretches of all ranks with their peers' median."""
+    """The stretches of all ranks with their peers' median; ``sure`` are those in which
+    a rank is late by more than chance."""
     whatifs: WhatIfs
     stragglers: tuple[Straggler, ...]
     """Worst first."""
     by_rank: pl.DataFrame
     """A row for each rank: ``wait``, ``late`` (own time beyond its peers'), ``net``
     (the same less what it is faster elsewhere), ``stands_out`` (by how many deviations
-    from the others), ``last`` (how often it came last) and ``saved`` (null where it was
-    not tried)."""
+    from the others), ``last`` (how often it came last), ``sure`` (whether it is late
+    by more than chance), ``seen`` (in how many steps that was looked for) and ``saved``
+    (null where it was not tried)."""
     changes: tuple[WhatIf, ...]
     """Machines, stages and causes."""
     rates: pl.DataFrame
@@ -75,11 +78,24 @@ class Analysis:
         step = self.job.step_ns
         return max(1.0, self.job.window_ns / step) if step else 1.0
 
+    @property
+    def doubtful(self) -> int | None:
+        """The rank that was late most, if that may be chance."""
+        found = self.by_rank.filter(pl.col("saved") >= _least(self.whatifs))
+        worst = found.sort("saved", "rank", descending=[True, False])["rank"]
+        return None if self.stragglers or not len(worst) else int(worst[0])
+
 
 def analyse(job: Job) -> Analysis:
     """Analyse a job."""
     job = with_stages(job)
     compared = stretches(job.meetings, job.found)
+    compared = compared.join(
+        surely_late(compared, job.found),
+        on=["rank", "stretch"],
+        how="left",
+        maintain_order="left",
+    ).with_columns(pl.col("sure").fill_null(value=False))
     whatifs = WhatIfs(job, compared)
     by_rank = _by_rank(job, compared, whatifs)
     return Analysis(
@@ -111,6 +127,8 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
         late=(pl.col("own") - pl.col(IDEAL)).clip(lower_bound=0).sum(),
         net=(pl.col("own") - pl.col(IDEAL)).sum(),
         own=pl.col("own").sum(),
+        sure=pl.col("sure").any(),
+        seen=pl.col("seen").max(),
     )
     waited = job.inside.group_by("rank").agg(
         pl.col("wait", "sending", "exposed", "waited_exposed").sum()
@@ -119,7 +137,10 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
     rows = job.ranks.select("rank", "number")
     for part in (late, waited, last):
         rows = rows.join(part, on="rank", how="left", maintain_order="left")
-    rows = rows.with_columns(pl.exclude("rank", "number").fill_null(0))
+    rows = rows.with_columns(
+        pl.col("sure").fill_null(value=False),
+        pl.exclude("rank", "number", "sure").fill_null(0),
+    )
     beyond = pl.col("net") - pl.col("net").median()
     spread = _MAD * beyond.abs().median()
     rows = rows.with_columns(
@@ -139,21 +160,24 @@ def _stragglers(
     job: Job, compared: pl.DataFrame, whatifs: WhatIfs, by_rank: pl.DataFrame
 ) -> list[Straggler]:
     """Return who is late by enough to matter."""
-    least = max(1.0, STRAGGLER * whatifs.took)
+    least = _least(whatifs)
     # In a large job a rank that is always late by some costs little, as others are
     # late by chance, each at another time; it is one all the same.
     always = (
-        (pl.col("stands_out") >= STANDS_OUT)
+        (pl.col("stands_out") >= STANDS_OUT / 2)
         & (pl.col("net") >= ALWAYS_LATE * whatifs.took)
         & (pl.lit(job.ranks.height) >= _MANY)
     )
+    by_rank = by_rank.filter("sure")
+    surely = compared.filter("sure")
     tried = by_rank.drop_nulls("saved")
-    alone = tried.filter((pl.col("saved") >= least) | always).sort(
-        "saved", "net", "rank", descending=[True, True, False]
+    alone = tried.filter((pl.col("saved") >= least) | always).with_columns(
+        always=always
     )
     found = [
-        Straggler((row,), saved, cause_of(job, compared, row))
-        for row, saved in alone.select("rank", "saved").iter_rows()
+        Straggler((row,), saved, cause_of(job, surely, row))
+        for row, costs in alone.select("rank", "always").iter_rows()
+        if (saved := whatifs.surely([row]).saved_ns) >= least or costs
     ]
     if not found:
         found = _late_together(job, compared, whatifs, by_rank, least)
@@ -163,6 +187,11 @@ def _stragglers(
         cause = Cause(LINK, lost, {}, 1.0)
         found.append(Straggler(rows, link.saved_ns, cause))
     return sorted(found, key=lambda one: (-one.saved_ns, one.ranks))
+
+
+def _least(whatifs: WhatIfs) -> float:
+    """Return what a straggler costs at least, of the window."""
+    return max(1.0, STRAGGLER * whatifs.took)
 
 
 def _late_together(
@@ -180,9 +209,10 @@ def _late_together(
     sizes = [size for size in _SIZES if size <= min(most, len(order))]
     for size in sizes:
         rows = tuple(sorted(order[:size]))
-        saved = whatifs.ranks(rows, "ranks", "late ranks").saved_ns
+        saved = whatifs.surely(rows).saved_ns
         if saved >= max(least, TOGETHER * whatifs.all.saved_ns):
-            return [Straggler(rows, saved, cause_of(job, compared, order[0]))]
+            surely = compared.filter("sure")
+            return [Straggler(rows, saved, cause_of(job, surely, order[0]))]
     return []
 
 

@@ -84,6 +84,9 @@ def cause_of(job: Job, compared: pl.DataFrame, rank: int) -> Cause:
     mine = _telling(mine)
     late = total(mine["late"])
     parts = {part: int((mine[part] - mine[f"{IDEAL}_{part}"]).sum()) for part in PARTS}
+    if not job.has_gpus:
+        # What a host computes is its own time as any other.
+        parts[HOST] += parts.pop(COMPUTE)
     main = max(parts, key=lambda part: parts[part])
     explained = min(1.0, parts[main] / late) if late else 0.0
     if explained < EXPLAINED:
@@ -191,7 +194,7 @@ def slow_links(job: Job) -> tuple[pl.DataFrame, tuple[int, ...]]:
     """Return the collectives that take longer than their peers, and who is in them.
 
     The ranks are those that nearly all of the lost time has in common; none if it is
-    spread over all.
+    spread over all, or other transfers of these ranks are as fast as elsewhere.
     """
     slow = job.found.with_columns(lost=pl.col("transfer") - pl.col("usual")).filter(
         pl.col("lost") > pl.col("usual") / 4
@@ -204,8 +207,27 @@ def slow_links(job: Job) -> tuple[pl.DataFrame, tuple[int, ...]]:
     )
     by_rank = members.group_by("rank").agg(pl.col("lost").sum())
     common = by_rank.filter(pl.col("lost") >= EXPLAINED * lost)["rank"].sort()
-    everyone = job.ranks.height
-    return slow, () if len(common) in (0, everyone) else tuple(common.to_list())
+    if len(common) in (0, job.ranks.height) or not _always(job, slow, common):
+        return slow, ()
+    return slow, tuple(common.to_list())
+
+
+def _always(job: Job, slow: pl.DataFrame, common: pl.Series) -> bool:
+    """Return whether transfers that some ranks have in common are slow in most steps.
+
+    A link is slow whenever something goes through it; noise is now here, now there.
+    """
+    theirs = (
+        job.cells.filter(pl.col("rank").is_in(common.implode()))
+        .group_by("instance")
+        .agg(pl.col("rank").n_unique())
+        .filter(pl.col("rank") == len(common))
+    )
+    mine = slow.join(theirs, on="instance", how="semi")
+    alike = job.found.join(theirs, on="instance", how="semi").join(
+        mine, on="place", how="semi"
+    )
+    return mine.height >= EXPLAINED * alike.height
 
 
 def named(ranks: Sequence[int], job: Job) -> list[int]:

@@ -32,7 +32,7 @@ def clocks(cells: pl.DataFrame) -> pl.DataFrame:
     of the first rank. The ``error`` is that of the offset, by the scatter of the ends;
     null where the rank shares no collective with others.
     """
-    ends = cells.drop_nulls("instance").select("rank", "instance", "end")
+    ends = _shared_ends(cells).select("rank", "instance", "end")
     ranks = cells.select(pl.col("rank").unique().sort())
     if not ends.height:
         return ranks.with_columns(
@@ -50,6 +50,18 @@ def clocks(cells: pl.DataFrame) -> pl.DataFrame:
         pl.col("ends").fill_null(0),
     )
     return _from_first(found).sort("rank")
+
+
+def _shared_ends(cells: pl.DataFrame) -> pl.DataFrame:
+    """Return the collectives that several ranks recorded.
+
+    What one rank sends another may receive later: that counts where ranks share nothing
+    else.
+    """
+    shared = cells.drop_nulls("instance")
+    at_once = shared.filter(~pl.col("kind").is_in(("send", "recv")))
+    enough = at_once["rank"].n_unique() == shared["rank"].n_unique()
+    return at_once if enough else shared
 
 
 def _from_first(found: pl.DataFrame) -> pl.DataFrame:

@@ -172,7 +172,8 @@ def _with_held(
         return found.with_columns(held=pl.lit(None, pl.Int64))
     rows = found.select("ready", "start", "end").with_row_index("row")
     begun = launches.sort("start").with_columns(reach=pl.col("end").cum_max())
-    rows = asof(rows, begun.select("reach", "start"), "end", "start", suffix="_before")
+    # What begins in the very moment in which it ends comes after it.
+    rows = asof(rows, begun.select("reach", begun=pl.col("start") + 1), "end", "begun")
     rows = asof(
         rows,
         begun.select(after="start", after_launched="launched"),
@@ -205,8 +206,18 @@ def _with_held(
     return found.with_columns(held)
 
 
+def host_compute(trace: Trace) -> pl.DataFrame:
+    """Return when the host computed, where that is all that a rank has: as spans."""
+    own = trace.host_ops.filter(pl.col("parent").is_null())
+    return spans(own.filter(~text("name").str.contains("^c10d::|record_param_comms")))
+
+
 def _through_host(trace: Trace) -> pl.DataFrame:
-    """Return collectives through the host; the program waits for each of them."""
+    """Return collectives through the host, each on the stream of its thread.
+
+    The program waits for each of them when it computes nothing any more: backward goes
+    on while its first gradients are reduced.
+    """
     found = host_collectives(trace)
     kinds = [
         pl.when(pl.col("collective").str.contains(pattern)).then(pl.lit(kind))
@@ -219,12 +230,25 @@ def _through_host(trace: Trace) -> pl.DataFrame:
         .with_columns(
             token=pl.col("collective"),
             lane=pl.col("backend"),
-            stream=pl.lit(0, pl.Int64),
+            stream=pl.col("thread").rank("dense").cast(pl.Int64),
             launched=pl.col("start"),
             ready=pl.col("start"),
-            held=pl.col("start"),
-            exposed=pl.col("end") - pl.col("start"),
         )
+        .pipe(_held_by_host, host_compute(trace))
+    )
+
+
+def _held_by_host(rows: pl.DataFrame, compute: pl.DataFrame) -> pl.DataFrame:
+    """Add since when the program waited, and how long it computed nothing."""
+    begun = compute.sort("start").select(
+        begun=pl.col("start") + 1, reach=pl.col("end").cum_max()
+    )
+    joined = asof(rows.with_row_index("row"), begun, "end", "begun").sort("row")
+    since = pl.max_horizontal("start", pl.col("reach").fill_null(pl.col("start")))
+    own = disjoint(rows.select("start", "end").with_row_index("row")).sort("row")
+    return joined.with_columns(
+        held=pl.when(since < pl.col("end")).then(since),
+        exposed=own["end"] - own["start"] - overlap(own, compute),
     )
 
 

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import ALIGNED_END_NS
+from traceq.analysis.base.assumptions import ALIGNED_END_NS, STRAGGLER
 from traceq.errors import InputError, UsageError
+from traceq.expressions import known
 from traceq.ranks.clocks import clocks, on_one_clock
 from traceq.ranks.columns import highest, lowest
 from traceq.ranks.matching import matched
 from traceq.ranks.peers import slots, with_stretches
 from traceq.ranks.timeline import PARTS, READY
 from traceq.ranks.waiting import impossible, instances, waits
+from traceq.units import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -66,6 +68,11 @@ class Job:
         """What a step takes: the median over the ranks' steps, as recorded."""
         median = self.ranks["step_ns"].median()
         return round(median) if isinstance(median, float) else None
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it ran on GPUs; gloo also connects processes without any."""
+        return any(self.ranks["device"])
 
     @property
     def measured_step_ns(self) -> int | None:
@@ -158,7 +165,7 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
         together = instances(aligned)
     slotted = slots(together)
     waited = waits(aligned, slotted)
-    meetings = _meetings(mine, ranks, aligned, clock)
+    meetings = _meetings(mine, ranks, _without_buffered(aligned, together), clock)
     return Job(
         ranks.join(clock, on="rank", how="left", maintain_order="left"),
         waited,
@@ -169,6 +176,7 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
         (
             *_said(mine, others, unread, ranks),
             *_said_of_matches(found, len(misfits), together.height, ranks),
+            *_said_of_others(meetings, ranks),
         ),
         tuple(mine),
     )
@@ -275,6 +283,16 @@ def _cells(mine: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _without_buffered(aligned: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
+    """Return cells with ``buffered``: sends that were done before the receiver came."""
+    last = together.select("instance", came="last")
+    return aligned.join(
+        last, on="instance", how="left", maintain_order="left"
+    ).with_columns(
+        buffered=known((pl.col("kind") == "send") & (pl.col("end") < pl.col("came")))
+    )
+
+
 def _meetings(
     mine: Sequence[Digest],
     ranks: pl.DataFrame,
@@ -290,25 +308,27 @@ def _meetings(
         .drop("begin")
     )
     before = pl.col("instance").forward_fill().shift(1).over("rank", "stream")
-    known = aligned.sort("rank", "start", "cell").select(
+    parts = aligned.sort("rank", "start", "cell").select(
         "rank",
         "collective",
         "instance",
         "launched",
+        "buffered",
         before=before,
         length=pl.col("end") - pl.col("held"),
     )
     joined = on_one_clock(rows, clock).join(
-        known, on=["rank", "collective"], how="left", maintain_order="left"
+        parts, on=["rank", "collective"], how="left", maintain_order="left"
     )
     # A rank that was held by ranks that are not known takes that time as it is.
     alone = pl.col("instance").is_null() & (pl.col("meeting") != READY)
     elsewhere = pl.when(alone).then("length").otherwise(0)
+    waited = (pl.col("meeting") == READY) | ~pl.col("buffered").fill_null(value=False)
     return with_stretches(
-        joined.with_columns(
-            own=pl.sum_horizontal(PARTS) + elsewhere,
-            stage=pl.lit(0, pl.Int32),
-        ).drop("length")
+        joined.filter(waited)
+        .with_columns(elsewhere=elsewhere, stage=pl.lit(0, pl.Int32))
+        .with_columns(own=pl.sum_horizontal(*PARTS, "elsewhere"))
+        .drop("length", "buffered")
     )
 
 
@@ -370,6 +390,27 @@ def _said_of_matches(
         yield "no collective was recorded by two ranks, so nothing can be compared"
     if ranks["start_ns"].null_count():
         yield "some traces do not state their time, and were aligned by order alone"
+
+
+def _said_of_others(meetings: pl.DataFrame, ranks: pl.DataFrame) -> Iterable[str]:
+    """Yield who was held for long by ranks that are not known."""
+    held = (
+        meetings.group_by("rank")
+        .agg(
+            pl.col("elsewhere").sum(),
+            window=(pl.col("at").max() - pl.col("at").min()),
+        )
+        .filter(pl.col("elsewhere") > STRAGGLER * pl.col("window"))
+        .sort("rank")
+    )
+    if held.height:
+        numbers = sorted(ranks["number"].gather(held["rank"]).to_list())
+        longest = time(highest(held["elsewhere"]))
+        yield (
+            f"rank {_listed(numbers)} waited for up to {longest} in collectives"
+            " whose other ranks were not recorded, or could not be matched: who is"
+            " late there is not known"
+        )
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -59,21 +59,19 @@ def with_stretches(meetings: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def stretches(
-    meetings: pl.DataFrame, slotted: pl.DataFrame, *, over_stages: bool = False
-) -> pl.DataFrame:
+def stretches(meetings: pl.DataFrame, slotted: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches of all ranks, and what they take at the peers' median.
 
     ``own`` and PARTS are what the rank took, ``ideal`` and ``ideal_`` with the part
     what its peers did; the rank's own where it has none; ``spread`` is how far ranks
-    are from that at the median. With ``over_stages`` ranks of other stages are peers,
-    too.
+    are from that at the median. What a rank was held by ranks that are not known is
+    not late: it is in both.
     """
     whole = (
         meetings.filter(pl.col("stretch") > 0)
         .group_by("rank", "stretch", maintain_order=True)
         .agg(
-            pl.col(*PARTS, "own", "issue").sum(),
+            pl.col(*PARTS, "own", "issue", "elsewhere").sum(),
             pl.col("stage").first(),
             instance=pl.col("instance").filter("ends").first(),
         )
@@ -84,24 +82,24 @@ def stretches(
             maintain_order="left",
         )
     )
-    stage = [] if over_stages else ["stage"]
-    columns = ("own", *PARTS, "issue")
+    whole = whole.with_columns(here=pl.col("own") - pl.col("elsewhere"))
+    columns = ("here", *PARTS, "issue")
     medians = [_median(column) for column in columns]
     step, any_step = (
-        [median.over(key, *stage) for median in medians] for key in ("slot", "place")
+        [median.over(key, "stage") for median in medians] for key in ("slot", "place")
     )
-    alone = pl.len().over("slot", *stage) < _TWO
+    alone = pl.len().over("slot", "stage") < _TWO
     found = whole.with_columns(
         pl.when(alone).then(rough).otherwise(fine).alias(_ideal(column))
         for column, fine, rough in zip(columns, step, any_step, strict=True)
     )
-    return found.with_columns(
-        spread=(pl.col("own") - pl.col(IDEAL)).abs().median().over("slot", *stage)
+    return found.with_columns(pl.col(IDEAL) + pl.col("elsewhere")).with_columns(
+        spread=(pl.col("own") - pl.col(IDEAL)).abs().median().over("slot", "stage")
     )
 
 
 def _ideal(column: str) -> str:
-    return IDEAL if column == "own" else f"{IDEAL}_{column}"
+    return IDEAL if column == "here" else f"{IDEAL}_{column}"
 
 
 def retimed(meetings: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:

@@ -27,6 +27,7 @@ from traceq.expressions import END, asof, text
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered_until, disjoint, spans
 from traceq.model.names import REGION
+from traceq.ranks.collectives import host_compute
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -95,8 +96,7 @@ def _computing(trace: Trace) -> pl.DataFrame:
     work = busiest_device(trace.kernels)
     if work.height:
         return spans(work.filter(pl.col("kind") != "communication"))
-    own = trace.host_ops.filter(pl.col("parent").is_null())
-    return spans(own.filter(~text("name").str.contains("^c10d::|record_param_comms")))
+    return host_compute(trace)
 
 
 def _issue(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:

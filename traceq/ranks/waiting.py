@@ -41,6 +41,10 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
         .with_columns(ordinal=pl.int_range(pl.len()).over("rank", "step", _ONE_KIND))
     )
     by_start = pl.col("start").sort()
+    # What is sent may lie in a buffer until the other rank comes for it.
+    received = pl.col("kind") == "recv"
+    passed = received.any() & (pl.col("kind") == "send").any()
+    ends, arrived = pl.col("end"), pl.col("end").filter(received)
     found = matched.group_by("instance").agg(
         pl.col("kind").mode().sort().first(),
         pl.col("lane", "token").first(),
@@ -56,8 +60,10 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
         last=pl.col("start").max(),
         margin=by_start.last() - by_start.slice(-2, 1).first(),
         late=pl.col("rank").sort_by("start").last(),
-        end=pl.col("end").median().round().cast(pl.Int64),
-        soonest=pl.col("end").min(),
+        end=pl.when(passed)
+        .then(arrived.max())
+        .otherwise(ends.median().round().cast(pl.Int64)),
+        soonest=pl.when(passed).then(arrived.min()).otherwise(ends.min()),
     )
     size = pl.coalesce("group_size", "ranks").cast(pl.Float64)
     factor = pl.coalesce(

@@ -65,6 +65,13 @@ class WhatIfs:
         chosen = self.compared.filter(pl.col("rank").is_in(list(rows)))
         return self._with(chosen.with_columns(target=IDEAL), of, name, tuple(rows))
 
+    def surely(self, rows: Sequence[int]) -> WhatIf:
+        """Return what ranks as their peers save where they are late by no chance."""
+        chosen = self.compared.filter(pl.col("rank").is_in(list(rows)), "sure")
+        return self._with(
+            chosen.with_columns(target=IDEAL), "ranks", "late ranks", tuple(rows)
+        )
+
     def cause(self, part: str) -> WhatIf:
         """One part of the own time of all ranks as the median of their peers."""
         target = pl.col("own") - pl.col(part) + pl.col(f"{IDEAL}_{part}")

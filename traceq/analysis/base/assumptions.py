@@ -349,6 +349,9 @@ TOGETHER = 0.5
 # Chosen by judgement: the largest of 4,096 normal deviates is below 4.5.
 ALWAYS_LATE = 0.015
 STANDS_OUT = 6.0
+# Of 16 ranks or more, one is late by more than chance from this many standard errors
+# on: of 4,096 ranks that are alike, one in 75 jobs has such a one. Chosen by judgement.
+SURE_OF_MANY = 4.5
 # A cause is named if it explains this share of what a rank is late by.
 EXPLAINED = 0.8
 # Lines are known where this share of the GPU's time has one. Chosen by judgement.

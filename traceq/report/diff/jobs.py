@@ -84,7 +84,7 @@ def _who(diff: JobDiff) -> str:
     else:
         when = f"{do} after"
     first = f"{before} held the others up before, " if when.startswith(do) else ""
-    return f"{first}{after} {when}: {ranks_words.why(now)}"
+    return f"{first}{after} {when}: {ranks_words.why(sides[1], now)}"
 
 
 def _worst(found: Analysis) -> str | None:
@@ -151,12 +151,13 @@ def _straggler(one: StragglerChange, diff: JobDiff) -> str:
     """Return what became of ranks that hold, or held, the others up."""
     ranks = "rank" if len(one.numbers) == 1 else "ranks"
     who = f"{ranks} {listed([str(number) for number in one.numbers])}"
-    costs = [
-        time(_a_step(was, side.analysis))
+    sides = [
+        (was, side.analysis)
         for was, side in ((one.before, diff.before), (one.after, diff.after))
         if was
     ]
-    causes = [ranks_words.why(was) for was in (one.before, one.after) if was]
+    costs = [time(_a_step(was, side)) for was, side in sides]
+    causes = [ranks_words.why(side, was) for was, side in sides]
     if one.state != "changed":
         causes = causes[-1:]
     return printable(f"{who}: {' -> '.join(costs)}/step; {' -> '.join(causes)}")

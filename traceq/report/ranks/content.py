@@ -12,7 +12,7 @@ from traceq.ranks.columns import highest, median, total
 from traceq.ranks.timeline import ALLOCATION, COMPUTE, DATA, HOST, STALLED, SYNC
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
-from traceq.report.base.text import place, printable
+from traceq.report.base.text import at, printable
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def verdict(found: Analysis) -> str:
         least = found.whatifs.all.saved_ns / found.whatifs.took
         return (
             f"No straggler: with all {found.job.ranks.height} ranks at their median"
-            f" {unit} of {units.time(took)} would be {units.share(least, 1)} shorter."
+            f" {unit} of {units.time(took)} would be {units.share(least, 1)}"
+            f" shorter{_doubt(found)}."
         )
     worst = found.stragglers[0]
     saved = worst.saved_ns / found.steps
@@ -92,8 +93,17 @@ def verdict(found: Analysis) -> str:
         f" {'holds' if len(worst.ranks) == 1 else 'hold'} the others up: {unit} takes"
         f" {units.time(took)} and would take {units.time(took - saved)} with"
         f" {'it' if len(worst.ranks) == 1 else 'them'} as the median of"
-        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {why(worst)}."
+        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {why(found, worst)}."
     )
+
+
+def _doubt(found: Analysis) -> str:
+    """Return who may be a straggler, if more was recorded; empty if nobody may."""
+    if found.doubtful is None:
+        return ""
+    seen = counted(int(found.by_rank["seen"].max() or 1), "step")  # type: ignore[arg-type] # of integers
+    who = named(found, [found.doubtful]).lower()
+    return f"; {who} was late most, which cannot be told from chance in {seen}"
 
 
 def named(found: Analysis, rows: Sequence[int]) -> str:
@@ -105,10 +115,12 @@ def named(found: Analysis, rows: Sequence[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}".capitalize()
 
 
-def why(one: Straggler) -> str:
+def why(found: Analysis, one: Straggler) -> str:
     """Return the cause of a late rank in words, with its place."""
     cause, where = one.cause, _where(one)
     text = IN_WORDS[cause.cause]
+    if cause.cause == HOST and not found.job.has_gpus:
+        text = "its host takes longer"
     if cause.cause == SLOWER and cause.work:
         text += f", {100 * (cause.work.ratio - 1):.0f}% at the median"
     if cause.cause == MORE and cause.work and cause.work.op:
@@ -117,11 +129,8 @@ def why(one: Straggler) -> str:
 
 
 def _where(one: Straggler) -> str:
-    at = one.cause.place
-    source = place(at.file, at.line, at.function)
-    if source:
-        return f"at {source}"
-    return f'in "{one.cause.region}"' if one.cause.region else ""
+    region = f'in "{one.cause.region}"' if one.cause.region else ""
+    return f"{region}{at(one.cause.place)}".strip()
 
 
 def _title(found: Analysis) -> str:

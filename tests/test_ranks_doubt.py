@@ -1,0 +1,137 @@
+"""Who is late by chance, or for ranks that were not recorded, is not blamed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from ranking import Works, analysed, write_job
+
+from traceq.ranks.collectives import collectives
+from traceq.ranks.digest import Digest, make_digest
+from traceq.ranks.job import assemble
+from traceq.ranks.timeline import RESUME
+from traceq.report.ranks.content import verdict
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.ranks.analysis import Analysis
+
+
+def noisy(
+    folder: Path, seed: int, *, sleep: int = 0, ranks: int = 4, steps: int = 5
+) -> Analysis:
+    """Return a job on a busy machine: its ranks take up to twice as long, by chance."""
+    chance = random.Random(seed)  # noqa: S311 - a test
+    works = [
+        [
+            Works(compute=round(1000 * (1 + chance.expovariate(3))), sleep=late)
+            for _ in range(steps)
+        ]
+        for late in [0] * (ranks - 1) + [sleep]
+    ]
+    return analysed(write_job(folder, works))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ranks_that_are_late_by_chance_are_not_named(tmp_path: Path, seed: int) -> None:
+    found = noisy(tmp_path, seed)
+    assert found.stragglers == ()
+    assert verdict(found).startswith("No straggler")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_that_is_always_late_is_named_on_a_busy_machine(
+    tmp_path: Path, seed: int
+) -> None:
+    (worst,) = noisy(tmp_path, seed, sleep=2500).stragglers
+    assert worst.ranks == (3,)
+    assert worst.cause.cause == "host"
+
+
+def test_a_rank_that_is_late_once_is_said_to_be_and_not_a_straggler(
+    tmp_path: Path,
+) -> None:
+    once = [Works(), Works(sleep=3000), *[Works()] * 4]
+    found = analysed(write_job(tmp_path, [[Works()] * 6, once, [Works()] * 6]))
+    assert found.stragglers == ()
+    assert "rank 1 was late most" in verdict(found)
+
+
+def test_of_two_ranks_in_one_step_none_can_be_blamed(tmp_path: Path) -> None:
+    works = [[Works()] * 2, [Works(), Works(compute=1500)]]
+    found = analysed(write_job(tmp_path, works))
+    assert found.stragglers == ()
+    assert "cannot be told" in verdict(found)
+
+
+def test_who_waits_for_a_rank_that_was_not_recorded_is_not_late(
+    tmp_path: Path,
+) -> None:
+    works = [Works(), Works(receives=800), Works()]
+    found = analysed(write_job(tmp_path, works))
+    assert found.stragglers == ()
+    assert found.by_rank["late"].to_list() == [0, 0, 0]
+    assert any("rank 1" in said and "not recorded" in said for said in found.job.said)
+
+
+def test_who_waits_elsewhere_and_sleeps_is_late_by_the_sleep_alone(
+    tmp_path: Path,
+) -> None:
+    works = [Works(), Works(receives=800, sleep=500), Works()]
+    (worst,) = analysed(write_job(tmp_path, works)).stragglers
+    assert worst.ranks == (1,)
+    assert worst.cause.cause == "host"
+    assert worst.cause.late_ns / 3 == pytest.approx(500_000, rel=0.02)
+
+
+OVERLAPPED = """
+    host     [ProfilerStep#1                                                         ]
+    host      [aten::mm    ] [aten::mm            ]                     [aten::add  ]
+    host 2                 [@gloo:all_reduce              ]
+    host 3                                  [@gloo:all_reduce        ]
+"""
+
+
+def test_a_rank_computes_on_while_its_gradients_are_reduced() -> None:
+    found = collectives(load_drawn(OVERLAPPED))
+    assert found["stream"].n_unique() == 2
+    compute_ends = 38
+    assert (found["held"] / 1000).to_list() == [compute_ends, compute_ends]
+
+
+def _passing(kind: str, peer: int) -> dict[str, dict[str, object]]:
+    op = {"send": "c10d::send", "recv": "c10d::recv_"}[kind]
+    return {op: {"Concrete Inputs": ["", "", str(peer), "0"]}}
+
+
+SENDS = """
+    host     [ProfilerStep#1                                                        ]
+    host      [c10d::send   ]                             [c10d::allreduce_  ]
+    host       [@gloo:send ]                               [@gloo:all_reduce]
+"""
+RECEIVES = """
+    host     [ProfilerStep#1                                                        ]
+    host                        [c10d::recv_  ]           [c10d::allreduce_  ]
+    host                         [@gloo:recv ]             [@gloo:all_reduce]
+"""
+
+
+def test_what_is_sent_may_wait_for_its_receiver() -> None:
+    drawn = ((SENDS, _passing("send", 1)), (RECEIVES, _passing("recv", 0)))
+    traces = [
+        load_drawn(text, args, job={"rank": rank, "world_size": 2})
+        for rank, (text, args) in enumerate(drawn)
+    ]
+    job = assemble([Digest(make_digest(one, findings=False)) for one in traces])
+    passed = job.found.row(by_predicate=pl.col("kind") == "recv", named=True)
+    mine = pl.col("instance") == passed["instance"]
+    ends = job.cells.filter(mine).sort("rank")["end"]
+    assert ends[0] < passed["last"] < ends[1]
+    assert passed["end"] == passed["soonest"] == ends[1]
+    held = job.meetings.filter(mine, pl.col("meeting") == RESUME)
+    assert held["rank"].to_list() == [1]

@@ -1,0 +1,159 @@
+"""Whether a rank is late more than ranks are by chance.
+
+A rank that is always late is late by about the same in every step; one that happened to
+be is not. What ranks are late by in a step, compared with the others, is a sample, and
+its mean over the steps has a standard error. Where there is one step, the sample is
+that of the ranks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import SURE_OF_MANY
+from traceq.ranks.peers import IDEAL
+
+# Student's distribution: by degrees of freedom, the standard errors that chance exceeds
+# once in 1,000 times, and once in 10,000 times.
+_STUDENT = {
+    1: (318.3, 3183.1),
+    2: (22.3, 70.7),
+    3: (10.2, 22.2),
+    4: (7.17, 13.0),
+    5: (5.89, 9.68),
+    6: (5.21, 8.02),
+    7: (4.79, 7.06),
+    8: (4.50, 6.44),
+    10: (4.14, 5.69),
+    12: (3.93, 5.26),
+    15: (3.73, 4.88),
+    20: (3.55, 4.54),
+    30: (3.39, 4.23),
+    60: (3.23, 3.96),
+    120: (3.16, 3.84),
+}
+_RARE, _RARER = 0, 1
+_MANY = 16
+_LEAST = 3
+_PRIOR = 4
+# Where steps were not recorded, the window is cut into this many.
+_BLOCKS = 8
+# In more places than this, one would be late in every step by chance.
+_MOST_PLACES = 20
+
+
+def surely_late(compared: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretches with ``sure`` and ``seen``, in how many steps it was tried.
+
+    All of a rank are sure if what they add up to in a step is more than chance; else
+    those before the same collective of each step, for which that can be said.
+    """
+    known = compared.join(found.select("instance", step=_steps(found)), on="instance")
+    whole = _tested(known.with_columns(place=pl.lit("")), _RARE)
+    places = known["place"].n_unique()
+    parts = _tested(known, _RARER) if 1 < places <= _MOST_PLACES else whole
+    sure = pl.any_horizontal(pl.col("sure", "sure_here").fill_null(value=False))
+    return (
+        known.join(whole.select("rank", "sure"), on="rank", how="left")
+        .join(
+            parts.select("rank", "place", sure_here="sure"),
+            on=["rank", "place"],
+            how="left",
+        )
+        .select(
+            "rank",
+            "stretch",
+            sure=sure,
+            seen=pl.lit(known["step"].n_unique(), pl.Int64),
+        )
+    )
+
+
+def _steps(found: pl.DataFrame) -> pl.Series:
+    """Return the step of each collective, or a piece of the window."""
+    if found["step"].null_count() < found.height:
+        return found["step"]
+    return (found["end"].rank("ordinal") - 1) * _BLOCKS // max(1, found.height)
+
+
+def _tested(known: pl.DataFrame, rare: int) -> pl.DataFrame:
+    """Return for each ``rank`` and ``place`` whether it is surely late: ``sure``."""
+    late = known.group_by("rank", "place", "step").agg(
+        late=(pl.col("own") - pl.col(IDEAL)).sum().cast(pl.Float64)
+    )
+    others = pl.len().over("place", "step") - 1
+    mean = (pl.col("late").sum().over("place", "step") - pl.col("late")) / others
+    late = late.with_columns(beyond=pl.col("late") - mean).filter(others > 0)
+    steps = _over_steps(late)
+    scored = pl.concat(
+        [
+            steps.filter(pl.col("freedom") >= _LEAST),
+            _over_ranks(late).join(
+                steps.filter(pl.col("freedom") >= _LEAST), on="place", how="anti"
+            ),
+        ]
+    )
+    ranks = known["rank"].n_unique()
+    needed = {one: _needed(one, ranks, rare) for one in scored["freedom"].unique()}
+    return scored.select(
+        "rank",
+        "place",
+        sure=pl.col("beyond")
+        >= pl.col("freedom").replace_strict(needed, return_dtype=pl.Float64),
+    )
+
+
+def _over_steps(late: pl.DataFrame) -> pl.DataFrame:
+    """Compare a rank's mean over the steps with how much ranks vary over them."""
+    off = pl.col("beyond") - pl.col("beyond").mean().over("rank", "place")
+    ranks = pl.col("rank").n_unique().over("place")
+    freedom = pl.len().over("place").cast(pl.Int64) - ranks.cast(pl.Int64)
+    varied = late.with_columns(
+        freedom=freedom,
+        common=((off**2).sum().over("place") / freedom.clip(lower_bound=1)).sqrt(),
+    )
+    # A rank that varies more than others has an error of its own, of which few steps
+    # tell little: what all vary by counts as some more steps.
+    common = pl.col("common").first()
+    own = (pl.len() - 1) * pl.col("beyond").var().fill_null(0.0)
+    spread = pl.max_horizontal(
+        common, ((_PRIOR * common**2 + own) / (_PRIOR + pl.len() - 1)).sqrt()
+    )
+    return varied.group_by("rank", "place").agg(
+        pl.col("freedom").first(),
+        beyond=_errors(pl.col("beyond").mean(), spread / pl.len().sqrt()),
+    )
+
+
+def _over_ranks(late: pl.DataFrame) -> pl.DataFrame:
+    """Compare a rank with how much the others vary among themselves."""
+    whole = late.group_by("rank", "place").agg(pl.col("late").sum())
+    count = pl.len().over("place").cast(pl.Int64) - 1
+    some = count.clip(lower_bound=1)
+    others = (pl.col("late").sum().over("place") - pl.col("late")) / some
+    squares = (pl.col("late") ** 2).sum().over("place") - pl.col("late") ** 2
+    spread = (squares / some - others**2).clip(lower_bound=0)
+    error = (spread * (count + 1) / (count - 1).clip(lower_bound=1)).sqrt()
+    return whole.select(
+        "rank",
+        "place",
+        freedom=count - 1,
+        beyond=_errors(pl.col("late") - others, error),
+    )
+
+
+def _errors(mean: pl.Expr, error: pl.Expr) -> pl.Expr:
+    """Return a mean in standard errors; more than any where there is no variation."""
+    certain = pl.when(mean > 0).then(float("inf")).otherwise(0.0)
+    return pl.when(error > 0).then(mean / error).otherwise(certain)
+
+
+def _needed(freedom: int, ranks: int, rare: int) -> float:
+    known = list(_STUDENT)
+    if freedom < known[0]:
+        return float("nan")
+    enough = _STUDENT[known[bisect_right(known, freedom) - 1]][rare]
+    # The worst of many ranks is further off by chance.
+    return max(enough, SURE_OF_MANY) if ranks >= _MANY else enough
