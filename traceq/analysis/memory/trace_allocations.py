@@ -177,6 +177,8 @@ def modules(made: pl.DataFrame) -> pl.DataFrame:
         .sort("depth")
         .unique("key", keep="last", maintain_order=True)
     )
+    if common.is_empty():
+        return pl.DataFrame(schema=MODULES.dtypes)
     instance = (
         pl.col("module").str.split(_SEPARATOR).list.head("depth").list.join(_SEPARATOR)
     )
