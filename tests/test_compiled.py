@@ -16,8 +16,13 @@ from traceq.analysis.base.fused import by_part
 from traceq.analysis.base.lines import lines_are_known
 from traceq.errors import InputError
 from traceq.formats.compiled import generated_code, read_compiled, read_lowered
+from traceq.formats.run import read_run
+from traceq.lint.config import Config
 from traceq.lint.need import Need
+from traceq.lint.pack import load_rules
 from traceq.lint.view import View
+from traceq.model.owners import NOBODY
+from traceq.shrink.shrink import Given, shrink
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -249,3 +254,21 @@ def test_without_stacks_the_lines_of_compiled_code_are_known(tmp_path: Path) -> 
     assert _generated(trace)["call_line"].null_count() == 0
     assert View(trace).meets(Need.LINES)
     assert not View(trace).meets(Need.STACKS)
+
+
+def test_a_small_trace_keeps_lines_and_modules_but_no_code(tmp_path: Path) -> None:
+    (rank,) = read_run(_DATA / "conv").ranks
+    given = Given(
+        rank.trace, sources=rank.sources, compiled=rank.compiled_code, owners=NOBODY
+    )
+    rules = load_rules()
+    small = shrink(given, rules, Config(select=("SYN",)), limit=1 << 20)
+    assert small.trace is not None
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(small.trace)
+    kernels = _generated(traceq.load(file, cache=False))
+    modules = kernels["module"].cast(pl.String).unique().to_list()
+
+    assert kernels["call_line"].null_count() == 0
+    assert "ConvNet_0/Residual_3/BatchNorm2d_7" in modules
+    assert b"Topologically" not in gzip.decompress(small.trace)

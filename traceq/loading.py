@@ -177,15 +177,22 @@ def _of_rank(trace: Trace, rank: Rank, owners: Owners) -> Trace:
 
 
 def _with_compiled(trace: Trace, rank: Rank, owners: Owners) -> Trace:
-    """Give what torch.compile generated the user's lines."""
+    """Give what torch.compile generated the user's lines, or say why it has none."""
     if rank.compiled_code is None:
         return trace
     try:
-        compiled = read_compiled(rank.compiled_code)
+        return with_compiled_code(trace, rank.compiled_code, owners)
     except InputError as error:
         told = replace(rank, missing=(*rank.missing, str(error)))
         return replace(trace, rank=told)
-    tables = with_compiled(trace.frames_by_name(), compiled, owners)
+
+
+def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
+    """Return a trace with the lines of compiled code, from what collect kept of it.
+
+    Raises ``InputError`` for a file that cannot be read.
+    """
+    tables = with_compiled(trace.frames_by_name(), read_compiled(file), owners)
     return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 

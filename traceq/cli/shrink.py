@@ -195,6 +195,8 @@ def _source(path: Path, root: Path) -> _Source:
                 pl.concat(lines) if lines else None,
                 first.step_time.ns if first.step_time else None,
                 first.sources,
+                first.compiled_code,
+                first.owners,
             ),
             {
                 "program": shown,

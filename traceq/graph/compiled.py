@@ -44,8 +44,8 @@ def with_compiled(
     changed = place["code"].is_not_null()
     return {
         "ops": ops,
-        "runtime": _like_op(tables["runtime"], ops, changed),
-        "kernels": _like_op(tables["kernels"], ops, changed),
+        "runtime": source.like_op(tables["runtime"], ops, changed),
+        "kernels": source.like_op(tables["kernels"], ops, changed),
         "fused": _fused(calls, parts),
     }
 
@@ -164,18 +164,6 @@ def _placed(ops: pl.DataFrame, place: pl.DataFrame) -> pl.DataFrame:
         .then(place[column].cast(ops.schema[column]))
         .otherwise(column)
         .alias(column)
-        for column in source.COLUMNS
-    )
-
-
-def _like_op(
-    table: pl.DataFrame, ops: pl.DataFrame, changed: pl.Series
-) -> pl.DataFrame:
-    """Give what changed ops launched their places."""
-    there = source.gathered(ops, table["op"])
-    mine = known(changed.gather(table["op"]))
-    return table.with_columns(
-        pl.when(mine).then(there[column]).otherwise(column).alias(column)
         for column in source.COLUMNS
     )
 

@@ -49,6 +49,9 @@ def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame],
     ops = _ops(raw["ops"], tree, context, owners)
     tell("graph", 5, _STAGES)
     runtime = _runtime(raw["runtime"], tree, context, ops)
+    runtime = source.like_op(
+        runtime, ops, source.told(ops["caller"])["file"].is_not_null()
+    )
     linked_kernels = launches.link(raw["kernels"], runtime, ops)
     tell("graph", 6, _STAGES)
     kernels, backlog = steps.place_stray(linked_kernels, windows)
@@ -121,7 +124,8 @@ def _ops(
     stacks = source.of_call_stacks(ops["call_stack"], owners)
     own = source.first_known(source.own(ops), stacks)
     ops = ops.with_columns(autograd.forward_twins(ops))
-    place = source.first_known(own, source.gathered(own, ops["forward"]), ops)
+    told = source.told(ops["caller"])
+    place = source.first_known(told, own, source.gathered(own, ops["forward"]), ops)
     return ops.with_columns(captured=pl.lit(value=False), **source.columns(place))
 
 

@@ -25,6 +25,7 @@ VIA = pl.concat_str(
     pl.lit(")"),
 ).alias("via")
 """A library's function in one text, of described frames; none for any other's."""
+_TOLD = r"^(?<function>[^@]+)@(?<begins>\d*)@(?<module>[^@]*)$"
 _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
@@ -104,6 +105,37 @@ def written(caller: pl.Series) -> pl.DataFrame:
     known = describe(caller.to_frame("name"), names.describe_frames)
     return known.select(
         pl.col("file", "function").cast(schema.TEXT), call_line=pl.col("line")
+    )
+
+
+def told(caller: pl.Series) -> pl.DataFrame:
+    """Return the places that are written in full: ``a.py(42): forward@40@Net_0``.
+
+    Such an op has that place, whatever Python calls are around it: compiled code runs
+    ops of many functions in one.
+    """
+    known = describe(caller.to_frame("name"), names.describe_frames)
+    full = known["function"].str.extract_groups(_TOLD).struct.unnest()
+    return pl.DataFrame({"call_line": known["line"], "file": known["file"]}).select(
+        full["module"].replace("", None).cast(schema.TEXT),
+        pl.when(full["function"].is_not_null())
+        .then("file")
+        .cast(schema.TEXT)
+        .alias("file"),
+        full["begins"].cast(schema.ID, strict=False).alias("line"),
+        full["function"].cast(schema.TEXT),
+        pl.lit(None, schema.TEXT).alias("via"),
+        pl.when(full["function"].is_not_null()).then("call_line").alias("call_line"),
+    )
+
+
+def like_op(table: pl.DataFrame, ops: pl.DataFrame, changed: pl.Series) -> pl.DataFrame:
+    """Give what changed ops launched their places."""
+    there = gathered(ops, table["op"])
+    mine = changed.gather(table["op"]).fill_null(value=False)
+    return table.with_columns(
+        pl.when(mine).then(there[column]).otherwise(column).alias(column)
+        for column in COLUMNS
     )
 
 

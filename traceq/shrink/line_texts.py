@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _OPERATORS = ("cpu_op", "Operator")
 _KEY = ("name", "ts")
+_PLACE = ("file", "line", "function", "module")
 
 
 def with_lines(written: Written, bare: pl.DataFrame, told: pl.DataFrame) -> Written:
@@ -23,9 +24,16 @@ def with_lines(written: Written, bare: pl.DataFrame, told: pl.DataFrame) -> Writ
 
     ``bare`` are its ops without the lines of the source, ``told`` the same with them.
     """
-    mine = told.filter(
-        bare["call_line"].is_null(),
-        pl.col("call_line").is_not_null() & pl.col("forward").is_null(),
+    # A backward op has the line of its forward, unless compiled code runs all of it.
+    forward = told["call_line"].gather(told["forward"])
+    alone = told["forward"].is_not_null() & told["call_line"].ne_missing(forward)
+    alone &= bare["call_line"].is_null()
+    moved = pl.any_horizontal(
+        alone, *(bare[key].ne_missing(told[key]) for key in _PLACE)
+    )
+    mine = told.with_columns(moved=moved).filter(
+        pl.col("call_line").is_not_null(),
+        pl.col("moved") | (bare["call_line"].is_null() & pl.col("forward").is_null()),
     )
     if not mine.height:
         return written
@@ -49,7 +57,13 @@ def with_lines(written: Written, bare: pl.DataFrame, told: pl.DataFrame) -> Writ
 
 def _caller(ops: pl.DataFrame, paths: Paths) -> pl.Series:
     """Return the callers as JSON, with paths as they are shown."""
-    lines = ops.select(text("file"), "call_line", text("function")).iter_rows()
+    # An op of compiled code is in another function than the Python calls around it.
+    function = pl.when("moved").then(
+        pl.format("{}@{}@{}", text("function"), _or_empty("line"), _or_empty("module"))
+    )
+    lines = ops.select(
+        text("file"), "call_line", pl.coalesce(function, text("function"))
+    ).iter_rows()
     return pl.Series(
         [
             json.dumps(paths.frame(f"{file}({line}): {function}"))
@@ -57,3 +71,7 @@ def _caller(ops: pl.DataFrame, paths: Paths) -> pl.Series:
         ],
         dtype=pl.String,
     )
+
+
+def _or_empty(column: str) -> pl.Expr:
+    return text(column).fill_null("")

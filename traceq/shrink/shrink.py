@@ -16,7 +16,8 @@ from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import Written, read_written
 from traceq.formats.snapshot import read_snapshot
 from traceq.formats.unchanged import unchanged
-from traceq.loading import load, with_sources
+from traceq.loading import load, with_compiled_code, with_sources
+from traceq.model.owners import NOBODY, Owners
 from traceq.recording import Recording
 from traceq.shrink.cuts import REMOVABLE, Removable, keeping_steps
 from traceq.shrink.line_texts import with_lines
@@ -49,6 +50,9 @@ class Given:
     """What a step takes without the profiler, where that was measured."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace; they are not kept."""
+    compiled: Path | None = None
+    """What torch.compile made, which is not kept, either."""
+    owners: Owners = NOBODY
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,9 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
             load(given.trace, own=config.own_code, cache=False) if given.trace else None
         )
         loaded = with_sources(bare, given.sources) if bare else None
+        if loaded and given.compiled:
+            owners = replace(given.owners, said=frozenset(config.own_code))
+            loaded = with_compiled_code(loaded, given.compiled, owners)
         memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
         files = {
             name for one in memory.values() for name in one.frames["file"].unique()

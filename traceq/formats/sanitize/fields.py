@@ -39,6 +39,7 @@ _COPY = re.compile(
 )
 _CALL = re.compile(r"\w+")
 _FRAME = re.compile(r"[^\n]+\(\d+\): [\w.<>]+")
+_CALLER = re.compile(rf"{_FRAME.pattern}(@\d*@[\w./]*)?")
 _OTHER_FRAME = re.compile(rf"nn\.Module: {CODE}|<[\w .-]+>")
 _PROCESS = re.compile(r"python[\d.]*|pt_main_thread|(?:GPU|Device) \d+|")
 _THREAD = re.compile(
@@ -216,7 +217,7 @@ class Fields:
             return self._lane(value)
         if key == "caller":
             short = self.paths.frame(value)
-            return short if _FRAME.fullmatch(short) else None
+            return short if _CALLER.fullmatch(short) else None
         if key in ("ph", "s"):
             return value if len(value) == 1 else None
         return value if _NUMBER.fullmatch(value.strip()) else None
