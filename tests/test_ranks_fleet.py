@@ -13,13 +13,17 @@ import pytest
 import recordings
 from command import traceq
 
+from traceq.fleet import local
 from traceq.fleet.local import Workers
+from traceq.ranks import gather as gathering
 from traceq.ranks.digest import TABLES
-from traceq.ranks.gather import InProcess, digest_tasks, gather
+from traceq.ranks.gather import InProcess, digest_tasks, gather, local_executor
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
+
+    from command import Answer
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +36,16 @@ def test_processes_return_the_digests_that_this_one_makes() -> None:
     for one, other in zip(here, there, strict=True):
         assert one.rank == other.rank
         assert all(one.table(name).equals(other.table(name)) for name in TABLES)
+
+
+FORMATS = ("text", "json", "markdown", "html")
+
+
+def _reports(paths: list[Path], *options: str) -> dict[str, Answer]:
+    return {
+        form: traceq("ranks", *paths, "--no-cache", "--format", form, *options)
+        for form in FORMATS
+    }
 
 
 def _kill_a_busy_worker(cluster: Any, killed: list[int]) -> None:  # noqa: ANN401 - Dask has no types
@@ -48,20 +62,28 @@ def _kill_a_busy_worker(cluster: Any, killed: list[int]) -> None:  # noqa: ANN40
 
 
 @pytest.mark.xdist_group("dask")
-def test_a_cluster_one_of_whose_workers_is_killed_gives_the_same_report(
+def test_processes_and_a_cluster_that_loses_a_worker_print_the_same_bytes(
     cluster: Any,  # noqa: ANN401 - Dask has no types
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     paths = recordings.job("torchrec_a2a")
-    arguments: list[str | Path] = ["ranks", *paths, "--no-cache", "--format", "json"]
-    here = traceq(*arguments)
+    here = _reports(paths)
+    # These traces are small, so that processes would not be started for them.
+    with monkeypatch.context() as small:
+        small.setattr(gathering, "_SMALL", 0)
+        small.setattr(local, "cores", lambda: 2)
+        tasks = digest_tasks([(path, None) for path in paths])
+        assert isinstance(local_executor(tasks), Workers)
+        pool = _reports(paths)
     killed: list[int] = []
     killer = threading.Thread(target=_kill_a_busy_worker, args=(cluster, killed))
     killer.start()
-    there = traceq(*arguments, "--on", cluster.scheduler_address)
+    on_cluster = _reports(paths, "--on", cluster.scheduler_address)
     killer.join()
     assert killed
-    assert there.err == ""
-    assert there.out == here.out
+    assert {answer.err for answer in (*pool.values(), *on_cluster.values())} == {""}
+    assert pool == on_cluster
+    assert here == pool
 
 
 def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_compared(
