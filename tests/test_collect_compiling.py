@@ -134,3 +134,29 @@ def test_recompilations_up_to_the_limit_are_kept(tmp_path: Path) -> None:
 
     assert "recompile_limit" in run.err
     assert len(run.rank["compiled"]["recompiles"]) == 7
+
+
+LOGGED = (
+    LOOP
+    + """
+@torch.compile(backend="eager")
+def by(x, n):
+    torch._dynamo.graph_break()
+    return x * n
+for i in range(12):
+    by(torch.ones(2), min(i, 1))
+    step()
+"""
+)
+
+
+def test_what_the_user_logs_is_shown_as_before_and_the_rest_only_kept(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, LOGGED, env={"TORCH_LOGS": "recompiles"})
+    log = (run.folder / "stderr.log").read_text()
+
+    assert run.err.count("Recompiling function") == log.count("Recompiling function")
+    assert "Recompiling function" in log
+    assert "Graph break in user code" in log
+    assert "Graph break" not in run.err
