@@ -320,3 +320,39 @@ def test_copies_belong_to_the_step_that_replays_them() -> None:
 
     assert trace.ops.select("name", "step").rows() == [("aten::mm", 4)]
     assert trace.steps.select("kernels", "launches").rows() == [(1, 1)]
+
+
+def test_where_captures_of_several_shapes_fit_the_shapes_are_not_known() -> None:
+    sizes = ([[64, 8], [8, 8]], [[32, 8], [8, 8]])
+    captures = [
+        load_drawn(
+            host(BEGIN, "aten::mm", END),
+            {"aten::mm": {"Input Dims": dims, "Input type": ["float", "float"]}},
+        )
+        for dims in sizes
+    ]
+    alone = with_captures(replay(GEMM), captures[0])
+    either = with_captures(replay(GEMM), *captures)
+
+    assert alone.ops["inputs"].null_count() == 0
+    assert ops_of(either) == [(GEMM, "aten::mm", False)]
+    assert either.ops["inputs"].null_count() == 1
+
+
+def test_a_captured_call_outside_of_ops_has_none() -> None:
+    trace = with_captures(replay(ADD, GEMM), capture("cudaLaunchKernel", "aten::mm"))
+
+    assert ops_of(trace) == [(ADD, None, None), (GEMM, "aten::mm", True)]
+
+
+def test_of_very_many_replays_only_launching_ops_are_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("traceq.graph.capture_copies._MOST_COPIES", 2)
+    around = f"host   {' ' * (2 * _WIDTH - 1)}[aten::linear{' ' * 46}]\n"
+    view = "aten::view cudaStreamIsCapturing"
+    captured = load_drawn(around + host(BEGIN, view, "aten::mm", END))
+    trace = with_captures(replay(GEMM), captured)
+
+    assert trace.ops["name"].to_list() == ["aten::linear", "aten::mm"]
+    assert trace.ops["parent"].to_list() == [None, 0]

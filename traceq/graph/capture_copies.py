@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # What the launch of a replay knows better than the capture, unless it has several.
 _PHASES = ("forward", "backward", "optimizer", "data")
+_MOST_COPIES = 4_000_000
 _THREAD_NAME = "ops of replayed CUDA graphs"
 _COPY = ["launch", "recorded"]
 
@@ -35,6 +36,7 @@ def with_copies(
     trace's begin, one replay after the other, on threads of their own.
     """
     tables = recorded[0]
+    captured = _bounded(captured, pairs)
     threads, new_threads = _with_threads(tables["threads"], recorded, captured)
     inputs, new_inputs = _with_inputs(recorded)
     copies = (
@@ -60,6 +62,25 @@ def with_copies(
         "inputs": inputs,
         "fused": _with_fused(recorded, copies),
     }
+
+
+def _bounded(captured: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops to copy: where they would be very many, those that launch.
+
+    The ops around these are among them; a long trace of a server has thousands of
+    replays.
+    """
+    sizes = captured.group_by("window").len()
+    replays = pairs.select("launch", "window").unique().join(sizes, on="window")
+    if replays["len"].sum() <= _MOST_COPIES:
+        return captured
+    key, count = ["window", "id"], 0
+    kept = pairs.select("window", id="op").unique()
+    while kept.height > count:
+        count = kept.height
+        around = captured.join(kept, on=key).select("window", id="parent").drop_nulls()
+        kept = pl.concat([kept, around]).unique()
+    return captured.join(kept, on=key, how="semi")
 
 
 def _with_threads(
@@ -111,8 +132,8 @@ def _replays(
     )
     length = pl.col("end") - pl.col("start")
     return (
-        pairs.select("launch", "window")
-        .unique()
+        pairs.group_by("launch", "window")
+        .agg(pl.col("shaped").all())
         .join(sides, on="window")
         .join(launches, on="launch")
         .sort("launched", "launch")
@@ -140,6 +161,7 @@ def _placed(replays: pl.DataFrame, captured: pl.DataFrame) -> pl.DataFrame:
         phase=pl.when(own).then("launch_phase").otherwise("phase"),
         ts=pl.col("ts") - pl.col("start") + pl.col("begin"),
         module=_modules(rows),
+        inputs=pl.when("shaped").then("inputs"),
     )
 
 

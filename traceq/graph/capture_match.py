@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +12,9 @@ from traceq.expressions import known, text
 if TYPE_CHECKING:
     from traceq.graph.host import Frames
 
+# Strangers' traces may have any number of graphs and captures; programs have dozens.
+_MOST_GRAPHS = 2_000
+_MOST_CAPTURES = 1_000
 _TRITON = "triton_"
 _ATEN = r"^aten::"
 # Kernels of these kinds are launched by ATen's ops of these names alone.
@@ -32,6 +36,7 @@ _PAIRS = {
     "call": pl.UInt32(),
     "op": pl.UInt32(),
     "certain": pl.Boolean(),
+    "shaped": pl.Boolean(),
 }
 
 
@@ -83,20 +88,25 @@ def matched(
     """Return the kernels whose captured op is known.
 
     ``kernel``, ``launch``, ``window``, ``call``, ``op``, and whether that is
-    ``certain``: else it may be another call of the same op.
+    ``certain``: else it may be another call of the same op, and if it is not
+    ``shaped`` on other inputs.
     """
-    sizes = calls.group_by("window").len()
-    graphs = kernels.group_by("graph", "count").agg(pl.col("launch").min())
-    sized = graphs.join(sizes, left_on="count", right_on="len").sort("launch")
+    calls = calls.with_columns(count=pl.len().over("window"))
+    sizes = calls.partition_by("count", as_dict=True)
+    graphs = kernels.join(calls, on="count", how="semi").partition_by(
+        "count", "graph", as_dict=True, maintain_order=True
+    )
     found = [
-        _of_graph(
-            kernels.filter(pl.col("graph") == graph),
-            calls.filter(pl.col("window").is_in(fitting["window"].implode())),
-            windows,
-        )
-        for (graph,), fitting in sized.group_by("graph", maintain_order=True)
+        _of_graph(replays, _latest(sizes[count,]), windows)
+        for (count, _), replays in islice(graphs.items(), _MOST_GRAPHS)
     ]
     return pl.concat([pl.DataFrame(schema=_PAIRS), *found])
+
+
+def _latest(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of the latest captures, where there are very many."""
+    windows = calls["window"].unique(maintain_order=True).tail(_MOST_CAPTURES)
+    return calls.filter(pl.col("window").is_in(windows.implode())).drop("count")
 
 
 def _of_graph(
@@ -113,6 +123,7 @@ def _of_graph(
     agreed = several.agg(
         same_op=pl.col("op_name").n_unique() == 1,
         same=pl.col("content").n_unique() == 1,
+        same_inputs=pl.col("inputs").n_unique() == 1,
     )
     alone = pl.col("captures") == 1
     return (
@@ -121,7 +132,10 @@ def _of_graph(
         .join(pairs, on=["window", "at"])
         .join(agreed, left_on="call_at", right_on="at")
         .filter(alone | pl.col("same_op"))
-        .with_columns(certain=pl.col("certain") & (alone | pl.col("same")))
+        .with_columns(
+            certain=pl.col("certain") & (alone | pl.col("same")),
+            shaped=alone | pl.col("same_inputs"),
+        )
         .select(pl.col(name).cast(dtype) for name, dtype in _PAIRS.items())
     )
 

@@ -157,6 +157,7 @@ def _calls(tables: Frames, windows: pl.DataFrame, names: pl.Series) -> pl.DataFr
         exact=pl.coalesce(text("kernel"), pl.when(names_kernel).then(name)),
         grid=as_text("grid"),
         forked=known(pl.col("ts").is_between("first", "last")),
+        inputs=inputs,
         content=op.with_columns(inputs=inputs).hash_rows(),
     )
 
