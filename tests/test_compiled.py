@@ -21,6 +21,7 @@ from traceq.lint.config import Config
 from traceq.lint.need import Need
 from traceq.lint.pack import load_rules
 from traceq.lint.view import View
+from traceq.loading import with_kernels
 from traceq.model.owners import NOBODY
 from traceq.shrink.shrink import Given, shrink
 
@@ -272,3 +273,58 @@ def test_a_small_trace_keeps_lines_and_modules_but_no_code(tmp_path: Path) -> No
     assert kernels["call_line"].null_count() == 0
     assert "ConvNet_0/Residual_3/BatchNorm2d_7" in modules
     assert b"Topologically" not in gzip.decompress(small.trace)
+
+
+def _inductor_folder(folder: Path, *, graphs: bool) -> Path:
+    """Write the transformer's code as inductor does, with its graphs or without."""
+    packed = (_DATA / "transformer" / "rank-0.compiled.json.gz").read_bytes()
+    for entry in json.loads(gzip.decompress(packed))["code"]:
+        place = folder / f"{entry['name']}.debug"
+        place.mkdir(parents=True)
+        (place / "output_code.py").write_text(entry["text"])
+        if graphs:
+            (place / "fx_graph_transformed.py").write_text(entry["post_grad"])
+    return folder
+
+
+def _with_folder(folder: Path) -> tuple[Trace, int]:
+    trace = traceq.load(_DATA / "transformer" / "rank-0.trace.json.gz", cache=False)
+    return with_kernels(trace, folder)
+
+
+def test_inductors_files_give_lines_where_their_graphs_are_there(
+    tmp_path: Path, transformer: Trace
+) -> None:
+    trace, missing = _with_folder(_inductor_folder(tmp_path, graphs=True))
+    products = pl.col("name").cast(pl.String) == "aten::mm"
+    found, wanted = (one.ops.filter(products) for one in (trace, transformer))
+
+    assert not missing
+    # Of the forward, a product is told by the weight that it reads.
+    assert found["call_line"].to_list() == wanted["call_line"].to_list()
+    assert _generated(trace)["call_line"].is_not_null().mean() > 0.8  # type: ignore[operator]
+
+
+def test_inductors_code_alone_gives_the_ops_of_each_kernel(tmp_path: Path) -> None:
+    trace, missing = _with_folder(_inductor_folder(tmp_path, graphs=False))
+    gelu = trace.fused.filter(
+        pl.col("kernel").cast(pl.String) == "triton_poi_fused__unsafe_view_gelu_2"
+    )
+
+    assert not missing
+    assert trace.fused["file"].null_count() == trace.fused.height
+    assert {"linear_2", "h"} <= {*gelu["node"].cast(pl.String)}
+    assert "aten.gelu" in gelu["computes"].cast(pl.String).to_list()
+
+
+def test_code_of_another_program_is_not_taken(tmp_path: Path) -> None:
+    trace = traceq.load(_DATA / "conv" / "rank-0.trace.json.gz", cache=False)
+    other, missing = with_kernels(trace, _inductor_folder(tmp_path, graphs=True))
+
+    assert missing == 2
+    assert other.fused.is_empty()
+
+
+def test_a_folder_without_code_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="TORCHINDUCTOR_CACHE_DIR"):
+        _with_folder(tmp_path)

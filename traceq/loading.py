@@ -12,12 +12,12 @@ from traceq.cache import find, keep
 from traceq.errors import InputError, UsageError
 from traceq.expressions import known, text
 from traceq.formats.chrome import read
-from traceq.formats.compiled import read_compiled
+from traceq.formats.compiled import read_compiled, read_generated
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
 from traceq.graph.captures import mapped, replayed_regions
-from traceq.graph.compiled import with_compiled
+from traceq.graph.compiled import keyed, with_compiled
 from traceq.graph.link import link
 from traceq.graph.source_lines import with_source_lines
 from traceq.model.owners import Owners
@@ -194,6 +194,21 @@ def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
     """
     tables = with_compiled(trace.frames_by_name(), read_compiled(file), owners)
     return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
+
+
+def with_kernels(
+    trace: Trace, folder: Path, own: Collection[str] = ()
+) -> tuple[Trace, int]:
+    """Return a trace with what inductor's own files tell of its kernels.
+
+    Also returns how many compiled graphs of the trace have no code there. Raises
+    ``InputError`` for a folder without generated code.
+    """
+    tables = trace.frames_by_name()
+    files = trace.frames["file"].drop_nulls().unique().cast(pl.String)
+    code, missing = keyed(tables, read_generated(folder, files.to_list()))
+    found = with_compiled(tables, code, Owners(frozenset(own)))
+    return replace(trace, **found), missing  # type: ignore[arg-type]  # tables are its fields
 
 
 def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:

@@ -17,6 +17,7 @@ from traceq.cli.options import (
     FORMAT,
     Captures,
     ConfigFile,
+    Kernels,
     NoCache,
     OutputFile,
     Overwrite,
@@ -25,6 +26,7 @@ from traceq.cli.options import (
     configuration,
     paths_argument,
     use_captures,
+    use_kernels,
     use_own,
 )
 from traceq.cli.recordings import load_recording
@@ -119,6 +121,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     config: ConfigFile = None,
     captures: Captures = None,
+    kernels: Kernels = None,
     own: Own = None,
     root: Root = None,
     no_cache: NoCache = False,
@@ -134,6 +137,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     wanted = configuration(config)
     use_own(own, wanted)
     use_captures(captures)
+    use_kernels(kernels)
     rules = load_rules(wanted.packs)
     paths = _local((before, after), cache=not no_cache)
     if _are_jobs(paths):

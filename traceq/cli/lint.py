@@ -18,6 +18,7 @@ from traceq.cli.options import (
     Captures,
     ConfigFile,
     FailOn,
+    Kernels,
     Log,
     NoCache,
     OutputFile,
@@ -30,6 +31,7 @@ from traceq.cli.options import (
     nanoseconds,
     paths_argument,
     use_captures,
+    use_kernels,
     use_own,
 )
 from traceq.cli.recordings import load_program, programs
@@ -135,6 +137,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     config: ConfigFile = None,
     captures: Captures = None,
+    kernels: Kernels = None,
     own: Own = None,
     root: Root = None,
     no_cache: NoCache = False,
@@ -154,6 +157,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     wanted = _overridden(configuration(config), select, ignore, packs, fail_on)
     use_own(own, wanted)
     use_captures(captures)
+    use_kernels(kernels)
     rules = load_rules(wanted.packs)
     cache = not no_cache
     given, unread = programs(paths, cache=cache)

@@ -117,6 +117,32 @@ Captures = Annotated[
         parser=typed,
     ),
 ]
+Kernels = Annotated[
+    Path | None,
+    typer.Option(
+        "--kernels",
+        help=(
+            "Folder with the code that inductor generated (TORCHINDUCTOR_CACHE_DIR or"
+            " torch_compile_debug), for traces without a run folder."
+        ),
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+    ),
+]
+_kernels: ContextVar[Path | None] = ContextVar("kernels", default=None)
+
+
+def use_kernels(folder: Path | None) -> None:
+    """Take what kernels of compiled code compute from this folder."""
+    _kernels.set(folder)
+
+
+def given_kernels() -> Path | None:
+    """Return the folder of generated code, as ``use_kernels`` was told."""
+    return _kernels.get()
+
+
 _captures: ContextVar[tuple[Path, ...]] = ContextVar("captures", default=())
 
 

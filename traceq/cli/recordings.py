@@ -9,13 +9,13 @@ import polars as pl
 
 from traceq.check.fixture import ORIGIN, read_fixture
 from traceq.cli import output
-from traceq.cli.options import given_captures, own_code
+from traceq.cli.options import given_captures, given_kernels, own_code
 from traceq.errors import TraceqError
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
 from traceq.given import found_in, joined, one_program, refuse_two_stdins
-from traceq.loading import load
+from traceq.loading import load, with_kernels
 from traceq.model.owners import NOBODY
 from traceq.recording import Recording
 from traceq.words import counted
@@ -38,6 +38,20 @@ def ranks_of(path: Path) -> list[int | None]:
     return list(ranks) or [None]
 
 
+def _with_kernels(trace: Trace, folder: Path) -> Trace:
+    """Add what generated code tells, and say what it does not."""
+    found, missing = with_kernels(trace, folder, own_code())
+    fused = found.fused
+    named = fused["kernel"].n_unique()
+    lines = fused.filter(pl.col("file").is_not_null())["kernel"].n_unique()
+    unknown = f"; {counted(missing, 'compiled graph')} not there" if missing else ""
+    output.say(
+        f"{folder} has the ops of {counted(named, 'generated kernel')}, and lines of"
+        f" {lines}{unknown}; modules are only in run folders of traceq collect"
+    )
+    return found
+
+
 def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
     """Load a trace with progress, and warn of what of it could not be read."""
     with output.reading(path.name) as progress:
@@ -49,6 +63,8 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
             cache=cache,
             progress=progress,
         )
+    if (folder := given_kernels()) and trace.fused.is_empty():
+        trace = _with_kernels(trace, folder)
     for sentence in trace.facts.damage:
         output.say(f"{path} is incomplete: {sentence}")
     if trace.step_in_doubt:

@@ -13,6 +13,7 @@ from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
     Captures,
+    Kernels,
     NoCache,
     OutputFile,
     Overwrite,
@@ -22,6 +23,7 @@ from traceq.cli.options import (
     paths_argument,
     renamed,
     use_captures,
+    use_kernels,
     use_own,
 )
 from traceq.cli.recordings import load_shown, ranks_of, traces
@@ -71,6 +73,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = False,
     step_ms: StepMs = None,
     captures: Captures = None,
+    kernels: Kernels = None,
     own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
@@ -81,6 +84,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     refuse_to_lose(file, paths, overwrite=overwrite)
     use_own(own)
     use_captures(captures)
+    use_kernels(kernels)
     refuse_to_lose(csv, paths, overwrite=overwrite)
     given, unread = traces(paths, cache=not no_cache)
     found = [

@@ -7,6 +7,8 @@ and what does not look as expected is left out.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +31,12 @@ from traceq.model.compiled import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
 _FORMAT = 1
 _LARGEST = 256 << 20
+_MOST_FILES = 20_000
 _LONGEST_TEXT = 32 << 20
 _MOST_CODE = 4096
 _MOST_NODES = 1 << 20
@@ -55,6 +58,11 @@ _DTYPES = {
 }
 # Operators that generated code calls by another name than the profiler gives them.
 _EXTERN_NAMES = {"bias_addmm": "addmm", "fp8_mm": "_scaled_mm"}
+
+# Code that runs kernels, and the files of its graph beside it, the best one first.
+_MARK = re.compile(r"^ *def call\(", re.MULTILINE)
+_GRAPH_FILES = ("fx_graph_transformed.py", "fx_graph_readable.py")
+_AOT = re.compile(r"# AOT ID: \['(\d+)_(\w+)'\]")
 
 _NODES = re.compile(
     r"# Topologically Sorted Source Nodes: \[([^\]]*)\], Original ATen: \[([^\]]*)\]"
@@ -103,6 +111,68 @@ def read_compiled(file: Path) -> CompiledCode:
         graphs[str(one.get("id"))] = tuple(_with_inner(nodes, inner))
     code = [_code(one) for one in _entries(found.get("code"))[:_MOST_CODE]]
     return CompiledCode(graphs, tuple(code))
+
+
+def read_generated(folder: Path, names: Collection[str] = ()) -> CompiledCode:
+    """Return the code in a folder of inductor's: its cache, or torch_compile_debug.
+
+    Files of the program are named as in ``names``, where they are there. Raises
+    ``InputError`` for a folder without any code.
+    """
+    found: dict[tuple[KernelCall, ...], GeneratedCode] = {}
+    left = _LARGEST
+    for file in islice(sorted(folder.rglob("*.py")), _MOST_FILES):
+        text = _limited(file, left)
+        left -= len(text)
+        if not _MARK.search(text):
+            continue
+        graphs = (_limited(file.with_name(name), left) for name in _GRAPH_FILES)
+        graph = next(filter(None, graphs), "")
+        code = _named(generated_code(text, graph, **_aot_id(text)), names)
+        # The same code lies in several places; with its graph it tells more.
+        if code.calls not in found or code.lowered:
+            found[code.calls] = code
+    if not found:
+        msg = (
+            f"{folder} has no code that inductor generated: give"
+            " TORCHINDUCTOR_CACHE_DIR or torch_compile_debug of the run"
+        )
+        raise InputError(msg)
+    return CompiledCode({}, tuple(found.values()))
+
+
+def _limited(file: Path, most: int) -> str:
+    try:
+        if file.stat().st_size > min(most, _LONGEST_TEXT):
+            return ""
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _aot_id(text: str) -> dict[str, Any]:
+    known = _AOT.search(text)
+    if not known:
+        return {}
+    return {"graph_id": known[1], "backward": known[2] == "backward"}
+
+
+def _named(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
+    """Return code whose lines are in files as the trace names them."""
+    by_base: dict[str, list[str]] = {}
+    for name in names:
+        by_base.setdefault(PurePath(name).name, []).append(name)
+
+    def renamed(frame: Frame) -> Frame:
+        known = by_base.get(PurePath(frame.file).name, ())
+        same = [name for name in known if f"/{frame.file}".endswith(f"/{name}")]
+        return frame._replace(file=max(same, key=len)) if same else frame
+
+    lowered = {
+        name: replace(node, frame=renamed(node.frame)) if node.frame else node
+        for name, node in code.lowered.items()
+    }
+    return replace(code, lowered=lowered)
 
 
 def _content(file: Path) -> dict[str, Any]:

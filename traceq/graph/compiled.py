@@ -6,6 +6,7 @@ directly inside follows the order in which the code calls its kernels and operat
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,12 +16,12 @@ from traceq.graph import source
 from traceq.graph.compiled_parts import CALL, largest, parts_of
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model import schema
-from traceq.model.compiled import CPP, TRITON
+from traceq.model.compiled import CPP, TRITON, CompiledCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceq.model.compiled import CompiledCode, KernelCall
+    from traceq.model.compiled import GeneratedCode, KernelCall
     from traceq.model.owners import Owners
 
 _REGION = r"^## Call CompiledFxGraph (\w+) ##$"
@@ -48,6 +49,39 @@ def with_compiled(
         "kernels": source.like_op(tables["kernels"], ops, changed),
         "fused": _fused(calls, parts),
     }
+
+
+def keyed(
+    tables: Mapping[str, pl.DataFrame], compiled: CompiledCode
+) -> tuple[CompiledCode, int]:
+    """Return code with the keys of the trace's regions, and how many keys lack code.
+
+    A region is that of the code which calls, in order, all that runs in it.
+    """
+    regions = (
+        tables["annotations"]
+        .filter(~pl.col("on_gpu"))
+        .select("thread", start="ts", end=END, key=text("name").str.extract(_REGION))
+        .drop_nulls("key")
+        .sort("start", "thread")
+        .with_row_index("run")
+    )
+    ran = _ran(tables["ops"], regions).join(regions.select("run", "key"), on="run")
+    known: dict[str, GeneratedCode | None] = dict.fromkeys(regions["key"])
+    for key, names in ran.select("key", "names").unique(maintain_order=True).rows():
+        seen = names.split("\n")
+        fitting = [one for one in compiled.code if _fits(one, seen)]
+        if len(fitting) == 1:
+            known[key] = fitting[0]
+    code = [replace(one, key=key) for key, one in known.items() if one]
+    missing = sum(one is None for one in known.values())
+    return CompiledCode(compiled.graphs, tuple(code)), missing
+
+
+def _fits(code: GeneratedCode, names: Sequence[str]) -> bool:
+    wanted = [one.name for one in code.calls if one.kind != CPP]
+    shown = {*wanted}
+    return bool(wanted) and wanted == [name for name in names if name in shown]
 
 
 def _runs(tables: Mapping[str, pl.DataFrame], compiled: CompiledCode) -> pl.DataFrame:
@@ -81,17 +115,8 @@ def _calls(
     ops: pl.DataFrame, runs: pl.DataFrame, compiled: CompiledCode
 ) -> pl.DataFrame:
     """Return which call of its code an op is, for ops of which that is certain."""
-    started = asof(
-        ops.select("id", "thread", "ts", "dur"), runs, "ts", "start", by="thread"
-    ).sort("id")
-    run = started.select(pl.when(pl.col("end") >= END).then("run")).to_series()
-    direct = run.is_not_null() & run.ne_missing(run.gather(ops["parent"]))
-    ran = (
-        ops.select(op="id", name=text("name"), run=run)
-        .filter(direct)
-        .group_by("run", maintain_order=True)
-        .agg("op", names=pl.col("name").str.join("\n"))
-        .join(runs.select("run", "code", "prefix"), on="run", maintain_order="left")
+    ran = _ran(ops, runs).join(
+        runs.select("run", "code", "prefix"), on="run", maintain_order="left"
     )
     distinct = ran.select("code", "names").unique(maintain_order=True)
     matched = [
@@ -104,6 +129,21 @@ def _calls(
         .select("op", "code", "call", "prefix")
         .explode("op", "call")
         .drop_nulls("call")
+    )
+
+
+def _ran(ops: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops directly inside each run, and their names in one text."""
+    started = asof(
+        ops.select("id", "thread", "ts", "dur"), runs, "ts", "start", by="thread"
+    ).sort("id")
+    run = started.select(pl.when(pl.col("end") >= END).then("run")).to_series()
+    direct = run.is_not_null() & run.ne_missing(run.gather(ops["parent"]))
+    return (
+        ops.select(op="id", name=text("name"), run=run)
+        .filter(direct)
+        .group_by("run", maintain_order=True)
+        .agg("op", names=pl.col("name").str.join("\n"))
     )
 
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from traceq.model.compiled import CPP
+from traceq.model.compiled import CPP, EXTERN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         CompiledCode,
         Frame,
         GeneratedCode,
+        KernelCall,
         LoweredNode,
         Module,
         Node,
@@ -113,26 +114,48 @@ class Origins:
     forward: GeneratedCode | None
     """The code of the forward, where this is its backward."""
 
-    def part(self, name: str, reads: Sequence[int] = ()) -> Part | None:
-        """Return a node that the code names, if it is known where it comes from.
+    def part(self, name: str, call: KernelCall) -> Part | None:
+        """Return a node that a call names, if it is known where it comes from.
 
         Graphs that a graph calls may name theirs alike: then it is the one that uses
-        the inputs that are read, else what all have in common.
+        the inputs that are read, else what all have in common. Without the program's
+        ops there is the graph that they were lowered to, if that is known.
         """
         nodes = self._by_name.get(name, [])
         if len(nodes) > 1:
-            nodes = self._users(nodes, reads) or nodes
+            nodes = self._users(nodes, call.reads) or nodes
         if nodes and (nodes[0].frames or nodes[0].modules):
             node = nodes[0]
             sizes = (self._size(one) for one in node.inputs)
             return Part(name, node.target, _origin(nodes), node.size, _known(sizes))
-        lowered = self.code.lowered.get(name)
+        lowered = self.code.lowered.get(name) or self._lowered_to(name, call)
         origin = self._lowered_origin(lowered) if lowered else None
         if lowered is None or origin is None:
             return None
         of = self.code.lowered
         sizes = (of[one].size for one in lowered.inputs)
         return Part(name, lowered.target, origin, lowered.size, _known(sizes))
+
+    def _lowered_to(self, name: str, call: KernelCall) -> LoweredNode | None:
+        """Return the last node that an op was lowered to, if that is known."""
+        lowered = self.code.lowered
+        if self.nodes:
+            return None
+        made = [
+            lowered[one]
+            for one in self.code.made_of.get(call.name, {}).get(name, ())
+            if one in lowered
+        ]
+        if call.kind == EXTERN and call.reads and name == call.nodes[-1]:
+            kind, reads = kind_of(call.name.rpartition("::")[2]), {*call.reads}
+            made = [
+                node
+                for node in lowered.values()
+                if kind_of(node.target) == kind
+                and reads <= _parameters_read(lowered, node)
+            ]
+            made = made if len(made) == 1 else []
+        return made[-1] if made else None
 
     def _size(self, name: str) -> Size | None:
         nodes = self._by_name.get(name)
@@ -184,7 +207,9 @@ class Origins:
         return {
             name: (after[name], before[name])
             for name, node in graph.items()
-            if name not in at_call and kind_of(node.target) != "view" and node.inputs
+            if name not in at_call
+            and node.inputs
+            and kind_of(node.target) not in (*_WHOLE, "view")
         }
 
     @cached_property

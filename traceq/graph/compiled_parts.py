@@ -93,12 +93,23 @@ def _of_code(
     for at, (call, nodes) in enumerate(
         zip(origins.code.calls, origins.of_call, strict=True)
     ):
-        found = [part for name in nodes if (part := origins.part(name, call.reads))]
+        found = [part for name in nodes if (part := origins.part(name, call))]
+        of = (code, at, prefix, call.name, call.kind, graph)
         for part, moved, share in _shares(call, found):
             path = instances.path(prefix, part.origin.modules)
             place = places.of(part.origin.frames)
-            of = (code, at, prefix, call.name, call.kind, graph)
             yield (*of, part.name, part.target, path, *place, moved, share)
+        if not found:
+            yield from ((*of, *row) for row in _only_named(call, prefix))
+
+
+def _only_named(call: KernelCall, prefix: str | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the names of a call's ops, where nothing else is known of them."""
+    place, unknown = (None,) * 5, (None, None)
+    for name in call.nodes:
+        yield (name, None, prefix, *place, *unknown)
+    for name in call.aten:
+        yield (None, name, prefix, *place, *unknown)
 
 
 def _shares(
