@@ -192,8 +192,13 @@ def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
 
     Raises ``InputError`` for a file that cannot be read.
     """
-    tables = with_compiled(trace.frames_by_name(), read_compiled(file), owners)
-    return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
+    compiled = read_compiled(file)
+    tables = with_compiled(trace.frames_by_name(), compiled, owners)
+    rank = trace.rank
+    if rank is not None:
+        reasons = {one.cudagraphs_disabled for one in compiled.code} - {None}
+        rank = replace(rank, graphs_disabled=tuple(sorted(map(str, reasons))))
+    return replace(trace, rank=rank, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
 def with_kernels(

@@ -13,11 +13,22 @@ from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from traceq.lint import Finding
 
 _BACKWARD = f"{CALL}Backward"
+_MOST_REASONS = 3
+_SKIPPING = "skipping cudagraphs due to "
+# Words of torch's reason, and what to do.
+_REASONS = {
+    "cpu device": "move the tensors on the CPU to the GPU before compiled code",
+    "mutated inputs": "return what is changed in place instead of writing to an input",
+    "mutation": "return what is changed in place instead of writing to an input",
+    "multiple devices": "compile the part of each GPU by itself",
+    "dynamic shape": "pad to a few fixed sizes",
+    "incompatible op": "move the operator that it names out of compiled code",
+}
 
 
 @dataclass(frozen=True)
@@ -29,9 +40,9 @@ class PartialGraph(Rule):
     Looks for compiled functions whose forward is one ``cudaGraphLaunch`` while the
     backward launches its kernels one by one, or the other way round. Both passes are
     compiled with the same options, so graphs were wanted and skipped for one of them.
-    If they were skipped for both, a trace does not show it; the log does ("skipping
-    cudagraphs due to"), and LOG008 reads it. The fix removes the host time of the
-    launches.
+    If they were skipped for both, a trace does not show it; a run of ``traceq collect``
+    does, with torch's reason, and the log does ("skipping cudagraphs due to"), which
+    LOG008 reads. The fix removes the host time of the launches.
 
     ## Why is this bad?
 
@@ -116,6 +127,29 @@ class PartialGraph(Rule):
         )
         yield from self._findings(view, calls, "backward", "", "_forward")
         yield from self._findings(view, calls, "forward", "_forward", "")
+        reasons = view.trace.rank.graphs_disabled if view.trace.rank else ()
+        if reasons and not launches["graphs"].sum():
+            yield from self._disabled(view, launches, reasons)
+
+    def _disabled(
+        self, view: View, launches: pl.DataFrame, reasons: Sequence[str]
+    ) -> Iterator[Finding]:
+        """Yield that no pass replays a graph though graphs were requested."""
+        calls = launches.explode("launches").drop_nulls("launches")
+        count = calls.height / view.steps
+        if count < self.min_launches:
+            return
+        why = reasons[0].removeprefix(_SKIPPING)
+        yield self.finding(
+            f"compiled code launches {counted(count, 'kernel')} a step though CUDA"
+            f" graphs were requested: {why}",
+            subject="no graph",
+            count=count,
+            fix=Fix(calls=calls["launches"].to_list()),
+            evidence=[Evidence("reason", one) for one in reasons[:_MOST_REASONS]],
+            advice=_advice(why),
+            ops=launches["root"].to_list(),
+        )
 
     def _findings(
         self, view: View, calls: pl.DataFrame, slow: str, mine: str, other: str
@@ -159,6 +193,14 @@ class PartialGraph(Rule):
                 " with TORCH_LOGS=cudagraphs: it names the cause",
                 ops=row["ops"],
             )
+
+
+def _advice(why: str) -> str:
+    """Return what removes the reason for which torch skips graphs."""
+    for sign, advice in _REASONS.items():
+        if sign in why:
+            return advice
+    return "remove the reason, or compile without requesting graphs"
 
 
 def _launches(view: View) -> pl.DataFrame:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from linting import case_findings, drawn_findings
+from linting import case_findings, drawn_findings, outcome
 from recordings import CAPTURES, saved_ns
 
 from traceq.finding import Severity
+from traceq.model.run import Rank
+from traceq.recording import Recording
+from traceq.testing import load_drawn
 
 
 @pytest.mark.parametrize("case", ["graph_rerecord", "graph_record"])
@@ -226,3 +231,24 @@ def test_a_value_read_before_the_break_is_what_the_advice_is_about() -> None:
 
     assert found.data["before"] == ["aten::item"]
     assert "`.item()`" in found.advice
+
+
+def test_graphs_that_were_requested_and_skipped_for_both_passes_have_a_reason() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                  ]
+        host    [CompiledFunction                              ]
+        host     [cuLaunchKernel>1]  [cuLaunchKernel>2]
+        gpu 7                   [a<1]              [b<2]
+        """
+    )
+    why = "skipping cudagraphs due to cpu device (arg3_1)"
+    rank = Rank("rank-0", 0, "done", None, None, None, (), graphs_disabled=(why,))
+
+    (found,) = outcome(Recording("drawn", replace(trace, rank=rank)), "JIT004").findings
+
+    assert found.message == (
+        "compiled code launches 2 kernels a step though CUDA graphs were requested:"
+        " cpu device (arg3_1)"
+    )
+    assert "on the CPU" in found.advice

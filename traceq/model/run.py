@@ -129,6 +129,8 @@ class Rank:
     """What torch.compile did; None where that is not known."""
     compiled_code: Path | None = None
     """The graphs and the code that it made."""
+    graphs_disabled: tuple[str, ...] = ()
+    """Why compiled code does not use the CUDA graphs that were requested."""
     captures: tuple[Path, ...] = ()
     """Traces of captures of CUDA graphs, in the order of capture."""
 
