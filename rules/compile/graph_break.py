@@ -16,6 +16,7 @@ from traceq.analysis.patterns.compilation import (
     graph_breaks,
 )
 from traceq.analysis.patterns.compile_reasons import break_reason
+from traceq.analysis.patterns.fusion import unfused
 from traceq.expressions import END, asof, known, text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Place, Rule, Severity, View
 from traceq.lint.evidence import module_line
@@ -48,8 +49,9 @@ class GraphBreak(Rule):
     break as Python, and compiles what follows as a function of its own, called from
     there. With stacks, with the log or in a run of ``traceq collect`` it names the line
     of the break, with either of the last two the reason too. The fix removes the host
-    time of guards and wrappers of the parts after a break, in the forward; what fusion
-    across it would save is not included.
+    time of guards and wrappers of the parts after a break, in the forward. Where the
+    last kernel before it and the first after it are inductor's and share a tensor, it
+    also removes the time to read that tensor: the two would be one kernel.
 
     ## Why is this bad?
 
@@ -135,6 +137,7 @@ class GraphBreak(Rule):
         function = row["function"]
         where = f" in `{function}`" if function else ""
         regions = found.filter(pl.col("id").is_in(row["ids"]))
+        apart = unfused(view.trace, regions)
         place = replace(view.place(row), module=None, line_is="call")
         if not place.file:
             place = _place(here[0]) if len(here) == 1 else view.place(row)
@@ -144,8 +147,18 @@ class GraphBreak(Rule):
             subject="graph break",
             place=place,
             count=len(row["ids"]) / view.steps,
-            fix=Fix(spans=_overhead(view, regions)),
-            evidence=_evidence(row, reasons),
+            fix=[
+                Fix(spans=_overhead(view, regions)),
+                *(
+                    Fix(kernels=apart["kernel"], kernel_share=share)
+                    for (share,), apart in apart.group_by("share", maintain_order=True)
+                ),
+            ],
+            evidence=[
+                *_evidence(row, reasons),
+                *_apart(apart, view.steps),
+                *module_line(row["modules"]),
+            ],
             data={
                 "before": row["before"],
                 "why": [one.text for one in reasons],
@@ -194,7 +207,13 @@ def _evidence(row: Mapping[str, Any], reasons: list[Reason]) -> Iterator[Evidenc
     if row["before"]:
         yield Evidence("before", listed(row["before"], 6))
     yield Evidence("after", listed(row["parts"]))
-    yield from module_line(row["modules"])
+
+
+def _apart(found: pl.DataFrame, steps: int) -> Iterator[Evidence]:
+    """Yield the kernels that the break keeps apart."""
+    pairs = found.group_by("before", "after", maintain_order=True).len()
+    for before, after, count in pairs.head(_MOST_REASONS).iter_rows():
+        yield Evidence("unfused", f"{before} and {after}", count=count / steps)
 
 
 def _breaks(view: View) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
 from traceq.analysis.base.ownership import named, same_place
+from traceq.analysis.patterns.compilation import REGION
 from traceq.expressions import text
 from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.lint.evidence import kernel_lines, module_line
@@ -26,6 +27,11 @@ _SOFTMAX = ("aten::_log_softmax", "aten::_log_softmax_backward_data")
 _FUSED = (
     "use a loss that never holds all logits at once: F.linear_cross_entropy (torch"
     " 2.13), Liger's fused linear cross entropy, or torch.compile around head and loss"
+)
+_INSIDE = (
+    "compile model and loss as one function that returns the loss: cast, softmax and"
+    " their backward are fused then, and no float32 logits are written; or drop the"
+    " cast, since cross_entropy sums in float32 inside"
 )
 _OUTSIDE = 'call the loss inside torch.autocast("cuda", enabled=False): '
 _OF_RESULT = (
@@ -71,7 +77,8 @@ class Float32Logits(Rule):
     ## How to fix it
 
     ``F.cross_entropy`` takes bfloat16 and computes in float32 inside. To keep float32
-    and save the memory too, use a fused or chunked linear cross entropy.
+    and save the memory too, use a fused or chunked linear cross entropy. Where the
+    model is compiled and the loss is not, compile both as one function.
 
     ```diff
     - loss = F.cross_entropy(logits.float(), targets)
@@ -165,9 +172,16 @@ class Float32Logits(Rule):
                 *module_line(row["module"]),
             ],
             data={"dims": row["dims"], "bytes": count, "from": half},
-            advice=advice.format(half=half) + _FUSED,
+            advice=_INSIDE
+            if _beside_compiled(view)
+            else advice.format(half=half) + _FUSED,
             ops=requests,
         )
+
+
+def _beside_compiled(view: View) -> bool:
+    """Return whether the loss runs eager ops in a step that runs compiled code."""
+    return bool(view.ops.select(text("name").str.contains(REGION).any()).item())
 
 
 def _subject_and_advice(row: Row) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from linting import case_findings, drawn_findings, outcome
 from recordings import CAPTURES, saved_ns
 
 from traceq.finding import Severity
+from traceq.lint.rule import inputs
 from traceq.model.run import Rank
 from traceq.recording import Recording
 from traceq.testing import load_drawn
@@ -252,3 +253,35 @@ def test_graphs_that_were_requested_and_skipped_for_both_passes_have_a_reason() 
         " cpu device (arg3_1)"
     )
     assert "on the CPU" in found.advice
+
+
+APART = """
+host  [ProfilerStep#1                                                                ]
+host   [Torch-Compiled Region: 0/0                                                  ]
+host    [triton_poi_fused_add_1][Torch-Compiled Region: 1/0                        ]
+host     [cuLaunchKernel>1]      [triton_per_fused_mean_0]
+host                              [cuLaunchKernel>2]
+gpu 7                     [a<1]                        [b<2]
+"""
+
+
+@pytest.mark.parametrize(("width", "kept_apart"), [(768, True), (64, False)])
+def test_kernels_that_share_a_tensor_across_a_break_are_kept_apart_by_it(
+    width: int, *, kept_apart: bool
+) -> None:
+    written = [[4096, 768], [4096, 768]]
+    (found,) = drawn_findings(
+        APART,
+        "JIT003",
+        args={
+            "triton_poi_fused_add_1": inputs(written, ["float"] * 2),
+            "triton_per_fused_mean_0": inputs(
+                [[4096, width], [4096, 1]], ["float"] * 2
+            ),
+        },
+    )
+
+    apart = [one.name for one in found.evidence if one.label == "unfused"]
+    assert apart == ["triton_poi_fused_add_1 and triton_per_fused_mean_0"] * kept_apart
+    # All that it reads but one number for each row of 768.
+    assert found.kernel_ns == (round(5000 * 768 / 769) if kept_apart else 0)

@@ -76,3 +76,24 @@ def test_of_a_softmax_in_float32_half_goes() -> None:
     casts, softmax = finding.fixes
     assert (casts.kernel_share, softmax.kernel_share) == (1.0, 0.5)
     assert len(casts.kernels) == len(softmax.kernels) == 1
+
+
+def test_beside_compiled_code_the_advice_is_to_compile_the_loss_too() -> None:
+    logits = [1024, 32000]
+    (finding,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                                                        ]
+        host   [Torch-Compiled Region: 0/0][aten::cross_entropy_loss                ]
+        host                                [aten::to              ]
+        host                                 [aten::copy_         ]
+        host                                  [cudaLaunchKernel>1]
+        gpu 7                                      [bfloat16tofloat32_copy_kernel<1]
+        """,
+        "LOS001",
+        args={
+            "aten::copy_": inputs([logits, logits, []], [FLOAT, HALF, "Scalar"]),
+            "aten::cross_entropy_loss": inputs([logits, [1024]], [HALF, "long int"]),
+        },
+    )
+
+    assert finding.advice.startswith("compile model and loss as one function")
