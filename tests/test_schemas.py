@@ -95,6 +95,7 @@ def test_a_document_that_lacks_a_field_does_not_fit(name: str) -> None:
         ("lint", ["lint", SNAPSHOTS[0]]),
         ("summary", ["summary", trace("copies"), "--host", "--critical-path"]),
         ("regions", ["regions", trace("copies"), trace("twins/copies_fixed")]),
+        ("roofline", ["roofline", trace("copies")]),
         ("memory", ["memory", *SNAPSHOTS[:2]]),
         ("diff", ["diff", trace("copies"), trace("twins/copies_fixed")]),
         ("diff_memory", ["diff", SNAPSHOTS[0], SNAPSHOTS[1]]),

@@ -70,6 +70,11 @@ COMMANDS = {
         "Show what each region or module costs: host, GPU, its backward, idle time.",
         "traceq regions trace.json.gz --compare EMA_FFT EMA_SEQ",
     ),
+    "roofline": Entry(
+        "roofline:command",
+        "Show how far each op is from what the GPU can do, and what that costs a step.",
+        "traceq roofline trace.json.gz",
+    ),
     "ranks": Entry(
         "ranks:command",
         "Show which ranks of a job hold the others up, by how much, and why.",

@@ -52,6 +52,12 @@ SHORT = {one.recorded: one.short for one in _FLOATS}
 """Short names of floating-point dtypes, by the recorded ones."""
 SIZES = {one.recorded: one.size for one in _FLOATS}
 """Bytes of a floating-point element, by the recorded name."""
+ALL_SIZES = {one.recorded: one.size for one in (*_FLOATS, *_INTEGERS)} | {
+    "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+    "long": 8,
+}
+"""Bytes of an element of any dtype, by the recorded name."""
 SHORT_SIZES = {one.short: one.size for one in _FLOATS} | {"tf32": 4}
 """Bytes of an element, by the short name; TF32 is stored as float32."""
 _SCALAR_TYPES = {"half": 2, "long": 8, "short": 2, "char": 1, "byte": 1, "int": 4}

@@ -99,17 +99,22 @@ def _convolution(name: str, dims: Any, values: Any) -> float:  # noqa: ANN401 - 
             wanted = values[10].count("True", 0, values[10].rindex(","))
             transposed = values[7] == "True"
         return wanted * _one_convolution(image if transposed else output, weight)
-    image, weight = dims[0], dims[1]
-    stride, padding, dilation = (_numbers(values[at]) for at in (3, 4, 5))
     if values[6] == "True":
         # Transposed: the roles of input and output are exchanged.
-        return _one_convolution(image, weight)
+        return _one_convolution(dims[0], dims[1])
+    return _one_convolution(convolution_shape(dims, values), dims[1])
+
+
+def convolution_shape(dims: Any, values: Any) -> list[int]:  # noqa: ANN401 - unchecked
+    """Return the shape of what aten::convolution returns, if it is not transposed."""
+    image, weight = dims[0], dims[1]
+    stride, padding, dilation = (_numbers(values[at]) for at in (3, 4, 5))
     spatial = [
         (size + 2 * padding[at] - dilation[at] * (weight[2 + at] - 1) - 1) // stride[at]
         + 1
         for at, size in enumerate(image[2:])
     ]
-    return _one_convolution([image[0], weight[0], *spatial], weight)
+    return [image[0], weight[0], *spatial]
 
 
 def _one_convolution(output: list[int], weight: list[int]) -> float:

@@ -1,0 +1,115 @@
+"""Which ops are slow for what they do, and what a step would save by them.
+
+No kernel reaches the peaks: an op counts as slow by the time that kernels of its kind
+reach elsewhere. What that saves of a step is replayed, not summed: a faster kernel
+that nobody waits for saves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    COPY_EFFICIENCY,
+    FLASH_EFFICIENCY,
+    MATMUL_EFFICIENCY,
+    SHORTEST_KERNEL_NS,
+)
+from traceq.analysis.replay.bound import calibration_of, replay_of
+from traceq.analysis.replay.simulation import Change
+from traceq.expressions import text
+from traceq.words import layer_names
+
+if TYPE_CHECKING:
+    from traceq.analysis.time.roofline import Roofline
+    from traceq.trace import Trace
+
+_SECOND_NS = 1e9
+_MOST_REPLAYED = 40
+# Less than this share of the GPU time is not worth a replay.
+_WORTH = 0.002
+_KEYS = ("name", "shapes", "dtype", "phase", "file", "call_line", "layer")
+
+
+def by_op(trace: Trace, found: Roofline, step_ns: int | None = None) -> pl.DataFrame:
+    """Return the ops by name, shapes and place, the most recoverable first.
+
+    A row has the keys, ``calls``, ``gpu`` and ``least`` ns of a step, ``flops`` and
+    ``bytes`` of a call, ``bound``, ``efficiency`` (the share of ``gpu`` that the peaks
+    need), the longest ``kernel``, and ``recoverable``: ns of a step, by replay, if the
+    op were as fast as kernels of its kind are elsewhere.
+    """
+    inputs = trace.inputs.select(inputs="id", shapes="dims_text")
+    ops = found.ops.join(inputs, on="inputs", how="left", maintain_order="left")
+    ops = ops.with_columns(
+        _reachable(found).alias("reachable"),
+        layer=layer_names(pl.col("module")),
+        file=text("file"),
+        phase=text("phase"),
+    )
+    groups = (
+        ops.group_by(_KEYS, maintain_order=True)
+        .agg(
+            pl.col("gpu", "least", "reachable").sum(),
+            pl.col("flops", "bytes").mean(),
+            pl.col("bound").mode().first(),
+            pl.col("function", "via").first().cast(pl.String),
+            pl.col("line").first(),
+            pl.col("kernels").explode(),
+            kernel=pl.col("kernel").get(pl.col("gpu").arg_max()),
+            calls=pl.len() / found.steps,
+        )
+        .sort("gpu", descending=True, maintain_order=True)
+    )
+    saved = _replayed(trace, groups, found, step_ns)
+    return groups.with_columns(
+        pl.Series("recoverable", saved, dtype=pl.Float64),
+        pl.col("gpu", "least") / found.steps,
+        efficiency=pl.col("least") / pl.col("gpu"),
+        launched=pl.col("kernels").list.len() / found.steps,
+    ).sort("recoverable", "gpu", descending=True, maintain_order=True)
+
+
+def _reachable(found: Roofline) -> pl.Expr:
+    """Return how long kernels of an op's kind take for as much, elsewhere."""
+    peak = found.gpu.peak
+    if peak is None:
+        return pl.lit(None, pl.Float64)
+    attention = FLASH_EFFICIENCY.get(found.gpu.capability[0], MATMUL_EFFICIENCY)
+    rate = pl.col("dtype").replace_strict(peak.flops, default=None)
+
+    def at(compute: float, bandwidth: float) -> pl.Expr:
+        return pl.max_horizontal(
+            pl.col("flops") / rate / compute * _SECOND_NS,
+            pl.col("bytes") / peak.bandwidth / bandwidth * _SECOND_NS,
+            pl.lit(float(SHORTEST_KERNEL_NS)),
+        )
+
+    return (
+        pl.when(pl.col("flops").is_null())
+        .then(at(1.0, COPY_EFFICIENCY.bandwidth))
+        .when(pl.col("name").str.contains("attention"))
+        .then(at(attention.compute, attention.bandwidth))
+        .otherwise(at(MATMUL_EFFICIENCY.compute, MATMUL_EFFICIENCY.bandwidth))
+    )
+
+
+def _replayed(
+    trace: Trace, groups: pl.DataFrame, found: Roofline, step_ns: int | None
+) -> list[float]:
+    """Return what a step saves by each group, the first of them by replay."""
+    slow = groups.select("kernels", "gpu", "reachable").rows()
+    replay, scale = replay_of(trace), calibration_of(trace, step_ns).likely
+    before = replay.run(scale=scale).step_ns
+    whole = found.judged_ns + found.other_ns
+    saved = []
+    for kernels, gpu, reachable in slow[:_MOST_REPLAYED]:
+        share = 1 - reachable / gpu if reachable is not None and gpu else 0.0
+        if share <= 0 or share * gpu < _WORTH * whole:
+            saved.append(0.0)
+            continue
+        change = Change(kernels=frozenset(kernels), kernel_share=share)
+        saved.append(max(0.0, before - replay.run([change], scale).step_ns))
+    return saved + [0.0] * (len(slow) - len(saved))

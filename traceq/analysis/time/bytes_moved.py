@@ -1,0 +1,339 @@
+"""The least bytes that an op has to move: inputs read once, the output written once.
+
+They are counted from the shapes, dtypes and strides of its inputs; an expanded
+dimension, whose stride is 0, is stored once. What a trace does not say, as the shape
+that an index picks, is left out: the count is a lower bound.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
+from traceq.analysis.patterns.matmul import MATMULS
+from traceq.analysis.time.flops import convolution_shape
+from traceq.model.dtypes import ALL_SIZES, SHORT_SIZES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Ops whose output has the shape that their inputs broadcast to.
+_ELEMENTWISE = re.compile(
+    r"abs|add|addcdiv|addcmul|atan2|bitwise_and|bitwise_not|bitwise_or|"
+    r"bitwise_xor|ceil|celu|clamp|clamp_max|clamp_min|cos|cosh|div|elu|"
+    r"elu_backward|eq|erf|erfc|exp|expm1|floor|floor_divide|fmod|ge|"
+    r"gelu|gelu_backward|glu|gt|hardsigmoid|hardsigmoid_backward|"
+    r"hardswish|hardswish_backward|hardtanh|hardtanh_backward|isfinite|"
+    r"isinf|isnan|le|leaky_relu|leaky_relu_backward|lerp|log|log10|"
+    r"log1p|log2|log_sigmoid_backward|logical_and|logical_not|logical_or|"
+    r"logical_xor|logit|lt|masked_fill|maximum|minimum|mish|"
+    r"mish_backward|mse_loss_backward|mul|nan_to_num|"
+    r"native_dropout_backward|ne|neg|pow|reciprocal|relu|remainder|round|"
+    r"rsqrt|rsub|selu|sigmoid|sigmoid_backward|sign|silu|silu_backward|"
+    r"sin|sinh|smooth_l1_loss_backward|softplus|softplus_backward|sqrt|"
+    r"square|sub|tan|tanh|tanh_backward|threshold|threshold_backward|"
+    r"trunc|where|xlogy"
+)
+_UNARY = re.compile(
+    r"abs|bitwise_not|ceil|clamp|clamp_max|clamp_min|cos|cosh|erf|erfc|"
+    r"exp|expm1|floor|gelu|hardsigmoid|hardswish|hardtanh|isfinite|"
+    r"isinf|isnan|leaky_relu|log|log10|log1p|log2|logical_not|logit|"
+    r"mish|nan_to_num|neg|reciprocal|relu|round|rsqrt|selu|sigmoid|"
+    r"sign|silu|sin|sinh|softplus|sqrt|square|tan|tanh|threshold|trunc"
+)
+_COMPARES = re.compile(
+    r"eq|ge|gt|isfinite|isinf|isnan|le|logical_and|logical_not|"
+    r"logical_or|lt|ne"
+)
+# Ops that read all their inputs and write little.
+_REDUCTIONS = re.compile(
+    r"all|amax|amin|any|argmax|argmin|binary_cross_entropy|"
+    r"binary_cross_entropy_with_logits|count_nonzero|linalg_vector_norm|"
+    r"logsumexp|max|mean|min|mse_loss|nonzero|norm|prod|smooth_l1_loss|"
+    r"std|std_mean|sum|topk|var|var_mean|"
+    r"_amp_foreach_non_finite_check_and_unscale_"
+)
+# Ops that read their inputs and write something like the first of them.
+_LIKE_FIRST = re.compile(
+    r"_fused_dropout|_fused_rms_norm|_fused_rms_norm_backward|_log_softmax|"
+    r"_log_softmax_backward_data|_softmax|_softmax_backward_data|"
+    r"batch_norm_backward|batch_norm_elemt|cudnn_batch_norm|"
+    r"cudnn_batch_norm_backward|cumprod|cumsum|flip|logcumsumexp|"
+    r"miopen_batch_norm|miopen_batch_norm_backward|native_batch_norm|"
+    r"native_batch_norm_backward|native_dropout|native_group_norm|"
+    r"native_group_norm_backward|native_layer_norm|native_layer_norm_backward|"
+    r"avg_pool2d_backward|max_pool2d_with_indices_backward|roll|sort|tril|"
+    r"triu|upsample_bilinear2d_backward|upsample_nearest2d_backward"
+)
+_FILLS = re.compile(r"bernoulli|exponential|fill|normal|random|uniform|zero")
+_CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+_TRITON = re.compile(r"^triton_")
+_OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
+# What such a kernel reads of its largest input depends on values.
+_INDIRECT = re.compile(r"embedding|gather|index|scatter|select|slice|masked")
+_FOREACH = "aten::_foreach_"
+# Which of its lists of tensors a fused optimizer reads, and which it writes: weights,
+# gradients, states.
+_FUSED_OPTIMIZERS = {
+    "aten::_fused_adam_": ((0, 1, 2, 3), (0, 2, 3)),
+    "aten::_fused_adamw_": ((0, 1, 2, 3), (0, 2, 3)),
+    "aten::_fused_sgd_": ((0, 1, 2), (0, 2)),
+    "aten::_fused_adagrad_": ((0, 1, 2), (0, 2)),
+}
+_WEIGHT_BYTES = 4
+
+
+class Call(NamedTuple):
+    """An op and its inputs, as recorded."""
+
+    name: str
+    dims: list[list[int] | None] | None
+    types: list[str] | None
+    strides: list[list[int]] | None
+    values: list[str] | None
+    dims_text: str | None
+    kernel: str
+    """The name of a kernel that it launched."""
+    dtype: str
+    """What that name says of the dtype, as bf16."""
+    gradients: float
+    """Bytes of all gradients of a step, for ops on all weights."""
+
+
+def least_bytes(call: Call) -> float | None:
+    """Return how many bytes an op has to move at least; none if that is not known."""
+    count = _counter(call.name)
+    if count is None:
+        return None
+    try:
+        return count(call)
+    except (IndexError, KeyError, TypeError, ValueError):
+        # Inputs that are missing, or not those of the op's schema.
+        return None
+
+
+def _counter(name: str) -> Callable[[Call], float | None] | None:
+    """Return what counts the bytes of an op; none for one that is not known."""
+    plain = name.partition("::")[2]
+    base = plain if _REDUCTIONS.fullmatch(plain) else plain.rstrip("_")
+    known = (
+        (name in MATMULS, _matmul),
+        (name in FUSED_ARGUMENTS, _attention),
+        (name in _CONVOLUTIONS, _convolution),
+        (_TRITON.match(name) and not _INDIRECT.search(name), _all),
+        (name.startswith(_FOREACH) or name in _FUSED_OPTIMIZERS, _multi_tensor),
+        (plain in _SPECIAL, _SPECIAL.get(plain)),
+        (_ELEMENTWISE.fullmatch(base), _elementwise),
+        (_REDUCTIONS.fullmatch(base), _all),
+        (_LIKE_FIRST.fullmatch(base), _like_first),
+        (_FILLS.fullmatch(base), _fill),
+    )
+    return next((count for matches, count in known if matches), None)
+
+
+class _Tensor(NamedTuple):
+    dims: list[int]
+    size: int
+    stored: int
+    """Elements that are in memory: less than the shape says if it is expanded."""
+
+    @property
+    def bytes(self) -> float:
+        return float(self.stored * self.size)
+
+
+def _tensors(call: Call) -> Iterator[_Tensor]:
+    """Yield the inputs that are tensors of a known dtype."""
+    for at in range(len(call.types or ())):
+        found = _tensor(call, at)
+        if found is not None:
+            yield found
+
+
+def _tensor(call: Call, at: int) -> _Tensor | None:
+    size = ALL_SIZES.get((call.types or [])[at])
+    dims = (call.dims or [])[at]
+    # A number as input has the type of its value, and no shape; so has a tensor
+    # without dimensions, which hardly counts.
+    if size is None or dims is None or (not dims and at):
+        return None
+    strides = call.strides[at] if call.strides and at < len(call.strides) else []
+    known = strides if len(strides) == len(dims) else [1] * len(dims)
+    stored = prod(dim for dim, stride in zip(dims, known, strict=True) if stride)
+    return _Tensor(dims, size, stored if all(dims) else 0)
+
+
+def _need(call: Call, at: int) -> _Tensor:
+    found = _tensor(call, at)
+    if found is None:
+        raise ValueError(at)
+    return found
+
+
+def _all(call: Call) -> float | None:
+    found = [one.bytes for one in _tensors(call)]
+    return sum(found) if found else None
+
+
+def _elementwise(call: Call) -> float | None:
+    plain = call.name.rpartition("::")[2]
+    tensors = list(_tensors(call))
+    if _UNARY.fullmatch(plain.rstrip("_")):
+        # What follows is where to write the result.
+        tensors = tensors[:1]
+    elif plain.rstrip("_") == "addcmul":
+        # The factors may be one tensor: Adam squares the gradient so.
+        tensors = tensors[:2]
+    if not tensors:
+        return None
+    rank = max(len(one.dims) for one in tensors)
+    padded = [[1] * (rank - len(one.dims)) + one.dims for one in tensors]
+    shape = [max(sizes) for sizes in zip(*padded, strict=True)]
+    size = (
+        1
+        if _COMPARES.fullmatch(plain.rstrip("_"))
+        else max(one.size for one in tensors)
+    )
+    if plain.endswith("_"):
+        shape, size = tensors[0].dims, tensors[0].size
+    return sum(one.bytes for one in tensors) + prod(shape) * size
+
+
+def _like_first(call: Call) -> float | None:
+    tensors = list(_tensors(call))
+    if not tensors:
+        return None
+    first = max(tensors[:2], key=lambda one: one.stored)
+    # A batch norm needs the mean of all before it can write any: it reads twice.
+    reads = 2 if "batch_norm" in call.name else 1
+    read = reads * sum(one.bytes for one in tensors)
+    return read + prod(first.dims) * first.size
+
+
+def _fill(call: Call) -> float:
+    return _need(call, 0).bytes
+
+
+def _matmul(call: Call) -> float:
+    left, right = (_need(call, at) for at in MATMULS[call.name])
+    written = prod(left.dims[:-1]) * right.dims[-1] * left.size
+    return left.bytes + right.bytes + written
+
+
+def _attention(call: Call) -> float:
+    at = FUSED_ARGUMENTS[call.name].query
+    query, key, value = (_need(call, at + place) for place in range(3))
+    output = prod(query.dims[:-1]) * value.dims[-1] * query.size
+    forward = query.bytes + key.bytes + value.bytes + output
+    # The backward reads these and the output's gradient, and writes three gradients.
+    extra = query.bytes + key.bytes + value.bytes + output
+    return forward + extra if call.name.endswith("_backward") else forward
+
+
+def _convolution(call: Call) -> float:
+    first, second = _need(call, 0), _need(call, 1)
+    if call.name.endswith("_backward"):
+        weight = _need(call, 2)
+        return first.bytes + 2 * second.bytes + 2 * weight.bytes
+    values = call.values or []
+    transposed = values[6] == "True"
+    shape = [] if transposed else convolution_shape(call.dims, values)
+    return first.bytes + second.bytes + (prod(shape) * first.size if shape else 0)
+
+
+def _copy(call: Call) -> float:
+    into, source = _need(call, 0), _need(call, 1)
+    return into.bytes + source.bytes
+
+
+def _embedding(call: Call) -> float:
+    weight, indices = _need(call, 0), _need(call, 1)
+    rows = prod(indices.dims)
+    return rows * (indices.size + 2 * weight.dims[-1] * weight.size)
+
+
+def _embedding_backward(call: Call) -> float:
+    gradient, indices = _need(call, 0), _need(call, 1)
+    weights = int((call.values or [])[2]) * gradient.dims[-1]
+    return gradient.bytes + indices.bytes + weights * gradient.size
+
+
+def _picked(call: Call) -> float:
+    """Return the bytes of gather and scatter, which touch what their index says."""
+    table, index = _need(call, 0), _need(call, 2)
+    return index.bytes + 2.0 * index.stored * table.size
+
+
+def _index_put(call: Call) -> float:
+    values = _need(call, 2)
+    return 2 * values.bytes
+
+
+def _index_add(call: Call) -> float:
+    return 3 * _need(call, 3).bytes + _need(call, 2).bytes
+
+
+def _nll(call: Call) -> float:
+    """Return the bytes of a loss by classes, which reads one of each row."""
+    scores, target = _need(call, 0), _need(call, 1)
+    return prod(target.dims) * float(target.size + scores.size)
+
+
+def _nll_backward(call: Call) -> float:
+    return _need(call, 1).bytes
+
+
+def _cat(call: Call) -> float:
+    size = _OPAQUE.search(call.kernel)
+    if size is None:
+        raise ValueError(call.kernel)
+    shapes = orjson.loads(call.dims_text or "[]")[0]
+    return 2.0 * int(size[1]) * sum(map(prod, shapes))
+
+
+def _multi_tensor(call: Call) -> float | None:
+    """Return the bytes of an op on lists of tensors, as optimizers have them.
+
+    Where the lists are not recorded they are taken for all weights: each is as large
+    as all gradients of a step. That holds for one optimizer with one group of weights.
+    """
+    lists = [at for at, kind in enumerate(call.types or []) if kind == "TensorList"]
+    reads, writes = _FUSED_OPTIMIZERS.get(call.name, (lists, lists[:1]))
+    if call.name == f"{_FOREACH}addcmul_":
+        reads = lists[:2]  # as for addcmul
+    shapes: list[Any] = orjson.loads(call.dims_text or "[]")
+    sizes = [
+        sum(map(prod, shape)) if shape and isinstance(shape[0], list) else None
+        for shape in shapes
+    ]
+    touched = [sizes[at] for at in (*reads, *writes)]
+    if not touched:
+        return None
+    if None in touched:
+        return call.gradients * len(touched) if call.gradients else None
+    size = SHORT_SIZES.get(call.dtype, _WEIGHT_BYTES)
+    return float(size * sum(filter(None, touched)))
+
+
+_SPECIAL: dict[str, Callable[[Call], float | None]] = {
+    "_index_put_impl_": _index_put,
+    "cat": _cat,
+    "copy_": _copy,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "gather": _picked,
+    "index_add": _index_add,
+    "index_add_": _index_add,
+    "index_put_": _index_put,
+    "index_select": _embedding,
+    "nll_loss2d_backward": _nll_backward,
+    "nll_loss2d_forward": _nll,
+    "nll_loss_backward": _nll_backward,
+    "nll_loss_forward": _nll,
+    "scatter_": _picked,
+    "scatter_add_": _picked,
+}

@@ -1,0 +1,209 @@
+"""How far each op is from what the GPU can do with its operations and bytes.
+
+The time that a GPU needs at least is that of its operations at the peak of their dtype
+or that of its bytes at the peak of the memory, whichever is longer. An op whose bytes
+fit into the GPU's cache may be faster than that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.ownership import plain_names
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.time.bytes_moved import Call, least_bytes
+from traceq.analysis.time.flops import op_flops
+from traceq.expressions import text
+from traceq.graph.nesting import nearest
+from traceq.model.dtypes import ALL_SIZES, FLOAT32, SHORT
+from traceq.model.names import TRANSFER
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.device import Gpu
+    from traceq.trace import Trace
+
+# Work this short is as short as it gets: launching and ending it is most of it.
+# Measured on an H200: the smallest kernels take 1 to 3 µs.
+LATENCY_NS = 3_000
+_GRADIENT = "torch::autograd::AccumulateGrad"
+_SECOND_NS = 1e9
+_PLACE = ("module", "file", "line", "function", "via", "call_line", "phase")
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The ops of the steady steps with GPU work, and what the GPU can do."""
+
+    ops: pl.DataFrame
+    """A row for each op with a count, and its place.
+
+    ``op`` is its id, ``kernels`` are those of its work; ``gpu`` is their time and
+    ``least`` what the peaks allow for its ``flops`` in ``dtype`` and its ``bytes``, in
+    ns; it is ``bound`` by compute, bandwidth or latency.
+    """
+    gpu: Gpu
+    judged_ns: int
+    """GPU time of these ops."""
+    other_ns: int
+    """GPU time of work whose operations and bytes are not known."""
+    apart_ns: int
+    """GPU time of transfers and collectives, which the memory does not bound."""
+    steps: int
+
+    @property
+    def covered(self) -> float:
+        """The share of GPU time, transfers and collectives apart, that is judged."""
+        whole = self.judged_ns + self.other_ns
+        return self.judged_ns / whole if whole else 0.0
+
+
+def roofline(trace: Trace) -> Roofline:
+    """Return the roofline of each op of a trace's steady steps."""
+    steady = steady_steps(trace)
+    gpu = used_gpu(trace)
+    work = steady.kernels.select(
+        "id", "op", "dur", kernel=text("name"), kind=text("kind"), dtype=text("dtype")
+    )
+    apart = (pl.col("kind") == "communication") | pl.col("kernel").str.contains(
+        TRANSFER
+    )
+    judged = _costed(trace, work.filter(~apart))
+    ops = _judged(judged, gpu)
+    counted = int(ops["gpu"].sum())
+    whole = int(work.filter(~apart)["dur"].sum())
+    return Roofline(
+        ops,
+        gpu,
+        counted,
+        whole - counted,
+        int(work.filter(apart)["dur"].sum()),
+        steady.count,
+    )
+
+
+def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that work is of, with their operations and bytes."""
+    kernels = (
+        work.filter(pl.col("op").is_not_null())
+        .group_by("op")
+        .agg(pl.col("kernel", "dtype").first())
+    )
+    plain = trace.ops.select("id", "name", "inputs").join(
+        plain_names(trace.ops), on="name", how="left", maintain_order="left"
+    )
+    costs = _bytes(trace, plain, kernels)
+    flops = op_flops(trace).select("op", "flops", "type")
+    known = (
+        plain.select(op="id")
+        .with_columns(costs)
+        .join(flops, on="op", how="left", maintain_order="left")
+    )
+    found = known["bytes"].is_not_null() | (known["flops"] > 0).fill_null(value=False)
+    root = nearest(trace.ops["parent"], found)
+    placed = work.filter(pl.col("op").is_not_null())
+    placed = placed.with_columns(root.gather(placed["op"]).alias("root")).drop_nulls(
+        "root"
+    )
+    return (
+        placed.group_by(op="root")
+        .agg(
+            kernels=pl.col("id"),
+            gpu=pl.col("dur").sum(),
+            kernel=pl.col("kernel").get(pl.col("dur").arg_max()),
+            kernel_dtype=pl.col("dtype").drop_nulls().first(),
+        )
+        .join(known, on="op", how="left")
+        .join(
+            trace.ops.select("id", "inputs", *_PLACE, name=text("name")),
+            left_on="op",
+            right_on="id",
+            how="left",
+        )
+        .sort("op")
+    )
+
+
+def _bytes(trace: Trace, ops: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
+    """Return the bytes of each op, counted once for each name and set of inputs."""
+    calls = ops.select("id", "inputs", name="plain").join(
+        kernels, left_on="id", right_on="op", how="left", maintain_order="left"
+    )
+    keys = ["name", "inputs", "kernel", "dtype"]
+    distinct = calls.select(keys).unique(maintain_order=True)
+    shapes = distinct.join(
+        trace.inputs, left_on="inputs", right_on="id", how="left", maintain_order="left"
+    )
+    gradients = _gradient_bytes(trace)
+    counted = [
+        least_bytes(
+            Call(
+                row["name"] or "",
+                row["dims"],
+                row["types"],
+                row["strides"],
+                row["values"],
+                row["dims_text"],
+                row["kernel"] or "",
+                row["dtype"] or "",
+                gradients,
+            )
+        )
+        for row in shapes.iter_rows(named=True)
+    ]
+    return calls.join(
+        distinct.with_columns(pl.Series("bytes", counted, dtype=pl.Float64)),
+        on=keys,
+        how="left",
+        maintain_order="left",
+        nulls_equal=True,
+    )["bytes"]
+
+
+def _gradient_bytes(trace: Trace) -> float:
+    """Return how large all gradients of a step are: of the step with the fewest.
+
+    A program that adds up gradients has them several times; then it is not known.
+    """
+    ops = trace.ops.filter(text("name") == _GRADIENT).join(
+        trace.inputs, left_on="inputs", right_on="id", how="inner"
+    )
+    sized = ops.select(
+        "step",
+        bytes=pl.col("dims").list.first().list.eval(pl.element().product()).list.first()
+        * pl.col("types").list.first().replace_strict(ALL_SIZES, default=None),
+    ).drop_nulls("bytes")
+    totals = sized.group_by("step").agg(pl.col("bytes").sum())
+    least = totals["bytes"].min()
+    return float(least) if isinstance(least, (int, float)) else 0.0
+
+
+def _judged(ops: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
+    """Add what the GPU needs at least for each op, and what that is bound by."""
+    peak = gpu.peak
+    short = pl.col("type").replace_strict(SHORT, default=None)
+    dtype = (
+        pl.when((pl.col("type") == FLOAT32) & (pl.col("kernel_dtype") == "tf32"))
+        .then(pl.lit("tf32"))
+        .otherwise(short)
+    )
+    named = ops.with_columns(dtype=dtype)
+    if peak is None:
+        return named.with_columns(
+            least=pl.lit(None, pl.Float64), bound=pl.lit(None, pl.String)
+        )
+    rate = pl.col("dtype").replace_strict(peak.flops, default=None)
+    compute = (pl.col("flops") / rate * _SECOND_NS).fill_null(0.0)
+    memory = (pl.col("bytes") / peak.bandwidth * _SECOND_NS).fill_null(0.0)
+    latency = LATENCY_NS * pl.col("kernels").list.len()
+    return named.with_columns(
+        least=pl.max_horizontal(compute, memory),
+        bound=pl.when(pl.max_horizontal(compute, memory) < latency / 2)
+        .then(pl.lit("latency"))
+        .when(compute >= memory)
+        .then(pl.lit("compute"))
+        .otherwise(pl.lit("bandwidth")),
+    )
