@@ -230,15 +230,41 @@ def test_without_the_profilers_marks_a_step_ends_with_the_optimizers() -> None:
     assert trace.ops["step"].to_list() == [0, 1]
 
 
-def test_with_two_optimizers_there_is_no_telling_the_steps() -> None:
+def test_two_optimizers_that_take_turns_are_one_step() -> None:
+    turn = "[aten::mm][Optimizer.step#D.step][aten::mm][Optimizer.step#G.step]"
+
+    assert load_drawn(f"host {turn}").steps.height == 1
+    trace = load_drawn(f"host {turn}{turn}")
+
+    assert trace.facts.steps_from == "Optimizer.step"
+    assert trace.facts.steps_sure == "likely"
+    assert trace.ops["step"].to_list() == [0, 0, 1, 1]
+
+
+def test_optimizers_that_follow_each_other_end_one_step() -> None:
+    turn = "[aten::mm][Optimizer.step#Muon.step][Optimizer.step#AdamW.step]"
+
+    trace = load_drawn(f"host {turn}{turn}{turn}")
+
+    assert trace.facts.steps_sure == "certain"
+    assert trace.ops["step"].to_list() == [0, 1, 2]
+
+
+def test_an_optimizer_around_another_one_is_one() -> None:
     trace = load_drawn(
         """
-        host   [Optimizer.step#SGD.step][aten::mm][Optimizer.step#Adam.step]
-        """
+        host   [aten::mm][Optimizer.step#EMA.step      ][aten::mm][Optimizer.step#EMA.step      ]
+        host              [Optimizer.step#SGD.step ]               [Optimizer.step#SGD.step ]
+        """  # noqa: E501 - a drawing
     )
 
-    assert trace.facts.steps_from == ""
-    assert trace.steps.height == 0
+    assert trace.ops["step"].to_list() == [0, 1]
+
+
+def test_optimizers_in_no_order_leave_no_telling() -> None:
+    calls = "".join(f"[aten::mm][Optimizer.step#{name}.step]" for name in "AABAB")
+
+    assert not load_drawn(f"host {calls}").steps.height
 
 
 def test_a_trace_without_steps_counts_as_one() -> None:

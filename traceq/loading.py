@@ -20,6 +20,7 @@ from traceq.graph.captures import mapped, replayed_regions
 from traceq.graph.compiled import keyed, with_compiled
 from traceq.graph.link import link
 from traceq.graph.source_lines import with_source_lines
+from traceq.graph.steps import SOURCES
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.shown import typed
@@ -48,6 +49,7 @@ def load(  # noqa: PLR0913 - what is known beside the file
     rank: int | None = None,
     own: Collection[str] = (),
     captures: Sequence[str | PathLike[str]] = (),
+    steps_by: str = "",
     cache: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
@@ -58,29 +60,38 @@ def load(  # noqa: PLR0913 - what is known beside the file
     the trace of one rank is loaded, the lowest unless ``rank`` says another, with what
     is known of the run. ``own`` are packages and modules that are the user's own,
     whatever their name and their path say. ``captures`` are traces in which the CUDA
-    graphs were captured that the trace replays; a run folder has its own.
+    graphs were captured that the trace replays; a run folder has its own. ``steps_by``
+    is what the steps are taken from: ``profiler``, ``annotation``, ``optimizer``,
+    ``repeats``, ``graph`` or ``none``; unless given, the first that tells any.
 
     The tables are kept in the user's cache directory, and come from there when the
     same content is loaded again; with ``cache=False`` they are neither written nor
     read. ``progress`` is told, now and then, how many bytes of how many were read.
     Raises ``InputError`` for a file that is not such a trace.
     """
+    if steps_by not in ("", *SOURCES):
+        msg = f"steps cannot be taken from {steps_by!r}: give " + ", ".join(SOURCES)
+        raise UsageError(msg)
     file = trace_in(typed(path), cache=cache, progress=progress)
     given = [load(one, own=own, cache=cache) for one in captures]
     if is_run(file):
-        trace = _load_rank(read_run(file), rank, own, cache=cache, progress=progress)
+        trace = _load_rank(
+            read_run(file), rank, own, steps_by, cache=cache, progress=progress
+        )
     elif rank is None:
-        trace = _load(file, Owners(frozenset(own)), cache=cache, progress=progress)
+        owners = Owners(frozenset(own))
+        trace = _load(file, owners, steps_by, cache=cache, progress=progress)
     else:
         msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
         raise UsageError(msg)
     return _with_captured_ops(trace, given, own, cache=cache)
 
 
-def _load_rank(
+def _load_rank(  # noqa: PLR0913 - those of load
     run: Run,
     number: int | None,
     own: Collection[str],
+    steps_by: str,
     *,
     cache: bool,
     progress: Callable[[int, int], None] | None,
@@ -96,7 +107,7 @@ def _load_rank(
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
     owners = replace(recorded[0].owners, said=frozenset(own))
-    trace = _load(recorded[0].trace, owners, cache=cache, progress=progress)
+    trace = _load(recorded[0].trace, owners, steps_by, cache=cache, progress=progress)
     return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0], owners)
 
 
@@ -110,7 +121,7 @@ def _with_captured_ops(
         for file in rank.captures:
             # What is wrong with one does not keep the trace from being read.
             with suppress(InputError):
-                found = _load(file, owners, cache=cache, progress=None)
+                found = _load(file, owners, "", cache=cache, progress=None)
                 recorded.append(_of_rank(found, rank, owners))
     captures = [*recorded, *given]
     tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
@@ -229,17 +240,19 @@ def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
 def _load(
     file: Path,
     owners: Owners,
+    steps_by: str,
     *,
     cache: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Trace:
     if not cache or not file.is_file():
-        return _read(file, owners, progress)
-    if (known := find(file, owners.key)) is not None:
+        return _read(file, owners, steps_by, progress)
+    key = owners.key + steps_by
+    if (known := find(file, key)) is not None:
         return known
     status = file.stat()
-    trace = _read(file, owners, progress)
-    keep(file, trace, status, owners.key)
+    trace = _read(file, owners, steps_by, progress)
+    keep(file, trace, status, key)
     return trace
 
 
@@ -260,12 +273,15 @@ def _nothing_in(file: Path, raw: RawTrace) -> str:
 
 
 def _read(
-    file: Path, owners: Owners, progress: Callable[[int, int], None] | None
+    file: Path,
+    owners: Owners,
+    steps_by: str,
+    progress: Callable[[int, int], None] | None,
 ) -> Trace:
     raw = read(file, progress)
     if not any(raw.tables[name].height for name in _TELLING):
         raise InputError(_nothing_in(file, raw))
     tell("graph")
-    tables, steps_from = link(raw.tables, owners)
+    tables, steps = link(raw.tables, owners, steps_by)
     tables["devices"] = read_devices(raw)
-    return Trace.of(read_facts(file, raw, steps_from), tables)
+    return Trace.of(read_facts(file, raw, steps.source, steps.sure), tables)

@@ -22,7 +22,7 @@ class TooFewSteps(Rule):
     ## What it does
 
     Counts the steps: the regions that the profiler opens when ``prof.step()`` is
-    called, or else those of the optimizer.
+    called, or else those of an engine or of the optimizer, or else what repeats.
 
     ## Why is this bad?
 
@@ -45,8 +45,8 @@ class TooFewSteps(Rule):
 
     ## When it is wrong
 
-    A program that serves requests has no steps: open a region around each request and
-    record several.
+    A trace of something that is done once has no steps. Where a loop was not found,
+    ``--steps-by repeats`` looks for it without asking for a sign that it is one.
     """
 
     code = "TRC002"

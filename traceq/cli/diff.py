@@ -23,6 +23,7 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     Root,
+    StepsBy,
     configuration,
     paths_argument,
     use_captures,
@@ -123,6 +124,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     captures: Captures = None,
     kernels: Kernels = None,
     own: Own = None,
+    steps_by: StepsBy = None,
     root: Root = None,
     no_cache: NoCache = False,
 ) -> None:
@@ -135,7 +137,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     steps = _steps(step_ms)
     refuse_to_lose(file, [before, after], overwrite=overwrite)
     wanted = configuration(config)
-    use_own(own, wanted)
+    use_own(own, wanted, steps_by)
     use_captures(captures)
     use_kernels(kernels)
     rules = load_rules(wanted.packs)

@@ -27,6 +27,7 @@ from traceq.cli.options import (
     Packs,
     Root,
     StepMs,
+    StepsBy,
     configuration,
     nanoseconds,
     paths_argument,
@@ -139,6 +140,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     captures: Captures = None,
     kernels: Kernels = None,
     own: Own = None,
+    steps_by: StepsBy = None,
     root: Root = None,
     no_cache: NoCache = False,
 ) -> None:
@@ -155,7 +157,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         refuse_other_files(new_baseline)
         refuse_to_lose(new_baseline, paths, overwrite=overwrite)
     wanted = _overridden(configuration(config), select, ignore, packs, fail_on)
-    use_own(own, wanted)
+    use_own(own, wanted, steps_by)
     use_captures(captures)
     use_kernels(kernels)
     rules = load_rules(wanted.packs)

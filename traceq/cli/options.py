@@ -95,6 +95,15 @@ Own = Annotated[
         metavar="NAME",
     ),
 ]
+StepsBy = Annotated[
+    str | None,
+    typer.Option(
+        "--steps-by",
+        help="What steps are taken from: profiler, annotation, optimizer, repeats,"
+        " graph or none; unless given, the first that tells any.",
+        metavar="SOURCE",
+    ),
+]
 Root = Annotated[
     Path | None,
     typer.Option(
@@ -157,17 +166,30 @@ def given_captures() -> tuple[Path, ...]:
 
 
 _own: ContextVar[frozenset[str]] = ContextVar("own", default=frozenset())
+_steps_by: ContextVar[str] = ContextVar("steps_by", default="")
 
 
-def use_own(names: list[str] | None, config: Config | None = None) -> None:
-    """Take these, and what the configuration names, for the user's own code."""
+def use_own(
+    names: list[str] | None, config: Config | None = None, steps_by: str | None = None
+) -> None:
+    """Take these, and what the configuration names, for the user's own code.
+
+    Take steps from what the command line says, else from what the configuration says.
+    """
     here = Path.cwd()
-    _own.set(own_names(names or (), here) | (config or find_config(here)).own_code)
+    config = config or find_config(here)
+    _own.set(own_names(names or (), here) | config.own_code)
+    _steps_by.set(steps_by or config.steps_by)
 
 
 def own_code() -> frozenset[str]:
     """Return the packages that are the user's own, as ``use_own`` was told."""
     return _own.get()
+
+
+def steps_source() -> str:
+    """Return what steps are taken from, as ``use_own`` was told; empty for any."""
+    return _steps_by.get()
 
 
 def configuration(file: Path | None) -> Config:

@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.check.fixture import ORIGIN, read_fixture
 from traceq.cli import output
-from traceq.cli.options import given_captures, given_kernels, own_code
+from traceq.cli.options import given_captures, given_kernels, own_code, steps_source
 from traceq.errors import TraceqError
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
@@ -60,6 +60,7 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
             rank=rank,
             own=own_code(),
             captures=given_captures(),
+            steps_by=steps_source(),
             cache=cache,
             progress=progress,
         )

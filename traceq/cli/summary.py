@@ -19,6 +19,7 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     StepMs,
+    StepsBy,
     nanoseconds,
     paths_argument,
     renamed,
@@ -75,6 +76,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     captures: Captures = None,
     kernels: Kernels = None,
     own: Own = None,
+    steps_by: StepsBy = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show where the time of a step goes: what bounds it, phases, ops, kernels, memory.
@@ -82,7 +84,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     One screen for one trace, one row each for several.
     """
     refuse_to_lose(file, paths, overwrite=overwrite)
-    use_own(own)
+    use_own(own, steps_by=steps_by)
     use_captures(captures)
     use_kernels(kernels)
     refuse_to_lose(csv, paths, overwrite=overwrite)

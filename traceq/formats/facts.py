@@ -21,7 +21,7 @@ _OLDEST = (0, 0)
 _NEWEST = (99, 0)
 
 
-def read_facts(path: Path, raw: RawTrace, steps_from: str) -> Facts:
+def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> Facts:
     """Collect the facts of a trace that was read."""
     said = raw.footer | raw.header
     oldest, newest = _torch_versions(raw)
@@ -41,6 +41,7 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str) -> Facts:
         memory=bool(raw.tables["memory"].height),
         gpu=bool(raw.tables["kernels"].height),
         steps_from=steps_from,
+        steps_sure=steps_sure,
         rank=integer(job.get("rank")),
         world_size=integer(job.get("world_size")),
         backend=str(job.get("backend") or ""),

@@ -15,20 +15,24 @@ from traceq.watching import tell
 
 if TYPE_CHECKING:
     from traceq.graph.host import Frames, HostTree
+    from traceq.graph.steps import Steps
     from traceq.model.owners import Owners
 
 # How often it is said how far the linking is.
 _STAGES = 8
 
 
-def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame], str]:
+def link(
+    raw: Frames, owners: Owners = NOBODY, steps_by: str = ""
+) -> tuple[dict[str, pl.DataFrame], Steps]:
     """Return the linked tables, and what the steps were taken from."""
     frames = _frames(raw["frames"], owners)
     regions = host.describe(raw["annotations"], names.describe_regions)
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")
     )
-    windows, steps_from = steps.find(raw["annotations"], regions)
+    found = steps.find(raw, regions, steps_by)
+    windows = found.windows
 
     tell("graph", 1, _STAGES)
     tree = host.build(raw, frames)
@@ -76,7 +80,7 @@ def link(raw: Frames, owners: Owners = NOBODY) -> tuple[dict[str, pl.DataFrame],
     # Only the code that was generated tells what its kernels compute.
     linked["fused"] = pl.DataFrame(schema=schema.TABLES["fused"].dtypes)
     linked["steps"] = steps.measure(windows, linked["kernels"], backlog)
-    return linked, steps_from
+    return linked, found
 
 
 def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:

@@ -2,94 +2,120 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from traceq.expressions import END, text
+from traceq.expressions import END
+from traceq.graph import iterations, marks
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered, overlap
 from traceq.model import schema
-from traceq.model.names import COLLECTED_STEP, OPTIMIZER_STEP
 
-PROFILER = "ProfilerStep"
-OPTIMIZER = "Optimizer.step"
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
+    from traceq.graph.host import Frames
+
+CERTAIN, LIKELY, GUESS = "certain", "likely", "guess"
 # A first step this much longer than the others is warm-up.
 _WARMUP = 1.5
 _FEWEST_WITHOUT_WARMUP = 2
-# The end of a step and the start of the next may differ by this much.
-_CLOCK_NS = 1_000
 # A GPU that is behind the host is busy for more than this share of the time.
 _DENSE = 0.5
 
 
-def find(annotations: pl.DataFrame, regions: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return the steps' host windows, and what they were taken from."""
-    host = pl.concat([annotations, regions], how="horizontal").filter(~pl.col("on_gpu"))
-    steps = (
-        _marks(host)
-        .group_by("step")
-        .agg(pl.col("ts").min(), END.max().alias("end"))
-        .sort("ts")
+_REPEATS = "what repeats"
+_NONE = pl.DataFrame(schema={"ts": pl.Int64, "end": pl.Int64})
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps' windows on the host."""
+
+    windows: pl.DataFrame
+    """``step``, ``ts`` and ``end``, in order."""
+    source: str
+    """What they were taken from, in words; empty if there are none."""
+    sure: str
+    """The confidence in that: certain, likely or guess."""
+
+
+def find(raw: Frames, regions: pl.DataFrame, by: str = "") -> Steps:
+    """Return the steps by one of ``SOURCES``, or by the first one that tells any."""
+    host = pl.concat([raw["annotations"], regions], how="horizontal").filter(
+        ~pl.col("on_gpu")
     )
-    if steps.height:
-        return _one_series(steps), PROFILER
-    return _between_optimizer_steps(host)
+    for source in [by] if by else SOURCES:
+        if source in _FINDERS and (found := _FINDERS[source](host, raw)):
+            return found
+    if by == "repeats" and (loop := iterations.find(raw, insist=True)):
+        return Steps(_numbered(loop.windows), _REPEATS, GUESS)
+    return Steps(_numbered(_NONE), "", "")
 
 
-def _marks(host: pl.DataFrame) -> pl.DataFrame:
-    """Return the annotations that mark steps: those of traceq collect if it named any.
-
-    It does where the program has a profiler that marks steps too, recording or not.
-    """
-    marks = host.filter(pl.col("step").is_not_null())
-    collected = marks.filter(text("name").str.starts_with(COLLECTED_STEP))
-    return collected if collected.height else marks
-
-
-def _one_series(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the longest series of steps where two profilers marked theirs.
-
-    Steps of one series follow each other; those of two overlap.
-    """
-    overlap = steps["end"].cum_max().shift(1) - steps["ts"] > _CLOCK_NS
-    if not overlap.any():
-        return steps
-    series: list[list[tuple[int, int, int]]] = []
-    for step in steps.select("step", "ts", "end").iter_rows():
-        _series_of(step, series).append(step)
-    longest = max(series, key=lambda one: sum(end - ts for _, ts, end in one))
-    numbers = [number for number, _, _ in longest]
-    return steps.filter(pl.col("step").is_in(numbers))
-
-
-def _series_of(
-    step: tuple[int, int, int], series: list[list[tuple[int, int, int]]]
-) -> list[tuple[int, int, int]]:
-    """Return the series that a step continues, by its number if several end before."""
-    number, start, _ = step
-    ended = [one for one in series if one[-1][2] <= start + _CLOCK_NS]
-    for one in ended:
-        if one[-1][0] + 1 == number:
-            return one
-    if not ended:
-        series.append([])
-    return ended[0] if ended else series[-1]
-
-
-def _between_optimizer_steps(host: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Without the profiler's own marks, a step ends where the optimizer's does."""
-    ends = host.filter(text("name").str.contains(OPTIMIZER_STEP))
-    # With two optimizers there is no telling which of them ends the step.
-    if ends["name"].n_unique() != 1:
-        return pl.DataFrame(
-            schema={"step": pl.Int64, "ts": pl.Int64, "end": pl.Int64}
-        ), ""
-    steps = ends.sort("ts").select(
-        step=pl.int_range(pl.len()),
-        ts=END.shift(1, fill_value=0),
-        end=END,
+def _numbered(windows: pl.DataFrame) -> pl.DataFrame:
+    """Return windows that have no numbers of their own with numbers from 0 on."""
+    return windows.sort("ts").select(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("step"), "ts", "end"
     )
-    return steps, OPTIMIZER
+
+
+def _by_profiler(host: pl.DataFrame, _: Frames) -> Steps | None:
+    windows = marks.of_profiler(host)
+    return Steps(windows, "ProfilerStep", CERTAIN) if windows.height else None
+
+
+def _by_annotation(host: pl.DataFrame, raw: Frames) -> Steps | None:
+    if found := marks.of_engine(host):
+        windows, source = found
+        return Steps(_numbered(windows), source, CERTAIN)
+    if found := marks.of_user(host, raw):
+        windows, source = found
+        return Steps(_numbered(windows), source, LIKELY)
+    return None
+
+
+def _by_optimizer(host: pl.DataFrame, raw: Frames) -> Steps | None:
+    calls = marks.optimizer_calls(host, raw["ops"])
+    if not calls.height:
+        return None
+    turns = marks.turns(calls["name"])
+    if turns == 1 and calls.height > 1 and (loop := iterations.find(raw)):
+        # Two optimizers of one class take turns in a loop of half as many iterations.
+        turns = max(1, calls.height // loop.windows.height)
+        turns = turns if turns * loop.windows.height == calls.height else 1
+    if not turns:
+        return None
+    ends = calls.gather_every(turns, offset=turns - 1)
+    windows = ends.select(ts=pl.col("end").shift(1, fill_value=0), end="end")
+    return Steps(_numbered(windows), "Optimizer.step", LIKELY if turns > 1 else CERTAIN)
+
+
+def _by_repeats(_: pl.DataFrame, raw: Frames) -> Steps | None:
+    found = iterations.find(raw)
+    if found is None:
+        return None
+    return Steps(_numbered(found.windows), _REPEATS, LIKELY if found.firm else GUESS)
+
+
+def _by_graph(_: pl.DataFrame, raw: Frames) -> Steps | None:
+    windows = iterations.graph_launches(raw)
+    if windows is None:
+        return None
+    return Steps(_numbered(windows), "CUDA graph launches", LIKELY)
+
+
+_FINDERS: dict[str, Callable[[pl.DataFrame, Frames], Steps | None]] = {
+    "profiler": _by_profiler,
+    "annotation": _by_annotation,
+    "optimizer": _by_optimizer,
+    "repeats": _by_repeats,
+    "graph": _by_graph,
+}
+SOURCES = (*_FINDERS, "none")
+"""What steps may be taken from, in the order in which it is tried."""
 
 
 def step_at(steps: pl.DataFrame, times: pl.Series) -> pl.Series:

@@ -52,6 +52,8 @@ class Config:
     """Limits of a fixture's numbers; ``traceq check`` reads them."""
     own_code: frozenset[str] = frozenset()
     """Packages and modules that are the user's own, whatever they are called."""
+    steps_by: str = ""
+    """What steps are taken from; empty for the first that tells any."""
     file: Path | None = None
 
 
@@ -89,6 +91,7 @@ def read_config(file: Path) -> Config:
         "own-code": lambda value: own_names(
             _texts(file, "own-code", value), file.parent
         ),
+        "steps-by": str,
         "allow": lambda value: _allows(file, value),
         _BUDGETS: lambda _: _table(file, content, _BUDGETS),
     }

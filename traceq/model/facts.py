@@ -40,6 +40,10 @@ class Facts:
         default="",
         metadata=_fact("Which machine, as a short hash of its name; torch 2.12 on."),
     )
+    steps_sure: str = field(
+        default="",
+        metadata=_fact("Confidence in the steps: certain, likely, guess; else empty."),
+    )
 
     @property
     def incomplete(self) -> bool:

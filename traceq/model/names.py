@@ -25,6 +25,8 @@ REGION = (
     r"^((ProfilerStep|traceq: step)#|Optimizer\.(step|zero_grad)#"
     r"|enumerate\(DataLoader\)#)"
 )
+# Regions that torch opens, whatever the program marks, and that stand for no step.
+TORCH_REGION = r"^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#"
 MODULE = r"^nn\.Module: (.+)$"
 _WRAPPER = r"^nn\.Module: OptimizedModule_\d+$"
 
@@ -39,7 +41,7 @@ _PHASE_OF_REGION = (
 )
 # A region around both passes does not tell which one is inside.
 _BOTH_PASSES = r"(?i)\b(forward|fwd)[\W_]*(and[\W_]*)?(backward|bwd)(\b|_)"
-_BACKWARD_OP = (
+BACKWARD_OP = (
     r"^autograd::engine::evaluate_function|Backward\d*$"
     r"|^torch::autograd::(AccumulateGrad|CppNode)"
 )
@@ -50,6 +52,42 @@ _COMPILING = (
 )
 # Timed by the same means, but it captures a CUDA graph of what was compiled before.
 GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
+
+# Iterations that engines and trainers mark with record_function. What HF's Trainer,
+# DeepSpeed and Megatron-LM mark are NVTX ranges, if anything, which are in no trace;
+# their steps are known by the profiler's marks or the optimizer's calls.
+ITERATIONS = (
+    # vLLM: annotate_profile in v1/worker/gpu_worker.py, as
+    # execute_context_1(512)_generation_3(3); with detailed_trace_annotation the sums
+    # of lengths too, as execute_515_context_1(sq512sk512sqsq..)_generation_3(..).
+    ("vLLM's execute_…", r"^execute_(\d+_)?context_\d+\(.*_generation_\d+\("),
+    # SGLang: build_step_span_name in srt/utils/profile_utils.py, as
+    # step[EXTEND bs=2 toks=12] or step[DECODE bs=32].
+    ("SGLang's step[…]", r"^step\[[A-Z_]+ bs=\d+"),
+    # ATOM, as prefill[bs=2 tok=16384] or decode[bs=64 tok=64 …].
+    ("ATOM's prefill[…] and decode[…]", r"^(prefill|decode)\[bs=\d+"),
+    # vLLM-Omni, as execute_diffusion_1_1024x1024.
+    ("vLLM-Omni's execute_diffusion_…", r"^execute_diffusion_\d+_\d+x\d+"),
+    # Lightning: start in pytorch/profilers/pytorch.py puts [pl][profile] before the
+    # names of actions; this one is of loops/training_epoch_loop.py.
+    ("Lightning's run_training_batch", r"^\[pl\]\[profile\]run_training_batch$"),
+)
+# How people call what they do over and over again.
+USER_ITERATION = (
+    r"(?i)(^|[^a-z])(train(ing)?|eval(uation)?|validation|inference|decode|generation"
+    r"|denoising|diffusion)?[ _-]?(step|iter(ation)?|batch|request|timed region)"
+    r"([^a-z]|$)"
+)
+# What programs do once an iteration and not once a layer, the surest first.
+LANDMARKS = {
+    "optimizer": r"^aten::_fused_(adam|sgd|adagrad)|^aten::(addcdiv|addcmul|lerp)_$"
+    r"|^aten::_foreach_(add|addcdiv|addcmul|lerp|mul|div|sqrt|neg|sub)_?$"
+    r"|^Optimizer\.step#|multi_tensor_apply_kernel",
+    "backward": r"^autograd::engine::evaluate_function|^CompiledFunctionBackward$",
+    "embedding": r"^aten::(_?embedding_bag|embedding)$|^fbgemm::.*lookup|indexSelect",
+    "graph": r"GraphLaunch",
+    "wait": r"^aten::(item|is_nonzero)$|(Stream|Device|Event)Synchronize|Memcpy",
+}
 
 # Work of the GPU that copies between it and the host. CUPTI also names the memory:
 # "Memcpy HtoD (Pageable -> Device)"; roctracer does not: "CopyHostToDevice".
@@ -272,7 +310,7 @@ def describe_ops(names: pl.Series) -> pl.DataFrame:
     name = pl.col("name")
     return names.to_frame("name").select(
         name,
-        backward=name.str.contains(_BACKWARD_OP),
+        backward=name.str.contains(BACKWARD_OP),
         compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_CAPTURE),
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from traceq.finding import Evidence, Severity
 from traceq.report import bound as bound_words
 from traceq.report import replayed as replayed_words
+from traceq.report import steps as steps_words
 from traceq.report.base.text import at, printable, short_kernel
 from traceq.units import amount, share, size, time
 from traceq.words import counted
@@ -68,6 +69,7 @@ def _time(outcome: Outcome) -> str:
     if not outcome.facts.steps_from:
         steps = "no steps, the whole trace"
     recorded = f"{time(bound.recorded_step_ns)} {bound_words.AS_RECORDED}"
+    recorded += steps_words.inferred(outcome.facts)
     return f"{steps} of {recorded}; {bound_words.sentence(bound)}"
 
 

@@ -14,6 +14,7 @@ from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.model.schema import PHASES
 from traceq.report import bound as bound_words
 from traceq.report import replayed as replayed_words
+from traceq.report import steps as steps_words
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import of_function, printable, shapes, short_kernel
@@ -218,8 +219,7 @@ def _steps(summary: Summary) -> str:
             f"none recorded; the whole trace counts as one, {_ms(summary.step_time)} as"
             " recorded"
         )
-    source = summary.facts.steps_from
-    taken = "" if source == "ProfilerStep" else f", taken from {source}"
+    taken = steps_words.taken(summary.facts)
     rows = list(summary.steps.select("step", "time", "warmup").iter_rows())
     if len(rows) == 1:
         return f"1 (#{rows[0][0]}) of {_ms(summary.step_time)} as recorded{taken}"
