@@ -95,6 +95,17 @@ def test_the_words_are_on_compiling_whichever_side_is_compiled(
     }
 
 
+def test_what_a_graph_break_left_uncompiled_fell_back() -> None:
+    broken = traceq.load(DATA / "break", cache=False)
+    found = diff_of(traceq.load(EAGER, cache=False), broken).modules
+
+    assert found is not None
+    fell = {row.module for row in found.rows if row.became == "fell back"}
+    assert fell == {"Transformer/Embedding", "Transformer/Linear"}
+    (note,) = words.notes(found)
+    assert note.startswith("graph break at compiled.py:60 forward: ")
+
+
 EAGER_DRAWN = """
 host   [ProfilerStep#1                                                        ]
 host    [nn.Module: Net_0                                                    ]
