@@ -71,6 +71,14 @@ def stack(layers=12, width=512, dtype=BF):
     ).to(D, dtype)
 
 
+@tried("KRN001")
+def scan_over_outer_dimension():
+    mask = torch.randint(0, 2, (4096, 32), device=D)
+    instead = mask.t().contiguous().cumsum(-1).t()
+    assert torch.equal(mask.cumsum(0), instead)
+    return timed(lambda: mask.cumsum(0), lambda: mask.t().contiguous().cumsum(-1).t())
+
+
 @tried("ATT004")
 def repeated_heads():
     q = torch.randn(4, 32, 2048, 128, device=D, dtype=BF, requires_grad=True)
