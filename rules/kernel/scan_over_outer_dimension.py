@@ -69,8 +69,8 @@ class ScanOverOuterDimension(Rule):
 
     ## Measured
 
-    On an H200 (``benchmarks/models/advice.py``), the scan alone: int64 [4096, 32] 0.67 →
-    0.03 ms, with equal results. Larger ones: float32 [65536, 16] 9.8 → 0.1 ms,
+    On an H200 (``benchmarks/models/advice.py``), the scan alone: int64 [4096, 32] 0.67
+    → 0.03 ms, with equal results. Larger ones: float32 [65536, 16] 9.8 → 0.1 ms,
     [8, 4096, 256] along the middle 1.5 → 0.2 ms.
     """
 
@@ -115,7 +115,7 @@ class ScanOverOuterDimension(Rule):
             gpu_ns=pl.col("dur").sum(),
             ops=pl.col("op").unique(maintain_order=True),
         )
-        whole = view.kernels["dur"].sum()
+        whole = int(view.kernels["dur"].sum())
         for row in groups.iter_rows(named=True):
             if row["gpu_ns"] >= self.min_share * whole:
                 yield self._finding(view, row)
