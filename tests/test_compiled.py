@@ -328,3 +328,26 @@ def test_code_of_another_program_is_not_taken(tmp_path: Path) -> None:
 def test_a_folder_without_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="TORCHINDUCTOR_CACHE_DIR"):
         _with_folder(tmp_path)
+
+
+def test_a_library_is_named_with_the_line_of_the_user_that_calls_it(
+    tmp_path: Path,
+) -> None:
+    packed = (_DATA / "conv" / "rank-0.compiled.json.gz").read_bytes()
+    content = json.loads(gzip.decompress(packed))
+    library = ["transformers/models/resnet.py", 50, "forward", 55]
+    for node in content["graphs"][0]["nodes"]:
+        if node["frames"] and node["frames"][-1][3] == 86:
+            node["frames"][-1] = library
+    run = _damaged(tmp_path, gzip.compress(json.dumps(content).encode()))
+    trace = traceq.load(run, cache=False)
+    convolutions = trace.ops.filter(
+        pl.col("name").cast(pl.String) == "aten::convolution",
+        pl.col("via").is_not_null(),
+    )
+
+    assert convolutions.select("via", "file", "line", "call_line").cast(
+        pl.String
+    ).unique().rows() == [
+        ("forward (transformers/models/resnet.py:50)", "compiled.py", "96", "99")
+    ]

@@ -65,7 +65,7 @@ _GRAPH_FILES = ("fx_graph_transformed.py", "fx_graph_readable.py")
 _AOT = re.compile(r"# AOT ID: \['(\d+)_(\w+)'\]")
 
 _NODES = re.compile(
-    r"# Topologically Sorted Source Nodes: \[([^\]]*)\], Original ATen: \[([^\]]*)\]"
+    r" *# Topologically Sorted Source Nodes: \[([^\]]*)\], Original ATen: \[([^\]]*)\]"
 )
 _PATH = re.compile(r"# kernel path: (\S+)")
 _MAPPED = re.compile(r"#   (\w+) => ([\w, ]+)$")
@@ -80,7 +80,7 @@ _CPP = re.compile(r" *(?:\w+ = )?(cpp_\w+)\(")
 _INPUT = re.compile(r"\bprimals_(\d{1,9})\b")
 
 _LOWERED = re.compile(r' *(\w+)(?:: "([^"]*)")? = (?:torch\.ops\.)?([\w.]+)([^;]*)')
-_PARAMETER = re.compile(r'(\w+): "([^"]*)"')
+_PARAMETER = re.compile(r'\b(\w{1,500}): "([^"]*)"')
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SIZE = re.compile(r"(\w+)\[([^\]]*)\]")
 _RETURN = " return ("
@@ -324,7 +324,7 @@ def _calls(name: str, bodies: Mapping[str, list[str]]) -> Iterator[KernelCall]:
     nodes: tuple[str, ...] = ()
     aten: tuple[str, ...] = ()
     for line in bodies.get(name, []):
-        if known := _NODES.search(line):
+        if known := _NODES.match(line):
             nodes, aten = _names(known[1]), _names(known[2])
         elif name == "call" and (part := _PARTITION.search(line)):
             yield from _calls(part[2] or f"partition_{part[1]}", bodies)
@@ -389,7 +389,8 @@ def read_lowered(text: str) -> dict[str, LoweredNode]:
                 found[name] = LoweredNode(name, "placeholder", (), None, _size(size))
         elif node := _LOWERED.match(raw):
             name, size, target, rest = node.groups()
-            if size and size.startswith(_NUMBER):
+            # A name that is given twice could make a node depend on itself.
+            if name in found or (size and size.startswith(_NUMBER)):
                 continue
             words = (target, *_WORD.findall(rest))
             used = tuple(dict.fromkeys(word for word in words if word in found))

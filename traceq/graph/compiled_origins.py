@@ -73,6 +73,9 @@ _PARTS = (
 _WHOLE = (GEMM, ATTENTION, CONVOLUTION)
 _PASSING = ("view", "cast")
 _PARAMETER = re.compile(r"primals_(\d+)$")
+# Chosen by judgement: what a program needs is less than a tenth of it.
+_MOST_LOOKS = 5_000_000
+_LONGEST_CHAIN = 32
 
 
 def kind_of(target: str) -> str:
@@ -277,6 +280,9 @@ class _Program:
         self.last = max(len(nodes) - 1, 0)
         self.of_line: dict[Line, list[int]] = {}
         self._uses: dict[str, list[int]] = {}
+        self._users: dict[tuple[int, Line], set[int]] = {}
+        self._kinds = [kind_of(node.target) for node in nodes]
+        self._left = _MOST_LOOKS
         parameters = []
         for at, node in enumerate(nodes):
             if node.op == "placeholder":
@@ -298,6 +304,11 @@ class _Program:
         """Return the ops of a line that read a parameter, or a view or cast of it."""
         if not 0 < parameter <= len(self._parameters):
             return set()
+        if (parameter, line) not in self._users:
+            self._users[parameter, line] = self._found_users(parameter, line)
+        return self._users[parameter, line]
+
+    def _found_users(self, parameter: int, line: Line) -> set[int]:
         found: set[int] = set()
         names = [self._parameters[parameter - 1]]
         while names:
@@ -310,20 +321,39 @@ class _Program:
         return found
 
     def between(self, line: Line, low: int, high: int) -> list[int]:
+        """Return the ops of a line between two; none once that is too much work."""
         of = self.of_line.get(line, [])
-        return of[bisect_left(of, low) : bisect_right(of, high)]
+        found = of[bisect_left(of, low) : bisect_right(of, high)]
+        self._left -= len(found)
+        return found if self._left > 0 else []
+
+    def nearest(self, target: str, line: Line, bound: int, *, up: bool) -> int | None:
+        """Return the first op of a line from a bound on, or the last one up to it.
+
+        One that an op of this kind can come from, if there is any.
+        """
+        of = self.of_line.get(line, [])
+        at = bisect_left(of, bound) if up else bisect_right(of, bound) - 1
+        step = 1 if up else -1
+        kind = kind_of(target)
+        for place in range(at, len(of) if up else -1, step):
+            self._left -= 1
+            if self._left < 0 or _may_be(kind, self._kinds[of[place]]):
+                return of[place]
+        return of[at] if 0 <= at < len(of) else None
 
     def narrowed(self, target: str, places: Iterable[int]) -> list[int]:
         """Return those of a line's ops that an op of this kind can come from."""
         found = sorted(places)
         kind = kind_of(target)
-        alike = [at for at in found if kind_of(self.nodes[at].target) == kind]
-        if kind in (*_WHOLE, "norm", LOOKUP) and alike:
-            return alike
-        if kind in ("view", "cast", "sum"):
-            return found
-        kinds = {at: kind_of(self.nodes[at].target) for at in found}
-        return [at for at in found if kinds[at] not in (*_WHOLE, "view")] or found
+        return [at for at in found if _may_be(kind, self._kinds[at])] or found
+
+
+def _may_be(kind: str, program: str) -> bool:
+    """Return whether an op of a kind can come from a program's op of another."""
+    if kind in (*_WHOLE, "norm", LOOKUP):
+        return program == kind
+    return kind in ("view", "cast", "sum") or program not in (*_WHOLE, "view")
 
 
 def _line(frame: Frame) -> Line:
@@ -334,10 +364,12 @@ def _parameters_read(lowered: Mapping[str, LoweredNode], node: LoweredNode) -> s
     """Return the parameters that a node reads, as they are or through views."""
     found: set[int] = set()
     for name in node.inputs:
-        one: LoweredNode | None = lowered[name]
-        while one and one.inputs and kind_of(one.target) in _PASSING:
+        one = lowered[name]
+        for _ in range(_LONGEST_CHAIN):
+            if not one.inputs or kind_of(one.target) not in _PASSING:
+                break
             one = lowered[one.inputs[0]]
-        if one and (number := _PARAMETER.match(one.name)):
+        if number := _PARAMETER.match(one.name):
             found.add(int(number[1]))
     return found
 
@@ -435,11 +467,8 @@ def _nearest(
     line = _line(node.frame)
     if known:
         return min(known) if up else max(known)
-    ends = (bound, program.last) if up else (0, bound)
-    found = program.narrowed(node.target, program.between(line, *ends))
-    if not found:
-        return bound
-    return found[0] if up else found[-1]
+    found = program.nearest(node.target, line, bound, up=up)
+    return bound if found is None else found
 
 
 def _chosen(
@@ -450,7 +479,7 @@ def _chosen(
     if node.frame is None:
         return []
     line = _line(node.frame)
-    found = program.between(line, low, high) or program.of_line.get(line, [])
+    found = program.between(line, low, high) or program.between(line, 0, program.last)
     return program.narrowed(node.target, found)
 
 
@@ -493,7 +522,10 @@ def _gradients(code: GeneratedCode) -> dict[str, int]:
     found: dict[str, int] = {}
     for number, output in enumerate(code.outputs, start=1):
         name = output
-        while node := code.lowered.get(name):
+        for _ in range(_LONGEST_CHAIN):
+            node = code.lowered.get(name)
+            if node is None:
+                break
             found[name] = number
             if kind_of(node.target) not in _PASSING or not node.inputs:
                 break
