@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MASKED = ROOT / "tests" / "data" / "graphs" / "masked"
 """Forward and backward of a model in one graph, captured by hand, on an H200."""
 REPLAYED = 3 * 433
+CONV = ROOT / "tests" / "data" / "graphs" / "conv"
+"""A convolutional net compiled with CUDA graphs, one step of it."""
 CAPTURING = CAPTURES.paths(".trace.json.gz")["graph_record"]
 REPLAYING = FIXTURE_TRACES["graph_replay"]
 
@@ -182,3 +184,24 @@ def test_a_served_model_has_the_ops_of_its_capture() -> None:
     gemms = kernels.filter(pl.col("kind") == "gemm")
     assert set(gemms["op_name"]) == {"aten::mm"}
     assert kernels["module"].null_count() == 0
+
+
+def test_compiled_code_in_replays_has_the_lines_and_modules_of_the_user() -> None:
+    trace = load(CONV, cache=False)
+    kernels = with_op_names(trace)
+
+    assert replayed(trace) == Replayed(220, 220, 220, captures=True)
+    assert set(kernels["file"].cast(pl.String)) == {"compiled.py"}
+    assert kernels["call_line"].null_count() == 0
+    convolutions = kernels.filter(pl.col("kind") == "conv")
+    assert convolutions["op_name"].str.contains("conv").all()
+    assert convolutions["module"].cast(pl.String).str.contains(r"/Conv2d_\d+$").all()
+
+
+def test_parts_of_fused_kernels_are_known_in_every_replay() -> None:
+    trace = load(CONV, cache=False)
+    triton = with_op_names(trace).filter(pl.col("name").str.starts_with("triton_"))
+    parts = trace.fused.filter(pl.col("op").is_in(triton["op"].implode()))
+
+    assert set(parts["op"]) == set(triton["op"])
+    assert trace.fused["id"].to_list() == list(range(trace.fused.height))

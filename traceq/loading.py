@@ -122,7 +122,10 @@ def _with_captured_ops(
             # What is wrong with one does not keep the trace from being read.
             with suppress(InputError):
                 found = _load(file, owners, "", cache=cache, progress=None)
-                recorded.append(_of_rank(found, rank, owners))
+                # Without regions nothing tells which compiled code was captured.
+                bare = found.annotations.is_empty()
+                here = replace(rank, compiled_code=None) if bare else rank
+                recorded.append(_of_rank(found, here, owners))
     captures = [*recorded, *given]
     tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
     if "kernels" in tables and any(one.facts.shapes for one in captures):
@@ -221,6 +224,8 @@ def with_kernels(
     ``InputError`` for a folder without generated code.
     """
     tables = trace.frames_by_name()
+    regions = [trace.annotations, replayed_regions(tables)]
+    tables["annotations"] = pl.concat(regions)
     files = trace.frames["file"].drop_nulls().unique().cast(pl.String)
     code, missing = keyed(tables, read_generated(folder, files.to_list()))
     found = with_compiled(tables, code, Owners(frozenset(own)))
