@@ -32,7 +32,7 @@ from traceq.fleet.local import Workers, cores
 from traceq.fleet.tasks import run_all
 from traceq.loading import load
 from traceq.ranks.analysis import analyse
-from traceq.ranks.digest import Digest, digest_of, make_digest
+from traceq.ranks.digest import Digest, digest_of
 from traceq.ranks.gather import digest_tasks
 from traceq.ranks.job import assemble
 from traceq.ranks.timeline import PARTS
@@ -103,16 +103,34 @@ def planted(traces: list[Path], trials: int) -> None:
         plants += [planting.SLOWER] if gpu >= _LEAST_COMPUTE else []
         plants += idle if gpu < 1 - _LEAST_COMPUTE else []
         print(f"{path.name}: step of {rank.step_ns / 1e6:.1f} ms, compute {gpu:.0%}")
-        false = 0
-        for _ in range(trials):
-            false += bool(analyse(assemble(planting.job(rank, chance))).stragglers)
-        print(f"  noise of 2%: a straggler in {false} of {trials}")
+        for count in (8, planting.RANKS):
+            _print_noise(rank, chance, trials, count)
         for plant in plants:
             for share in _DELAYS:
                 found = sum(_found(rank, chance, plant, share) for _ in range(trials))
                 right, tried = right + found, tried + trials
                 print(f"  {plant} of {share:.0%} of a step: {found} of {trials}")
     print(f"right rank and cause: {right} of {tried}, {right / tried:.1%}")
+
+
+def _print_noise(
+    rank: planting.Copied, chance: random.Random, trials: int, count: int
+) -> None:
+    """Print how often noise is taken for a straggler, and what one rank then costs."""
+    false, most = 0, 0.0
+    for _ in range(trials):
+        copies = planting.job(rank, chance)[:count]
+        found = analyse(
+            assemble(
+                [planting.renumbered(one, at, count) for at, one in enumerate(copies)]
+            )
+        )
+        false += bool(found.stragglers)
+        most = max(most, *(found.by_rank["saved"].drop_nulls() / found.whatifs.took))
+    print(
+        f"  noise of 2%, {count} ranks: a straggler in {false} of {trials}, a rank"
+        f" saves {most:.2%} at most"
+    )
 
 
 def _found(
@@ -170,7 +188,11 @@ def reduce_folder(folder: Path) -> None:
 
 
 def files(traces: list[Path], count: int, size: int) -> None:
-    """Print what the digests of large files take, against loading them one by one."""
+    """Print what the digests of large files take, against loading them one by one.
+
+    Loads and digests take turns, so that both have the machine as others leave it; its
+    load is printed, and the processor's time, which others change least.
+    """
     folder = Path(tempfile.mkdtemp())
     os.environ["TRACEQ_CACHE"] = str(folder / "cache")
     try:
@@ -180,29 +202,52 @@ def files(traces: list[Path], count: int, size: int) -> None:
         for row in range(1, count):
             paths.append(folder / f"rank{row}.json")
             os.link(first, paths[-1])
-        single = [_measured("load", path) for path in paths[:2]]
-        loads = count * sum(one["seconds"] for one in single) / len(single)
-        tasks = digest_tasks(
-            [(path, None) for path in paths], findings=False, cache=False
-        )
-        start = time.perf_counter()
-        with Workers(min(cores(), count)) as executor:
-            run_all(executor, digest_of, tasks)
-        seconds = time.perf_counter() - start
-        alone = _measured("digest", first)
-        print(
-            f"{count} files of {size} MB: {seconds:.1f} s, {seconds / loads:.2f} of"
-            f" {count} loads one by one ({loads:.1f} s); a process that digests one has"
-            f" a peak of {alone['peak'] / _MB:.0f} MB, one that loads it"
-            f" {single[0]['peak'] / _MB:.0f} MB; a digest has {alone['bytes']} bytes"
-        )
+        workers = min(cores(), count)
+        loads, digests = [], []
+        for row in range(0, count, workers):
+            some = paths[row : row + workers]
+            loads += [_measured("load", path) for path in some]
+            digests.append(_measured("pool", *some))
+            print(f"  {row + len(some)} files, load {os.getloadavg()[0]:.1f}")
+        _print_files(loads, digests, workers, size)
     finally:
         shutil.rmtree(folder)
 
 
-def _measured(what: str, path: Path) -> dict[str, float]:
+def _print_files(
+    loads: list[dict[str, float]],
+    digests: list[dict[str, float]],
+    workers: int,
+    size: int,
+) -> None:
+    for what, unit in (("cpu", "s of processors"), ("seconds", "s")):
+        one, other = (sum(run[what] for run in runs) for runs in (loads, digests))
+        print(
+            f"{len(loads)} files of {size} MB by {workers} processes: {other:.1f}"
+            f" {unit}, {other / one:.2f} of {len(loads)} loads one by one ({one:.1f})"
+        )
+    loaded, digested = (max(run["peak"] for run in runs) for runs in (loads, digests))
+    print(
+        f"peak of a process that digests {digested / _MB:.0f} MB, of one that loads"
+        f" {loaded / _MB:.0f} MB"
+    )
+
+
+def pool(paths: list[Path]) -> None:
+    """Digest files by processes, and print what that took."""
+    start = time.perf_counter()
+    tasks = digest_tasks([(path, None) for path in paths], findings=False, cache=False)
+    with Workers(len(paths)) as executor:
+        run_all(executor, digest_of, tasks)
+    seconds = time.perf_counter() - start
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak}))
+
+
+def _measured(what: str, *paths: Path) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, __file__, what, str(path)],
+        [sys.executable, __file__, what, *map(str, paths)],
         check=True,
         capture_output=True,
         text=True,
@@ -211,16 +256,14 @@ def _measured(what: str, path: Path) -> dict[str, float]:
     return found
 
 
-def one(what: str, path: Path) -> None:
-    """Load or digest one file, and print what it took."""
+def one(path: Path) -> None:
+    """Load one file, and print what it took."""
     start = time.perf_counter()
-    if what == "load":
-        size = load(path, cache=False).kernels.height
-    else:
-        size = len(make_digest(load(path, cache=False), findings=False))
+    load(path, cache=False)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "peak": peak, "bytes": size}))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak}))
 
 
 def main() -> None:
@@ -242,8 +285,10 @@ def main() -> None:
         reduce_folder(found.paths[0])
     elif found.what == "files":
         files(found.paths, found.count or 8, found.mb)
+    elif found.what == "pool":
+        pool(found.paths)
     else:
-        one(found.what, found.paths[0])
+        one(found.paths[0])
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from linting import bundled_rules
 from ranking import Works, analysed, write_job
 
+from traceq.lint.config import Config
 from traceq.ranks.collectives import collectives
 from traceq.ranks.digest import Digest, make_digest
+from traceq.ranks.findings import lint_job
 from traceq.ranks.job import assemble
 from traceq.ranks.timeline import RESUME
 from traceq.report.ranks.content import verdict
@@ -87,6 +90,17 @@ def test_who_waits_elsewhere_and_sleeps_is_late_by_the_sleep_alone(
     assert worst.ranks == (1,)
     assert worst.cause.cause == "host"
     assert worst.cause.late_ns / 3 == pytest.approx(500_000, rel=0.02)
+
+
+@pytest.mark.parametrize(("sleep", "severity"), [(150, "info"), (400, "warning")])
+def test_what_two_runs_differ_by_is_no_warning(
+    tmp_path: Path, sleep: int, severity: str
+) -> None:
+    works = [Works(compute=9700), Works(compute=9700, sleep=sleep), Works(compute=9700)]
+    job = analysed(write_job(tmp_path, works))
+    (outcome,) = lint_job("job", job, bundled_rules(), Config()).outcomes
+    (found,) = (one for one in outcome.findings if one.code == "RNK001")
+    assert found.severity.value == severity
 
 
 OVERLAPPED = """

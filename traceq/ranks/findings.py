@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import STRAGGLER
+from traceq.analysis.base.assumptions import MEASURED_NOISE
 from traceq.finding import Severity
 from traceq.lint.config import configured
 from traceq.lint.engine import Outcome, Report
@@ -53,7 +53,7 @@ def lint_job(name: str, job: Analysis, rules: Rules, config: Config) -> Report:
 
 
 def _weighed(finding: Finding, step: float) -> Finding:
-    """Make a finding minor that saves next to nothing of a step."""
-    if finding.saves_ns >= STRAGGLER * step or finding.severity is Severity.error:
+    """Make a finding minor that saves less than two runs of a program differ by."""
+    if finding.saves_ns >= MEASURED_NOISE * step or finding.severity is Severity.error:
         return finding
     return replace(finding, severity=Severity.info)

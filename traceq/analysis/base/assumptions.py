@@ -341,7 +341,9 @@ SHORTEST_FOR_DRIFT_NS = 500_000_000
 SURE_OF_SHIFT = 3.0
 # A rank is a straggler if the job takes this much less time with it as its peers; and a
 # quarter of the ranks or fewer are, if that saves this share of what all at the median
-# save. Chosen by judgement: above what 2% of noise makes of one rank in 64.
+# save. Above what 2% of noise makes of one rank: at most 0.63% in 24 jobs of 8 and 64
+# ranks, by python benchmarks/ranks.py planted. A finding of it is a warning from what
+# two measured runs of a program differ by (MEASURED_NOISE).
 STRAGGLER = 0.01
 TOGETHER = 0.5
 # Of 16 ranks or more one is a straggler, too, whose own time is this much more than its

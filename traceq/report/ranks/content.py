@@ -145,10 +145,12 @@ def _facts(found: Analysis) -> Iterator[tuple[str, str]]:
     job, whatifs = found.job, found.whatifs
     if job.step_ns:
         yield "step", f"{units.time(job.step_ns)} as recorded, median of the ranks"
+    off = round(100 * (whatifs.took / job.window_ns - 1), 1) if job.window_ns else 0.0
+    replay = f"{off:+.1f}% off" if off else "as long as the job"
     yield (
         "slowdown",
         f"{whatifs.slowdown:.2f}: the job's time over that with all ranks at the"
-        f" median; the replay is {100 * (whatifs.took / job.window_ns - 1):+.1f}% off"
+        f" median; the replay is {replay}"
         if job.window_ns
         else "unknown",
     )

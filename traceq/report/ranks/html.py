@@ -46,15 +46,19 @@ dl { display: grid; grid-template-columns: 7rem 1fr; gap: .2rem 1rem; }
 dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; margin: 1.2rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+  border-bottom: 1px solid var(--line); }
+td { overflow-wrap: anywhere; min-width: 2.5rem; } th { white-space: nowrap; }
+.wide, figure { overflow-x: auto; } .wide td { min-width: 4rem; }
+.number + :not(.number) { padding-left: 1.2rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-figure { margin: 1rem 0; } svg { width: 100%; height: auto; display: block; }
+figure { margin: 1rem 0; }
+svg { width: 100%; min-width: 40rem; height: auto; display: block; }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor; }
 svg .straggler { font-weight: bold; fill: var(--late); }
 .own { fill: var(--own); } .wait { fill: var(--wait); } .late { fill: var(--late); }
 .legend span { margin-right: 1.4rem; }
 .legend i { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem; }
-.track { width: 45%; min-width: 9rem; }
+.track { width: 45%; min-width: 7rem; }
 .track div { height: 1.1rem; background: var(--own); }
 .track span { display: block; height: 100%; min-width: 2px; background: var(--bar); }
 """
@@ -275,7 +279,7 @@ def _table(table: TextTable) -> str:
         + "</tr>"
         for tag, row in rows
     ]
-    return "\n".join(["<table>", *lines, "</table>"])
+    return "\n".join(['<div class="wide"><table>', *lines, "</table></div>"])
 
 
 def _text(text: str) -> str:
