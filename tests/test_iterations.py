@@ -64,6 +64,12 @@ def test_a_prefill_is_the_first_iteration_of_its_decode_loop() -> None:
     assert "aten::triu" in trace.ops.filter(pl.col("step") == 0)["name"].to_list()
 
 
+def test_tokens_of_several_texts_are_iterations_and_not_the_texts() -> None:
+    trace = load_drawn(f"host {(PREFILL + DECODE * 39) * 3}")
+
+    assert trace.steps.height == 120
+
+
 def test_an_evaluation_loop_that_waits_once_an_iteration_is_a_guess() -> None:
     batch = "[aten::to][aten::conv2d][aten::relu][aten::conv2d][aten::relu][aten::item]"
 

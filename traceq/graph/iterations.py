@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from traceq.graph.host import Frames
 
 # Of all counts, those that the most names have are tried.
-_MOST_TRIED = 16
+_MOST_TRIED = 8
 # Pieces are the same, or alike, if they share this much of what they do.
 _SAME = 0.9
 _ALIKE = 0.8
@@ -70,6 +70,9 @@ def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
         return None
     # Of those that are as sure, what the most names say comes first.
     best = min(held, key=lambda one: one.doubt)
+    # Its iterations may be loops in turn, as where several texts are generated.
+    inner = [one for one in held if len(one.anchor) >= 2 * len(best.anchor)]
+    best = inner[0] if inner else best
     windows = _windows(sequence, grams, best.anchor)
     firm = len(best.anchor) >= _FEWEST_FIRM and best.landmark not in {"", _WAIT}
     return Iterations(windows, firm) if windows.height > 1 else None
@@ -203,12 +206,12 @@ def _grams(sequence: pl.DataFrame) -> pl.DataFrame:
     names = sequence.select("at", gram="name")
     pairs = _joined(names, 1)
     fours = _joined(pairs, 2)
-    sizes = (names, pairs, fours)
+    kinds = (names, pairs, fours)
     return (
         pl.concat(
-            table.with_columns(size=pl.lit(size)) for size, table in enumerate(sizes)
+            table.with_columns(pl.col("gram") * len(kinds) + kind)
+            for kind, table in enumerate(kinds)
         )
-        .select("at", gram=pl.struct("size", "gram").rank("dense"))
         .with_columns(count=pl.len().over("gram").cast(pl.Int64))
         .filter(pl.col("count") > 1)
     )
@@ -216,11 +219,12 @@ def _grams(sequence: pl.DataFrame) -> pl.DataFrame:
 
 def _joined(grams: pl.DataFrame, by: int) -> pl.DataFrame:
     """Return grams of twice the length, each at the place where it begins."""
-    following = pl.col("gram").shift(-by)
+    both = pl.col("gram") * (pl.col("gram").max() + 1) + pl.col("gram").shift(-by)
+    # As small numbers again, so that twice the length still has a number of its own.
     return (
-        grams.with_columns(following=following)
+        grams.with_columns(gram=both)
         .drop_nulls()
-        .select("at", gram=pl.struct("gram", "following").rank("dense").cast(pl.UInt64))
+        .with_columns(pl.col("gram").rank("dense").cast(pl.UInt64))
     )
 
 

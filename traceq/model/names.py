@@ -57,13 +57,13 @@ GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
 # DeepSpeed and Megatron-LM mark are NVTX ranges, if anything, which are in no trace;
 # their steps are known by the profiler's marks or the optimizer's calls.
 ITERATIONS = (
+    # SGLang: build_step_span_name in srt/utils/profile_utils.py, as
+    # step[EXTEND bs=2 toks=12] or step[DECODE bs=32]. Before vLLM's: it may write both.
+    ("SGLang's step[…]", r"^step\[[A-Z_]+ bs=\d+"),
     # vLLM: annotate_profile in v1/worker/gpu_worker.py, as
     # execute_context_1(512)_generation_3(3); with detailed_trace_annotation the sums
     # of lengths too, as execute_515_context_1(sq512sk512sqsq..)_generation_3(..).
     ("vLLM's execute_…", r"^execute_(\d+_)?context_\d+\(.*_generation_\d+\("),
-    # SGLang: build_step_span_name in srt/utils/profile_utils.py, as
-    # step[EXTEND bs=2 toks=12] or step[DECODE bs=32].
-    ("SGLang's step[…]", r"^step\[[A-Z_]+ bs=\d+"),
     # ATOM, as prefill[bs=2 tok=16384] or decode[bs=64 tok=64 …].
     ("ATOM's prefill[…] and decode[…]", r"^(prefill|decode)\[bs=\d+"),
     # vLLM-Omni, as execute_diffusion_1_1024x1024.
