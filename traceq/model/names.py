@@ -53,14 +53,13 @@ _COMPILING = (
 # Timed by the same means, but it captures a CUDA graph of what was compiled before.
 GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
 
-# Iterations that engines and trainers mark with record_function. What HF's Trainer,
-# DeepSpeed and Megatron-LM mark are NVTX ranges, if anything, which are in no trace;
-# their steps are known by the profiler's marks or the optimizer's calls.
+# Iterations that engines and trainers mark with record_function. Where others mark
+# none, steps are known by the profiler's marks or the optimizer's calls.
 ITERATIONS = (
     # SGLang: build_step_span_name in srt/utils/profile_utils.py, as
     # step[EXTEND bs=2 toks=12] or step[DECODE bs=32]. Before vLLM's: it may write both.
     ("SGLang's step[…]", r"^step\[[A-Z_]+ bs=\d+"),
-    # vLLM: annotate_profile in v1/worker/gpu_worker.py, as
+    # vLLM's worker, as
     # execute_context_1(512)_generation_3(3); with detailed_trace_annotation the sums
     # of lengths too, as execute_515_context_1(sq512sk512sqsq..)_generation_3(..).
     ("vLLM's execute_…", r"^execute_(\d+_)?context_\d+\(.*_generation_\d+\("),
