@@ -134,7 +134,7 @@ def collect(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     return Run(done.returncode, done.stdout, done.stderr, folder / "out" / "run")
 
