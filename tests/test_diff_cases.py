@@ -208,7 +208,9 @@ def test_findings_of_a_repaired_case_are_gone() -> None:
 
     gone = {one.finding.code for one in diff.findings.changes if one.state == "gone"}
     assert {"LCH001", "SYN001"} <= gone
-    assert not [one for one in diff.findings.changes if one.state == "new"]
+    # The repair counts the tokens of each expert by a scan, which is slow itself.
+    new = [one.finding.code for one in diff.findings.changes if one.state == "new"]
+    assert new == ["KRN001"]
 
 
 def test_findings_are_known_again_in_another_recording_of_the_program() -> None:

@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.patterns.compilation import without_capture
 from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity, View, option
+from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +68,8 @@ class UnknownReplay(Rule):
             host    [cudaGraphLaunch>1]
             gpu 7                [gemm<1   ]
             """,
-            finds="100% of the GPU's time is in CUDA graphs whose capture is not known:"
-            " rules on operators skip it",
+            finds="CUDA graphs whose capture is not known are replayed once a step:"
+            " rules on operators skip their kernels",
         ),
         Good(
             """
@@ -88,12 +89,14 @@ class UnknownReplay(Rule):
         if not total or replayed["dur"].sum() < self.min_share * total:
             return
         share = int(replayed["dur"].sum()) / total
+        calls = replayed["launch"].n_unique() / view.steps
         yield self.finding(
-            f"{share:.0%} of the GPU's time is in CUDA graphs whose capture is not"
-            " known: rules on operators skip it",
+            f"CUDA graphs whose capture is not known are replayed {often(calls)}: rules"
+            " on operators skip their kernels",
             subject="replay without capture",
-            count=replayed["launch"].n_unique() / view.steps,
+            count=calls,
             evidence=[
+                Evidence("share", value=share, unit="share", note="of the GPU's time"),
                 Evidence("kernels", value=replayed.height / view.steps, note="a step"),
                 Evidence(
                     "mostly",

@@ -175,7 +175,7 @@ def _host(raw: Frames) -> pl.DataFrame:
 def _on_busiest_stream(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the GPU's work in place of the host's, where that was not recorded."""
     busiest = kernels.group_by("thread").agg(pl.col("dur").sum()).sort("dur", "thread")
-    work = kernels.filter(pl.col("thread") == busiest["thread"].last())
+    work = kernels.join(busiest.select("thread").tail(1), on="thread", how="semi")
     return work.select("name", "thread", "ts", end=END, call=pl.lit(value=False))
 
 

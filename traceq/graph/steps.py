@@ -187,6 +187,7 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
         )
         .sort("start")
     )
+    backlog = max(backlog, _earlier(gpu))
     work = (
         gpu.lazy()
         .filter(pl.col("step").is_not_null())
@@ -227,6 +228,20 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
     return schema.TABLES["steps"].shaped(
         timed.with_columns(_idle(timed, gpu), _warmup(timed["time"]))
     )
+
+
+def _earlier(gpu: pl.DataFrame) -> int:
+    """Return when the GPU is done with what was launched before the first step."""
+    first = gpu.filter(pl.col("step").is_not_null())["start"].min()
+    if not isinstance(first, int):
+        return 0
+    before = gpu.filter(
+        pl.col("step").is_null(),
+        pl.col("launch").is_not_null(),
+        pl.col("start") < first,
+    )
+    done = before["end"].max()
+    return done if isinstance(done, int) else 0
 
 
 def _longest_later(times: pl.Series, at: int) -> int:
