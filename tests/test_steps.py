@@ -324,3 +324,15 @@ def test_on_several_gpus_the_busiest_one_is_measured(tmp_path: Path) -> None:
 
     assert trace.kernels["device"].to_list() == [0, 1]
     assert trace.steps["gpu_busy"].to_list() == [22_000]
+
+
+def test_a_first_step_begins_when_the_gpu_is_done_with_what_came_before() -> None:
+    trace = load_drawn("""
+    host   [cudaLaunchKernel>1] [ProfilerStep#1                                   ]
+    host                         [aten::mm           ]
+    host                          [cudaLaunchKernel>2]
+    gpu 7                               [before<1               ][inside<2   ]
+    """)
+
+    before = trace.kernels.row(0, named=True)
+    assert trace.steps["start"].to_list() == [before["ts"] + before["dur"]]
