@@ -391,3 +391,10 @@ def test_the_cache_is_cleared_and_says_so() -> None:
 
     assert re.fullmatch(r"removed the tables of 1 trace, \d+ KiB\n", first), first
     assert second == "removed the tables of 0 traces, 0 B\n"
+
+
+def test_what_an_option_sets_ends_with_its_command(tmp_path: Path) -> None:
+    assert traceq("summary", TRACE, "--capture", tmp_path / "nothing.json").status == 2
+
+    copies = next(one for one in FIXTURES if one.parent.name == "copies")
+    assert traceq("check", copies.parent, "--against", copies).status == 0

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from contextlib import nullcontext
+from contextvars import copy_context
 from typing import Annotated, Any
 
 import typer
@@ -62,7 +63,8 @@ def _traceq(
 def run() -> None:
     """Run the command line; exit 2 if traceq could not do its work."""
     try:
-        _run()
+        # What options set for a command ends with it.
+        copy_context().run(_run)
     except TraceqError as error:
         output.say(str(error))
         sys.exit(CANNOT_WORK)
