@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 def paths_argument(help_text: str, metavar: str = "PATH") -> ArgumentInfo:
     """Return the argument for what is read: files, folders, ``-`` or URLs."""
     return typer.Argument(help=help_text, metavar=metavar, parser=typed)
+
+
+class TableFormat(str, Enum):
+    """How to write what is a table first of all."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    markdown = "markdown"
 
 
 FORMAT = typer.Option("--format", help="Output format.")

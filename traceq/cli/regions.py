@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named, regions
-from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
     NoCache,
     OutputFile,
     Overwrite,
+    TableFormat,
     paths_argument,
 )
 from traceq.cli.recordings import load_shown, traces
-from traceq.cli.writing import deliver, refuse_to_lose
+from traceq.cli.writing import deliver_table, refuse_to_lose
 from traceq.errors import InputError, UsageError
 from traceq.report import regions as report
 
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from traceq.analysis.time.regions import Regions
 
 _TWO = 2
-
-
-class Format(str, Enum):
-    """How to write the regions."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    markdown = "markdown"
 
 
 class By(str, Enum):
@@ -67,7 +58,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     top: Annotated[
         int, typer.Option(help="How many rows to show.", min=1, metavar="N")
     ] = 30,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[TableFormat, FORMAT] = TableFormat.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     no_cache: NoCache = False,
@@ -91,7 +82,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         compared=tuple(_compared(found, compare)),
         top=top,
     )
-    deliver(_rendered(shown, form, to_file=file is not None), file)
+    deliver_table(report, shown, form, file)
 
 
 def _regions(path: Path, by: By, *, cache: bool) -> Regions:
@@ -126,14 +117,3 @@ def _pair(found: list[Regions], names: tuple[str, str]) -> report.Compared:
             msg = f"there is no region {name}: traceq regions lists what there is"
             raise UsageError(msg)
     return report.Compared(names, (found[0], found[1]), (first, second))
-
-
-def _rendered(shown: report.Shown, form: Format, *, to_file: bool) -> str:
-    if form is Format.json:
-        return report.json(shown)
-    if form is Format.csv:
-        return report.csv(shown)
-    if form is Format.markdown:
-        return report.markdown(shown)
-    width = None if to_file else output.width()
-    return report.text(shown, width=width, color=not to_file and output.color())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,6 @@ import typer
 from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.replay.recoverable import by_op
 from traceq.analysis.time.roofline import roofline
-from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
     NoCache,
@@ -19,23 +17,15 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     StepMs,
+    TableFormat,
     nanoseconds,
     paths_argument,
     use_own,
 )
 from traceq.cli.recordings import load_shown, traces
-from traceq.cli.writing import deliver, refuse_to_lose
+from traceq.cli.writing import deliver_table, refuse_to_lose
 from traceq.errors import InputError, UsageError
 from traceq.report import roofline as report
-
-
-class Format(str, Enum):
-    """How to write the roofline."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    markdown = "markdown"
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -44,7 +34,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     top: Annotated[
         int, typer.Option(help="How many ops to show.", min=1, metavar="N")
     ] = 20,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[TableFormat, FORMAT] = TableFormat.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     step_ms: StepMs = None,
@@ -65,8 +55,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     trace = load_shown(given[0], cache=not no_cache)
     step_ns = nanoseconds(step_ms) or trace.step_ns
     if not trace.facts.gpu or not trace.facts.shapes:
-        lacks = "GPU work" if not trace.facts.gpu else "shapes: record_shapes=True"
-        msg = f"{path} has no {lacks}; a roofline needs both"
+        lacks = "shapes: record with record_shapes=True"
+        msg = f"{path} has no {lacks if trace.facts.gpu else 'GPU work'}"
         raise InputError(msg)
     found = roofline(trace)
     shown = report.Shown(
@@ -76,15 +66,4 @@ def command(  # noqa: PLR0913 - one parameter an option
         bound_of(trace, step_ns).step_ns,
         top,
     )
-    deliver(_rendered(shown, form, to_file=file is not None), file)
-
-
-def _rendered(shown: report.Shown, form: Format, *, to_file: bool) -> str:
-    if form is Format.json:
-        return report.json(shown)
-    if form is Format.csv:
-        return report.csv(shown)
-    if form is Format.markdown:
-        return report.markdown(shown)
-    width = None if to_file else output.width()
-    return report.text(shown, width=width, color=not to_file and output.color())
+    deliver_table(report, shown, form, file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from traceq.cli.options import (
     Own,
     StepMs,
     StepsBy,
+    TableFormat,
     nanoseconds,
     paths_argument,
     renamed,
@@ -36,15 +36,6 @@ from traceq.report.summary import markdown as summary_markdown
 from traceq.report.summary import text as summary_text
 
 
-class Format(str, Enum):
-    """How to write a summary."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    markdown = "markdown"
-
-
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
         list[Path],
@@ -54,7 +45,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ],
     *,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[TableFormat, FORMAT] = TableFormat.text,
     file: OutputFile = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
@@ -135,12 +126,12 @@ def _summary(  # noqa: PLR0913 - what was asked for
         return None
 
 
-def _rendered(summaries: list[Summary], form: Format, *, to_file: bool) -> str:
-    if form is Format.json:
+def _rendered(summaries: list[Summary], form: TableFormat, *, to_file: bool) -> str:
+    if form is TableFormat.json:
         return summary_json.render(summaries)
-    if form is Format.csv:
+    if form is TableFormat.csv:
         return summary_csv.render(summaries)
-    if form is Format.markdown:
+    if form is TableFormat.markdown:
         return summary_markdown.render(summaries)
     width = None if to_file else output.width()
     color = not to_file and output.color()

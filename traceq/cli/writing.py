@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from traceq.cli import output
 from traceq.errors import UsageError
@@ -11,6 +11,24 @@ from traceq.files import write_files
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from traceq.cli.options import TableFormat
+
+
+class TableReport(Protocol):
+    """A report on something that is a table first of all: a module of functions."""
+
+    def text(self, shown: Any, /, *, width: int | None, color: bool) -> str:  # noqa: ANN401
+        """Return it for a terminal."""
+
+    def json(self, shown: Any, /) -> str:  # noqa: ANN401 - what each is about
+        """Return it for programs."""
+
+    def csv(self, shown: Any, /) -> str:  # noqa: ANN401
+        """Return its rows for a sheet."""
+
+    def markdown(self, shown: Any, /) -> str:  # noqa: ANN401
+        """Return it for a pull request or a note."""
 
 
 def refuse_to_lose(file: Path | None, read: Sequence[Path], *, overwrite: bool) -> None:
@@ -31,6 +49,22 @@ def deliver(text: str, file: Path | None) -> None:
         output.write(text)
     else:
         write_file(file, text)
+
+
+def deliver_table(
+    report: TableReport,
+    shown: Any,  # noqa: ANN401 - what the report is about
+    form: TableFormat,
+    file: Path | None,
+) -> None:
+    """Print or write a report in the form that was asked for."""
+    if form.value == "text":
+        width = None if file else output.width()
+        color = not file and output.color()
+        deliver(report.text(shown, width=width, color=color), file)
+    else:
+        write = {"json": report.json, "csv": report.csv, "markdown": report.markdown}
+        deliver(write[form.value](shown), file)
 
 
 def write_file(file: Path, text: str) -> None:

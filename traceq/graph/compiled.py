@@ -17,14 +17,13 @@ from traceq.graph.compiled_parts import CALL, largest, parts_of
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model import schema
 from traceq.model.compiled import CPP, TRITON, CompiledCode
+from traceq.model.names import CALL_OF_GRAPH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceq.model.compiled import GeneratedCode, KernelCall
     from traceq.model.owners import Owners
-
-_REGION = r"^## Call CompiledFxGraph (\w+) ##$"
 
 
 def with_compiled(
@@ -58,14 +57,7 @@ def keyed(
 
     A region is that of the code which calls, in order, all that runs in it.
     """
-    regions = (
-        tables["annotations"]
-        .filter(~pl.col("on_gpu"))
-        .select("thread", start="ts", end=END, key=text("name").str.extract(_REGION))
-        .drop_nulls("key")
-        .sort("start", "thread")
-        .with_row_index("run")
-    )
+    regions = _regions(tables).sort("start", "thread").with_row_index("run")
     ran = _ran(tables["ops"], regions).join(regions.select("run", "key"), on="run")
     known: dict[str, GeneratedCode | None] = dict.fromkeys(regions["key"])
     for key, names in ran.select("key", "names").unique(maintain_order=True).rows():
@@ -84,6 +76,13 @@ def _fits(code: GeneratedCode, names: Sequence[str]) -> bool:
     return bool(wanted) and wanted == [name for name in names if name in shown]
 
 
+def _regions(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return when compiled graphs ran, with the ``key`` of each."""
+    key = text("name").str.extract(CALL_OF_GRAPH)
+    host = tables["annotations"].filter(~pl.col("on_gpu"))
+    return host.select("thread", start="ts", end=END, key=key).drop_nulls("key")
+
+
 def _runs(tables: Mapping[str, pl.DataFrame], compiled: CompiledCode) -> pl.DataFrame:
     """Return the runs of generated code, in order, with the modules around each."""
     codes = pl.DataFrame(
@@ -94,9 +93,7 @@ def _runs(tables: Mapping[str, pl.DataFrame], compiled: CompiledCode) -> pl.Data
         schema={"key": pl.String, "code": schema.ID},
     ).unique("key", keep="last")
     runs = (
-        tables["annotations"]
-        .filter(~pl.col("on_gpu"))
-        .select("thread", start="ts", end=END, key=text("name").str.extract(_REGION))
+        _regions(tables)
         .join(codes, on="key")
         .sort("start", "thread")
         .with_row_index("run")

@@ -53,6 +53,9 @@ _COMPILING = (
 # Timed by the same means, but it captures a CUDA graph of what was compiled before.
 GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
 
+# How torch names the call of a compiled graph: by the hash that its code is kept under.
+CALL_OF_GRAPH = r"^## Call CompiledFxGraph (\w+) ##$"
+
 # Iterations that engines and trainers mark with record_function. Where others mark
 # none, steps are known by the profiler's marks or the optimizer's calls.
 ITERATIONS = (

@@ -99,19 +99,22 @@ def json(shown: Shown) -> str:
 
 def _content(shown: Shown) -> Content:
     found = shown.found
+    steps = found.steps
     least = float(shown.ops["least"].sum() or 0)
-    judged = found.judged_ns / found.steps
+    judged, other, apart = (
+        ns / steps for ns in (found.judged_ns, found.other_ns, found.apart_ns)
+    )
     facts = [
         ("GPU", _gpu(found)),
         (
             "step",
-            f"{units.time(shown.step_ns)}, of it GPU work {units.time(judged)} that the"
-            f" peaks allow in {units.time(least)} ({units.share(least, judged)})",
+            f"{units.time(shown.step_ns)}, kernels {_whole(judged + other, apart)}",
         ),
         (
             "judged",
-            f"{units.share(found.judged_ns, found.judged_ns + found.other_ns)} of the"
-            " GPU time; the rest has no shapes, or its bytes depend on values",
+            f"{units.time(judged)}, {units.share(judged, judged + other)} of the"
+            f" kernels' time; the peaks allow it in {units.time(least)}"
+            f" ({units.share(least, judged)})",
         ),
         (
             "columns",
@@ -122,6 +125,16 @@ def _content(shown: Shown) -> Content:
     rows = tuple(_row(row) for row in shown.ops.head(shown.top).to_dicts())
     return Content(
         printable(shown.path), (), tuple(facts), (TextTable(_COLUMNS, rows),)
+    )
+
+
+def _whole(kernels: float, apart: float) -> str:
+    """Return how long kernels take, and what the GPU's memory does not bound."""
+    text = units.time(kernels)
+    if not apart:
+        return text
+    return (
+        f"{text}, and {units.time(apart)} in transfers and collectives, left out here"
     )
 
 

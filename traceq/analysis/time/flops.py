@@ -16,6 +16,7 @@ from traceq.analysis.base.assumptions import ATTENTION_BACKWARD
 from traceq.analysis.base.ownership import plain_names
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, attention_flops
 from traceq.analysis.patterns.matmul import MATMULS
+from traceq.model.dtypes import FLOAT32, SHORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,16 @@ def op_flops(trace: Trace) -> pl.DataFrame:
         maintain_order="left",
         nulls_equal=True,
     ).select("name", "flops", "type", op="id")
+
+
+def computed_in() -> pl.Expr:
+    """Return the dtype that an op computes in, of ``type`` and ``kernel_dtype``.
+
+    The op is in float32 also where its kernel computes in TF32.
+    """
+    tf32 = (pl.col("type") == FLOAT32) & (pl.col("kernel_dtype") == "tf32")
+    short = pl.col("type").replace_strict(SHORT, default=None)
+    return pl.when(tf32).then(pl.lit("tf32")).otherwise(short)
 
 
 def _count(

@@ -16,7 +16,7 @@ from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_dir
 from traceq.expressions import known
 from traceq.graph.host import only
 from traceq.graph.source import module_paths
-from traceq.model.names import DATA_REGION, GRAPH_CAPTURE, MODULE
+from traceq.model.names import CALL_OF_GRAPH, DATA_REGION, GRAPH_CAPTURE, MODULE
 from traceq.model.owners import GENERATED_FILE, RECORDER_FILE
 
 if TYPE_CHECKING:
@@ -93,8 +93,6 @@ _KIND_OF_REGION = (
     (OPTIMIZER, r"^Optimizer\.(step|zero_grad)#"),
     (COMPILED, r"^## Call CompiledFxGraph|^Torch-Compiled Region|dynamo_timed\)$"),
 )
-# torch names the call of a compiled graph by a hash, which tells nobody anything.
-_CALL_OF_GRAPH = r"^## Call CompiledFxGraph \w+ ##$"
 # Files through which a module calls its forward and its hooks.
 _CALLS_HOOKS = r"^torch/nn/modules/module\.py$|^torch/utils/hooks\.py$"
 _FORWARD = r"^(forward|__\w+__)$"
@@ -135,7 +133,8 @@ def _kinds(tree: pl.DataFrame) -> pl.DataFrame:
     """Return kind and name by what tells them; there are few of these."""
     telling = tree.select(_TELLING).unique(maintain_order=True)
     texts = telling.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    name = _first_of(_NAMES).str.replace(_CALL_OF_GRAPH, "a compiled graph")
+    # The hash in the name of a compiled graph's call tells nobody anything.
+    name = _first_of(_NAMES).str.replace(CALL_OF_GRAPH, "a compiled graph")
     return telling.hstack(texts.select(kind=_first_of(_KINDS), name=name))
 
 

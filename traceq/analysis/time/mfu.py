@@ -9,9 +9,8 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COUNTED_SHARE
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.time.flops import op_flops
+from traceq.analysis.time.flops import computed_in, op_flops
 from traceq.expressions import text
-from traceq.model.dtypes import FLOAT32, SHORT
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -75,13 +74,8 @@ def _with_dtypes(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
     flops = flops.join(trace.ops.select("step", op="id"), on="op", how="left").join(
         steps, on="step", how="semi", nulls_equal=True
     )
-    # The op is in float32 also where its kernel computes in TF32.
     dtypes = timed.group_by("op").agg(kernel_dtype=text("dtype").first())
-    return flops.join(dtypes, on="op", how="left").with_columns(
-        dtype=pl.when((pl.col("type") == FLOAT32) & (pl.col("kernel_dtype") == "tf32"))
-        .then(pl.lit("tf32"))
-        .otherwise(pl.col("type").replace_strict(SHORT, default=None))
-    )
+    return flops.join(dtypes, on="op", how="left").with_columns(dtype=computed_in())
 
 
 def _covered_time(trace: Trace, timed: pl.DataFrame, counted: pl.DataFrame) -> int:

@@ -16,10 +16,10 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import plain_names
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, least_bytes
-from traceq.analysis.time.flops import op_flops
+from traceq.analysis.time.flops import computed_in, op_flops
 from traceq.expressions import text
 from traceq.graph.nesting import nearest
-from traceq.model.dtypes import ALL_SIZES, FLOAT32, SHORT
+from traceq.model.dtypes import ALL_SIZES
 from traceq.model.names import TRANSFER
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _bytes(trace: Trace, ops: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
 def _gradient_bytes(trace: Trace) -> float:
     """Return how large all gradients of a step are: of the step with the fewest.
 
-    A program that adds up gradients has them several times; then it is not known.
+    Where a step adds up the gradients of several passes, that is too much.
     """
     ops = trace.ops.filter(text("name") == _GRADIENT).join(
         trace.inputs, left_on="inputs", right_on="id", how="inner"
@@ -184,13 +184,7 @@ def _gradient_bytes(trace: Trace) -> float:
 def _judged(ops: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
     """Add what the GPU needs at least for each op, and what that is bound by."""
     peak = gpu.peak
-    short = pl.col("type").replace_strict(SHORT, default=None)
-    dtype = (
-        pl.when((pl.col("type") == FLOAT32) & (pl.col("kernel_dtype") == "tf32"))
-        .then(pl.lit("tf32"))
-        .otherwise(short)
-    )
-    named = ops.with_columns(dtype=dtype)
+    named = ops.with_columns(dtype=computed_in())
     if peak is None:
         return named.with_columns(
             least=pl.lit(None, pl.Float64), bound=pl.lit(None, pl.String)
