@@ -37,9 +37,9 @@ def _load(folder: Path) -> dict[str, Any]:
 
 def _diff(folder: Path) -> dict[str, Any]:
     from traceq.cli.diff import compared  # noqa: PLC0415
-    from traceq.diff.compare import Diff  # noqa: PLC0415
-    from traceq.lint.config import Config  # noqa: PLC0415
-    from traceq.lint.pack import load_rules  # noqa: PLC0415
+    from traceq.differ.compare import Diff  # noqa: PLC0415
+    from traceq.linter.config import Config  # noqa: PLC0415
+    from traceq.linter.pack import load_rules  # noqa: PLC0415
 
     rules = load_rules()
     start = time.perf_counter()

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from captures import read_captures
 
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
 from traceq.loading import load
 from traceq.recording import Recording
 from traceq.report.lint import content as words
@@ -29,7 +29,7 @@ from traceq.report.lint import content as words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint.engine import Outcome
+    from traceq.linter.engine import Outcome
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SHARED = _ROOT.parent / "shared"

@@ -39,14 +39,14 @@ import mutate
 import typer.main
 from fuzz_seeds import PACK, RUN, Seeds, read_seeds
 
-from traceq.lint import pack
+from traceq.linter import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-    from traceq.lint import Rule
+    from traceq.linter import Rule
 
 _SECONDS = 10.0
 # The limit is on the processor's time, as others may keep the machine busy.

@@ -8,7 +8,7 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from traceq.lint.pack import load_rules
+from traceq.linter.pack import load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ PACK = '''
 from __future__ import annotations
 from dataclasses import dataclass
 import polars as pl
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View
 
 @dataclass(frozen=True)
 class NonzeroInForward(Rule):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text
 from traceq.errors import InputError
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
 from traceq.loading import load
 from traceq.recording import Recording
 

@@ -32,9 +32,9 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _lint(path: Path) -> dict[str, Any]:
-    from traceq.lint.config import Config  # noqa: PLC0415
-    from traceq.lint.engine import lint  # noqa: PLC0415
-    from traceq.lint.pack import load_rules  # noqa: PLC0415
+    from traceq.linter.config import Config  # noqa: PLC0415
+    from traceq.linter.engine import lint  # noqa: PLC0415
+    from traceq.linter.pack import load_rules  # noqa: PLC0415
     from traceq.loading import load  # noqa: PLC0415
     from traceq.recording import Recording  # noqa: PLC0415
 

@@ -29,11 +29,11 @@ from captures import read_pairs
 
 from traceq.analysis.base.assumptions import MEASURED_SPREAD
 from traceq.finding import Severity
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
-from traceq.lint.savings import Savings
-from traceq.lint.view import View
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
+from traceq.linter.savings import Savings
+from traceq.linter.view import View
 from traceq.recording import Recording
 
 if TYPE_CHECKING:

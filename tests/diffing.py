@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from linting import bundled_rules
 from recordings import CAPTURES, loaded, path_of
 
-from traceq.diff.compare import Diff, Half, compare, examine
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
+from traceq.differ.compare import Diff, Half, compare, examine
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
 from traceq.recording import Recording
 from traceq.report.diff import content as diff_content
 from traceq.testing import load_drawn

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from recordings import CAPTURES, loaded, path_of, read
 
 from traceq.formats.log import log_lines, read_log
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
 from traceq.recording import Recording
 from traceq.testing import load_drawn, load_history
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from traceq.lint import Finding
-    from traceq.lint.engine import Outcome
-    from traceq.lint.pack import Rules
+    from traceq.linter import Finding
+    from traceq.linter.engine import Outcome
+    from traceq.linter.pack import Rules
     from traceq.model.snapshot import Snapshot
 
 

@@ -14,10 +14,10 @@ from traceq.analysis.base.assumptions import GPU_BOUND
 from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.summary import summarise
 from traceq.check.numbers import numbers
-from traceq.diff.compare import compare, examine
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
-from traceq.lint.view import View
+from traceq.differ.compare import compare, examine
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.linter.view import View
 from traceq.recording import Recording
 from traceq.report.bound import NO_GPU, bar, sentence
 from traceq.report.diff import concise as diff_concise

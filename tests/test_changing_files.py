@@ -18,8 +18,8 @@ from traceq.errors import InputError
 from traceq.formats import pickles, unpack
 from traceq.formats.snapshot import read_snapshot
 from traceq.formats.unchanged import unchanged
-from traceq.lint.config import Config
-from traceq.lint.pack import load_rules
+from traceq.linter.config import Config
+from traceq.linter.pack import load_rules
 from traceq.loading import load
 from traceq.shrink.shrink import Given, shrink
 

@@ -19,7 +19,7 @@ from traceq.check.budgets import Budget, read_budgets
 from traceq.check.expected import read_expected
 from traceq.check.fixture import find_fixtures, read_fixture
 from traceq.errors import ConfigError
-from traceq.lint.config import find_config
+from traceq.linter.config import find_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

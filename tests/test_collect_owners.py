@@ -11,8 +11,8 @@ from collecting import WITH_TORCH, Run, collect_program
 import traceq
 from traceq.finding import Place, Severity
 from traceq.formats.run import read_run
-from traceq.lint import Rule
-from traceq.lint.engine import Outcome, Report
+from traceq.linter import Rule
+from traceq.linter.engine import Outcome, Report
 from traceq.report.located import with_sources
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from traceq.analysis.base.lines import lines_are_known
 from traceq.errors import InputError
 from traceq.formats.compiled import generated_code, read_compiled, read_lowered
 from traceq.formats.run import read_run
-from traceq.lint.config import Config
-from traceq.lint.need import Need
-from traceq.lint.pack import load_rules
-from traceq.lint.view import View
+from traceq.linter.config import Config
+from traceq.linter.need import Need
+from traceq.linter.pack import load_rules
+from traceq.linter.view import View
 from traceq.loading import with_kernels
 from traceq.model.owners import NOBODY
 from traceq.shrink.shrink import Given, shrink

@@ -14,10 +14,10 @@ from linting import linted
 from recordings import loaded, path_of
 
 from traceq.analysis.summary import summarise
-from traceq.diff.compare import compare
+from traceq.differ.compare import compare
 from traceq.errors import InputError
 from traceq.finding import Severity
-from traceq.lint.engine import Report
+from traceq.linter.engine import Report
 from traceq.loading import load
 from traceq.report.diff import full as diff_full
 from traceq.report.diff import markdown as diff_markdown

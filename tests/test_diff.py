@@ -10,10 +10,10 @@ import pytest
 from diffing import causes, diff_of, drawn_diff, half
 
 from traceq.analysis.base.assumptions import MOST_LAUNCH_NS
-from traceq.diff.compare import compare
-from traceq.diff.kinds import ALL_OVER
-from traceq.diff.steps import Step, significant, typical
-from traceq.lint import inputs
+from traceq.differ.compare import compare
+from traceq.differ.kinds import ALL_OVER
+from traceq.differ.steps import Step, significant, typical
+from traceq.linter import inputs
 from traceq.loading import load
 from traceq.report.diff.content import headline
 from traceq.testing import load_drawn

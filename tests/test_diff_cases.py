@@ -10,13 +10,13 @@ from diffing import causes, diff_of, half, half_of, shared_diff, shared_half
 from linting import linted
 from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
-from traceq.diff.compare import compare
+from traceq.differ.compare import compare
 from traceq.report.diff.content import headline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.diff.compare import Diff
+    from traceq.differ.compare import Diff
 
 # What the repair did, as the first cause says it.
 REPAIRS = {

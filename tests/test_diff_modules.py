@@ -10,7 +10,7 @@ from command import traceq as run
 from diffing import diff_of, drawn_diff
 
 import traceq
-from traceq.diff.modules import ModuleChange, ModuleChanges
+from traceq.differ.modules import ModuleChange, ModuleChanges
 from traceq.model.run import CompiledPlace
 from traceq.report.diff import modules as words
 

@@ -23,7 +23,7 @@ import traceq
 from traceq.analysis.summary import summarise
 from traceq.errors import TraceqError
 from traceq.formats.snapshot import read_snapshot
-from traceq.lint.config import read_config
+from traceq.linter.config import read_config
 from traceq.report.summary import csv as summary_csv
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import markdown as summary_markdown

@@ -28,7 +28,7 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
-from traceq.lint import View, inputs
+from traceq.linter import View, inputs
 from traceq.testing.timeline import load_drawn
 
 if TYPE_CHECKING:

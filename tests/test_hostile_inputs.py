@@ -19,7 +19,7 @@ from traceq.errors import InputError
 from traceq.formats import source
 from traceq.formats.log import read_log
 from traceq.formats.snapshot import read_snapshot
-from traceq.lint import inputs
+from traceq.linter import inputs
 from traceq.loading import load
 from traceq.recording import Recording
 from traceq.testing import draw, load_drawn
@@ -122,7 +122,7 @@ LIMITED_GROUPS = """
 import resource
 import polars as pl
 from traceq.analysis.base.ownership import by_place
-from traceq.lint.view import View
+from traceq.linter.view import View
 at = {"file": "a.py", "line": 1, "function": "f", "via": None, "call_line": None}
 ids = pl.int_range(400_000)
 modules = pl.Series(["x" * 10_000, "y" * 10_000], dtype=pl.Categorical)

@@ -15,11 +15,11 @@ from linting import bundled_rules, outcome
 
 from traceq.errors import ConfigError, PackError, UsageError
 from traceq.finding import Place, Severity
-from traceq.lint import Evidence, Fix, Need, Rule, View
-from traceq.lint.config import Allow, Config, configured, find_config, read_config
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
-from traceq.lint.select import find_rule, selected
+from traceq.linter import Evidence, Fix, Need, Rule, View
+from traceq.linter.config import Allow, Config, configured, find_config, read_config
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
+from traceq.linter.select import find_rule, selected
 from traceq.recording import Recording
 from traceq.testing import draw, load_drawn
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from traceq.lint import Finding
-    from traceq.lint.engine import Outcome
+    from traceq.linter import Finding
+    from traceq.linter.engine import Outcome
 
 WAITS = """
 host   [ProfilerStep#1                                    ]
@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceq.lint import Bad, Fix, Good, Rule, Severity, option
+from traceq.linter import Bad, Fix, Good, Rule, Severity, option
 
 
 @dataclass(frozen=True)
@@ -386,11 +386,11 @@ def test_packs_of_a_configuration_lie_beside_it(
         ("import there_is_no_such_module", "ModuleNotFoundError"),
         ("raise SystemError('at import')", "SystemError: at import"),
         (
-            "from traceq.lint import Rule\nclass Odd(Rule):\n    code = 'odd'\n",
+            "from traceq.linter import Rule\nclass Odd(Rule):\n    code = 'odd'\n",
             "Odd needs a code such as SYN001",
         ),
         (
-            "from traceq.lint import Rule\nclass Odd(Rule):\n    pass\n",
+            "from traceq.linter import Rule\nclass Odd(Rule):\n    pass\n",
             "Odd needs a code such as SYN001",
         ),
     ],
@@ -456,7 +456,7 @@ def test_modules_of_a_pack_may_share_helpers(tmp_path: Path) -> None:
     rule = pack / "tooloud.py"
     rule.write_text(
         rule.read_text().replace(
-            "from traceq.lint", "from ._help import found\nfrom traceq.lint", 1
+            "from traceq.linter", "from ._help import found\nfrom traceq.linter", 1
         )
     )
 

@@ -18,10 +18,10 @@ from conftest import FIXTURES
 from linting import bundled_rules
 
 from traceq.finding import Evidence, Place, Severity
-from traceq.lint import Bad, Fix, Rule, View
-from traceq.lint.config import Allow, Config
-from traceq.lint.engine import Report, lint
-from traceq.lint.savings import Together
+from traceq.linter import Bad, Fix, Rule, View
+from traceq.linter.config import Allow, Config
+from traceq.linter.engine import Report, lint
+from traceq.linter.savings import Together
 from traceq.recording import Recording
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full
@@ -36,8 +36,8 @@ from traceq.units import time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
-    from traceq.lint.pack import Rules
+    from traceq.linter import Finding
+    from traceq.linter.pack import Rules
 
 # What a name in a trace may hold to act on who reads it.
 EVIL = (

@@ -17,7 +17,7 @@ from traceq.formats.sanitize.paths import Paths
 from traceq.formats.sanitize.regions import Regions
 from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import read_written
-from traceq.lint.config import Config
+from traceq.linter.config import Config
 from traceq.shrink.lines import needed_lines
 
 if TYPE_CHECKING:

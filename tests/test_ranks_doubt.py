@@ -10,7 +10,7 @@ import pytest
 from linting import bundled_rules
 from ranking import Works, analysed, write_job
 
-from traceq.lint.config import Config
+from traceq.linter.config import Config
 from traceq.ranks.collectives import collectives
 from traceq.ranks.digest import Digest, make_digest
 from traceq.ranks.findings import lint_job

@@ -17,7 +17,7 @@ from command import traceq
 from linting import bundled_rules, outcome
 from ranking import NAMES, real_job
 
-from traceq.lint.config import Config
+from traceq.linter.config import Config
 from traceq.ranks.analysis import Analysis, analyse
 from traceq.ranks.findings import lint_job
 from traceq.recording import Recording
@@ -26,7 +26,7 @@ from traceq.report.ranks.content import content, verdict
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.lint.engine import Report
+    from traceq.linter.engine import Report
 
 
 @cache

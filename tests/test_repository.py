@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from command import traceq
 
 from traceq.finding import Place, Severity
-from traceq.lint import Rule
-from traceq.lint.engine import Outcome, Report
+from traceq.linter import Rule
+from traceq.linter.engine import Outcome, Report
 from traceq.report.located import located
 from traceq.repository import Repository, find_root, read_repository
 from traceq.testing import draw

@@ -22,7 +22,7 @@ from traceq.analysis.base.ownership import inside, named, outermost_ops, owned
 from traceq.analysis.base.roofline import roofline_ns
 from traceq.analysis.patterns.attention import attention, flash_share
 from traceq.analysis.patterns.matmul import matmuls, with_fastest
-from traceq.lint.view import View
+from traceq.linter.view import View
 from traceq.testing import load_drawn
 
 # 989 TFLOP/s in bf16, 4.8 TB/s

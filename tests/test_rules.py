@@ -20,8 +20,8 @@ from linting import bundled_rules, linted, outcome
 from recordings import FIXTURE_TRACES
 
 from traceq import load
-from traceq.lint import Bad, Good, Need
-from traceq.lint.run import Views, run_rule
+from traceq.linter import Bad, Good, Need
+from traceq.linter.run import Views, run_rule
 from traceq.recording import Recording
 from traceq.testing import draw
 from traceq.testing.examples import DEVICE, run_example
@@ -29,7 +29,7 @@ from traceq.testing.examples import DEVICE, run_example
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceq.lint import Finding, Rule
+    from traceq.linter import Finding, Rule
 
 SECTIONS = [
     "## What it does",
@@ -45,7 +45,7 @@ FIGURES = re.compile(r"``(\w+)``\s+(\d+(?:\.\d+)?)\s+→\s+(\d+(?:\.\d+)?)")
 # What these say is about a recording, or is the reason of another rule's finding.
 WITHOUT_FIGURES = ("TRC", "LOG")
 OURS = (
-    "traceq.lint",
+    "traceq.linter",
     "traceq.analysis",
     "traceq.model",
     "traceq.expressions",

@@ -20,8 +20,8 @@ from conftest import ROOT
 from linting import bundled_rules
 
 from traceq.check.fixture import Fixture, find_fixtures, read_fixture
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
 from traceq.report.lint import sarif
 
 if TYPE_CHECKING:

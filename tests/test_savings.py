@@ -17,14 +17,14 @@ from recordings import CAPTURES, ROOT, loaded
 from traceq.analysis.replay.model import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change
 from traceq.finding import Fix, Severity
-from traceq.lint.savings import Savings
-from traceq.lint.view import View
+from traceq.linter.savings import Savings
+from traceq.linter.view import View
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.lint.engine import Outcome
+    from traceq.linter.engine import Outcome
 
 BENCHMARKS = ROOT / "benchmarks"
 _MS = 1_000_000

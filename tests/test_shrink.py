@@ -23,8 +23,8 @@ from traceq.formats.sanitize.paths import Paths
 from traceq.formats.sanitize.regions import Regions
 from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import read_written
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
 from traceq.loading import load
 from traceq.shrink import shrink
 from traceq.shrink.lines import needed_lines

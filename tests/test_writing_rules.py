@@ -11,10 +11,10 @@ from command import traceq
 from conftest import ROOT
 from recordings import FIXTURE_TRACES, loaded
 
-from traceq.lint import Fix, Rule, SnapshotView, View, retired
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
+from traceq.linter import Fix, Rule, SnapshotView, View, retired
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
 from traceq.recording import Recording
 from traceq.testing.timeline import load_drawn
 
@@ -27,7 +27,7 @@ NONZERO = '''
 from __future__ import annotations
 from dataclasses import dataclass
 import polars as pl
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View
 
 @dataclass(frozen=True)
 class NonzeroInForward(Rule):
@@ -66,7 +66,7 @@ def minimal(body: str, decorator: str = "@dataclass(frozen=True)") -> str:
 from __future__ import annotations
 from dataclasses import dataclass
 import polars as pl
-from traceq.lint import Bad, Good, Rule, option
+from traceq.linter import Bad, Good, Rule, option
 
 {decorator}
 class Odd(Rule):

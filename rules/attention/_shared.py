@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.lint import Evidence, Fix
+from traceq.linter import Evidence, Fix
 from traceq.model.dtypes import dtype_name
 from traceq.words import shape
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import fallbacks, flash_share
-from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs
-from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.linter import Bad, Good, Need, Rule, Severity, View, inputs
+from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.words import often
 
 from ._shared import INPUTS, KERNELS, attention_lines, dtypes, fixes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # What FlashAttention does not take, and what to do about it; filled in from the call.
 _CAUSES = {

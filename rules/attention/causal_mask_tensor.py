@@ -10,8 +10,8 @@ import polars as pl
 from traceq.analysis.base.assumptions import CAUSAL_MASK_SAVING
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import attention, causal_making, mask_kind
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.words import often, shape
 
 from ._shared import attention_lines
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _DRAWN = """
             host   [ProfilerStep#1                                                    ]

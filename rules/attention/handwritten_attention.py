@@ -18,9 +18,9 @@ from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import causal_making, flash_share
 from traceq.analysis.patterns.attention_handwritten import handwritten_attention
 from traceq.expressions import known
-from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, located_advice, module_line
-from traceq.lint.fused import fused_fixes
+from traceq.linter import Bad, Evidence, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
 from traceq.words import listed, often, shape
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
 _ADDING = ("aten::add", "aten::add_")

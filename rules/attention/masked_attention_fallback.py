@@ -14,8 +14,8 @@ from traceq.analysis.patterns.attention import (
     mask_kind,
     mask_shape,
 )
-from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.linter import Bad, Evidence, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.model.dtypes import dtype_name
 from traceq.words import often, shape
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _PACKED = (
     "pack the sequences (torch.nn.attention.varlen, nested jagged tensors or"

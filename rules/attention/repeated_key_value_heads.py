@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, located_advice, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.words import often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _HALF = "c10::BFloat16"
 _EXPANDED = [8, 2, 4, 1024, 64]

@@ -18,8 +18,8 @@ from traceq.analysis.patterns.compilation import (
 from traceq.analysis.patterns.compile_reasons import break_reason
 from traceq.analysis.patterns.fusion import unfused
 from traceq.expressions import END, asof, known, text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Place, Rule, Severity, View
-from traceq.lint.evidence import module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Place, Rule, Severity, View
+from traceq.linter.evidence import module_line
 from traceq.words import listed, often
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from traceq.analysis.patterns.compile_reasons import Reason
-    from traceq.lint import Finding
+    from traceq.linter import Finding
     from traceq.model.run import CompiledPlace
 
 # What torch calls the rest of a function after a break in it.

@@ -17,15 +17,15 @@ from traceq.analysis.patterns.compilation import (
     sized_inputs,
 )
 from traceq.intervals import overlap, spans
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View
-from traceq.lint.evidence import share_of_steps
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Severity, View
+from traceq.linter.evidence import share_of_steps
 from traceq.words import listed, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _PLACE = ("file", "line", "function", "module")
 

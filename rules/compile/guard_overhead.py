@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.compilation import LOOKUP
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _PLACE = ("file", "line", "function", "module")
 

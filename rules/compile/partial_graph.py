@@ -9,13 +9,13 @@ import polars as pl
 
 from traceq.analysis.patterns.compilation import CALL, captures
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _BACKWARD = f"{CALL}Backward"
 _MOST_REASONS = 3

@@ -19,8 +19,8 @@ from traceq.analysis.patterns.compilation import (
 from traceq.analysis.patterns.compile_reasons import guard_reason
 from traceq.expressions import known, text
 from traceq.intervals import overlap, spans
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View
-from traceq.lint.evidence import share_of_steps
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View
+from traceq.linter.evidence import share_of_steps
 from traceq.words import listed, shape
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from traceq.analysis.patterns.compile_reasons import Reason
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _FRAME = r"^(!?\d+)"
 _VERSION = r"(\d+)$"

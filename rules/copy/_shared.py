@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.lint import Evidence
+from traceq.linter import Evidence
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from traceq.lint import View
+    from traceq.linter import View
 
 
 def pass_lines(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
 from traceq.words import at_function, counted, often
 
@@ -18,7 +18,7 @@ from ._shared import pass_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _LINEAR = inputs([[32, 64], [128, 64], [128]], ["c10::BFloat16", "float", "float"])
 _WEIGHT = inputs([[128, 64], [128, 64], []], ["c10::BFloat16", "float", "Scalar"])

@@ -10,8 +10,8 @@ import polars as pl
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.copies_needless import cast_round_trips
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import dtype_name
 from traceq.words import often, shape
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _UP = inputs(
     [[8, 64], [8, 64], []],

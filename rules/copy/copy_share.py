@@ -15,7 +15,7 @@ from traceq.analysis.patterns.copies_needless import (
     unwritten_clones,
 )
 from traceq.expressions import text
-from traceq.lint import (
+from traceq.linter import (
     Bad,
     Evidence,
     Fix,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _NOUNS = {part.name: part.noun for part in PARTS}
 # What is known about a part; of the others nothing is in general.

@@ -13,15 +13,15 @@ from traceq.analysis.patterns.copies_needless import (
     unwritten_clones,
 )
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, module_line, tensor
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, module_line, tensor
 from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _PLACE = ("file", "line", "function")
 _COLUMNS = (

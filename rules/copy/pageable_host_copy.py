@@ -12,7 +12,7 @@ from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
 from traceq.expressions import text
 from traceq.intervals import overlap, spans
-from traceq.lint import (
+from traceq.linter import (
     Bad,
     Evidence,
     Fix,
@@ -24,14 +24,14 @@ from traceq.lint import (
     inputs,
     option,
 )
-from traceq.lint.evidence import kernel_lines, tensor
+from traceq.linter.evidence import kernel_lines, tensor
 from traceq.words import counted, often, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _ADVICE = {
     TO_GPU: "pin the tensor where it is created (DataLoader(pin_memory=True), or"

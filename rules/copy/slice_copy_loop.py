@@ -18,8 +18,8 @@ from traceq.analysis.patterns.copies_by_slice import (
     slice_writes,
 )
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import FLOAT32, SIZES
 from traceq.words import counted, shape
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _PLACE = ("file", "line", "function")
 # Where a slice begins, of its position.

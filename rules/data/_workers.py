@@ -19,7 +19,7 @@ from traceq.analysis.replay.simulation import Change
 from traceq.analysis.time.host_kinds import DATA
 
 if TYPE_CHECKING:
-    from traceq.lint import View
+    from traceq.linter import View
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from traceq.analysis.base.callers import called_inside, callers
 from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.expressions import END, text
 from traceq.intervals import disjoint, overlap
-from traceq.lint import (
+from traceq.linter import (
     NOWHERE,
     Bad,
     Evidence,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _IN_PROCESS = "_SingleProcessDataLoaderIter"
 _IN_WORKERS = "_MultiProcessingDataLoaderIter"

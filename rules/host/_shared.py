@@ -11,7 +11,7 @@ from traceq.analysis.patterns.compilation import captures, compilations
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from traceq.lint import View
+    from traceq.linter import View
 
 
 def own_time(view: View, ops: Collection[int]) -> pl.DataFrame:

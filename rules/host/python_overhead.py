@@ -9,14 +9,14 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
 from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _LESS = "do it once in many steps, or in the DataLoader's workers"
 _VECTOR = (

@@ -9,8 +9,8 @@ import polars as pl
 
 from traceq.analysis.base.ownership import WHATEVER_LIBRARY
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
-from traceq.lint.evidence import located_advice, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter.evidence import located_advice, module_line
 from traceq.words import counted, listed, often
 
 from ._shared import launches, own_time, settled_ops
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _MOST_SIZES = 4
 _MATMUL, _CONVOLUTION, _ATTENTION = "matmul", "convolution", "attention"

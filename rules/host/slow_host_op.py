@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
-from traceq.lint.evidence import module_line, share_of_steps
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
+from traceq.linter.evidence import module_line, share_of_steps
 from traceq.words import counted, listed, often
 
 from ._shared import own_time, settled_ops
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _MOST_OPS = 4
 _LOADING, _UNKNOWN = "loading", "unknown"

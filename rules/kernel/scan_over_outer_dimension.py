@@ -11,8 +11,8 @@ from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.expressions import nth, text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import ALL_SIZES, HALF, dtype_name
 from traceq.words import often, shape
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # torch's kernel for a scan along any dimension but the last: one thread goes down each
 # column, a row at a time.

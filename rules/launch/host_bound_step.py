@@ -22,7 +22,7 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     WITH_LIBRARIES,
 )
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
 from traceq.words import at_function, counted, time
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.bottleneck import LateWork
     from traceq.analysis.replay.simulation import TimeScale
     from traceq.analysis.time.graph_obstacles import Obstacle
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.

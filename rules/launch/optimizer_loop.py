@@ -14,14 +14,14 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.patterns.optimizers import optimizer_steps
 from traceq.expressions import END
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # Optimizers of torch.optim that have fused=True, and those that have foreach=True.
 _FUSED = ("Adam", "AdamW", "SGD")

@@ -9,8 +9,8 @@ from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_regions
 from traceq.expressions import text
 from traceq.intervals import spans
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
-from traceq.lint.evidence import module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter.evidence import module_line
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from traceq.analysis.patterns.loops import Loops
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # A mixture of experts picks tokens, runs the expert on them, adds the result back.
 _PICK = ("aten::where", "aten::nonzero", "aten::index", "aten::masked_select")

@@ -12,8 +12,8 @@ from traceq.analysis.base.ownership import WHATEVER_LIBRARY, same_place
 from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.patterns.batch_norms import nchw_batch_norms
 from traceq.expressions import known, text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import SHORT_HALF
 from traceq.words import counted, shape
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # From this compute capability on, float32 convolutions use tensor cores too.
 _TF32 = (8, 0)

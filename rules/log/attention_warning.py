@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.lint import Bad, Good, Need, Rule, Severity
-from traceq.lint.log_messages import Message, findings
+from traceq.linter import Bad, Good, Need, Rule, Severity
+from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import polars as pl
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _MESSAGES = (
     Message(

@@ -11,8 +11,8 @@ from traceq.analysis.patterns.compile_reasons import (
     guard_reason,
     guard_text,
 )
-from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity
-from traceq.lint.log_messages import Message, findings, frames_of, hits, place_of
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity
+from traceq.linter.log_messages import Message, findings, frames_of, hits, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from traceq.lint import Finding, Place
-    from traceq.lint.log_messages import Hit
+    from traceq.linter import Finding, Place
+    from traceq.linter.log_messages import Hit
 
 _REASON = r"last reason: (?P<reason>[^\n]+)"
 _FUNCTION = r"function: '(?P<function>[^']+)' \((?P<file>[^\s:]+):(?P<line>\d+)\)"

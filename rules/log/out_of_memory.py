@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traceq.lint import Bad, Good, Need, Rule, Severity
-from traceq.lint.log_messages import Message, findings
+from traceq.linter import Bad, Good, Need, Rule, Severity
+from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import polars as pl
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = r"[\d.]+ (?:bytes|[KMGT]iB)"

@@ -11,8 +11,8 @@ from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
 from traceq.analysis.base.ownership import named, same_place
 from traceq.analysis.patterns.compilation import REGION
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
 from traceq.words import shape
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _PLACE = ("file", "line", "function")
 _SOFTMAX = ("aten::_log_softmax", "aten::_log_softmax_backward_data")

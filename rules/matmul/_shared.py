@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.lint import Evidence
+from traceq.linter import Evidence
 from traceq.words import listed, shape
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import polars as pl
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
-from traceq.lint.evidence import kernel_lines
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32
 from traceq.words import at_function, counted, listed
 
@@ -20,7 +20,7 @@ from ._shared import shape_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # Kernels that compute in float32 without tensor cores.
 _SIMT = (

@@ -11,8 +11,8 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
 from traceq.expressions import text
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import BFLOAT16, HALF, dtype_name
 from traceq.words import counted, listed
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from traceq.analysis.base.device import Gpu
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # Kernels of matmuls whose names say that they do not use tensor cores.
 _SIMT = (

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.matmul_padding import matmul_padding
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # What kernels of matmuls work on at once.
 _TILE = 64

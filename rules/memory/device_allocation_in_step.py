@@ -9,15 +9,15 @@ import polars as pl
 
 from traceq.analysis.patterns.driver_allocations import driver_calls, growth
 from traceq.intervals import overlap, spans
-from traceq.lint import Bad, Good, View
-from traceq.lint.driver_calls import DriverCallRule, in_most_steps
+from traceq.linter import Bad, Good, View
+from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.model.names import DEVICE_ALLOC, DEVICE_FREE
 from traceq.words import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # A step that leaves less than this more than the one before does not leak.
 _SMALLEST_LEAK = 1 << 20

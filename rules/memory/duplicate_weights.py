@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.lint import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, option
 from traceq.model.schema import NUMBER
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, SnapshotView
+    from traceq.linter import Finding, SnapshotView
 
 _MOST_LINES = 4
 _DRAWN = """

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceq.analysis.memory.oom import Room, droppable, failures, room
-from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, SnapshotView
+    from traceq.linter import Finding, SnapshotView
 
 _MOST_HOLDERS = 4
 # A program that ends may still clean up; one that allocates this often goes on.

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.lint import Bad, Evidence, Good, Need, Rule
+from traceq.linter import Bad, Evidence, Good, Need, Rule
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, SnapshotView
+    from traceq.linter import Finding, SnapshotView
 
 _LOGITS = "logits and loss"
 _DRAWN = """

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.weight_copies import weight_copies
-from traceq.lint import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, SnapshotView
+    from traceq.linter import Finding, SnapshotView
 
 _STATE = "optimizer state"
 # Of 32 bits, 8 stay.

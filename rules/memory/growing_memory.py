@@ -9,13 +9,13 @@ import polars as pl
 
 from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.leaks import memory_leaks
-from traceq.lint import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, SnapshotView
+    from traceq.linter import Finding, SnapshotView
 
 _MOST_LINES = 4
 _ONE = (

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.driver_allocations import driver_calls
-from traceq.lint import Bad, Good, View
-from traceq.lint.driver_calls import DriverCallRule, in_most_steps
-from traceq.lint.evidence import module_line
+from traceq.linter import Bad, Good, View
+from traceq.linter.driver_calls import DriverCallRule, in_most_steps
+from traceq.linter.evidence import module_line
 from traceq.model.names import HOST_PIN, HOST_UNPIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _BY_OP = {
     "aten::pin_memory": "`.pin_memory()`",

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.memory.fragmentation import emptied_by, segment_churn
-from traceq.lint import NOWHERE, Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, option
 from traceq.words import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, SnapshotView
+    from traceq.linter import Finding, SnapshotView
 
 _ADVICE = {
     "empty_cache": "remove torch.cuda.empty_cache() from the loop: the next step"

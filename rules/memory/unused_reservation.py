@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.memory.fragmentation import fullest, holders, shared_free_blocks
-from traceq.lint import NOWHERE, Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding, Place, SnapshotView
+    from traceq.linter import Finding, Place, SnapshotView
 
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {

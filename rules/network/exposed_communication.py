@@ -14,15 +14,15 @@ from traceq.analysis.patterns.host_collectives import (
     exposed_through_host,
     serves_collective,
 )
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
-from traceq.lint.evidence import kernel_lines
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter.evidence import kernel_lines
 from traceq.words import counted, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # Part of the collective's name, and how to overlap it with compute.
 _ADVICE = (

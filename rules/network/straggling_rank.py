@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.patterns.collectives import exposed_by_collective
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, option
-from traceq.lint.evidence import kernel_lines
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter.evidence import kernel_lines
 from traceq.words import counted, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _OF_TIME = "of the collective's time"
 

@@ -10,9 +10,9 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share
 from traceq.analysis.patterns.norms_handwritten import handwritten_norms
-from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, located_advice, module_line
-from traceq.lint.fused import fused_fixes
+from traceq.linter import Bad, Evidence, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
 from traceq.words import listed, often, shape
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # LayerNorm subtracts a mean, RMSNorm does not.
 _CENTRING = ("aten::sub", "aten::var")

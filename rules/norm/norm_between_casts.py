@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.assumptions import FLOAT32_NORM_SAVING
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import norm_casts
-from traceq.lint import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, module_line
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import dtype_name
 from traceq.words import often, shape
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _NAMES = {
     "aten::layer_norm": "LayerNorm",

@@ -9,9 +9,9 @@ from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
-from traceq.lint import Bad, Evidence, Good, Need, Rule, View, inputs
-from traceq.lint.evidence import kernel_lines, module_line
-from traceq.lint.fused import fused_fixes
+from traceq.linter import Bad, Evidence, Good, Need, Rule, View, inputs
+from traceq.linter.evidence import kernel_lines, module_line
+from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import version
 from traceq.words import counted, often, shape
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.base.ownership import Row
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _FIRST_FUSED = (2, 9)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.lint import Evidence
+from traceq.linter import Evidence
 from traceq.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
     from traceq.ranks.analysis import Analysis, Straggler
 
 # Ranks in two steps each: compute, an all-reduce, and what needs its result. EARLY

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.lint import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, option
 from traceq.words import counted
 
 from ._shared import EXPERTS, TOKENS, TOKENS_EVEN, ranks, saving
@@ -15,7 +15,7 @@ from ._shared import EXPERTS, TOKENS, TOKENS_EVEN, ranks, saving
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 
 @dataclass(frozen=True)

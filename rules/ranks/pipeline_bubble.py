@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.lint import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, option
 
 from ._shared import EARLY, STAGE_0, STAGE_1, STAGES, saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # A bubble this many times as long as expected is more than the schedule's own.
 _UNEVEN = 1.25

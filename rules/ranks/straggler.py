@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.lint import Bad, Good, Need, Rule
+from traceq.linter import Bad, Good, Need, Rule
 
 from ._shared import EARLY, LATE, hold, late_lines, ranks, saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # By what the ranks' time is more than their peers': what it is, and what to do.
 _CAUSES = {

@@ -11,8 +11,8 @@ from traceq.analysis.base.callers import innermost_calls, library_calls
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.time.device_syncs import sync_chains
 from traceq.expressions import known, text
-from traceq.lint import Evidence, Fix, Rule, View
-from traceq.lint.evidence import module_line
+from traceq.linter import Evidence, Fix, Rule, View
+from traceq.linter.evidence import module_line
 from traceq.words import at_function, often
 
 from ._known_waits import known_wait, torch_file
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _LIBRARY = ("library", "library_line", "library_function")
 _PLACE = pl.format(

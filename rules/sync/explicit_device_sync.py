@@ -9,14 +9,14 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SHORT_PROGRAM_SYNC_US
 from traceq.analysis.time.device_syncs import syncs_outside_ops
-from traceq.lint import Bad, Evidence, Good, Need, View, option
+from traceq.linter import Bad, Evidence, Good, Need, View, option
 
 from ._shared import DeviceSync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _WRITTEN = (
     ("Device", "`torch.cuda.synchronize()`"),

@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import SHORT_OP_SYNC_US
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.time.device_syncs import syncs_in_ops, written_as
-from traceq.lint import Bad, Evidence, Good, Need, View, option
+from traceq.linter import Bad, Evidence, Good, Need, View, option
 
 from ._shared import DeviceSync
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _READ = "keep the value on the GPU, and read it only once in many steps"
 _COPY = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.lint import Bad, Evidence, Good, Rule, View
+from traceq.linter import Bad, Evidence, Good, Rule, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.lint import Bad, Good, Need, Rule, Severity, View
+from traceq.linter import Bad, Good, Need, Rule, Severity, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=2, active=3)"
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.compilation import without_capture
-from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View, option
 from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity, View, option
-from traceq.lint.evidence import kernel_lines
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View, option
+from traceq.linter.evidence import kernel_lines
 from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 
 @dataclass(frozen=True)

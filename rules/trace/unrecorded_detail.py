@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.lines import lines_are_known
-from traceq.lint import Bad, Good, Need, Rule, Severity, View, inputs
+from traceq.linter import Bad, Good, Need, Rule, Severity, View, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 # The profiler's option for each detail, and what findings lack without it.
 _DETAILS = {

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.intervals import disjoint, spans
-from traceq.lint import Bad, Evidence, Good, Need, Rule, Severity, View
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View
 from traceq.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 _ADVICE = "record later steps, as with schedule(wait=5, warmup=2, active=3)"
 

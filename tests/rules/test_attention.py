@@ -10,14 +10,14 @@ import pytest
 from linting import case_findings, outcome
 from recordings import saved_ns
 
-from traceq.lint.rule import inputs
+from traceq.linter.rule import inputs
 from traceq.loading import load
 from traceq.model.torch_versions import newer_than
 from traceq.recording import Recording
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 HALF, FLOAT = "c10::BFloat16", "float"
 SQUARE = [8, 12, 1024, 64]

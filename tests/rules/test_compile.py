@@ -9,7 +9,7 @@ from linting import case_findings, drawn_findings, outcome
 from recordings import CAPTURES, saved_ns
 
 from traceq.finding import Severity
-from traceq.lint.rule import inputs
+from traceq.linter.rule import inputs
 from traceq.model.run import Rank
 from traceq.recording import Recording
 from traceq.testing import load_drawn

@@ -8,11 +8,11 @@ import pytest
 from linting import case_findings, drawn_findings
 from recordings import saved_ns
 
-from traceq.lint import View, inputs
+from traceq.linter import View, inputs
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 HALF, FLOAT = "c10::BFloat16", "float"
 

@@ -14,7 +14,7 @@ from traceq.recording import Recording
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 WAITING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 

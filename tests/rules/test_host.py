@@ -12,12 +12,12 @@ from recordings import FIXTURE_TRACES, ROOT, loaded
 from traceq.analysis.replay.host_account import NEW_SHAPE
 from traceq.analysis.time.host_kinds import HOOKS, PYTHON, SYNC
 from traceq.check.fixture import read_fixture
-from traceq.lint import View, inputs
+from traceq.linter import View, inputs
 from traceq.recording import Recording
 
 if TYPE_CHECKING:
-    from traceq.lint import Finding
-    from traceq.lint.engine import Outcome
+    from traceq.linter import Finding
+    from traceq.linter.engine import Outcome
 
 HST = ("HST001", "HST002", "HST003")
 SICK = ("moe_dropless", "varying_length", "python_in_step", "forward_hooks")

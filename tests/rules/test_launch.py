@@ -9,7 +9,7 @@ from recordings import CAPTURES, GPU_BOUND, loaded, saved_ns
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.graph_obstacles import graph_obstacles
 from traceq.finding import Severity
-from traceq.lint import inputs
+from traceq.linter import inputs
 from traceq.testing import load_drawn
 
 OTHER_SIZES = """

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from linting import case_findings, outcome
 
-from traceq.lint import inputs
+from traceq.linter import inputs
 from traceq.recording import Recording
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 IMAGES = [8, 64, 56, 56]
 STRIDES = [64 * 56 * 56, 56 * 56, 56, 1]

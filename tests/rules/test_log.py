@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from linting import bundled_rules, case_findings, drawn_findings, log_findings, outcome
 
-from traceq.lint.need import Need
+from traceq.linter.need import Need
 from traceq.recording import Recording
 
 CAPTURED_AGAIN = (

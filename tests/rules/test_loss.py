@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from linting import case_findings, drawn_findings
 
-from traceq.lint.rule import inputs
+from traceq.linter.rule import inputs
 
 HALF, FLOAT = "c10::BFloat16", "float"
 

@@ -6,7 +6,7 @@ import pytest
 from linting import case_findings, drawn_findings
 from recordings import saved_ns
 
-from traceq.lint.rule import inputs
+from traceq.linter.rule import inputs
 
 
 def test_float32_matmuls_without_tf32_are_one_finding() -> None:

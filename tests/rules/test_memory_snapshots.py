@@ -17,7 +17,7 @@ from recordings import OWN_SNAPSHOTS, PUBLIC_SNAPSHOTS, loaded, path_of
 
 from traceq.analysis.memory.history import History
 from traceq.formats.snapshot import read_snapshot
-from traceq.lint.need import Need
+from traceq.linter.need import Need
 from traceq.recording import Recording
 from traceq.report.lint.content import evidence
 from traceq.testing import draw_history, load_history
@@ -25,7 +25,7 @@ from traceq.testing import draw_history, load_history
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.lint import Finding
+    from traceq.linter import Finding
     from traceq.model.snapshot import Snapshot
 
 MIB = 1 << 20

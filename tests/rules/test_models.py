@@ -10,7 +10,7 @@ from linting import linted
 from recordings import ROOT
 
 if TYPE_CHECKING:
-    from traceq.lint import Finding
+    from traceq.linter import Finding
 
 MODELS = read_captures(ROOT / "benchmarks" / "models")
 

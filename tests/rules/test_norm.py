@@ -8,7 +8,7 @@ import pytest
 from linting import case_findings, drawn_findings
 from recordings import saved_ns
 
-from traceq.lint.rule import inputs
+from traceq.linter.rule import inputs
 
 HALF, FLOAT = "c10::BFloat16", "float"
 DIMS, MEAN, WEIGHT = [8, 1024, 768], [8, 1024, 1], [768]

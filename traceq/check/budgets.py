@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from traceq import toml_text as toml
 from traceq.check.numbers import EXACT, KINDS, NOISY, OF_JOBS, Layer, Numbers
 from traceq.errors import ConfigError
-from traceq.lint.config import number, read_config, refuse_unknown
+from traceq.linter.config import number, read_config, refuse_unknown
 from traceq.units import size
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from traceq.check.fixture import (
 from traceq.check.numbers import NOISY, Numbers, numbers
 from traceq.errors import TraceqError
 from traceq.files import write_files
-from traceq.lint.engine import lint
-from traceq.lint.same import extent, growth, matched
+from traceq.linter.engine import lint
+from traceq.linter.same import extent, growth, matched
 from traceq.units import amount, size
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.finding import Severity
-    from traceq.lint.config import Config
-    from traceq.lint.engine import Outcome
-    from traceq.lint.pack import Rules
-    from traceq.lint.same import Extent
+    from traceq.linter.config import Config
+    from traceq.linter.engine import Outcome
+    from traceq.linter.pack import Rules
+    from traceq.linter.same import Extent
     from traceq.recording import Recording
 
 

@@ -10,8 +10,8 @@ import polars as pl
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.patterns.compilation import captures, compilations
 from traceq.analysis.time.launch_overhead import launches_outside_captures
-from traceq.lint.snapshot_view import highest, snapshot_views
-from traceq.lint.view import View
+from traceq.linter.snapshot_view import highest, snapshot_views
+from traceq.linter.view import View
 from traceq.model.names import BEGIN_CAPTURE
 from traceq.units import NS_PER_MS
 from traceq.words import layer_names

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from traceq.lint.config import Config
-    from traceq.lint.pack import Rules
+    from traceq.linter.config import Config
+    from traceq.linter.pack import Rules
     from traceq.recording import Recording
 
 _REPLACE = (

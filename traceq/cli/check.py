@@ -36,8 +36,8 @@ from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import TraceqError, UsageError
-from traceq.lint.config import severity
-from traceq.lint.pack import load_rules
+from traceq.linter.config import severity
+from traceq.linter.pack import load_rules
 from traceq.ranks.checked import check_job, check_job_against
 from traceq.report.check import json as check_json
 from traceq.report.check import markdown as check_markdown
@@ -45,8 +45,8 @@ from traceq.report.check import text as check_text
 from traceq.shown import typed
 
 if TYPE_CHECKING:
-    from traceq.lint.config import Config
-    from traceq.lint.pack import Rules
+    from traceq.linter.config import Config
+    from traceq.linter.pack import Rules
 
 _NOT_AS_EXPECTED = 1
 _FIXTURES = Path("fixtures")

@@ -33,19 +33,19 @@ from traceq.cli.options import (
 from traceq.cli.recordings import load_recording
 from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose
-from traceq.diff.compare import (
+from traceq.differ.compare import (
     Half,
     MemoryChange,
     compare,
     compare_snapshots,
     examine,
 )
-from traceq.diff.jobs import JobDiff, JobHalf, compare_jobs
-from traceq.diff.limits import broken, read_limits
+from traceq.differ.jobs import JobDiff, JobHalf, compare_jobs
+from traceq.differ.limits import broken, read_limits
 from traceq.errors import InputError, UsageError
 from traceq.given import local, refuse_two_stdins
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
 from traceq.ranks.findings import lint_job
 from traceq.report.diff import concise as diff_concise
 from traceq.report.diff import content as diff_content
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from traceq.diff.compare import Diff
-    from traceq.diff.limits import Broken
-    from traceq.lint.config import Config
-    from traceq.lint.engine import Outcome
-    from traceq.lint.pack import Rules
+    from traceq.differ.compare import Diff
+    from traceq.differ.limits import Broken
+    from traceq.linter.config import Config
+    from traceq.linter.engine import Outcome
+    from traceq.linter.pack import Rules
     from traceq.recording import Recording
 
     Compared: TypeAlias = Diff | MemoryChange | JobDiff

@@ -39,16 +39,16 @@ from traceq.cli.recordings import load_program, programs
 from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
-from traceq.lint.baseline import (
+from traceq.linter.baseline import (
     baseline_of,
     read_baseline,
     refuse_other_files,
     without_known,
     write_baseline,
 )
-from traceq.lint.config import severity
-from traceq.lint.engine import Report, lint
-from traceq.lint.pack import load_rules
+from traceq.linter.config import severity
+from traceq.linter.engine import Report, lint
+from traceq.linter.pack import load_rules
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full
 from traceq.report.lint import github as lint_github
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceq.given import Program
-    from traceq.lint.config import Config
-    from traceq.lint.pack import Rules
+    from traceq.linter.config import Config
+    from traceq.linter.pack import Rules
     from traceq.recording import Recording
 
 _FOUND = 1

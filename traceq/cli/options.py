@@ -11,14 +11,14 @@ import typer
 
 from traceq.cli import output
 from traceq.cli.trust import with_trusted_packs
-from traceq.lint.config import find_config, own_names, read_config
+from traceq.linter.config import find_config, own_names, read_config
 from traceq.shown import typed
 from traceq.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from typer.models import ArgumentInfo
 
-    from traceq.lint.config import Config
+    from traceq.linter.config import Config
 
 
 def paths_argument(help_text: str, metavar: str = "PATH") -> ArgumentInfo:

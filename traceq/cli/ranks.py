@@ -26,8 +26,8 @@ from traceq.cli.options import (
 )
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
-from traceq.lint.config import severity
-from traceq.lint.pack import load_rules
+from traceq.linter.config import severity
+from traceq.linter.pack import load_rules
 from traceq.ranks.findings import lint_job
 from traceq.report.ranks import html as ranks_html
 from traceq.report.ranks import json as ranks_json
@@ -37,7 +37,7 @@ from traceq.report.ranks import text as ranks_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.lint.engine import Report
+    from traceq.linter.engine import Report
     from traceq.ranks.analysis import Analysis
 
 _FOUND = 1

@@ -22,13 +22,13 @@ from traceq.cli.options import (
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.files import write_folder
-from traceq.lint.pack import load_rules
-from traceq.lint.scaffold import file_of, new_rule
-from traceq.lint.select import find_rule
+from traceq.linter.pack import load_rules
+from traceq.linter.scaffold import file_of, new_rule
+from traceq.linter.select import find_rule
 from traceq.report import rule_pages
 
 if TYPE_CHECKING:
-    from traceq.lint.pack import Rules
+    from traceq.linter.pack import Rules
 
 
 class Format(str, Enum):

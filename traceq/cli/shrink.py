@@ -27,7 +27,7 @@ from traceq.files import write_folder
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.given import one_program
-from traceq.lint.pack import load_rules
+from traceq.linter.pack import load_rules
 from traceq.report import shrink as shrink_report
 from traceq.shown import typed
 from traceq.shrink import Shrunk, shrink

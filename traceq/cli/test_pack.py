@@ -10,7 +10,7 @@ import typer
 
 from traceq.cli import output
 from traceq.errors import PackError
-from traceq.lint.pack import load_pack
+from traceq.linter.pack import load_pack
 from traceq.testing.examples import Example, run_examples
 
 _FOUND = 1

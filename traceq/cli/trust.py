@@ -13,7 +13,7 @@ from traceq.report.base.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from traceq.lint.config import Config
+    from traceq.linter.config import Config
 
 
 def with_trusted_packs(config: Config, folder: Path) -> Config:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from traceq.lint.config import Config
-    from traceq.lint.engine import Outcome
-    from traceq.lint.pack import Rules
+    from traceq.linter.config import Config
+    from traceq.linter.engine import Outcome
+    from traceq.linter.pack import Rules
     from traceq.ranks.analysis import Analysis
 
 _STEP, _SLOWDOWN = "step-ms", "slowdown"

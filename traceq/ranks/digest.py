@@ -20,9 +20,9 @@ from traceq.analysis.base.steady import steady_steps
 from traceq.errors import InputError
 from traceq.expressions import text
 from traceq.graph.devices import busiest_device
-from traceq.lint.config import Config
-from traceq.lint.engine import lint
-from traceq.lint.pack import load_rules
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
 from traceq.loading import load
 from traceq.ranks.collectives import COLLECTIVES, collectives
 from traceq.ranks.timeline import MEETINGS, meetings

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import MEASURED_NOISE
 from traceq.finding import Severity
-from traceq.lint.config import configured
-from traceq.lint.engine import Outcome, Report
-from traceq.lint.need import Need
-from traceq.lint.run import Views, run, worst_first
-from traceq.lint.select import selected
-from traceq.lint.suppress import allows_by_code, suppress
+from traceq.linter.config import configured
+from traceq.linter.engine import Outcome, Report
+from traceq.linter.need import Need
+from traceq.linter.run import Views, run, worst_first
+from traceq.linter.select import selected
+from traceq.linter.suppress import allows_by_code, suppress
 from traceq.recording import Recording
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
-    from traceq.lint.config import Config
-    from traceq.lint.pack import Rules
+    from traceq.linter.config import Config
+    from traceq.linter.pack import Rules
     from traceq.ranks.analysis import Analysis
 
 

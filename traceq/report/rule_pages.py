@@ -10,8 +10,8 @@ from rich.markdown import Markdown
 from traceq.report.base.text import rendered
 
 if TYPE_CHECKING:
-    from traceq.lint.pack import Rules
-    from traceq.lint.rule import Bad, Good, Rule
+    from traceq.linter.pack import Rules
+    from traceq.linter.rule import Bad, Good, Rule
 
 # Longer lines are hard to read.
 _WIDEST = 100

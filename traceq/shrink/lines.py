@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.check.expected import expected
 from traceq.formats.log import log_lines
-from traceq.lint.engine import lint
+from traceq.linter.engine import lint
 from traceq.recording import Recording
 from traceq.shrink.probe import without_quotes
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceq.check.expected import Expected
-    from traceq.lint.config import Config
-    from traceq.lint.pack import Rules
+    from traceq.linter.config import Config
+    from traceq.linter.pack import Rules
 
 
 def needed_lines(lines: Sequence[str], rules: Rules, config: Config) -> list[str]:

@@ -13,7 +13,7 @@ from traceq.check.expected import Expected, expected
 from traceq.check.numbers import Numbers, numbers
 from traceq.formats.chrome import read
 from traceq.formats.snapshot import read_snapshot
-from traceq.lint.engine import lint
+from traceq.linter.engine import lint
 from traceq.loading import load
 from traceq.recording import Recording
 from traceq.words import at_function, at_line
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.formats.sanitize.paths import Paths
     from traceq.formats.sanitize.regions import Regions
-    from traceq.lint.config import Config
-    from traceq.lint.pack import Rules
+    from traceq.linter.config import Config
+    from traceq.linter.pack import Rules
 
 # A name that no entry of a configuration means.
 _NAME = "fixture"

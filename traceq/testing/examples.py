@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.formats.log import log_lines
-from traceq.lint.rule import Bad
-from traceq.lint.run import Views, run_rule
+from traceq.linter.rule import Bad
+from traceq.linter.run import Views, run_rule
 from traceq.ranks.analysis import analyse
 from traceq.ranks.digest import Digest, make_digest
 from traceq.ranks.job import assemble
@@ -21,8 +21,8 @@ from traceq.testing.timeline import load_drawn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.lint.pack import Rules
-    from traceq.lint.rule import Good, Rule
+    from traceq.linter.pack import Rules
+    from traceq.linter.rule import Good, Rule
     from traceq.ranks.analysis import Analysis
 
 # Rules differ by what a GPU can do; this is the one that drawn traces are of.

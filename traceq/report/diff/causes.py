@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.diff.kinds import ALL_OVER
-from traceq.diff.structure import REGION
+from traceq.differ.kinds import ALL_OVER
+from traceq.differ.structure import REGION
 from traceq.report.base.columns import cut_middle
 from traceq.report.base.text import at, printable, short_kernel, where
 from traceq.units import time
@@ -14,8 +14,8 @@ from traceq.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from traceq.diff.causes import Cause, Used
-    from traceq.diff.compare import Diff
+    from traceq.differ.causes import Cause, Used
+    from traceq.differ.compare import Diff
 
 _KERNEL = 44
 _MOST_OPS = 3

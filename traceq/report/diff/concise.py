@@ -11,8 +11,8 @@ from traceq.report.diff import memory as memory_diff_content
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.diff.compare import Diff
-    from traceq.diff.limits import Broken
+    from traceq.differ.compare import Diff
+    from traceq.differ.limits import Broken
 
 
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:

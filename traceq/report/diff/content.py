@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.diff.kinds import ALL_OVER
+from traceq.differ.kinds import ALL_OVER
 from traceq.report import bound as bound_words
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable, where
@@ -23,13 +23,13 @@ from traceq.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.diff.causes import Cause
-    from traceq.diff.compare import Diff
-    from traceq.diff.findings import FindingChange, FindingChanges
-    from traceq.diff.jobs import JobDiff
-    from traceq.diff.limits import Broken
-    from traceq.diff.metrics import Metric
-    from traceq.diff.steps import Step
+    from traceq.differ.causes import Cause
+    from traceq.differ.compare import Diff
+    from traceq.differ.findings import FindingChange, FindingChanges
+    from traceq.differ.jobs import JobDiff
+    from traceq.differ.limits import Broken
+    from traceq.differ.metrics import Metric
+    from traceq.differ.steps import Step
 
 # Causes smaller than this share of the step are summed up; those that are not a change
 # of the program vary by more.

@@ -16,8 +16,8 @@ from traceq.report.diff.causes import signed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.diff.compare import Diff
-    from traceq.diff.limits import Broken
+    from traceq.differ.compare import Diff
+    from traceq.differ.limits import Broken
 
 _CHANGE = 10
 _VERDICTS = {"slower": "red", "faster": "green"}

@@ -11,9 +11,9 @@ from traceq.report.lint.github import command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.diff.compare import Diff
-    from traceq.diff.findings import FindingChange
-    from traceq.diff.limits import Broken
+    from traceq.differ.compare import Diff
+    from traceq.differ.findings import FindingChange
+    from traceq.differ.limits import Broken
 
 _KINDS = {"new": "warning", "worse": "warning", "better": "notice", "gone": "notice"}
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from traceq.analysis.memory.diff import MemoryDiff
-    from traceq.diff.compare import Diff
-    from traceq.diff.findings import FindingChanges
-    from traceq.diff.limits import Broken
+    from traceq.differ.compare import Diff
+    from traceq.differ.findings import FindingChanges
+    from traceq.differ.limits import Broken
 
 _STYLE = """
 :root { color-scheme: light dark; --more: #c2410c; --less: #15803d; --step: #64748b;

@@ -33,14 +33,14 @@ from traceq.words import listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.diff.jobs import (
+    from traceq.differ.jobs import (
         JobDiff,
         JobSide,
         KindChange,
         Meetings,
         StragglerChange,
     )
-    from traceq.diff.limits import Broken
+    from traceq.differ.limits import Broken
     from traceq.ranks.analysis import Analysis, Straggler
 
 _STATE = 8

@@ -18,10 +18,10 @@ from traceq.report.lint.json import finding_data
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.diff.causes import Cause, Used
-    from traceq.diff.compare import Diff, Side
-    from traceq.diff.findings import FindingChange
-    from traceq.diff.limits import Broken
+    from traceq.differ.causes import Cause, Used
+    from traceq.differ.compare import Diff, Side
+    from traceq.differ.findings import FindingChange
+    from traceq.differ.limits import Broken
 
 VERSION = 2
 KEYS = {

@@ -13,8 +13,8 @@ from traceq.report.diff.causes import signed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.diff.compare import Diff
-    from traceq.diff.limits import Broken
+    from traceq.differ.compare import Diff
+    from traceq.differ.limits import Broken
 
 
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:

@@ -13,7 +13,7 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.diff.modules import ModuleChange, ModuleChanges, Work
+    from traceq.differ.modules import ModuleChange, ModuleChanges, Work
 
 TITLE = "What torch.compile did, by module, layers of one class together:"
 TITLES = ("module", "GPU before", "after", "kernels", "after", "compiling")

@@ -18,8 +18,8 @@ from traceq.report.lint.github import command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.diff.compare import MemoryChange
-    from traceq.diff.limits import Broken
+    from traceq.differ.compare import MemoryChange
+    from traceq.differ.limits import Broken
 
 
 def full(

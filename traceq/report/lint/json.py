@@ -13,8 +13,8 @@ from traceq.report.bound import bound_data, entry_data
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
-    from traceq.lint.engine import Outcome, Report
-    from traceq.lint.idle import ExplainedIdle
+    from traceq.linter.engine import Outcome, Report
+    from traceq.linter.idle import ExplainedIdle
     from traceq.model.facts import Facts
 
 VERSION = 2

@@ -22,7 +22,7 @@ from traceq.report.ranks.content import CHANGES, content, named
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from traceq.lint.engine import Report
+    from traceq.linter.engine import Report
     from traceq.ranks.analysis import Analysis
     from traceq.report.base.content import TextTable
 

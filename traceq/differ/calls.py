@@ -1,0 +1,58 @@
+"""Which ops and regions a step has that the other has none of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.steady import in_steps
+from traceq.differ.structure import plain_op
+from traceq.expressions import text
+from traceq.model.names import REGION
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.steady import SteadySteps
+    from traceq.trace import Trace
+
+# Marks of torch.compile, which have names of their own in every run.
+_COMPILER = r"compile_id=|^## Call CompiledFxGraph|\(dynamo_timed\)$"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Names of ops and regions with how often each is called in a step."""
+
+    before: tuple[tuple[str, float], ...]
+    """What there was before and is not after, the most frequent first."""
+    after: tuple[tuple[str, float], ...]
+    """What there is after and was not before."""
+
+
+def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the outermost ops and the regions of a step: ``name`` and ``calls``."""
+    outermost = trace.host_ops.filter(pl.col("parent").is_null(), ~pl.col("compiling"))
+    regions = trace.annotations.filter(~pl.col("on_gpu"))
+    found = pl.concat(
+        [
+            in_steps(table, trace, steady)
+            .group_by("name")
+            .agg(calls=pl.len())
+            .with_columns(text("name"))
+            for table in (outermost, regions)
+        ]
+    ).filter(~pl.col("name").str.contains(f"{REGION}|{_COMPILER}"))
+    return (
+        found.with_columns(name=plain_op(pl.col("name")))
+        .group_by("name")
+        .agg(calls=pl.col("calls").sum() / steady.count)
+        .sort("calls", "name", descending=[True, False])
+    )
+
+
+def compare_calls(before: pl.DataFrame, after: pl.DataFrame) -> Calls:
+    """Return what is called on one side only."""
+    gone = before.join(after, on="name", how="anti", maintain_order="left")
+    new = after.join(before, on="name", how="anti", maintain_order="left")
+    return Calls(tuple(gone.iter_rows()), tuple(new.iter_rows()))

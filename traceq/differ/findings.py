@@ -1,0 +1,137 @@
+"""Findings of two recordings side by side: new, gone, worse, better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal
+
+from traceq.linter.same import Extent, growth, matched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.finding import Finding
+    from traceq.linter.engine import Outcome
+    from traceq.linter.same import Growth
+
+State = Literal["new", "worse", "better", "gone", "same"]
+STATES: tuple[State, ...] = ("new", "worse", "better", "gone")
+
+
+@dataclass(frozen=True)
+class FindingChange:
+    """A finding before, after, or in both."""
+
+    state: State
+    before: Finding | None
+    after: Finding | None
+    stepped: tuple[bool, bool] = (True, True)
+    """Whether times are of a step, before and after, or of the whole trace."""
+
+    @property
+    def finding(self) -> Finding:
+        """The finding as it is, or was last."""
+        found = self.after or self.before
+        if found is None:
+            msg = "a change is of a finding"
+            raise ValueError(msg)
+        return found
+
+
+@dataclass(frozen=True)
+class FindingChanges:
+    """What became of the findings."""
+
+    changes: tuple[FindingChange, ...]
+    """New ones first, then those that are worse, better and gone."""
+    same: int
+    """How many are as they were."""
+    one_sided: tuple[str, ...]
+    """Codes of rules that ran on one side only, and found something there."""
+    crashed: tuple[str, ...] = ()
+    """Codes of rules that crashed, so that what they would have found is not known."""
+
+
+def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
+    """Return what became of the findings of those rules that ran on both sides."""
+    crashed = {rule.code for one in (before, after) for rule in one.crashed}
+    skipped = {rule.code for one in (before, after) for rule in one.skipped}
+    unseen = crashed | skipped
+    groups = matched(
+        [one for one in before.findings if one.code not in unseen],
+        [one for one in after.findings if one.code not in unseen],
+        by_place=_has_stacks(before) == _has_stacks(after),
+    )
+    found = [
+        FindingChange(
+            _state(pair, before, after), *pair, (_stepped(before), _stepped(after))
+        )
+        for old, new in groups
+        for pair in _pairs(old, new)
+    ]
+    changed = [one for one in found if one.state != "same"]
+    return FindingChanges(
+        tuple(sorted(changed, key=_order)),
+        len(found) - len(changed),
+        tuple(
+            sorted(unseen & {one.code for one in (*before.findings, *after.findings)})
+        ),
+        tuple(sorted(crashed)),
+    )
+
+
+def _stepped(outcome: Outcome) -> bool:
+    return outcome.bound is None or outcome.bound.stepped
+
+
+def _has_stacks(outcome: Outcome) -> bool:
+    return bool(outcome.facts and outcome.facts.stacks)
+
+
+def _pairs(
+    old: Sequence[Finding], new: Sequence[Finding]
+) -> Iterator[tuple[Finding | None, Finding | None]]:
+    """Pair what is the same finding: at the same line first, then in order."""
+    before, after = list(old), list(new)
+    for one in old:
+        match = next((other for other in after if other.place == one.place), None)
+        if match is not None:
+            before.remove(one)
+            after.remove(match)
+            yield one, match
+    yield from zip_longest(before, after)
+
+
+def _state(
+    pair: tuple[Finding | None, Finding | None], before: Outcome, after: Outcome
+) -> State:
+    old, new = pair
+    if old is None or new is None:
+        return "gone" if new is None else "new"
+    bounds = [one.bound for one in (before, after) if one.bound]
+    unclear = not all(bound.sure for bound in bounds)
+    step_ns = max((bound.step_ns for bound in bounds), default=0)
+    change = growth(
+        _extent(old, unclear=unclear), _extent(new, unclear=unclear), step_ns
+    )
+    states: dict[Growth, State] = {"grown": "worse", "shrunk": "better"}
+    return states.get(change, "same")
+
+
+def _extent(finding: Finding, *, unclear: bool) -> Extent:
+    # What a fix saves depends on what bounds the step; what it is about does not.
+    time = finding.gpu_ns if unclear else finding.saves_ns
+    return Extent(finding.count, finding.cost_bytes, time)
+
+
+def _order(change: FindingChange) -> tuple[object, ...]:
+    finding = change.finding
+    return (
+        STATES.index(change.state),
+        -finding.severity.rank,
+        -finding.saves_ns,
+        -finding.cost_bytes,
+        finding.code,
+        finding.message,
+    )

@@ -1,0 +1,90 @@
+"""What the host did in the idle time before the kernels of each part of a step.
+
+While the GPU waits for a launch, the host does what its account says of these instants:
+runs operators, on new shapes or slower than usual, Python, a hook. So the idle time
+before a part's kernels is divided among the entries of the account.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.replay.bound import host_account_of
+from traceq.analysis.replay.host_account import LOADING as LOADING_KERNELS
+from traceq.analysis.replay.host_account import NEW_SHAPE, SLOW
+from traceq.analysis.time.host_kinds import (
+    BLOCKED,
+    BLOCKING,
+    CAPTURING,
+    COMPILING,
+    DATA,
+    HOOKS,
+    PYTHON,
+    UNKNOWN,
+)
+from traceq.intervals import overlap
+
+if TYPE_CHECKING:
+    from traceq.differ.structure import Parts
+    from traceq.trace import Trace
+
+APART = (NEW_SHAPE, LOADING_KERNELS, SLOW, HOOKS, BLOCKED, BLOCKING)
+"""Kinds that are causes of their own: launches are not what they take their time by."""
+APART_IF_SAME = (*APART, PYTHON)
+"""The same, where there are as many launches; more of them are more Python, too."""
+_ENTRY = ("kind", "name", "file", "line", "function")
+# What the host does instead of launching has causes of its own already.
+_TOLD = (COMPILING, DATA, CAPTURING, "allocating memory")
+
+
+def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFrame:
+    """Return the idle time of parts by what the host did: per step, as recorded.
+
+    ``row`` is the part's; ``kind``, ``name``, ``file``, ``line`` and ``function`` are
+    those of the account; ``ns`` add up to the idle time before the part's kernels;
+    ``calls`` are the operators that ran then.
+    """
+    gaps = parts.gaps
+    segments = host_account_of(trace, step_ns).segments.filter(
+        pl.col("end") > pl.col("start")
+    )
+    pieces = _pieces(gaps, segments.filter(overlap(segments, gaps) > 0))
+    length = pl.col("end") - pl.col("start")
+    other = length * (~pl.col("kind").is_in(_TOLD))
+    weight = pl.when(other.sum().over("gap") > 0).then(other).otherwise(length)
+    return (
+        pieces.with_columns(ns=pl.col("rest") * weight / weight.sum().over("gap"))
+        .group_by("row", *_ENTRY)
+        .agg(pl.col("ns").sum(), calls=pl.col("op").n_unique())
+        .with_columns(pl.col("ns", "calls") / parts.steps)
+        .sort("row", "ns", *_ENTRY, descending=[False, True, *(False for _ in _ENTRY)])
+    )
+
+
+def _pieces(gaps: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
+    """Cut gaps where what the host does changes; both are in order and disjoint."""
+    edges = [table[side] for table in (gaps, segments) for side in ("start", "end")]
+    moments = pl.concat(edges).unique().sort()
+    cut = pl.DataFrame({"start": moments[:-1], "end": moments[1:]})
+    cut = cut.with_columns(
+        gap=_containing(gaps, cut["start"]), segment=_containing(segments, cut["start"])
+    ).drop_nulls("gap")
+    found = segments.select(pl.col(*_ENTRY, "op").gather(cut["segment"]))
+    return cut.with_columns(
+        gaps["row"].gather(cut["gap"]),
+        gaps["rest"].gather(cut["gap"]),
+        *found.with_columns(pl.col("kind").fill_null(UNKNOWN)),
+    )
+
+
+def _containing(spans: pl.DataFrame, moments: pl.Series) -> pl.Series:
+    """Return the row of the span that each moment is in, if any."""
+    if not spans.height:
+        return pl.repeat(None, len(moments), dtype=pl.Int64, eager=True)
+    at = spans["start"].search_sorted(moments, side="right").cast(pl.Int64) - 1
+    inside = (at >= 0) & (moments < spans["end"].gather(at.clip(lower_bound=0)))
+    return pl.DataFrame({"at": at, "inside": inside}).select(
+        pl.when("inside").then("at")
+    )["at"]

@@ -1,0 +1,236 @@
+"""Two jobs of many ranks in, one comparison out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from traceq.differ.findings import FindingChanges, compare_findings
+from traceq.differ.metrics import Metric, metrics
+from traceq.differ.steps import Step, significant
+from traceq.ranks.analysis import by_kind
+from traceq.ranks.columns import highest, lowest, total
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.differ.compare import Verdict
+    from traceq.linter.engine import Outcome
+    from traceq.ranks.analysis import Analysis, Straggler
+
+StragglerState = Literal["new", "changed", "same", "gone"]
+
+
+@dataclass(frozen=True, eq=False)
+class JobHalf:
+    """One job, analysed alone."""
+
+    name: str
+    """The path that was given."""
+    analysis: Analysis
+    outcome: Outcome
+
+
+@dataclass(frozen=True, eq=False)
+class JobSide:
+    """One of the two jobs, as the comparison shows it."""
+
+    name: str
+    analysis: Analysis
+    step: Step | None
+    """None where a job has no steps."""
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """The collectives of one kind in a step of a rank, on average."""
+
+    count: float
+    ns: float
+    waiting_ns: float
+    hidden_ns: float
+    """The part in which the GPU computed."""
+
+
+@dataclass(frozen=True)
+class KindChange:
+    """The collectives of one kind, before and after; None where there are none."""
+
+    kind: str
+    before: Meetings | None
+    after: Meetings | None
+
+
+@dataclass(frozen=True)
+class StragglerChange:
+    """Ranks that the others wait for, before, after, or in both jobs."""
+
+    state: StragglerState
+    """``changed`` is for another cause."""
+    numbers: tuple[int, ...]
+    before: Straggler | None
+    after: Straggler | None
+
+
+@dataclass(frozen=True, eq=False)
+class JobDiff:
+    """What changed from one job to another."""
+
+    before: JobSide
+    after: JobSide
+    verdict: Verdict
+    metrics: tuple[Metric, ...]
+    kinds: tuple[KindChange, ...]
+    """Those that take longest first."""
+    stragglers: tuple[StragglerChange, ...]
+    """Those of the job after first, worst first; then those that are gone."""
+    findings: FindingChanges
+    caveats: tuple[str, ...]
+
+
+def compare_jobs(before: JobHalf, after: JobHalf) -> JobDiff:
+    """Return what changed from one job to another."""
+    steps = _steps(before.analysis, after.analysis)
+    first, second = (
+        JobSide(half.name, half.analysis, step)
+        for half, step in zip((before, after), steps, strict=True)
+    )
+    return JobDiff(
+        first,
+        second,
+        _verdict(*steps),
+        metrics(_numbers(first), _numbers(second)),
+        tuple(_kinds(before.analysis, after.analysis)),
+        tuple(_stragglers(before.analysis, after.analysis)),
+        compare_findings(before.outcome, after.outcome),
+        tuple(_caveats(first, second)),
+    )
+
+
+def _steps(before: Analysis, after: Analysis) -> tuple[Step | None, Step | None]:
+    """Return both step times: as measured if all ranks have that, else as recorded."""
+    measured = [_measured(one) for one in (before, after)]
+    if all(measured):
+        return measured[0], measured[1]
+    return _recorded(before), _recorded(after)
+
+
+def _measured(found: Analysis) -> Step | None:
+    """Return what a step takes without the profiler, the median of the ranks."""
+    ns = found.job.measured_step_ns
+    return Step(ns, ns, ns, 1, measured=True) if ns else None
+
+
+def _recorded(found: Analysis) -> Step | None:
+    """Return what a step takes in the traces, the median of the ranks."""
+    step = found.job.step_ns
+    if not step:
+        return None
+    rows = pl.concat([digest.table("steps") for digest in found.job.digests])
+    lengths = (
+        rows.group_by("step")
+        .agg(length=(pl.col("end") - pl.col("start")).median())
+        .select(pl.col("length").round().cast(pl.Int64))["length"]
+    )
+    low, high = min(lowest(lengths), step), max(highest(lengths), step)
+    return Step(step, low, high, len(lengths), measured=False)
+
+
+def _verdict(before: Step | None, after: Step | None) -> Verdict:
+    if before is None or after is None or not significant(before, after):
+        return "no change"
+    return "slower" if after.ns > before.ns else "faster"
+
+
+def _numbers(side: JobSide) -> dict[str, float | None]:
+    """Return the numbers of a job by the names of metrics."""
+    found = side.analysis
+    each = found.job.ranks.height * found.steps
+    stepped = found.job.step_ns is not None
+    waiting, transfer = (total(found.by_rank[name]) for name in ("wait", "sending"))
+    return {
+        "step": side.step.ns if side.step else None,
+        "waiting": waiting / each if stepped else None,
+        "transfer": transfer / each if stepped else None,
+        "slowdown": found.whatifs.slowdown,
+    }
+
+
+def _kinds(before: Analysis, after: Analysis) -> Iterator[KindChange]:
+    """Yield the collectives by kind, those that take longest first."""
+    first, second = _meetings(before), _meetings(after)
+    found = [
+        KindChange(kind, first.get(kind), second.get(kind))
+        for kind in dict.fromkeys((*second, *first))
+    ]
+    yield from sorted(
+        found, key=lambda one: -max(side.ns for side in (one.before, one.after) if side)
+    )
+
+
+def _meetings(found: Analysis) -> dict[str, Meetings]:
+    each = found.job.ranks.height * found.steps
+    return {
+        row["kind"]: Meetings(
+            row["count"] / found.steps,
+            row["length"] / each,
+            row["wait"] / each,
+            (row["length"] - row["exposed"]) / each,
+        )
+        for row in by_kind(found.job).iter_rows(named=True)
+    }
+
+
+def _stragglers(before: Analysis, after: Analysis) -> Iterator[StragglerChange]:
+    """Yield who holds the others up: after, and before only."""
+    old = _by_numbers(before)
+    for numbers, ones in _by_numbers(after).items():
+        for was, one in zip_longest(old.pop(numbers, []), ones):
+            yield StragglerChange(_state(was, one), numbers, was, one)
+    for numbers, ones in old.items():
+        yield from (StragglerChange("gone", numbers, one, None) for one in ones)
+
+
+def _by_numbers(found: Analysis) -> dict[tuple[int, ...], list[Straggler]]:
+    """Return the stragglers by the numbers of their ranks, worst first."""
+    numbers = found.job.ranks["number"].to_list()
+    by: dict[tuple[int, ...], list[Straggler]] = {}
+    for one in found.stragglers:
+        by.setdefault(tuple(sorted(numbers[row] for row in one.ranks)), []).append(one)
+    return by
+
+
+def _state(was: Straggler | None, one: Straggler | None) -> StragglerState:
+    if was is None or one is None:
+        return "new" if was is None else "gone"
+    return "same" if was.cause.cause == one.cause.cause else "changed"
+
+
+def _caveats(before: JobSide, after: JobSide) -> Iterator[str]:
+    """Yield what the two jobs do not share, and what of each is missing."""
+    first, second = before.analysis.job.ranks, after.analysis.job.ranks
+    if first.height != second.height:
+        yield (
+            f"{counted(first.height, 'rank')} before, {second.height} after: each has"
+            " other shares of the work, and other collectives"
+        )
+    gpus = [_devices(side) for side in (first, second)]
+    if gpus[0] != gpus[1]:
+        yield f"other GPUs: {_named(gpus[0])} before, {_named(gpus[1])} after"
+    sides = (("before", before), ("after", after))
+    for title, side in sides:
+        if side.step is None:
+            yield f"{title} has no steps, so times are of its whole window"
+        yield from (f"{title}: {text}" for text in side.analysis.job.said)
+
+
+def _devices(ranks: pl.DataFrame) -> list[str]:
+    return ranks["device"].unique().sort().to_list()
+
+
+def _named(devices: Sequence[str]) -> str:
+    return ", ".join(device or "none" for device in devices)

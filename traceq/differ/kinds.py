@@ -1,0 +1,136 @@
+"""What changed in a part of the program, and which parts changed in the same way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from traceq.differ.kernels import family
+from traceq.differ.structure import OPTIMIZER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Kind = Literal[
+    "dtype",
+    "casts",
+    "kernel",
+    "fused",
+    "calls",
+    "shapes",
+    "added",
+    "removed",
+    "replaced",
+    "compiled",
+    "same kernels",
+    "launches",
+    "same launches",
+    "host",
+    "compiling",
+    "loading data",
+    "capturing CUDA graphs",
+    "allocating memory",
+    "outside operators",
+    "not in the trace",
+]
+ALL_OVER: tuple[Kind, ...] = ("same kernels", "same launches", "outside operators")
+"""Kinds that are not a change of the program: it does the same, in another time."""
+
+# Counts change by less between steps of one program.
+_LEAST_COUNT = 0.5
+_LEAST_SHARE = 0.1
+
+
+def ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
+    """Return what was counted, most frequent first, in a stable order."""
+    return sorted(counter.items(), key=lambda one: (-one[1], repr(one[0])))
+
+
+def first(counter: Counter[Any]) -> Any:  # noqa: ANN401 - what was counted
+    """Return the most frequent, if there is any."""
+    return ranked(counter)[0][0] if counter else None
+
+
+def differ(counts: list[dict[str, float]], name: str) -> bool:
+    """Return whether there are more or fewer of something than before."""
+    before, after = (side[name] for side in counts)
+    least = max(_LEAST_COUNT, _LEAST_SHARE * max(before, after))
+    return abs(after - before) >= least
+
+
+def kind_of(
+    likeness: str,
+    rows: list[list[dict[str, Any]]],
+    used: list[list[dict[str, Any]]],
+    counts: list[dict[str, float]],
+) -> Kind:
+    """Return what changed in a part of the program that the GPU works for."""
+    role = (rows[0] or rows[1])[0]["role"]
+    formats = [first(_times(side, "dtype")) for side in used]
+    main = [family(first(_times(side, "name")) or "") for side in used]
+    there = [{family(kernel["name"]) for kernel in side} for side in used]
+    fewer = differ(counts, "kernels")
+    moved = any(name.startswith("Mem") for name in main)
+    kind: Kind = "same kernels"
+    if role == "cast":
+        # As many casts as before are not a change, however long they take.
+        kind = "casts" if fewer else "same kernels"
+    elif likeness == "replaced":
+        kind = "replaced"
+    elif likeness == "compiled":
+        kind = "compiled"
+    elif likeness == "alone":
+        kind = "removed" if rows[0] else "added"
+    elif all(formats) and formats[0] != formats[1] and not moved:
+        kind = "dtype"
+    elif main[0] not in there[1] or main[1] not in there[0]:
+        kind = "kernel"
+    elif differ(counts, "calls"):
+        kind = "calls"
+    elif fewer:
+        kind = "fused"
+    elif likeness == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
+        kind = "shapes"
+    return kind
+
+
+def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:
+    return {row["shapes"] for row in rows}
+
+
+def _times(kernels: Iterable[Mapping[str, Any]], column: str) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for kernel in kernels:
+        found[kernel[column]] += kernel["gpu_ns"]
+    return found
+
+
+def key_of(
+    kind: Kind,
+    match: int,
+    rows: list[list[dict[str, Any]]],
+    used: list[list[dict[str, Any]]],
+) -> tuple[object, ...]:
+    """Return what the parts of one cause have in common."""
+    if kind in ("casts", "compiled", *ALL_OVER):
+        # Collectives take as long as the slowest rank lets them.
+        kernel_kind = first(_times([*used[0], *used[1]], "kind"))
+        return (kind, kind == "same kernels" and kernel_kind == "communication")
+    if kind == "dtype":
+        # A dtype is chosen for the whole model, not for a line.
+        both = [first(_times(side, "dtype")) for side in used]
+        return (kind, *both, first(_times(used[0], "kind")))
+    if kind == "replaced":
+        return (kind, match)
+    ops = {row["op"] for side in rows for row in side}
+    return (kind, *where_of(rows), *sorted(ops))
+
+
+def where_of(rows: list[list[dict[str, Any]]]) -> tuple[object, ...]:
+    """Return what rows of one place share: the function, else the modules."""
+    row = (rows[0] or rows[1])[0]
+    if row["op"] == OPTIMIZER:
+        return (OPTIMIZER,)
+    if row["file"]:
+        return (row["file"], row["function"])
+    return (row["module"],) if row["module"] else ()

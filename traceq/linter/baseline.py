@@ -1,0 +1,155 @@
+"""A baseline: findings that were there before are hidden, unless they have grown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq.errors import InputError
+from traceq.finding import Evidence
+from traceq.linter.same import extent, growth, matched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from traceq.finding import Finding
+    from traceq.linter.engine import Outcome, Report
+
+VERSION = 2
+_NO_BASELINE = "{file} is not a baseline: write one with --write-baseline"
+_LARGEST = 64 << 20
+
+
+@dataclass(frozen=True)
+class Known:
+    """All findings of one fingerprint in one recording, as a baseline lists them."""
+
+    code: str
+    name: str
+    fingerprint: str
+    where: str
+    """File and function, or module, for people who read the baseline."""
+    subject: str
+    count: int
+    saves_ns: int
+    cost_bytes: int
+    message: str
+    """For people too: it is not compared."""
+
+
+def read_baseline(file: Path) -> list[Known]:
+    """Return what a baseline lists: nothing if there is none yet."""
+    if not file.exists():
+        return []
+    version, entries = _content(file)
+    if version != VERSION:
+        msg = (
+            f"{file} is a baseline of version {version}, not {VERSION}: write it again"
+            " with --write-baseline"
+        )
+        raise InputError(msg)
+    try:
+        return [Known(**entry) for entry in entries]
+    except TypeError:
+        raise InputError(_NO_BASELINE.format(file=file)) from None
+
+
+def refuse_other_files(file: Path) -> None:
+    """Raise if a file is there that is not a baseline, of whatever version."""
+    if file.exists():
+        _content(file)
+
+
+def _content(file: Path) -> tuple[int, list[Any]]:
+    """Return a baseline's version and entries."""
+    try:
+        content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
+        version: int = content["version"]
+        # Version 1 had a table.
+        return version, list(content["known" if version == 1 else "findings"])
+    except OSError as error:
+        msg = f"{file} cannot be read: {error.strerror or error}"
+    except (ValueError, LookupError, TypeError):
+        msg = _NO_BASELINE.format(file=file)
+    raise InputError(msg) from None
+
+
+def baseline_of(report: Report) -> list[Known]:
+    """Return all that is found; of several recordings, the highest figures."""
+    found: dict[str, Known] = {}
+    for outcome in report.outcomes:
+        for _, group in matched((), outcome.findings):
+            now = _known(group)
+            before = found.get(now.fingerprint, now)
+            found[now.fingerprint] = replace(
+                now,
+                count=max(before.count, now.count),
+                saves_ns=max(before.saves_ns, now.saves_ns),
+                cost_bytes=max(before.cost_bytes, now.cost_bytes),
+            )
+    return sorted(found.values(), key=lambda one: (one.code, one.fingerprint))
+
+
+def write_baseline(known: Iterable[Known]) -> bytes:
+    """Return a baseline's content."""
+    content = {"version": VERSION, "findings": [asdict(entry) for entry in known]}
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def without_known(report: Report, known: Sequence[Known]) -> Report:
+    """Return a report of what is new or has grown."""
+    outcomes = tuple(_without_known(outcome, known) for outcome in report.outcomes)
+    return replace(report, outcomes=outcomes)
+
+
+def _without_known(outcome: Outcome, known: Sequence[Known]) -> Outcome:
+    before: dict[str, Known | None] = {}
+    for old, new in matched(known, outcome.findings):
+        if new and not old:
+            before[new[0].fingerprint] = None
+        elif new and growth(extent(old), extent(new), outcome.step_ns) == "grown":
+            before[new[0].fingerprint] = old[0]
+    shown = tuple(
+        _with_past(one, before[one.fingerprint])
+        for one in outcome.findings
+        if one.fingerprint in before
+    )
+    hidden = len(outcome.findings) - len(shown)
+    # What the worst of all save together says nothing of the few that are shown.
+    together = () if hidden else outcome.together
+    return replace(outcome, findings=shown, in_baseline=hidden, together=together)
+
+
+def _with_past(finding: Finding, before: Known | None) -> Finding:
+    if before is None:
+        return finding
+    return replace(finding, evidence=(*finding.evidence, _past(before)))
+
+
+def _past(before: Known) -> Evidence:
+    """Return what a finding was, to stand beside what it is."""
+    count = before.count if before.count > 1 else None
+    if before.cost_bytes:
+        return Evidence("before", value=before.cost_bytes, unit="bytes", count=count)
+    if before.saves_ns:
+        saved = before.saves_ns
+        return Evidence("before", value=saved, unit="ns", count=count, note="a step")
+    return Evidence("before", "in the baseline", count=count)
+
+
+def _known(group: Sequence[Finding]) -> Known:
+    first, size = group[0], extent(group)
+    return Known(
+        code=first.code,
+        name=first.name,
+        fingerprint=first.fingerprint,
+        where=first.place.key or first.subject,
+        subject=first.subject,
+        count=size.count,
+        saves_ns=size.saves_ns or 0,
+        cost_bytes=size.cost_bytes,
+        message=first.message,
+    )

@@ -1,0 +1,103 @@
+"""What rules on calls of the driver share: which steps make them, and their time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.analysis.base.gpu_idle import busy_spans
+from traceq.finding import Evidence, Fix, Severity
+from traceq.intervals import disjoint, overlap, spans
+from traceq.linter.need import Need
+from traceq.linter.rule import Rule
+from traceq.words import often, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import polars as pl
+
+    from traceq.finding import Finding, Json, Place
+    from traceq.linter.view import View
+
+_MOST_OPS = 3
+
+
+@dataclass(frozen=True)
+class DriverCallRule(Rule):
+    """A rule on calls that a steady step should not make."""
+
+    needs = frozenset({Need.STEPS})
+
+    def driver_finding(  # noqa: PLR0913 - what the rules differ in
+        self,
+        view: View,
+        calls: pl.DataFrame,
+        caller: str,
+        *,
+        subject: str,
+        place: Place,
+        advice: str | None = None,
+        blocking: pl.DataFrame | None = None,
+        result: str = "",
+        evidence: Iterable[Evidence] = (),
+        data: Mapping[str, Json] | None = None,
+    ) -> Finding:
+        """Return the finding that a caller makes these calls.
+
+        ``blocking`` are those that the step waits for; all of them if none are given.
+        ``result`` is what comes of it, at the end of the message.
+        """
+        parts = disjoint(spans(calls))
+        took = int((parts["end"] - parts["start"]).sum())
+        busy = int(overlap(parts, busy_spans(view.trace.kernels)).sum())
+        names = calls.group_by("name").len().sort("len", "name", descending=True)
+        host = parts if blocking is None else disjoint(spans(blocking))
+        return self.finding(
+            f"{caller} calls {_named(names, view.steps)}{result}",
+            subject=subject,
+            place=place,
+            count=calls.height / view.steps,
+            fix=Fix(spans=host),
+            gpu_idle_ns=(took - busy) / view.steps,
+            evidence=[
+                Evidence(
+                    "calls",
+                    value=took / view.steps,
+                    unit="ns",
+                    note="a step on the host",
+                ),
+                *_op_lines(view, calls),
+                *evidence,
+            ],
+            data={"calls": dict(names.iter_rows()), **(data or {})},
+            advice=advice,
+            # One step may be an epoch's first, or the one that writes a checkpoint.
+            severity=None if view.steps > 1 else Severity.info,
+            ops=calls["op"].drop_nulls(),
+        )
+
+
+def _named(names: pl.DataFrame, steps: int) -> str:
+    """Return which calls a step makes, and how often."""
+    if all(count >= steps for count in names["len"]):
+        found = [f"{name} {times(count / steps)}" for name, count in names.rows()]
+        return f"{' and '.join(found)} a step"
+    return " and ".join(
+        f"{name} {often(count / steps)}" for name, count in names.rows()
+    )
+
+
+def in_most_steps(view: View, calls: pl.DataFrame) -> bool:
+    """Return whether more than half of the steps make such calls."""
+    return 2 * calls["step"].n_unique() > view.steps
+
+
+def _op_lines(view: View, calls: pl.DataFrame) -> list[Evidence]:
+    """Return the operators inside of which the calls are made, the most first."""
+    found = calls.drop_nulls("op_name").group_by("op_name").len()
+    found = found.sort("len", "op_name", descending=[True, False]).head(_MOST_OPS)
+    return [
+        Evidence("op", name, count=count / view.steps)
+        for name, count in found.iter_rows()
+    ]

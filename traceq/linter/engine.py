@@ -1,0 +1,200 @@
+"""Lint recordings: run the rules, suppress what is allowed, price the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.analysis.base.replayed import replayed
+from traceq.errors import ConfigError
+from traceq.finding import Severity
+from traceq.linter.config import configured
+from traceq.linter.idle import explained_idle
+from traceq.linter.libraries import entry_of, with_libraries
+from traceq.linter.need import Need
+from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
+from traceq.linter.savings import Savings, price
+from traceq.linter.select import selected
+from traceq.linter.snapshot_view import Memory, highest
+from traceq.linter.suppress import allows_by_code, suppress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceq.analysis.base.replayed import Replayed
+    from traceq.analysis.replay.bound import Bound
+    from traceq.analysis.replay.simulation import Change
+    from traceq.finding import Finding, Place
+    from traceq.linter.config import Allow, Config
+    from traceq.linter.idle import ExplainedIdle
+    from traceq.linter.pack import Rules
+    from traceq.linter.rule import Rule
+    from traceq.linter.run import Crashed, Ran, Skipped
+    from traceq.linter.savings import Together
+    from traceq.linter.suppress import Allowed
+    from traceq.model.facts import Facts
+    from traceq.recording import Recording
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What lint reports of one recording."""
+
+    name: str
+    """The path that was given."""
+    facts: Facts | None
+    bound: Bound | None
+    steps: int
+    """How many steps the averages are over."""
+    step_ns: int
+    """What a step takes: as measured, else as it likely does without the profiler."""
+    findings: tuple[Finding, ...]
+    """Worst first."""
+    together: tuple[Together, ...]
+    """What fixing the worst of them saves together."""
+    below_min_cost: int
+    """How many findings cost less than the user wants to see."""
+    skipped: tuple[Skipped, ...]
+    crashed: tuple[Crashed, ...]
+    allowed: tuple[Allowed, ...]
+    ran: int
+    """How many rules ran to their end."""
+    memory: Memory | None = None
+    """The peak, where there is a memory snapshot."""
+    idle: ExplainedIdle | None = None
+    """How much of the GPU's idle time the findings explain; none if it bounds a step,
+    or where that was not asked for."""
+    entry: Place | None = None
+    """Where the program begins, as far as its stacks show: for what has no place."""
+    in_baseline: int = 0
+    """How many findings are hidden, since a baseline lists them."""
+    replayed: Replayed | None = None
+    """What replays of CUDA graphs ran, if there are any."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What lint reports of all recordings."""
+
+    outcomes: tuple[Outcome, ...]
+    fail_on: Severity
+    unused: tuple[Allow, ...] = ()
+    """Entries of the configuration that allow nothing that was found."""
+
+    @property
+    def failing(self) -> list[Finding]:
+        """The findings that fail the run."""
+        return [
+            finding
+            for outcome in self.outcomes
+            for finding in outcome.findings
+            if finding.severity.rank >= self.fail_on.rank
+        ]
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a rule crashed, so that what it looks for may be there."""
+        return any(outcome.crashed for outcome in self.outcomes)
+
+
+def lint(
+    recordings: Iterable[Recording],
+    rules: Rules,
+    config: Config,
+    *,
+    brief: bool = False,
+) -> Report:
+    """Run the selected rules on each recording.
+
+    Where only the findings are wanted it can be brief: without ranges, without what
+    they save together and without what bounds the step.
+    """
+    chosen = selected(rules, config.select, config.ignore)
+    if not chosen:
+        msg = f"{config.file or 'the command line'} ignores all rules it selects"
+        raise ConfigError(msg)
+    ready = configured(rules, chosen, config)
+    allows = allows_by_code(config.allow, rules)
+    outcomes = tuple(
+        _lint(recording, ready, allows, config.min_cost_us * 1000, brief=brief)
+        for recording in recordings
+    )
+    used = {allowed.entry for one in outcomes for allowed in one.allowed}
+    unused = tuple(entry for entry in config.allow if entry not in used)
+    return Report(outcomes, config.fail_on, unused)
+
+
+def _concerns(rule: Rule, recording: Recording) -> bool:
+    """Return whether a rule could find anything in recordings like this one."""
+    if Need.JOB not in rule.needs:
+        return True
+    return recording.trace is not None and (recording.trace.facts.world_size or 1) > 1
+
+
+def _lint(
+    recording: Recording,
+    rules: Sequence[Rule],
+    allows: Mapping[str, Sequence[Allow]],
+    min_cost_ns: float,
+    *,
+    brief: bool,
+) -> Outcome:
+    rules = [rule for rule in rules if _concerns(rule, recording)]
+    views = Views(recording)
+    view, peak = views.trace, highest(views.memory)
+    savings = Savings(view, brief=brief) if view else None
+    ran = with_libraries(_run(rules, views, savings), recording.trace)
+    kept, allowed = suppress(ran.findings, allows, recording)
+    by_code = {rule.code: rule for rule in rules}
+    found = unconfirmed(explained(kept), rules, ran, views)
+    priced, unpriced = price(found, by_code, savings, peak)
+    shown = sorted(
+        (one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)),
+        key=worst_first,
+    )
+    crashed = (*ran.crashed, *unpriced)
+    full = not brief
+    return Outcome(
+        name=recording.name,
+        facts=recording.trace.facts if recording.trace else None,
+        bound=view.bound if view else None,
+        steps=view.steps if view else 0,
+        step_ns=round(savings.step_ns) if savings else 0,
+        findings=tuple(shown),
+        together=tuple(savings.together(_to_fix(shown))) if savings and full else (),
+        below_min_cost=len(priced) - len(shown),
+        skipped=tuple(sorted(ran.skipped, key=lambda one: one.code)),
+        crashed=crashed,
+        allowed=tuple(allowed),
+        ran=len(rules) - len(ran.skipped) - len(crashed),
+        memory=peak,
+        entry=entry_of(recording.trace) if recording.trace else None,
+        replayed=replayed(recording.trace) if recording.trace else None,
+        idle=explained_idle(view, savings, ran.findings)
+        if view and savings and full
+        else None,
+    )
+
+
+def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
+    """Run the rules; those that report what remains see what the others would fix."""
+    ran = run([rule for rule in rules if not rule.residual], views)
+    for rule in rules:
+        if rule.residual:
+            fixed: tuple[Change, ...] = ()
+            if savings and views.trace and views.trace.bound.by == "host":
+                fixed = savings.host_changes(ran.findings)
+            ran += run([rule], views.after(fixed))
+    return ran
+
+
+def _is_shown(finding: Finding, rule: Rule, min_cost_ns: float) -> bool:
+    """Return whether a finding costs as much as the user wants to see."""
+    return not rule.priced or finding.cost_bytes > 0 or finding.saves_ns >= min_cost_ns
+
+
+def _to_fix(shown: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that save time, without those that are minor."""
+    return [
+        one for one in shown if one.severity is not Severity.info and one.saves_ns > 0
+    ]

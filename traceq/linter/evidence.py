@@ -1,0 +1,68 @@
+"""Evidence and advice in the form that many rules share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.expressions import text
+from traceq.finding import Evidence
+from traceq.model.dtypes import dtype_name
+from traceq.model.torch_versions import newer_than
+from traceq.words import counted, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from traceq.linter.view import View
+
+
+def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
+    """Return the kernels and how often they run in a step, longest time first."""
+    names = (
+        view.trace.kernels.select("name", "dur")[list(kernels)]
+        .group_by("name")
+        .agg(calls=pl.len(), time=pl.col("dur").sum())
+        .with_columns(text("name"))
+        .sort("time", "name", descending=[True, False])
+        .head(most)
+    )
+    return [
+        Evidence("kernel", name, count=calls / view.steps)
+        for name, calls, _ in names.iter_rows()
+    ]
+
+
+def module_line(modules: Sequence[str | None]) -> list[Evidence]:
+    """Return the first of the modules that something is in, and how many more."""
+    known = [module for module in modules if module]
+    if not known:
+        return []
+    if len(known) == 1:
+        return [Evidence("module", known[0])]
+    return [Evidence("modules", known[0], note=f"and {len(known) - 1:,} more")]
+
+
+def tensor(recorded: str | None, dims: Sequence[int]) -> str:
+    """Write what a tensor is, from its dtype as recorded and its shape.
+
+    >>> tensor("c10::Half", [8, 64]), tensor("long int", [8])
+    ('a float16 [8,64]', 'an int64 [8]')
+    """
+    name = dtype_name(recorded)
+    return f"{'an' if name.startswith('int') else 'a'} {name} {shape(dims)}"
+
+
+def share_of_steps(view: View, found: int) -> str:
+    """Write in how many of the steps something is, as ``2 of 3 steps``."""
+    if not view.trace.steps.height:
+        return "this trace"
+    return f"{found} of {counted(view.steps, 'step')}"
+
+
+def located_advice(view: View, function: str | None, advice: str) -> str:
+    """Return advice with the function to change, and what of it needs a newer torch."""
+    newer = newer_than(view.trace.facts, advice)
+    notes = "".join(f"; {name} needs torch {first}" for name, first in newer.items())
+    return (f"in {function}: " if function else "") + advice + notes

@@ -1,0 +1,85 @@
+"""Rule packs: folders of rules, traceq's own and the user's, loaded one way."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, TypeAlias
+
+from traceq._folders import bundled
+from traceq._import_folder import mount, walk
+from traceq.errors import PackError
+from traceq.linter.retired import RETIRED
+from traceq.linter.rule import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+    from types import ModuleType
+
+Rules: TypeAlias = "Mapping[str, type[Rule]]"
+
+_CODE = re.compile(r"[A-Z]{2,5}\d{3}")
+
+
+def load_rules(packs: Iterable[Path] = ()) -> Rules:
+    """Return traceq's rules and those of ``packs``, by code."""
+    rules: dict[str, type[Rule]] = {}
+    for number, folder in enumerate((bundled("rules"), *packs)):
+        for rule in load_pack(folder, f"_traceq_pack{number}"):
+            known = rules.setdefault(rule.code, rule)
+            if known is not rule:
+                msg = (
+                    f"{rule.code} is both {known.__name__} and {rule.__name__}:"
+                    f" give the one in {folder} another code"
+                )
+                raise PackError(msg)
+    return dict(sorted(rules.items()))
+
+
+def load_pack(folder: Path, name: str) -> Iterator[type[Rule]]:
+    """Yield the rules of one folder, imported under a private name."""
+    if not folder.is_dir():
+        msg = f"{folder} is not a rule pack: a pack is a folder of Python files"
+        raise PackError(msg)
+    mount(folder, name)
+    try:
+        for file, module in walk(folder, name):
+            yield from _rules_in(file, module)
+    except PackError:
+        raise
+    except Exception as error:
+        msg = (
+            f"the rule pack {folder} cannot be loaded: {type(error).__name__}: {error}"
+        )
+        raise PackError(msg) from error
+
+
+def _rules_in(file: Path, module: ModuleType) -> Iterator[type[Rule]]:
+    for value in vars(module).values():
+        if (
+            isinstance(value, type)
+            and issubclass(value, Rule)
+            and value.__module__ == module.__name__
+        ):
+            fault = _fault(value)
+            if fault:
+                msg = f"{file}: {value.__name__} {fault}"
+                raise PackError(msg)
+            yield value
+
+
+def _fault(rule: type[Rule]) -> str:
+    """Say why a class cannot be used as a rule; empty if it can."""
+    code = getattr(rule, "code", "")
+    if not _CODE.fullmatch(code):
+        return "needs a code such as SYN001"
+    if code in RETIRED:
+        return f"has the code {code}, which was retired and is never used again"
+    # Without it, options are fields of a dataclass that nobody has filled in.
+    if "__dataclass_fields__" not in vars(rule):
+        return "must be a dataclass: write @dataclass(frozen=True) above it"
+    for item in fields(rule):
+        if item.default is MISSING and item.default_factory is MISSING:
+            return f"needs a default for its option {item.name.replace('_', '-')}"
+    return ""

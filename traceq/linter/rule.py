@@ -1,0 +1,224 @@
+"""What a rule is: a class in one file, with its page, options and examples."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from traceq.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import polars as pl
+
+    from traceq.linter.need import Need
+    from traceq.linter.snapshot_view import SnapshotView
+    from traceq.linter.view import View
+
+_EXAMPLE = re.compile(r"^```diff\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+Value = TypeVar("Value", bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A drawn trace in which the rule finds something."""
+
+    drawing: str
+    finds: str | tuple[str, ...]
+    """The finding's sentence, or those of several, worst first."""
+    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Arguments of the drawn events, by name."""
+    log: str = ""
+    history: str = ""
+    """A drawn memory snapshot."""
+    ranks: tuple[str, ...] = ()
+    """Drawn traces of the ranks of a job."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences to find."""
+        return (self.finds,) if isinstance(self.finds, str) else self.finds
+
+
+@dataclass(frozen=True)
+class Good:
+    """A drawn trace in which the rule finds nothing."""
+
+    drawing: str
+    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    log: str = ""
+    history: str = ""
+    ranks: tuple[str, ...] = ()
+
+
+def inputs(
+    dims: Sequence[Sequence[int]],
+    types: Sequence[str],
+    strides: Sequence[Sequence[int]] | None = None,
+    values: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return an op's arguments as the profiler writes them, for a drawn trace."""
+    found: dict[str, Any] = {"Input Dims": list(dims), "Input type": list(types)}
+    if strides is not None:
+        found["Input Strides"] = list(strides)
+    if values is not None:
+        found["Concrete Inputs"] = list(values)
+    return found
+
+
+def option(default: Value, meaning: str) -> Value:
+    """Declare an option of a rule: its default, and what it means in one sentence."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as the configuration sees it."""
+
+    name: str
+    default: bool | float | str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing to look for. Subclasses are its page: their docstring, and examples.
+
+    A rule looks at a trace (``check``), or at a program's log (``check_log``), a memory
+    snapshot (``check_snapshot``) or all ranks of a job (``check_job``) if it needs one.
+    """
+
+    code: ClassVar[str]
+    since: ClassVar[str] = ""
+    """The version of traceq, or of your pack, that first had it."""
+    preview: ClassVar[bool] = False
+    """Whether it is on trial: its findings are shown, but never fail a run."""
+    severity: ClassVar[Severity] = Severity.warning
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    advice: ClassVar[str] = ""
+    priced: ClassVar[bool] = True
+    """Whether a finding that costs next to nothing matters less."""
+    of_function: ClassVar[bool] = False
+    """It finds functions: a finding names one, and no line of it."""
+    several_fixes: ClassVar[bool] = False
+    """Findings differ in their fix: the page's example would not fit all of them."""
+    residual: ClassVar[bool] = False
+    """Whether it reports what no other rule explains, and so comes last."""
+    examples: ClassVar[tuple[Bad | Good, ...]] = ()
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the rule's name: that of its class, as implicit-device-sync."""
+        return _WORD.sub("-", cls.__name__).lower()
+
+    @classmethod
+    def page(cls) -> str:
+        """Return the rule's documentation."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return the first sentence of the rule's documentation."""
+        return cls.page().partition("\n")[0]
+
+    @classmethod
+    def example(cls) -> str:
+        """Return the page's code before and after the fix, as a diff; or nothing."""
+        found = _EXAMPLE.search(cls.page())
+        return found[1] if found else ""
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        """Return the rule's options."""
+        return tuple(
+            Option(
+                item.name.replace("_", "-"),
+                item.default,
+                # A plain field of a pack's rule says nothing of what it means.
+                item.metadata.get("meaning", ""),
+            )
+            for item in fields(cls)
+            if item.default is not MISSING
+        )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Yield what is wrong in the steady part of a trace."""
+        raise NotImplementedError
+
+    def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
+        """Yield what a program's log says, whose lines have ``line`` and ``text``."""
+        raise NotImplementedError
+
+    def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
+        """Yield what is wrong in a memory snapshot."""
+        raise NotImplementedError
+
+    def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - built on lint
+        """Yield what is wrong among the ranks of a job, a ``ranks.analysis.Analysis``.
+
+        What a fix saves is part of these findings: ``saves_ns`` is by the job's replay.
+        """
+        raise NotImplementedError
+
+    def finding(  # noqa: PLR0913 - a finding has this many sides
+        self,
+        message: str,
+        *,
+        subject: str,
+        place: Place = NOWHERE,
+        count: float = 1,
+        fix: Fix | Sequence[Fix] = (),
+        gpu_idle_ns: float = 0,
+        cost_bytes: float = 0,
+        evidence: Iterable[Evidence] = (),
+        data: Mapping[str, Json] | None = None,
+        advice: str | None = None,
+        severity: Severity | None = None,
+        explains: Iterable[str] = (),
+        confirmed_by: Iterable[str] = (),
+        ops: Iterable[int] = (),
+        kernels: Iterable[int] = (),
+        calls: Iterable[int] = (),
+    ) -> Finding:
+        """Return a finding of this rule; times and counts are per step.
+
+        ``fix`` is what a fix removes, in parts where their shares differ. Ops, kernels
+        and calls are what the finding was seen by, as far as they are not the fix's.
+        """
+        fixes = (fix,) if isinstance(fix, Fix) else tuple(fix)
+        _text(message=message, subject=subject, advice=advice or "")
+        return Finding(
+            code=self.code,
+            name=self.name(),
+            severity=Severity.info if self.preview else severity or self.severity,
+            message=message,
+            advice=self.advice if advice is None else advice,
+            place=place,
+            subject=subject,
+            count=round(count),
+            fixes=fixes,
+            gpu_idle_ns=round(gpu_idle_ns),
+            cost_bytes=round(cost_bytes),
+            evidence=tuple(one for one in evidence if one),
+            data=data or {},
+            residual=self.residual,
+            example="" if self.several_fixes else self.example(),
+            explains=frozenset(explains),
+            confirmed_by=frozenset(confirmed_by),
+            ops=frozenset(ops).union(*(one.ops for one in fixes)),
+            kernels=frozenset(kernels).union(*(one.kernels for one in fixes)),
+            calls=frozenset(calls).union(*((*one.calls, *one.syncs) for one in fixes)),
+        )
+
+
+def _text(**parts: object) -> None:
+    """Raise a TypeError for what reports could not write."""
+    for name, value in parts.items():
+        if not isinstance(value, str):
+            msg = f"the {name} of a finding is text, not {type(value).__name__}"
+            raise TypeError(msg)

@@ -1,0 +1,315 @@
+"""Run rules on a recording: skip with a reason, survive a crash, merge duplicates."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from traceq.finding import Evidence, Severity
+from traceq.linter.lines import with_function, with_line
+from traceq.linter.need import Need
+from traceq.linter.snapshot_view import SnapshotView, snapshot_views
+from traceq.linter.view import View
+from traceq.watching import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from traceq.analysis.replay.simulation import Change
+    from traceq.finding import Finding
+    from traceq.linter.rule import Rule
+    from traceq.recording import Recording
+
+# A log may name a hundred graph breaks; the first few explain a finding.
+_MOST_REASONS = 3
+
+_PART_OF_A_STEP = re.compile(r"\b(in|of) a step\b")
+_A_STEP = re.compile(r"\ba step\b")
+_NO_TRACE = "there is no trace"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rule that did not run, and why."""
+
+    code: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """A rule that raised an error, which says nothing about the recording."""
+
+    code: str
+    name: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Views:
+    """A recording as rules see it; each view is made once."""
+
+    recording: Recording
+    fixed: tuple[Change, ...] = ()
+    """What is fixed already, for rules that report what remains after the others."""
+    job: Any = None
+    """All ranks of the job, analysed, where there are several."""
+
+    @cached_property
+    def trace(self) -> View | None:
+        """The steady steps of its trace."""
+        recording = self.recording
+        if recording.trace is None:
+            return None
+        return View(recording.trace, recording.step_ns, self.fixed)
+
+    def after(self, fixed: tuple[Change, ...]) -> Views:
+        """Return the same for rules that report what remains after fixes."""
+        return replace(self, fixed=fixed) if fixed else self
+
+    @cached_property
+    def memory(self) -> tuple[SnapshotView, ...]:
+        """Its memory snapshots, one a rank."""
+        return snapshot_views(self.recording)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What rules found, and which were skipped or crashed."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    crashed: tuple[Crashed, ...]
+
+    def __add__(self, other: Ran) -> Ran:
+        """Return what both found."""
+        return Ran(
+            self.findings + other.findings,
+            self.skipped + other.skipped,
+            self.crashed + other.crashed,
+        )
+
+
+def run(rules: Iterable[Rule], views: Views) -> Ran:
+    """Run rules one after the other; one that crashes does not stop the others."""
+    found: list[Finding] = []
+    skipped: list[Skipped] = []
+    crashes: list[Crashed] = []
+    every = list(rules)
+    for done, rule in enumerate(every):
+        if rule.residual:
+            tell("the rest", 0, 1, rule.code)
+        else:
+            tell("rules", done, len(every), rule.code)
+        if reason := _why_skipped(rule, views):
+            skipped.append(Skipped(rule.code, rule.name(), reason))
+            continue
+        try:
+            found += run_rule(rule, views)
+        except Exception as error:  # noqa: BLE001 - the other rules go on
+            crashes.append(crashed(rule, error))
+    return Ran(tuple(found), tuple(skipped), tuple(crashes))
+
+
+def run_rule(rule: Rule, views: Views) -> list[Finding]:
+    """Return what one rule finds, in an order that does not depend on the file's."""
+    log = views.recording.log
+    found: Iterable[Finding] = ()
+    if Need.JOB in rule.needs:
+        found = rule.check_job(views.job)
+    elif Need.SNAPSHOT in rule.needs:
+        found = _across_ranks(rule, views.memory)
+    elif Need.LOG not in rule.needs and views.trace is not None:
+        found = rule.check(views.trace)
+        if not views.trace.trace.steps.height:
+            found = map(_of_the_trace, found)
+    elif log is not None:
+        found = rule.check_log(log)
+    merged: Iterable[Finding] = _merged(found)
+    if views.trace is not None:
+        trace = views.trace.trace
+        placed = with_function if rule.of_function else with_line
+        merged = (placed(one, trace) for one in merged)
+    return sorted(merged, key=worst_first)
+
+
+def _of_the_trace(finding: Finding) -> Finding:
+    """Return a finding in words for a trace without steps, which counts as one."""
+    evidence = tuple(
+        replace(one, note=_without_steps(one.note)) for one in finding.evidence
+    )
+    return replace(finding, message=_without_steps(finding.message), evidence=evidence)
+
+
+def _without_steps(text: str) -> str:
+    """Write what is said of a step of the whole trace.
+
+    >>> _without_steps("copied twice a step"), _without_steps("in a step")
+    ('copied twice in the trace', 'in the trace')
+    """
+    return _A_STEP.sub("in the trace", _PART_OF_A_STEP.sub(r"\1 the trace", text))
+
+
+def crashed(rule: Rule, error: Exception) -> Crashed:
+    """Return that a rule has crashed, with the first line of why."""
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return Crashed(rule.code, rule.name(), text)
+
+
+def worst_first(finding: Finding) -> tuple[object, ...]:
+    """Return a key that sorts findings: worst first, then always the same way."""
+    place = finding.place
+    return (
+        -finding.severity.rank,
+        -finding.saves_ns,
+        -finding.gpu_ns,
+        -finding.host_ns,
+        -finding.cost_bytes,
+        finding.code,
+        place.file or "",
+        place.line or 0,
+        place.module or "",
+        finding.subject,
+        finding.message,
+    )
+
+
+def _why_skipped(rule: Rule, views: Views) -> str:
+    """Return why a rule cannot run; empty if it can."""
+    if Need.JOB in rule.needs:
+        return "" if views.job is not None else Need.JOB.value
+    if Need.LOG in rule.needs:
+        return "" if views.recording.log is not None else Need.LOG.value
+    if Need.SNAPSHOT in rule.needs:
+        if not views.memory:
+            return Need.SNAPSHOT.value
+        # One rank that has all is enough.
+        return min(("; ".join(one.lacks(rule.needs)) for one in views.memory), key=len)
+    trace = views.trace
+    if trace is None:
+        return _NO_TRACE
+    missing = [
+        need.value for need in Need if need in rule.needs and not trace.meets(need)
+    ]
+    return "; ".join(missing)
+
+
+def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Finding]:
+    """Yield what is found in any rank once, as it is where it holds the most."""
+    found: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
+    for view in memory:
+        if not view.lacks(rule.needs):
+            for finding in _merged(rule.check_snapshot(view)):
+                # Ranks differ in bytes, and so in sentences, but not in lines.
+                key = (finding.fingerprint, repr(finding.place))
+                found.setdefault(key, []).append((view.rank, finding))
+    for entries in found.values():
+        rank, worst = max(entries, key=lambda entry: (entry[1].cost_bytes, -entry[0]))
+        if len(memory) > 1:
+            ranks = sorted({number for number, _ in entries})
+            named = ", ".join(map(str, ranks))
+            text = f"{named}; highest on {rank}" if len(ranks) > 1 else named
+            worst = replace(worst, evidence=(*worst.evidence, Evidence("ranks", text)))
+        yield worst
+
+
+def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Make one of findings that say the same of the same place."""
+    groups: dict[tuple[str, object, str], list[Finding]] = {}
+    for finding in found:
+        key = (finding.fingerprint, finding.place, finding.message)
+        groups.setdefault(key, []).append(finding)
+    for first, *others in groups.values():
+        everything = [first, *others]
+        yield replace(
+            first,
+            count=sum(one.count for one in everything),
+            gpu_idle_ns=sum(one.gpu_idle_ns for one in everything),
+            cost_bytes=sum(one.cost_bytes for one in everything),
+            ops=first.ops.union(*(one.ops for one in others)),
+            kernels=first.kernels.union(*(one.kernels for one in others)),
+            calls=first.calls.union(*(one.calls for one in others)),
+            fixes=tuple(fix for one in everything for fix in one.fixes),
+        )
+
+
+def unconfirmed(
+    found: Iterable[Finding], rules: Iterable[Rule], ran: Ran, views: Views
+) -> list[Finding]:
+    """Make findings of a log minor that rules on the trace should see, and do not.
+
+    Rules that did not run confirm nothing, and contradict nothing.
+    """
+    if views.trace is None:
+        return list(found)
+    not_run = {one.code for one in ran.skipped} | {one.code for one in ran.crashed}
+    silent = {rule.code for rule in rules} - not_run
+    silent -= {finding.code for finding in ran.findings}
+    return [
+        _contradicted(one) if one.confirmed_by and one.confirmed_by <= silent else one
+        for one in found
+    ]
+
+
+def _contradicted(finding: Finding) -> Finding:
+    codes = ", ".join(sorted(finding.confirmed_by))
+    seen = Evidence("trace", f"shows nothing of it ({codes})")
+    return replace(finding, severity=Severity.info, evidence=(*finding.evidence, seen))
+
+
+def explained(found: Sequence[Finding]) -> list[Finding]:
+    """Give findings the log lines that explain them; these are not findings then."""
+    reasons = [
+        reason for reason in found if any(_explains(reason, one) for one in found)
+    ]
+    kept = []
+    for finding in found:
+        if finding in reasons:
+            continue
+        mine = [reason for reason in reasons if _explains(reason, finding)]
+        kept.append(_with_reasons(finding, mine[:_MOST_REASONS]))
+    return kept
+
+
+def _explains(reason: Finding, finding: Finding) -> bool:
+    """Return whether a line of the log is on this finding: same code, same function.
+
+    What torch compiles has a number, which both may know; else both may know the place.
+    """
+    if finding.code not in reason.explains:
+        return False
+    numbers = _frames(reason), _frames(finding)
+    if all(numbers):
+        return bool(numbers[0] & numbers[1])
+    places = reason.place, finding.place
+    if not any(numbers) or not all(place.file for place in places):
+        return True
+    ours, theirs = ((PurePath(one.file or "").name, one.line) for one in places)
+    return ours == theirs
+
+
+def _frames(finding: Finding) -> set[str]:
+    frames = finding.data.get("frames")
+    return set(map(str, frames)) if isinstance(frames, list) else set()
+
+
+def _with_reasons(finding: Finding, reasons: Sequence[Finding]) -> Finding:
+    """Return a finding with what the log says on it: the reason decides the advice."""
+    evidence = list(finding.evidence)
+    for reason in reasons:
+        if "why" in reason.data:
+            why = Evidence("reason", str(reason.data["why"]))
+            lines = [why, *(one for one in reason.evidence if one.label != "line")]
+            finding = replace(
+                finding,
+                advice=reason.advice,
+                place=finding.place if finding.place.file else reason.place,
+            )
+        else:
+            lines = [Evidence("log", reason.message), *reason.evidence]
+        evidence += [line for line in lines if line not in evidence]
+    return replace(finding, evidence=tuple(evidence))

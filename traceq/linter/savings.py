@@ -1,0 +1,289 @@
+"""What a fix saves: the step replayed with it, against the step replayed without.
+
+A rule returns what its fix removes: GPU work, host time, calls that block.
+Here that becomes changes of the replay, alone and together with others.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    FIX_SPREAD,
+    GPU_BOUND,
+    HOST_RUN_SPREAD,
+    MEASURED_SPREAD,
+)
+from traceq.analysis.replay.bottleneck import gpu_busy
+from traceq.analysis.replay.bound import bound_by
+from traceq.analysis.replay.simulation import Change, TimeScale
+from traceq.finding import Fix, Severity
+from traceq.intervals import disjoint, spans
+from traceq.linter.need import Need
+from traceq.linter.run import Crashed, crashed
+from traceq.watching import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from traceq.finding import Finding
+    from traceq.linter.rule import Rule
+    from traceq.linter.snapshot_view import Memory
+    from traceq.linter.view import View
+
+# A finding that costs less than this share of the step is minor. Chosen by judgement.
+WORTH_FIXING = 0.01
+# Idle time of this share of the step, or more, matters though nothing explains it.
+# Chosen by judgement: a step in which the GPU idles less is GPU-bound.
+LARGE_IDLE = 1 - GPU_BOUND
+# A fix that removes this share of an op removes the op's blocking calls too.
+_MOSTLY = 0.5
+_MOST_TOGETHER = 5
+
+
+@dataclass(frozen=True)
+class Together:
+    """What fixing the worst findings saves together."""
+
+    findings: int
+    """How many of them, from the worst on."""
+    step_ns: int
+    """What a step takes then."""
+    step_low_ns: int
+    """The lowest that it may be then; known only where all are fixed."""
+    step_high_ns: int
+    by: Literal["gpu", "host"]
+    """What bounds the step then; known only where all are fixed."""
+
+
+def price(
+    findings: Iterable[Finding],
+    rules: Mapping[str, Rule],
+    savings: Savings | None,
+    peak: Memory | None,
+) -> tuple[list[Finding], list[Crashed]]:
+    """Return the findings with what they cost, and rules whose fix cannot be priced.
+
+    A finding that costs too little is of severity info.
+    """
+    priced: list[Finding] = []
+    crashes: dict[str, Crashed] = {}
+    every = list(findings)
+    for done, one in enumerate(every):
+        rule = rules[one.code]
+        tell("savings", done, len(every), one.code)
+        try:
+            priced.append(_priced(one, rule, savings, peak))
+        except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
+            crashes[rule.code] = crashed(rule, error)
+            priced.append(replace(one, severity=Severity.info))
+    return priced, list(crashes.values())
+
+
+def _priced(
+    finding: Finding, rule: Rule, savings: Savings | None, peak: Memory | None
+) -> Finding:
+    if peak and Need.SNAPSHOT in rule.needs:
+        minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
+        return replace(finding, severity=Severity.info) if minor else finding
+    if savings is None:
+        return finding
+    finding = savings.removed(finding)
+    if not rule.priced:
+        return finding
+    finding = savings.of(finding)
+    if finding.saves_ns < WORTH_FIXING * savings.step_ns and not savings.idles(finding):
+        return replace(finding, severity=Severity.info)
+    return finding
+
+
+class Savings:
+    """The replay of a trace's steps, asked about findings."""
+
+    def __init__(self, view: View, *, brief: bool = False) -> None:
+        """Keep the view; what is slow is computed when it is asked for."""
+        self._view = view
+        self._brief = brief
+        self._known: dict[Fix, Change] = {}
+
+    @cached_property
+    def _scales(self) -> tuple[TimeScale, ...]:
+        """The likely host speed, then a fast and a slow one unless it is brief."""
+        found = self._view.calibration
+        if self._brief:
+            return (found.likely,)
+        return found.scales
+
+    @cached_property
+    def _before(self) -> list[float]:
+        return [self._view.replay.run(scale=scale).step_ns for scale in self._scales]
+
+    @property
+    def step_ns(self) -> float:
+        """What a step takes: as measured, else as the replay says it likely does."""
+        return self._view.bound.step_ns
+
+    def removed(self, finding: Finding) -> Finding:
+        """Return the finding with the time that its fix removes per step."""
+        if not finding.fixes:
+            return finding
+        changes = self._changes(finding)
+        return replace(
+            finding,
+            kernel_ns=round(sum(map(self._kernel_ns, changes)) / self._view.steps),
+            host_ns=round(sum(map(_host_ns, changes)) / self._view.steps),
+        )
+
+    def of(self, finding: Finding) -> Finding:
+        """Return the finding with what its fix saves per step."""
+        if not finding.fixes:
+            return finding
+        changes = self._changes(finding)
+        saved = self._saved(changes, 1)
+        if saved[0] >= WORTH_FIXING * self.step_ns:
+            saved = self._saved(changes)
+        return replace(
+            finding,
+            saves_ns=saved[0],
+            saves_low_ns=min(saved),
+            saves_high_ns=max(saved),
+        )
+
+    def idles(self, finding: Finding) -> bool:
+        """Return whether it is on idle time that matters though no fix is known."""
+        recorded_ns = self._view.bound.recorded_step_ns
+        return finding.residual and finding.gpu_idle_ns >= LARGE_IDLE * recorded_ns
+
+    def host_changes(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
+        """Return what the fixes of findings change on the host, all of them together.
+
+        A finding whose fix cannot be read changes nothing; pricing reports it.
+        """
+        by_share: dict[float, list[Change]] = {}
+        for one in findings:
+            with suppress(Exception):
+                for change in self._changes(one):
+                    by_share.setdefault(change.host_share, []).append(change)
+        return tuple(
+            Change(
+                spans=pl.concat(change.spans for change in changes),
+                host_share=share,
+                syncs=frozenset[int]().union(*(change.syncs for change in changes)),
+            )
+            for share, changes in by_share.items()
+        )
+
+    def _kernel_ns(self, change: Change) -> float:
+        return change.kernel_share * self._time_of(change.kernels)
+
+    def _time_of(self, kernels: Collection[int]) -> int:
+        return int(self._view.trace.kernels["dur"][_ids(kernels)].sum())
+
+    def together(self, findings: Sequence[Finding]) -> Iterator[Together]:
+        """Yield what fixing the first, the first two, … of these leaves of a step."""
+        counts = [*range(1, min(len(findings), _MOST_TOGETHER) + 1)]
+        if len(findings) > _MOST_TOGETHER:
+            counts.append(len(findings))
+        for done, count in enumerate(counts):
+            tell("fixes together", done, len(counts))
+            yield self._left(findings[:count], last=count == len(findings))
+
+    def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:
+        """Return what fixes leave of a step; the range only for all of them."""
+        changes = [change for one in findings for change in self._changes(one)]
+        run, scale = self._view.replay.run, self._scales[0]
+        after = run(changes, scale).step_ns
+        step = self.step_ns - max(0.0, self._before[0] - after)
+        others = self._scales[1:] if last else ()
+        steps = [step, *(run(changes, other).step_ns for other in others)]
+        view = self._view
+        busy = gpu_busy(view.trace, view.replay, scale, changes) if last else 1.0
+        by = bound_by(busy)
+        spread = self._spread(step, by) if last else 0.0
+        # Whatever the fixes do not save, a step is not longer than before them.
+        longest = max(self.step_ns, *self._before) * (1 + _between_runs(by))
+        return Together(
+            findings=len(findings),
+            step_ns=round(step),
+            step_low_ns=round(min(steps) * (1 - spread)),
+            step_high_ns=round(min(max(steps) * (1 + spread), longest)),
+            by=by,
+        )
+
+    def _spread(self, step_ns: float, by: Literal["gpu", "host"]) -> float:
+        """Return by which share a step after fixes may differ from what is said."""
+        removed = max(0.0, 1 - step_ns / self.step_ns) if self.step_ns else 0.0
+        return FIX_SPREAD * removed + _between_runs(by)
+
+    def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
+        """Return what changes save, likely and with a fast and a slow host."""
+        calibrate = self._scales[:most]
+        return [
+            max(0, round(before - self._view.replay.run(changes, scale).step_ns))
+            for before, scale in zip(self._before, calibrate, strict=False)
+        ]
+
+    def _changes(self, finding: Finding) -> list[Change]:
+        for fix in finding.fixes:
+            if fix not in self._known:
+                self._known[fix] = self._changed(fix)
+        return [self._known[fix] for fix in finding.fixes]
+
+    def _changed(self, fix: Fix) -> Change:
+        parts = _parts(self._view, fix)
+        syncs = frozenset(fix.syncs)
+        if parts.height and fix.host_share >= _MOSTLY:
+            syncs |= set(_calls_in(self._view.trace.runtime, parts))
+        return Change(
+            kernels=frozenset(fix.kernels),
+            kernel_share=fix.kernel_share,
+            spans=parts,
+            host_share=fix.host_share,
+            syncs=syncs,
+        )
+
+
+def _parts(view: View, fix: Fix) -> pl.DataFrame:
+    """Return when the host was at what the fix removes, each instant once."""
+    if fix.spans is not None:
+        found = fix.spans.select("start", "end")
+    else:
+        found = pl.concat(
+            [
+                spans(table.select(pl.col("ts", "dur").gather(_ids(rows))))
+                for table, rows in (
+                    (view.trace.ops, fix.ops),
+                    (view.trace.runtime, fix.calls),
+                )
+            ]
+        )
+    # The host does not run what a CUDA graph replays, which lies before the trace.
+    run = found.filter(pl.col("end") > pl.col("start"), pl.col("start") >= 0)
+    return disjoint(run)
+
+
+def _between_runs(by: Literal["gpu", "host"]) -> float:
+    """Return by which share steps of two runs of a program differ."""
+    return HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
+
+
+def _host_ns(change: Change) -> float:
+    return change.host_share * int((change.spans["end"] - change.spans["start"]).sum())
+
+
+def _ids(rows: Collection[int]) -> pl.Series:
+    """Return ids, which are the rows of their table."""
+    return pl.Series(list(rows), dtype=pl.UInt32)
+
+
+def _calls_in(runtime: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
+    """Return the calls that begin in these spans, which do not overlap."""
+    at = parts["start"].search_sorted(runtime["ts"], side="right").cast(pl.Int64) - 1
+    ends = parts["end"][at.clip(lower_bound=0)] if parts.height else at
+    inside = (at >= 0) & (runtime["ts"] < ends)
+    return runtime["id"].filter(inside)

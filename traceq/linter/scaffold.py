@@ -1,0 +1,128 @@
+"""A new rule to start from: it loads, and its first example does not hold yet."""
+
+from __future__ import annotations
+
+import re
+from string import Template
+
+from traceq.errors import UsageError
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
+_CODE = re.compile(r"[A-Z]{2,5}\d{3}")
+_RULE = Template('''"""$code: say in one line what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter.evidence import kernel_lines, module_line
+from traceq.words import often
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.linter import Finding
+
+_OP = "aten::the_op_to_look_for"
+
+
+@dataclass(frozen=True)
+class $name(Rule):
+    """One sentence: what is wrong.
+
+    ## What it does
+
+    What it looks for, and what it leaves to other rules.
+
+    ## Why is this bad?
+
+    ## How to fix it
+
+    ## When it is wrong
+
+    ## Measured
+
+    Not tried on a GPU.
+    """
+
+    code = "$code"
+    since = "0.1.0"
+    preview = True
+    needs = frozenset({Need.GPU, Need.OPS})
+    advice = "what to write instead"
+
+    min_calls: int = option(1, "Fewer calls a step are not reported.")
+
+    examples = (
+        Bad(
+            """
+            host   [ProfilerStep#1                  ]
+            host    [aten::sort         ]
+            host     [cudaLaunchKernel>1]
+            gpu 7                [sort<1     ]
+            """,
+            finds="$subject once a step",
+        ),
+        Good(
+            """
+            host   [ProfilerStep#1                  ]
+            host    [aten::mm           ]
+            host     [cudaLaunchKernel>1]
+            gpu 7                [gemm<1     ]
+            """
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group the kernels by the line that asks for them, all layers together."""
+        found = view.by_place(
+            view.kernels_under(pl.col("name") == _OP),
+            ops=pl.col("root").unique(),
+            gpu_ns=pl.col("dur").sum(),
+        )
+        for row in found.iter_rows(named=True):
+            calls = len(row["ops"]) / view.steps
+            if calls < self.min_calls:
+                continue
+            yield self.finding(
+                f"$subject {often(calls)}",
+                subject=_OP,
+                place=view.place(row),
+                count=calls,
+                fix=Fix(kernels=row["ids"], ops=row["ops"]),
+                evidence=[
+                    Evidence("gpu", value=row["gpu_ns"] / view.steps, unit="ns"),
+                    *kernel_lines(view, row["ids"]),
+                    *module_line(row["modules"]),
+                ],
+            )
+''')
+
+
+def new_rule(name: str, code: str) -> str:
+    """Return the file of a new rule, as ``nonzero-in-forward`` and ``DYN001``."""
+    if not _NAME.fullmatch(name):
+        msg = f"{name!r} is not a rule's name: write it as nonzero-in-forward"
+        raise UsageError(msg)
+    if not _CODE.fullmatch(code):
+        msg = f"{code!r} is not a rule's code: write it as DYN001"
+        raise UsageError(msg)
+    words = name.split("-")
+    return _RULE.substitute(
+        code=code,
+        name="".join(word.capitalize() for word in words),
+        subject=" ".join(words),
+    )
+
+
+def file_of(name: str) -> str:
+    """Return the name of a rule's file.
+
+    >>> file_of("nonzero-in-forward")
+    'nonzero_in_forward.py'
+    """
+    return name.replace("-", "_") + ".py"

@@ -1,0 +1,64 @@
+"""Which rules run: codes, prefixes of codes and names, as users write them."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from traceq.errors import UsageError
+from traceq.linter.retired import RETIRED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from traceq.linter.pack import Rules
+    from traceq.linter.rule import Rule
+
+ALL = "ALL"
+
+
+def find_rule(rules: Rules, wanted: str) -> type[Rule]:
+    """Return the rule of a code or a name."""
+    found = _matching(rules, wanted)
+    if len(found) == 1:
+        return rules[found[0]]
+    if found:
+        msg = f"{wanted} is a family of rules: name one of {', '.join(found)}"
+        raise UsageError(msg)
+    raise UsageError(_unknown(rules, wanted))
+
+
+def selected(rules: Rules, select: Iterable[str], ignore: Iterable[str]) -> Rules:
+    """Return the rules that are selected and not ignored."""
+    chosen = _all_matching(rules, select) - _all_matching(rules, ignore)
+    return {code: rule for code, rule in rules.items() if code in chosen}
+
+
+def _all_matching(rules: Rules, wanted: Iterable[str]) -> set[str]:
+    chosen: set[str] = set()
+    for entry in wanted:
+        found = list(rules) if entry.upper() == ALL else _matching(rules, entry)
+        if not found:
+            raise UsageError(_unknown(rules, entry))
+        chosen.update(found)
+    return chosen
+
+
+def _matching(rules: Rules, wanted: str) -> list[str]:
+    by_name = [code for code, rule in rules.items() if rule.name() == wanted.lower()]
+    if by_name or not wanted:
+        return by_name
+    if wanted.upper() in rules:
+        return [wanted.upper()]
+    return [code for code in rules if code.startswith(wanted.upper())]
+
+
+def _unknown(rules: Rules, wanted: str) -> str:
+    if wanted.upper() in RETIRED:
+        return f"{wanted.upper()} was retired: {RETIRED[wanted.upper()]}"
+    known = [*rules, *(rule.name() for rule in rules.values())]
+    near = get_close_matches(wanted.upper(), known, n=1) or get_close_matches(
+        wanted.lower(), known, n=1
+    )
+    hint = f"did you mean {near[0]}?" if near else "see `traceq rules`"
+    return f"there is no rule {wanted!r}: {hint}"

@@ -1,0 +1,202 @@
+"""What a rule looks at: the steady-state steps of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
+from traceq.analysis.base.lines import lines_are_known
+from traceq.analysis.base.ownership import same_place
+from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
+from traceq.analysis.patterns.copies import copies
+from traceq.analysis.replay.bound import (
+    Bound,
+    bound_of,
+    calibration_of,
+    host_account_of,
+    replay_of,
+    waits_after,
+)
+from traceq.expressions import known
+from traceq.finding import Place
+from traceq.graph.nesting import nearest
+from traceq.linter.need import Need
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceq.analysis.replay.calibration import Calibration
+    from traceq.analysis.replay.host_account import HostAccount
+    from traceq.analysis.replay.idle_account import IdleAccount
+    from traceq.analysis.replay.simulation import Change, Replay
+    from traceq.trace import Trace
+
+PLACE = ("file", "line", "function", "module", "via")
+
+
+@dataclass(frozen=True)
+class View:
+    """The steady steps of a trace, without what ran while compiling.
+
+    Where the trace has no steps it is the whole trace, and counts as one step.
+    """
+
+    trace: Trace
+    step_ns: int | None = None
+    """What a step takes without the profiler, where that was measured."""
+    fixed: tuple[Change, ...] = ()
+    """What the fixes of the other findings change, as far as it is the host's: for
+    rules that report what remains."""
+
+    @cached_property
+    def steady(self) -> SteadySteps:
+        """The steady steps and their kernels."""
+        return steady_steps(self.trace)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are, to divide by."""
+        return self.steady.count
+
+    @property
+    def bound(self) -> Bound:
+        """Whether a step is GPU-bound or host-bound, and its time by cause."""
+        return bound_of(self.trace, self.step_ns)
+
+    @property
+    def replay(self) -> Replay:
+        """The steps, ready to be run again with changes."""
+        return replay_of(self.trace)
+
+    @property
+    def calibration(self) -> Calibration:
+        """How fast host and GPU are without the profiler."""
+        return calibration_of(self.trace, self.step_ns)
+
+    @property
+    def host_account(self) -> HostAccount:
+        """Where the host's time of a step goes, entry by entry."""
+        return host_account_of(self.trace, self.step_ns)
+
+    @cached_property
+    def waits(self) -> IdleAccount:
+        """What the host does while the GPU waits for it, once that is ``fixed``."""
+        if self.bound.waits and not self.fixed:
+            return self.bound.waits
+        return waits_after(self.trace, self.step_ns, self.fixed)
+
+    def after(self, fixed: tuple[Change, ...]) -> View:
+        """Return the same steps for rules that report what remains after fixes."""
+        return replace(self, fixed=fixed) if fixed else self
+
+    @cached_property
+    def host_scale(self) -> float:
+        """The share of a recorded time of the host that is there without the profiler.
+
+        It is known where a step was measured without the profiler; else, with stacks,
+        the host is assumed to be slowed down as much as it may be.
+        """
+        if self.bound.measured and self.bound.recorded_step_ns:
+            return min(1.0, self.bound.step_ns / self.bound.recorded_step_ns)
+        return 1 / PROFILER_SLOWDOWN if self.trace.facts.stacks else 1.0
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """What the GPU did in these steps."""
+        return self.steady.kernels
+
+    @cached_property
+    def copies(self) -> pl.DataFrame:
+        """The kernels of these steps that copy, and why each does."""
+        return copies(self.trace, self.kernels)
+
+    @cached_property
+    def ops(self) -> pl.DataFrame:
+        """The ops that the host ran in these steps."""
+        ran = self.trace.host_ops.filter(~pl.col("compiling"))
+        return in_steps(ran, self.trace, self.steady)
+
+    @cached_property
+    def kernel_ops(self) -> pl.DataFrame:
+        """The ops whose kernels ran in these steps, also in replays of CUDA graphs.
+
+        Of a captured op there is one for each replay, so that counts are as elsewhere.
+        """
+        return in_steps(self.trace.kernel_ops, self.trace, self.steady)
+
+    @cached_property
+    def runtime(self) -> pl.DataFrame:
+        """The runtime calls of these steps."""
+        return in_steps(self.trace.runtime, self.trace, self.steady)
+
+    @cached_property
+    def annotations(self) -> pl.DataFrame:
+        """The regions of these steps."""
+        return in_steps(self.trace.annotations, self.trace, self.steady)
+
+    def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
+        """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""
+        inputs = self.trace.inputs.rename({"id": "inputs"})
+        return ops.join(inputs, on="inputs", how="left", maintain_order="left")
+
+    def roots(self, marked: pl.Expr) -> pl.Series:
+        """Return for each op of the trace itself, if marked, or the nearest around it.
+
+        The result is as long as ``trace.ops``, so that an op's id is its place in it.
+        """
+        ops = self.trace.ops
+        return nearest(ops["parent"], ops.select(known(marked)).to_series())
+
+    def kernels_under(self, marked: pl.Expr) -> pl.DataFrame:
+        """Return the kernels of ops under marked ones, with those as ``root``."""
+        roots = self.roots(marked)
+        return self.kernels.with_columns(
+            roots[self.kernels["op"]].alias("root")
+        ).filter(pl.col("root").is_not_null())
+
+    @staticmethod
+    def by_place(rows: pl.DataFrame, *keys: str, **more: pl.Expr) -> pl.DataFrame:
+        """Group rows by their line, so that the same line in all layers is one group.
+
+        Without stacks the modules, less their numbers, stand in for the line. A group
+        has the place, ``ids``, ``modules`` and the first ``module``, and ``more``.
+        """
+        module = pl.col("module").drop_nulls()
+        return rows.group_by(*keys, *same_place(), maintain_order=True).agg(
+            ids=pl.col("id"),
+            # As text once for each, not for each row: a name may be long.
+            modules=module.unique(maintain_order=True).cast(pl.String),
+            module=module.first().cast(pl.String),
+            **more,
+        )
+
+    def meets(self, need: Need) -> bool:
+        """Return whether a need of a rule is met."""
+        trace = self.trace
+        return {
+            Need.GPU: trace.facts.gpu,
+            Need.STEPS: trace.steps.height > 0,
+            Need.SHAPES: trace.facts.shapes,
+            Need.STACKS: trace.facts.stacks,
+            Need.LINES: lines_are_known(trace),
+            Need.OPS: trace.ops.height > 0,
+        }.get(need, False)
+
+    @staticmethod
+    def place(row: Mapping[str, object]) -> Place:
+        """Return the place of a row that has the columns of PLACE."""
+        return Place(**{column: row[column] for column in PLACE if column in row})  # type: ignore[arg-type]  # a row's values are what the schema says
+
+    @staticmethod
+    def place_of_group(row: Mapping[str, Any]) -> Place:
+        """Return the place of a group, whose row has its modules in a list.
+
+        The first module is named only where the line is not known.
+        """
+        module = None if row["file"] else next(iter(row["module"]), None)
+        known = Place(row["file"], row["line"], row["function"], module)
+        return replace(known, via=row.get("via"))
