@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.fits import best_fit
 from traceq.analysis.memory.timeline import category_peaks
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 TOTAL = "all at the peak"
 # A law holds if its error is nowhere above this share of the largest size.
 _EXACT = 0.03
-# Two points fit any line: with fewer than this, only a pure power is named.
-_ENOUGH = 3
 _POWERS = ((1, "linear"), (2, "quadratic"), (3, "cubic"))
 _NEARLY = 0.1
 
@@ -55,22 +54,17 @@ def _peaks(summary: MemorySummary) -> list[tuple[str, int]]:
 
 
 def _law(values: Sequence[float], sizes: Sequence[int]) -> str:
-    """Name the simplest law that fits: a + b·x^p, with nothing negative in it."""
+    """Name the law that fits, if one does: sizes are exact, so it must fit closely."""
     largest = max(sizes)
     if largest - min(sizes) <= _EXACT * largest:
         return "constant"
-    if len(set(values)) < _ENOUGH:
+    fit = best_fit(values, sizes)
+    if fit is None:
         return _between_two(values, sizes)
     if sizes[values.index(max(values))] < sizes[values.index(min(values))]:
         return "shrinks"
-    for power, name in _POWERS:
-        base, slope = _fit([value**power for value in values], sizes)
-        error = max(
-            abs(base + slope * value**power - size)
-            for value, size in zip(values, sizes, strict=True)
-        )
-        if error <= _EXACT * largest and slope > 0 and base >= -_EXACT * largest:
-            return name
+    if fit.error <= _EXACT:
+        return fit.law
     return _power(values, sizes) or "no simple law"
 
 
@@ -80,21 +74,6 @@ def _power(values: Sequence[float], sizes: Sequence[int]) -> str:
         return ""
     power = math.log(sizes[-1] / sizes[0]) / math.log(values[-1] / values[0])
     return f"to the power of {power:.1f}"
-
-
-def _fit(values: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
-    """Return the line through the points, by least squares."""
-    count = len(values)
-    middle, mean = sum(values) / count, sum(sizes) / count
-    spread = sum((value - middle) ** 2 for value in values)
-    slope = (
-        sum(
-            (value - middle) * (size - mean)
-            for value, size in zip(values, sizes, strict=True)
-        )
-        / spread
-    )
-    return mean - slope * middle, slope
 
 
 def _between_two(values: Sequence[float], sizes: Sequence[int]) -> str:
