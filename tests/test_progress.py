@@ -12,7 +12,7 @@ import pytest
 from recordings import FIXTURE_TRACES
 
 from traceq.cli.progress import LONG_RULES, Track
-from traceq.watching import tell, watched
+from traceq.watching import Watcher, tell, watched
 
 WEIGHTS = {"reading": 20.0, "graph": 20.0, "rules": 50.0, "writing": 10.0}
 TRACE = FIXTURE_TRACES["attn_mask_fmha"]
@@ -73,7 +73,12 @@ def test_only_who_watches_hears() -> None:
     heard: list[tuple[str, int, int, str]] = []
 
     tell("reading")
-    with watched(lambda *words: heard.append(words)):
+
+    class Listener(Watcher):
+        def tell(self, phase: str, done: int, total: int, what: str) -> None:
+            heard.append((phase, done, total, what))
+
+    with watched(Listener()):
         tell("graph", 1, 2, "x")
     tell("rules")
 

@@ -12,8 +12,8 @@ from command import traceq as command
 from conftest import ROOT
 
 import traceq
-from traceq.cli.recordings import load_recording
 from traceq.errors import InputError, UsageError
+from traceq.opening.recordings import load_recording
 from traceq.testing import draw
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from linting import bundled_rules
 
 from traceq.check.budgets import read_budgets
 from traceq.check.fixture import read_fixture
-from traceq.cli.recordings import load_recording
 from traceq.errors import InputError, UsageError
 from traceq.formats.log import log_lines
 from traceq.formats.sanitize.members import members
@@ -26,6 +25,7 @@ from traceq.formats.sanitize.trace import read_written
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.loading import load
+from traceq.opening.recordings import load_recording
 from traceq.shrink import shrink
 from traceq.shrink.lines import needed_lines
 from traceq.shrink.shrink import Given

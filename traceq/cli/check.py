@@ -18,7 +18,6 @@ from traceq.check.fixture import ORIGIN, find_fixtures, read_fixture
 from traceq.check.program import ProgramError, command_of, run_program
 from traceq.check.run import check_run, unable, why_not_to_run
 from traceq.cli import output
-from traceq.cli.jobs import analysed_job, is_job
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
@@ -28,16 +27,15 @@ from traceq.cli.options import (
     Overwrite,
     Packs,
     StepMs,
-    configuration,
-    nanoseconds,
-    use_own,
 )
-from traceq.cli.recordings import load_recording
-from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import TraceqError, UsageError
 from traceq.linter.config import severity
 from traceq.linter.pack import load_rules
+from traceq.opening.jobs import analysed_job, is_job
+from traceq.opening.recordings import load_recording
+from traceq.opening.settings import configuration, nanoseconds, use_own
+from traceq.opening.trust import named
 from traceq.ranks.checked import check_job, check_job_against
 from traceq.report.check import json as check_json
 from traceq.report.check import markdown as check_markdown

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.jobs import analysed_job, is_job
 from traceq.cli.options import (
     FORMAT,
     Captures,
@@ -24,14 +23,8 @@ from traceq.cli.options import (
     Own,
     Root,
     StepsBy,
-    configuration,
     paths_argument,
-    use_captures,
-    use_kernels,
-    use_own,
 )
-from traceq.cli.recordings import load_recording
-from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.differ.compare import (
     Half,
@@ -46,6 +39,10 @@ from traceq.errors import InputError, UsageError
 from traceq.given import local, refuse_two_stdins
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
+from traceq.opening.jobs import analysed_job, is_job
+from traceq.opening.recordings import load_recording
+from traceq.opening.settings import configuration, use_captures, use_kernels, use_own
+from traceq.opening.trust import named
 from traceq.ranks.findings import lint_job
 from traceq.report.diff import concise as diff_concise
 from traceq.report.diff import content as diff_content
@@ -59,7 +56,7 @@ from traceq.report.diff import snapshots as diff_snapshots
 from traceq.report.located import located_finding
 from traceq.repository import find_root, read_repository
 from traceq.units import NS_PER_MS
-from traceq.watching import tell
+from traceq.watching import expect, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -290,7 +287,7 @@ def compared(
         return examine(recording, outcome) if recording.trace else outcome
 
     # The first is worked on while the second is read.
-    output.expect(2, 1)
+    expect(2, 1)
     with ThreadPoolExecutor(1) as background:
         before = _recording(paths[0], steps[0], cache=cache)
         waiting = background.submit(analysed, before)

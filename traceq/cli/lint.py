@@ -28,15 +28,8 @@ from traceq.cli.options import (
     Root,
     StepMs,
     StepsBy,
-    configuration,
-    nanoseconds,
     paths_argument,
-    use_captures,
-    use_kernels,
-    use_own,
 )
-from traceq.cli.recordings import load_program, programs
-from traceq.cli.trust import named
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
 from traceq.linter.baseline import (
@@ -49,6 +42,15 @@ from traceq.linter.baseline import (
 from traceq.linter.config import severity
 from traceq.linter.engine import Report, lint
 from traceq.linter.pack import load_rules
+from traceq.opening.recordings import load_program, programs
+from traceq.opening.settings import (
+    configuration,
+    nanoseconds,
+    use_captures,
+    use_kernels,
+    use_own,
+)
+from traceq.opening.trust import named
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full
 from traceq.report.lint import github as lint_github

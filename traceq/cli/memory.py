@@ -20,12 +20,12 @@ from traceq.cli.options import (
     Own,
     paths_argument,
     renamed,
-    use_own,
 )
-from traceq.cli.recordings import load_shown, programs, snapshot_of
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run, read_run
+from traceq.opening.recordings import load_shown, programs, snapshot_of
+from traceq.opening.settings import use_own
 from traceq.report.base import markdown
 from traceq.report.memory import content as memory_content
 from traceq.report.memory import html as memory_html

@@ -1,8 +1,8 @@
+# ruff: noqa: PLC0414 - names that are still asked for here
 """Options that several commands share: declared, described and read in one place."""
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,15 +10,37 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.trust import with_trusted_packs
-from traceq.linter.config import find_config, own_names, read_config
+from traceq.opening.settings import (  # until nothing asks for them here
+    configuration as configuration,
+)
+from traceq.opening.settings import (
+    given_captures as given_captures,
+)
+from traceq.opening.settings import (
+    given_kernels as given_kernels,
+)
+from traceq.opening.settings import (
+    nanoseconds as nanoseconds,
+)
+from traceq.opening.settings import (
+    own_code as own_code,
+)
+from traceq.opening.settings import (
+    steps_source as steps_source,
+)
+from traceq.opening.settings import (
+    use_captures as use_captures,
+)
+from traceq.opening.settings import (
+    use_kernels as use_kernels,
+)
+from traceq.opening.settings import (
+    use_own as use_own,
+)
 from traceq.shown import typed
-from traceq.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from typer.models import ArgumentInfo
-
-    from traceq.linter.config import Config
 
 
 def paths_argument(help_text: str, metavar: str = "PATH") -> ArgumentInfo:
@@ -149,67 +171,3 @@ Kernels = Annotated[
         file_okay=False,
     ),
 ]
-_kernels: ContextVar[Path | None] = ContextVar("kernels", default=None)
-
-
-def use_kernels(folder: Path | None) -> None:
-    """Take what kernels of compiled code compute from this folder."""
-    _kernels.set(folder)
-
-
-def given_kernels() -> Path | None:
-    """Return the folder of generated code, as ``use_kernels`` was told."""
-    return _kernels.get()
-
-
-_captures: ContextVar[tuple[Path, ...]] = ContextVar("captures", default=())
-
-
-def use_captures(files: list[Path] | None) -> None:
-    """Take the ops of replayed CUDA graphs from these traces of captures."""
-    _captures.set(tuple(files or ()))
-
-
-def given_captures() -> tuple[Path, ...]:
-    """Return the traces of captures, as ``use_captures`` was told."""
-    return _captures.get()
-
-
-_own: ContextVar[frozenset[str]] = ContextVar("own", default=frozenset())
-_steps_by: ContextVar[str] = ContextVar("steps_by", default="")
-
-
-def use_own(
-    names: list[str] | None, config: Config | None = None, steps_by: str | None = None
-) -> None:
-    """Take these, and what the configuration names, for the user's own code.
-
-    Take steps from what the command line says, else from what the configuration says.
-    """
-    here = Path.cwd()
-    config = config or find_config(here)
-    _own.set(own_names(names or (), here) | config.own_code)
-    _steps_by.set(steps_by or config.steps_by)
-
-
-def own_code() -> frozenset[str]:
-    """Return the packages that are the user's own, as ``use_own`` was told."""
-    return _own.get()
-
-
-def steps_source() -> str:
-    """Return what steps are taken from, as ``use_own`` was told; empty for any."""
-    return _steps_by.get()
-
-
-def configuration(file: Path | None) -> Config:
-    """Return the configuration in a file, else the nearest one with packs to trust."""
-    if file:
-        return read_config(file)
-    here = Path.cwd()
-    return with_trusted_packs(find_config(here), here)
-
-
-def nanoseconds(step_ms: float | None) -> int | None:
-    """Return a step time that was given in milliseconds."""
-    return round(step_ms * NS_PER_MS) if step_ms else None

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from traceq.cli import streams
 from traceq.report.base.text import printable
-from traceq.watching import watched
+from traceq.watching import Watcher, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from traceq.cli.progress import Display
+    from traceq.watching import Progress
 
 
 def width() -> int | None:
@@ -70,7 +72,7 @@ def working(words: Sequence[str]) -> Iterator[None]:
     """Show on a terminal how far a command is, until it prints; elsewhere nothing."""
     _Shown.command = words[0] if words else ""
     try:
-        with watched(_tell):
+        with watched(_Screen()):
             if not {"-h", "--help"} & {*words}:
                 _start(_Shown.command)
             yield
@@ -103,25 +105,14 @@ def _start(command: str | None = None) -> Display | None:
     return _Shown.display
 
 
-def _tell(phase: str, done: int, total: int, what: str) -> None:
-    if _Shown.display:
-        _Shown.display.tell(phase, done, total, what)
-
-
 def _stop() -> None:
     display, _Shown.display = _Shown.display, None
     if display:
         display.stop()
 
 
-def expect(loads: int, works: int | None = None) -> None:
-    """Say how many recordings are loaded, and how many of them worked on."""
-    if _Shown.display:
-        _Shown.display.expect(loads, loads if works is None else works)
-
-
 @contextlib.contextmanager
-def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
+def reading(name: str) -> Iterator[Progress]:
     """Show the progress of reading a file on a terminal; elsewhere nothing."""
     if (display := _start()) is None:
         yield None
@@ -131,7 +122,7 @@ def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 @contextlib.contextmanager
-def counting(things: str) -> Iterator[Callable[[int, int], None] | None]:
+def counting(things: str) -> Iterator[Progress]:
     """Show how many of how many are done on a terminal; elsewhere nothing."""
     with reading(things) as shown:
         display = _Shown.display
@@ -139,3 +130,24 @@ def counting(things: str) -> Iterator[Callable[[int, int], None] | None]:
             yield None
             return
         yield lambda done, total: display.tell(things, done, total, "")
+
+
+class _Screen(Watcher):
+    """Shows on a terminal what is worked on, and says on any what is to be known."""
+
+    def tell(self, phase: str, done: int, total: int, what: str) -> None:
+        if _Shown.display:
+            _Shown.display.tell(phase, done, total, what)
+
+    def say(self, sentence: str) -> None:
+        say(sentence)
+
+    def expect(self, loads: int, works: int) -> None:
+        if _Shown.display:
+            _Shown.display.expect(loads, works)
+
+    def reading(self, name: str) -> AbstractContextManager[Progress]:
+        return reading(name)
+
+    def counting(self, things: str) -> AbstractContextManager[Progress]:
+        return counting(things)

@@ -19,12 +19,12 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     paths_argument,
-    use_own,
 )
-from traceq.cli.recordings import load_shown
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
+from traceq.opening.recordings import load_shown
+from traceq.opening.settings import use_own
 from traceq.report import query as frames
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.jobs import analysed
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
@@ -20,14 +19,14 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
-    configuration,
     paths_argument,
-    use_own,
 )
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.linter.config import severity
 from traceq.linter.pack import load_rules
+from traceq.opening.jobs import analysed
+from traceq.opening.settings import configuration, use_own
 from traceq.ranks.findings import lint_job
 from traceq.report.ranks import html as ranks_html
 from traceq.report.ranks import json as ranks_json

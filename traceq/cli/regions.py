@@ -17,9 +17,9 @@ from traceq.cli.options import (
     TableFormat,
     paths_argument,
 )
-from traceq.cli.recordings import load_shown, traces
 from traceq.cli.writing import deliver_table, refuse_to_lose
 from traceq.errors import InputError, UsageError
+from traceq.opening.recordings import load_shown, traces
 from traceq.report import regions as report
 
 if TYPE_CHECKING:

@@ -18,13 +18,12 @@ from traceq.cli.options import (
     Own,
     StepMs,
     TableFormat,
-    nanoseconds,
     paths_argument,
-    use_own,
 )
-from traceq.cli.recordings import load_shown, traces
 from traceq.cli.writing import deliver_table, refuse_to_lose
 from traceq.errors import InputError, UsageError
+from traceq.opening.recordings import load_shown, traces
+from traceq.opening.settings import nanoseconds, use_own
 from traceq.report import roofline as report
 
 

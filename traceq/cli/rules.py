@@ -11,20 +11,14 @@ import typer
 
 from traceq.cli import output
 from traceq.cli.completion import codes
-from traceq.cli.options import (
-    FORMAT,
-    OutputFile,
-    Overwrite,
-    Packs,
-    configuration,
-    renamed,
-)
+from traceq.cli.options import FORMAT, OutputFile, Overwrite, Packs, renamed
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.files import write_folder
 from traceq.linter.pack import load_rules
 from traceq.linter.scaffold import file_of, new_rule
 from traceq.linter.select import find_rule
+from traceq.opening.settings import configuration
 from traceq.report import rule_pages
 
 if TYPE_CHECKING:

@@ -20,14 +20,15 @@ from traceq.check.fixture import (
 )
 from traceq.check.program import LEFT_OUT, repository
 from traceq.cli import output
-from traceq.cli.options import Log, StepMs, configuration, nanoseconds, paths_argument
-from traceq.cli.recordings import log_shown
+from traceq.cli.options import Log, StepMs, paths_argument
 from traceq.errors import UsageError
 from traceq.files import write_folder
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.given import one_program
 from traceq.linter.pack import load_rules
+from traceq.opening.recordings import log_shown
+from traceq.opening.settings import configuration, nanoseconds
 from traceq.report import shrink as shrink_report
 from traceq.shown import typed
 from traceq.shrink import Shrunk, shrink

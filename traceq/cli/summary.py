@@ -20,16 +20,13 @@ from traceq.cli.options import (
     StepMs,
     StepsBy,
     TableFormat,
-    nanoseconds,
     paths_argument,
     renamed,
-    use_captures,
-    use_kernels,
-    use_own,
 )
-from traceq.cli.recordings import load_shown, ranks_of, traces
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
+from traceq.opening.recordings import load_shown, ranks_of, traces
+from traceq.opening.settings import nanoseconds, use_captures, use_kernels, use_own
 from traceq.report.summary import csv as summary_csv
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import markdown as summary_markdown

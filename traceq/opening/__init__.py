@@ -1,0 +1,1 @@
+"""From what a user names to recordings, with the settings of whoever asked."""
