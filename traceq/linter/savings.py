@@ -235,7 +235,7 @@ class Savings:
         return [self._known[fix] for fix in finding.fixes]
 
     def _changed(self, fix: Fix) -> Change:
-        parts = _parts(self._view, fix)
+        parts = removed_host_time(self._view, fix)
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
             syncs |= set(_calls_in(self._view.trace.runtime, parts))
@@ -248,7 +248,7 @@ class Savings:
         )
 
 
-def _parts(view: View, fix: Fix) -> pl.DataFrame:
+def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
     """Return when the host was at what the fix removes, each instant once."""
     if fix.spans is not None:
         found = fix.spans.select("start", "end")
