@@ -28,6 +28,7 @@ from traceq.report.summary import text as summary_text
 from traceq.testing import draw, load_drawn
 
 TRACE = "fixtures/attn_mask_fmha/trace.json.gz"
+OTHER = "fixtures/copies/trace.json.gz"
 FORMATS = ("text", "markdown", "csv", "json")
 
 
@@ -438,3 +439,33 @@ def test_columns_without_room_are_named() -> None:
 )
 def test_a_short_kernel_name_says_what_it_computes(name: str, short: str) -> None:
     assert short_kernel(name) == short
+
+
+def test_labels_of_plain_traces_are_columns_of_the_table_and_of_csv(
+    tmp_path: Path,
+) -> None:
+    runs = tmp_path / "runs.toml"
+    runs.write_text(
+        f'["{ROOT / TRACE}"]\nseq_len = 512\nstep_ms = 12.0\n'
+        f'["{ROOT / OTHER}"]\nseq_len = 64\n'
+    )
+    label = f"{TRACE}:mask=causal"
+    table = traceq("summary", "--runs", runs, "--label", label).lines
+    text = traceq("summary", "--runs", runs, "--label", label, "--format", "csv").out
+    first, second = csv.DictReader(io.StringIO(text))
+
+    assert table[0].split()[:3] == ["trace", "seq_len", "mask"]
+    assert [row.split()[1:6] for row in table[1:]] == [
+        ["512", "causal", "2", "12.26", "12.00"],
+        ["64", "-", "2", "14.39", "-"],
+    ]
+    assert (first["label_seq_len"], first["label_mask"]) == ("512", "causal")
+    assert (second["label_seq_len"], second["label_mask"]) == ("64", "")
+    assert (first["measured_step_ms"], second["measured_step_ms"]) == ("12", "")
+
+
+def test_a_label_of_no_trace_that_is_given_is_refused() -> None:
+    answer = traceq("summary", TRACE, "--label", "other.json:seq_len=512")
+
+    assert answer.status == 2
+    assert "other.json is not among the recordings: trace.json.gz" in answer.err

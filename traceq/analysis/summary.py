@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -25,6 +25,8 @@ from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.analysis.time.mfu import Compute, compute
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceq.model.facts import Facts
     from traceq.model.run import Rank, Run
     from traceq.trace import Trace
@@ -68,6 +70,8 @@ class Summary:
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
     """The process of that run."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the user says of the recording."""
     replayed: Replayed | None = None
     """What replays of CUDA graphs ran, if there are any."""
 
@@ -103,11 +107,12 @@ def summarise(
     step_ns: int | None = None,
     critical: bool = False,
     host: bool = False,
+    labels: Mapping[str, str] | None = None,
 ) -> Summary:
     """Return a trace at first sight.
 
     ``step_ns`` is what a step takes without the profiler, where it was measured and
-    the run folder has no such figure.
+    the run folder has no such figure. Unless given, ``labels`` are those of the run.
     """
     steady = steady_steps(trace)
     step_ns = step_ns or trace.step_ns
@@ -145,5 +150,6 @@ def summarise(
         else None,
         run=trace.run,
         rank=trace.rank,
+        labels=(trace.run.labels if trace.run else {}) if labels is None else labels,
         replayed=replayed(trace),
     )

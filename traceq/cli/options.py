@@ -127,6 +127,26 @@ Own = Annotated[
         metavar="NAME",
     ),
 ]
+GivenLabels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        help="A label of a recording, as trace.json:seq_len=512; run folders have"
+        " their own.",
+        metavar="FILE:KEY=VALUE",
+    ),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs",
+        help="A TOML file of recordings: a table of labels for each path, and step_ms"
+        " where it was measured.",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+    ),
+]
 StepsBy = Annotated[
     str | None,
     typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,13 @@ from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
     Captures,
+    GivenLabels,
     Kernels,
     NoCache,
     OutputFile,
     Overwrite,
     Own,
+    Runs,
     StepMs,
     StepsBy,
     TableFormat,
@@ -25,6 +27,7 @@ from traceq.cli.options import (
 )
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import TraceqError, UsageError
+from traceq.labels import labelled
 from traceq.opening.recordings import load_shown, ranks_of, traces
 from traceq.opening.settings import nanoseconds, use_captures, use_kernels, use_own
 from traceq.report.summary import csv as summary_csv
@@ -32,15 +35,18 @@ from traceq.report.summary import json as summary_json
 from traceq.report.summary import markdown as summary_markdown
 from traceq.report.summary import text as summary_text
 
+if TYPE_CHECKING:
+    from traceq.labels import Labels
+
 
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         paths_argument(
             "Traces, folders or archives of them, run folders, URLs, or - for standard"
-            " input."
+            " input; those of --runs, unless given."
         ),
-    ],
+    ] = None,
     *,
     form: Annotated[TableFormat, FORMAT] = TableFormat.text,
     file: OutputFile = None,
@@ -61,6 +67,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = False,
     step_ms: StepMs = None,
+    label: GivenLabels = None,
+    runs: Runs = None,
     captures: Captures = None,
     kernels: Kernels = None,
     own: Own = None,
@@ -71,16 +79,19 @@ def command(  # noqa: PLR0913 - one parameter an option
 
     One screen for one trace, one row each for several.
     """
+    paths, labels = labelled(paths, label, runs)
     refuse_to_lose(file, paths, overwrite=overwrite)
     use_own(own, steps_by=steps_by)
     use_captures(captures)
     use_kernels(kernels)
     refuse_to_lose(csv, paths, overwrite=overwrite)
     given, unread = traces(paths, cache=not no_cache)
+    labels.refuse_unused([*paths, *given])
     found = [
         _summary(
             path,
             rank,
+            labels=labels,
             step_ns=nanoseconds(step_ms),
             critical=critical_path,
             host=host,
@@ -106,6 +117,7 @@ def _summary(  # noqa: PLR0913 - what was asked for
     path: Path,
     rank: int | None,
     *,
+    labels: Labels,
     step_ns: int | None,
     critical: bool,
     host: bool,
@@ -115,7 +127,13 @@ def _summary(  # noqa: PLR0913 - what was asked for
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
         trace = load_shown(path, rank=rank, cache=cache)
-        return summarise(trace, step_ns=step_ns, critical=critical, host=host)
+        return summarise(
+            trace,
+            step_ns=labels.step_ns(path) or step_ns,
+            critical=critical,
+            host=host,
+            labels=labels.of(path, trace.run),
+        )
     except TraceqError as error:
         if alone:
             raise

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.critical_path import CriticalPath
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.summary import Summary
-    from traceq.model.run import Run, StepTime
+    from traceq.model.run import StepTime
 
 _NUMBERS = (
-    "steps",
-    "ms/step",
     "busy",
     "gemm",
     "launches",
@@ -75,31 +73,50 @@ def content(summary: Summary) -> Content:
     )
 
 
+def label_keys(summaries: Sequence[Summary]) -> list[str]:
+    """Return the keys of all labels, in the order in which they come."""
+    return list(dict.fromkeys(key for one in summaries for key in one.labels))
+
+
 def overview(summaries: Sequence[Summary]) -> TextTable:
-    """Return a table with one row a trace."""
-    measured = [summary.bound.measured for summary in summaries]
-    of_all = {True: " (measured)", False: " (as recorded)"}
-    title = of_all[measured[0]] if len({*measured}) == 1 else ""
+    """Return a table with one row a trace, with its labels."""
+    measured = any(summary.bound.measured for summary in summaries)
+    title = "trace" if measured else "trace (as recorded)"
+    keys = label_keys(summaries)
     columns = (
-        Column(f"trace{title}", cut=cut_middle),
-        *(Column(title, number=True) for title in _NUMBERS),
+        Column(title, cut=cut_middle),
+        *(_label_column(key, summaries) for key in keys),
+        *(Column(title, number=True) for title in _numbers_of_all(measured=measured)),
     )
     names = telling_names([summary.facts.path for summary in summaries])
     return TextTable(
         columns,
         tuple(
             (
-                printable(name)
-                + (" (incomplete)" if summary.facts.incomplete else "")
-                + (of_all[summary.bound.measured] if not title else ""),
-                *_overview_row(summary),
+                printable(name) + (" (incomplete)" if summary.facts.incomplete else ""),
+                *(printable(summary.labels.get(key, "-")) for key in keys),
+                *_overview_row(summary, measured=measured),
             )
             for name, summary in zip(names, summaries, strict=True)
         ),
     )
 
 
-def _overview_row(summary: Summary) -> tuple[str, ...]:
+def _label_column(key: str, summaries: Sequence[Summary]) -> Column:
+    values = [one.labels[key] for one in summaries if key in one.labels]
+    return Column(printable(key), number=all(map(_is_number, values)))
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
+
+
+def _numbers_of_all(*, measured: bool) -> tuple[str, ...]:
+    step = ("recorded ms", "measured ms") if measured else ("ms/step",)
+    return ("steps", *step, *_NUMBERS)
+
+
+def _overview_row(summary: Summary, *, measured: bool) -> tuple[str, ...]:
     gemm = int(summary.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
     memory, mfu = summary.memory, summary.compute.utilisation
     on_gpu = (
@@ -110,17 +127,23 @@ def _overview_row(summary: Summary) -> tuple[str, ...]:
     )
     return (
         str(summary.steady.count) if summary.steps.height else "-",
-        units.milliseconds(summary.true_step),
+        units.milliseconds(summary.step_time),
+        *([_measured_ms(summary)] if measured else ()),
         *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
         units.size(memory.allocated) if memory else "-",
         _percent(mfu) if mfu is not None else "-",
     )
 
 
+def _measured_ms(summary: Summary) -> str:
+    known = summary.bound.measured
+    return units.milliseconds(summary.bound.step_ns) if known else "-"
+
+
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     facts = summary.facts
-    if summary.run:
-        yield "Run", _run(summary.run)
+    if summary.run or summary.labels:
+        yield "Run", _run(summary)
     yield "Device", _device(summary)
     yield "Recorded", _recorded(summary)
     yield "Steps", _steps(summary)
@@ -161,10 +184,11 @@ def _unrecorded(summary: Summary) -> Iterator[str]:
         yield "the run did not end while traceq collect watched it"
 
 
-def _run(run: Run) -> str:
-    parts = [shlex.join(run.command) or "command unknown"]
-    parts += [f"{key}={value}" for key, value in run.labels.items()]
-    if len(run.ranks) > 1:
+def _run(summary: Summary) -> str:
+    run = summary.run
+    parts = [shlex.join(run.command) or "command unknown"] if run else []
+    parts += [f"{key}={value}" for key, value in summary.labels.items()]
+    if run and len(run.ranks) > 1:
         parts.append(f"{len(run.ranks)} ranks")
     return " · ".join(parts)
 

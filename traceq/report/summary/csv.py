@@ -10,6 +10,7 @@ import polars as pl
 
 from traceq.model.schema import KINDS, PHASES
 from traceq.report.base.text import plain_csv
+from traceq.report.summary.content import label_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,24 +24,26 @@ _NS_PER_MS = 1e6
 def render(summaries: Sequence[Summary]) -> str:
     """Return a line of names and a line for each trace; empty is unknown."""
     text = io.StringIO()
-    rows = [_row(summary) for summary in summaries]
+    keys = label_keys(summaries)
+    rows = [_row(summary, keys) for summary in summaries]
     writer = csv.DictWriter(text, rows[0] if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
-def _row(summary: Summary) -> dict[str, str]:
+def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
     """Return a trace's figures; times are milliseconds a step."""
     facts, memory, found = summary.facts, summary.memory, summary.compute
     devices = summary.devices["name"].drop_nulls().unique().sort()
-    labels = summary.run.labels if summary.run else {}
+    labels = summary.labels
     row = {
         "trace": plain_csv(facts.path),
         "incomplete": "true" if facts.incomplete else "false",
         "labels": plain_csv(
             " ".join(f"{key}={value}" for key, value in labels.items())
         ),
+        **{plain_csv(f"label_{key}"): plain_csv(labels.get(key, "")) for key in keys},
         "device": plain_csv(" + ".join(devices)),
         "rank": _number(facts.rank),
         "steps": _number(summary.steady.count if summary.steps.height else 0),

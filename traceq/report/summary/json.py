@@ -39,6 +39,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "run": {"command": run.command, "labels": dict(run.labels), "state": run.state}
         if run
         else None,
+        "labels": dict(summary.labels),
         "measured_step": asdict(rank.step_time) if rank and rank.step_time else None,
         "facts": asdict(summary.facts)
         | {
