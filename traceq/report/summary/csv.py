@@ -10,7 +10,7 @@ import polars as pl
 
 from traceq.model.schema import KINDS, PHASES
 from traceq.report.base.text import plain_csv
-from traceq.report.summary.content import label_keys
+from traceq.report.summary.overview import label_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

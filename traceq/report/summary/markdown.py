@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.report.base.markdown import section, table
-from traceq.report.summary.content import content, overview
+from traceq.report.summary.content import content
+from traceq.report.summary.overview import overview
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,8 @@ from traceq.report.base.columns import GAP, cells, fitted
 from traceq.report.base.content import TextTable
 from traceq.report.base.screen import PIPE, WIDEST, screen, table_lines
 from traceq.report.base.text import rendered
-from traceq.report.summary.content import content, overview
+from traceq.report.summary.content import content
+from traceq.report.summary.overview import overview
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

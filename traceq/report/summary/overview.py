@@ -1,0 +1,94 @@
+"""Several recordings in one table: a row each, with labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq import units
+from traceq.report.base.columns import Column, cut_middle
+from traceq.report.base.content import TextTable, telling_names
+from traceq.report.base.text import printable
+from traceq.report.summary.facts import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.analysis.summary import Summary
+
+_NUMBERS = (
+    "busy",
+    "gemm",
+    "launches",
+    "<5 µs",
+    "memory",
+    "MFU",
+)
+
+
+def label_keys(summaries: Sequence[Summary]) -> list[str]:
+    """Return the keys of all labels, in the order in which they come."""
+    return list(dict.fromkeys(key for one in summaries for key in one.labels))
+
+
+def overview(summaries: Sequence[Summary]) -> TextTable:
+    """Return a table with one row a trace, with its labels."""
+    measured = any(summary.bound.measured for summary in summaries)
+    title = "trace" if measured else "trace (as recorded)"
+    keys = label_keys(summaries)
+    columns = (
+        Column(title, cut=cut_middle),
+        *(_label_column(key, summaries) for key in keys),
+        *(Column(title, number=True) for title in _numbers_of_all(measured=measured)),
+    )
+    names = telling_names([summary.facts.path for summary in summaries])
+    return TextTable(
+        columns,
+        tuple(
+            (
+                printable(name) + (" (incomplete)" if summary.facts.incomplete else ""),
+                *(printable(summary.labels.get(key, "-")) for key in keys),
+                *_overview_row(summary, measured=measured),
+            )
+            for name, summary in zip(names, summaries, strict=True)
+        ),
+    )
+
+
+def _label_column(key: str, summaries: Sequence[Summary]) -> Column:
+    values = [one.labels[key] for one in summaries if key in one.labels]
+    return Column(printable(key), number=all(map(_is_number, values)))
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
+
+
+def _numbers_of_all(*, measured: bool) -> tuple[str, ...]:
+    step = ("recorded ms", "measured ms") if measured else ("ms/step",)
+    return ("steps", *step, *_NUMBERS)
+
+
+def _overview_row(summary: Summary, *, measured: bool) -> tuple[str, ...]:
+    gemm = int(summary.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
+    memory, mfu = summary.memory, summary.compute.utilisation
+    on_gpu = (
+        units.share(summary.true_gpu_busy, 1),
+        units.share(gemm, summary.gpu_time),
+        f"{summary.launches:,.0f}",
+        units.share(summary.small_kernels, 1),
+    )
+    return (
+        str(summary.steady.count) if summary.steps.height else "-",
+        units.milliseconds(summary.step_time),
+        *([_measured_ms(summary)] if measured else ()),
+        *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
+        units.size(memory.allocated) if memory else "-",
+        percent(mfu) if mfu is not None else "-",
+    )
+
+
+def _measured_ms(summary: Summary) -> str:
+    known = summary.bound.measured
+    return units.milliseconds(summary.bound.step_ns) if known else "-"
