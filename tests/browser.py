@@ -6,6 +6,7 @@ protocol from one pipe and answers on another.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -59,6 +60,7 @@ class Page:
 
     def open(self, path: Path) -> None:
         """Open a file and wait until it is there."""
+        self.events.clear()
         self._call("Page.navigate", url=path.as_uri())
         self._until("Page.loadEventFired")
 
@@ -71,6 +73,30 @@ class Page:
     def move_mouse(self, x: float, y: float) -> None:
         """Move the mouse to a place in the window."""
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def press(self, key: str, code: int = 0, text: str = "") -> None:
+        """Press a key, as Tab, ArrowRight or +, and let it go."""
+        held = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        typed = {"text": text} if text else {}
+        self._call("Input.dispatchKeyEvent", type="keyDown", **held, **typed)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **held)
+
+    def look(self, width: int, height: int, *, dark: bool) -> None:
+        """Show pages in a window of this size, to people who like it light or dark."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def picture(self) -> bytes:
+        """Return all of the page as a PNG."""
+        found = self._call("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(found["data"])
 
     def asked_for(self) -> list[str]:
         """Return the addresses that the page asked for."""

@@ -106,6 +106,16 @@ def test_the_wheel_carries_the_folder_whole(name: str, wheel: Path) -> None:
     assert carried == files_below(ROOT / name)
 
 
+def test_the_wheel_carries_the_templates_and_assets_of_pages(wheel: Path) -> None:
+    carried = set(zipfile.ZipFile(wheel).namelist())
+
+    for name in ("templates", "assets"):
+        inside = f"traceq/report/page/{name}"
+        files = files_below(ROOT / inside)
+        assert files
+        assert {f"{inside}/{file}" for file in files} <= carried
+
+
 def test_the_wheel_starts_the_command_line(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         scripts = archive.read(f"traceq-{__version__}.dist-info/entry_points.txt")

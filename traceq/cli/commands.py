@@ -27,6 +27,11 @@ COMMANDS = {
         " fix.",
         "traceq lint trace.json.gz --log train.log",
     ),
+    "report": Entry(
+        "report:command",
+        "Write one page to look at: verdict, where the step goes, findings, fixes.",
+        "traceq report trace.json.gz -o report.html",
+    ),
     "check": Entry(
         "check:command",
         "Lint the fixtures and compare: findings with findings.json, numbers with"

@@ -54,6 +54,7 @@ from traceq.opening.trust import named
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full
 from traceq.report.lint import github as lint_github
+from traceq.report.lint import html as lint_html
 from traceq.report.lint import json as lint_json
 from traceq.report.lint import markdown as lint_markdown
 from traceq.report.lint import sarif as lint_sarif
@@ -83,6 +84,7 @@ class Format(str, Enum):
     sarif = "sarif"
     github = "github"
     markdown = "markdown"
+    html = "html"
 
 
 # Formats that are attached to lines of a change.
@@ -163,12 +165,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     use_captures(captures)
     use_kernels(kernels)
     rules = load_rules(wanted.packs)
-    cache = not no_cache
-    given, unread = programs(paths, cache=cache)
-    alone = len(given) == 1 and not unread
-    found = [_recording(one, log, step_ms, cache=cache, alone=alone) for one in given]
-    recordings = [one for one in found if one is not None]
-    unread += len(found) - len(recordings)
+    recordings, unread = recordings_of(paths, log, step_ms, cache=not no_cache)
     report = lint(recordings, rules, wanted)
     if new_baseline and not report.crashed and not unread:
         known = baseline_of(report)
@@ -176,8 +173,9 @@ def command(  # noqa: PLR0913 - one parameter an option
         output.say(f"{counted(len(known), 'finding')} written to {new_baseline}")
     report = without_known(report, known)
     tell("writing")
-    report = with_sources(report, _sources(recordings))
-    report, repository = _in_repository(report, root, form)
+    report = with_sources(report, sources(recordings))
+    attached = form in _ATTACHING
+    report, repository = in_repository(report, root, attached=attached)
     first = named(wanted.packs) if form is Format.full else ""
     text = _rendered(report, rules, form, repository, to_file=file is not None)
     deliver(first + text, file)
@@ -207,6 +205,17 @@ def _split(texts: list[str]) -> tuple[str, ...]:
     return tuple(part.strip() for text in texts for part in text.split(",") if part)
 
 
+def recordings_of(
+    paths: list[Path], log: Path | None, step_ms: float | None, *, cache: bool
+) -> tuple[list[Recording], int]:
+    """Return what was recorded of all programs, and how many could not be read."""
+    given, unread = programs(paths, cache=cache)
+    alone = len(given) == 1 and not unread
+    found = [_recording(one, log, step_ms, cache=cache, alone=alone) for one in given]
+    recordings = [one for one in found if one is not None]
+    return recordings, unread + len(found) - len(recordings)
+
+
 def _recording(
     program: Program,
     log: Path | None,
@@ -225,14 +234,14 @@ def _recording(
     return replace(recording, step_ns=nanoseconds(step_ms) or recording.step_ns)
 
 
-def _sources(recordings: list[Recording]) -> dict[str, Mapping[str, str]]:
+def sources(recordings: list[Recording]) -> dict[str, Mapping[str, str]]:
     """Return the source files that run folders have, by the recordings' names."""
     ranks = {one.name: one.trace.rank for one in recordings if one.trace}
     return {name: rank.sources for name, rank in ranks.items() if rank}
 
 
-def _in_repository(
-    report: Report, root: Path | None, form: Format
+def in_repository(
+    report: Report, root: Path | None, *, attached: bool = False
 ) -> tuple[Report, Path | None]:
     """Return the report with paths of the repository, and its root if there is one."""
     folder = root or find_root(Path.cwd())
@@ -241,7 +250,7 @@ def _in_repository(
     report, missing = located(report, read_repository(folder))
     places = [one.place for outcome in report.outcomes for one in outcome.findings]
     # In a repository of another program nothing is found, nor need it be.
-    if missing and (root or form in _ATTACHING or any(one.path for one in places)):
+    if missing and (root or attached or any(one.path for one in places)):
         output.say(missing)
     return report, folder
 
@@ -262,6 +271,7 @@ def _rendered(
     renderers = {
         Format.json: lint_json.render,
         Format.github: lint_github.render,
+        Format.html: lint_html.render,
     }
     return renderers[form](report)
 

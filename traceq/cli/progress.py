@@ -32,6 +32,7 @@ _LINT = {
 }
 _PHASES: Mapping[str, Mapping[str, float]] = {
     "lint": _LOAD | _LINT | {"writing": 1},
+    "report": _LOAD | _LINT | {"writing": 8},
     "check": _LOAD | _LINT | {"writing": 1},
     "diff": _LOAD | _LINT | {"comparing": 12, "writing": 1},
     "shrink": _LOAD | _LINT | {"cutting": 200, "writing": 1},

@@ -59,6 +59,8 @@ class Together:
     step_high_ns: int
     by: Literal["gpu", "host"]
     """What bounds the step then; known only where all are fixed."""
+    gpu_ns: int | None = None
+    """How long the GPU has work in such a step; known only where all are fixed."""
 
 
 def price(
@@ -213,6 +215,7 @@ class Savings:
             step_low_ns=round(min(steps) * (1 - spread)),
             step_high_ns=round(min(max(steps) * (1 + spread), longest)),
             by=by,
+            gpu_ns=round(min(1.0, busy) * step) if last else None,
         )
 
     def _spread(self, step_ns: float, by: Literal["gpu", "host"]) -> float:

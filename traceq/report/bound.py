@@ -148,18 +148,17 @@ def bar(bound: Bound) -> str:
     found = bound.bottleneck
     if found is None or not found.step_ns:
         return ""
-    rank = {cause: index for index, cause in enumerate(ON_GPU)}
-    rows = sorted(_parts(bound), key=lambda row: rank.get(row[0], len(rank)))
+    rows = parts(bound)
     drawn, reached = "", 0.0
     for cause, ns in rows:
         reached = min(1.0, reached + ns / found.step_ns)
         drawn += _GLYPHS.get(cause, _IDLE) * (round(reached * _BAR) - len(drawn))
-    parts = [
-        f"{_GLYPHS.get(cause, _IDLE)} {_words(cause)} {share(ns, found.step_ns)}"
+    named = [
+        f"{_GLYPHS.get(cause, _IDLE)} {cause_name(cause)} {share(ns, found.step_ns)}"
         for cause, ns in rows
         if ns >= _WORTH_NAMING * found.step_ns
     ]
-    return f"{drawn.ljust(_BAR)}  {', '.join(parts)}, {source(bound)}"
+    return f"{drawn.ljust(_BAR)}  {', '.join(named)}, {source(bound)}"
 
 
 def colored_bar(line: str, *, color: bool) -> str:
@@ -173,15 +172,20 @@ def colored_bar(line: str, *, color: bool) -> str:
     return "".join(runs) + rest
 
 
-def _parts(bound: Bound) -> list[tuple[str, float]]:
-    """Return the time of a step by cause; what the host does by kind if it bounds."""
+def parts(bound: Bound) -> list[tuple[str, float]]:
+    """Return the time of a step by cause, in ns, the GPU's work first.
+
+    What the host does while the GPU waits is by kind, if the host bounds the step.
+    """
     found = bound.bottleneck
     if found is None:
         return []
-    if bound.waits is None:
-        return found.causes.rows()
-    on_gpu = found.causes.filter(pl.col("cause").is_in(ON_GPU))
-    return [*on_gpu.rows(), *bound.waits.kinds.select("kind", "time").rows()]
+    rows = found.causes.rows()
+    if bound.waits is not None:
+        on_gpu = found.causes.filter(pl.col("cause").is_in(ON_GPU))
+        rows = [*on_gpu.rows(), *bound.waits.kinds.select("kind", "time").rows()]
+    rank = {cause: index for index, cause in enumerate(ON_GPU)}
+    return sorted(rows, key=lambda row: rank.get(row[0], len(rank)))
 
 
 def bound_data(bound: Bound) -> dict[str, Any]:
@@ -240,5 +244,6 @@ def waits_data(waits: IdleAccount) -> dict[str, Any]:
     }
 
 
-def _words(cause: str) -> str:
+def cause_name(cause: str) -> str:
+    """Return a cause in words that can be printed."""
     return "doing something else" if cause == UNKNOWN else printable(cause)

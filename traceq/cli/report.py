@@ -1,0 +1,101 @@
+"""`traceq report`: one page to look at, in one file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceq.cli import output
+from traceq.cli.lint import in_repository, recordings_of, sources
+from traceq.cli.options import (
+    Captures,
+    ConfigFile,
+    Kernels,
+    Log,
+    NoCache,
+    Overwrite,
+    Own,
+    Packs,
+    Root,
+    StepMs,
+    StepsBy,
+    configuration,
+    paths_argument,
+    use_captures,
+    use_kernels,
+    use_own,
+)
+from traceq.cli.writing import refuse_to_lose, write_file
+from traceq.errors import UsageError
+from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
+from traceq.report.located import with_sources
+from traceq.report.page.build import report_page
+from traceq.watching import tell
+
+_MARK = b'<meta name="generator" content="traceq '
+_HEAD = 4096
+
+
+def command(  # noqa: PLR0913 - one parameter an option
+    paths: Annotated[
+        list[Path],
+        paths_argument(
+            "Traces, memory snapshots, logs, folders or archives of them, run folders,"
+            " URLs, or - for standard input. TRACE SNAPSHOT LOG of one program are one"
+            " recording."
+        ),
+    ],
+    *,
+    file: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The page to write.", metavar="FILE"),
+    ] = Path("report.html"),
+    overwrite: Overwrite = False,
+    packs: Packs = None,
+    log: Log = None,
+    step_ms: StepMs = None,
+    config: ConfigFile = None,
+    captures: Captures = None,
+    kernels: Kernels = None,
+    own: Own = None,
+    steps_by: StepsBy = None,
+    root: Root = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Write one page to look at: verdict, where the step goes, findings, fixes.
+
+    The page is one file that asks for nothing from the network. A report that is there
+    already is written again; any other file only with --overwrite.
+    """
+    read = [*paths, *([log] if log else [])]
+    refuse_to_lose(file, read, overwrite=overwrite or _is_report(file))
+    wanted = configuration(config)
+    if packs:
+        wanted = replace(wanted, packs=wanted.packs + tuple(packs))
+    use_own(own, wanted, steps_by)
+    use_captures(captures)
+    use_kernels(kernels)
+    rules = load_rules(wanted.packs)
+    recordings, unread = recordings_of(paths, log, step_ms, cache=not no_cache)
+    found = lint(recordings, rules, wanted)
+    tell("writing")
+    found = with_sources(found, sources(recordings))
+    found, _ = in_repository(found, root)
+    write_file(file, report_page(recordings, found))
+    output.say(f"written to {file}")
+    if unread:
+        msg = f"{unread} of {unread + len(recordings)} files could not be read"
+        raise UsageError(msg)
+
+
+def _is_report(file: Path) -> bool:
+    """Return whether a file is a page that traceq wrote, which may be written again."""
+    try:
+        with file.open("rb") as stream:
+            return _MARK in stream.read(_HEAD)
+    except OSError:
+        return False

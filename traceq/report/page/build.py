@@ -1,0 +1,69 @@
+"""Which sections a page has, and in which order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.report.base.content import telling_names
+from traceq.report.page.page import render
+from traceq.report.page.parts.findings import findings
+from traceq.report.page.parts.fixes import fixes
+from traceq.report.page.parts.step_bar import step_bar
+from traceq.report.page.parts.verdict import verdict
+from traceq.report.page.section import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from traceq.linter.engine import Report
+    from traceq.recording import Recording
+    from traceq.report.page.section import Section
+
+OF_LINT: tuple[Callable[[Subject], Section | None], ...] = (
+    verdict,
+    step_bar,
+    fixes,
+    findings,
+)
+"""What needs only the findings: --format html of lint."""
+OF_ONE = OF_LINT
+"""What one recording is shown by."""
+OF_EACH = OF_LINT
+"""What each of several is shown by, after what compares them."""
+
+
+def report_page(recordings: Sequence[Recording], report: Report) -> str:
+    """Return the page of recordings that were linted, in the same order."""
+    parts = OF_ONE if len(recordings) == 1 else OF_EACH
+    found = [
+        Subject(outcome, recording, number if len(recordings) > 1 else 0)
+        for number, (outcome, recording) in enumerate(
+            zip(report.outcomes, recordings, strict=True), 1
+        )
+    ]
+    return render(title_of(report), _sections(found, parts))
+
+
+def lint_page(report: Report) -> str:
+    """Return the page of what lint found."""
+    several = len(report.outcomes) > 1
+    found = [
+        Subject(outcome, number=number if several else 0)
+        for number, outcome in enumerate(report.outcomes, 1)
+    ]
+    return render(title_of(report), _sections(found, OF_LINT))
+
+
+def title_of(report: Report) -> str:
+    """Return what the page is about: the recording, or how many there are."""
+    names = telling_names([outcome.name for outcome in report.outcomes])
+    if len(names) == 1:
+        return names[0]
+    return f"{len(names)} recordings"
+
+
+def _sections(
+    subjects: Sequence[Subject], parts: Sequence[Callable[[Subject], Section | None]]
+) -> list[Section]:
+    made = (part(subject) for subject in subjects for part in parts)
+    return [section for section in made if section is not None]

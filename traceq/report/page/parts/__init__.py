@@ -1,0 +1,1 @@
+"""The parts of the page: each returns its section, or none with nothing to show."""

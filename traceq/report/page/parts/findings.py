@@ -1,0 +1,178 @@
+"""The findings as cards: what each costs, where it is, its evidence and its fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from string import digits
+from typing import TYPE_CHECKING
+
+from traceq.finding import Severity
+from traceq.report.base.text import where
+from traceq.report.lint import content as words
+from traceq.report.page.section import Section
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.finding import Finding
+    from traceq.linter.engine import Outcome
+    from traceq.report.page.section import Subject
+
+MOST = 60
+_FAMILIES = {
+    "ATT": "attention",
+    "CPY": "copies",
+    "DAT": "data loading",
+    "GEM": "matmuls",
+    "HST": "host",
+    "JIT": "torch.compile",
+    "KRN": "kernels",
+    "LAY": "layout",
+    "LCH": "launches",
+    "LOG": "log",
+    "LOS": "loss",
+    "MEM": "memory",
+    "NET": "network",
+    "NRM": "norms",
+    "RNK": "ranks",
+    "SYN": "syncs",
+    "TRC": "the trace",
+}
+_SEVERITIES = {
+    Severity.error: "error",
+    Severity.warning: "warning",
+    Severity.info: "minor",
+}
+
+
+@dataclass(frozen=True)
+class CostBar:
+    """What a fix saves, as shares of the step in percent."""
+
+    likely: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Card:
+    """One finding as the page shows it."""
+
+    key: str
+    number: int
+    """Which one it is of the recording's findings, from 0 on."""
+    finding: Finding
+    family: str
+    """What its family of rules is about."""
+    severity: str
+    cost: str
+    bar: CostBar | None
+    place: str
+    evidence: tuple[tuple[str, str], ...]
+    frame: tuple[tuple[int, str, bool], ...]
+    """The lines of the source: number, text, and whether it is the place."""
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+def findings(subject: Subject) -> Section:
+    """Return the cards, what saves most first."""
+    outcome = subject.outcome
+    cards = cards_of(subject)
+    shown = cards[:MOST]
+    return Section(
+        key=subject.key("findings"),
+        title="Findings",
+        template="findings.html",
+        context={
+            "cards": shown,
+            "more": counted(len(cards) - MOST, "finding") if cards[MOST:] else "",
+            "families": _counts([card.family for card in shown]),
+            "severities": _counts([card.severity for card in shown]),
+            "together": words.together(outcome),
+            "idle": words.idle(outcome),
+            "nothing": words.verdict(outcome).capitalize() if not cards else "",
+        },
+        data={
+            "costs": [card.finding.saves_ns for card in shown],
+            "step_ns": outcome.step_ns,
+        },
+    )
+
+
+def cards_of(subject: Subject) -> list[Card]:
+    """Return the findings of a recording as cards, what saves most first."""
+    outcome = subject.outcome
+    ranked = sorted(
+        enumerate(outcome.findings),
+        key=lambda one: (one[1].severity is Severity.info, -one[1].saves_ns),
+    )
+    explained: set[str] = set()
+    cards = []
+    for number, finding in ranked:
+        # The code before and after is the rule's: once is enough.
+        example = "" if finding.code in explained else finding.example
+        explained.add(finding.code)
+        cards.append(_card(subject, number, finding, example))
+    return cards
+
+
+def _card(subject: Subject, number: int, finding: Finding, example: str) -> Card:
+    outcome, frame = subject.outcome, finding.frame
+    return Card(
+        key=f"{subject.key('finding')}-{number + 1}",
+        number=number,
+        finding=finding,
+        family=_family(finding.code),
+        severity=_SEVERITIES[finding.severity],
+        cost=words.cost(finding, outcome),
+        bar=_bar(finding, outcome),
+        place=where(finding.place),
+        evidence=tuple(
+            (entry.label, words.evidence(entry)) for entry in finding.evidence
+        ),
+        frame=tuple(
+            (line, text.expandtabs(4), line == frame.marked)
+            for line, text in enumerate(frame.lines, frame.first)
+        )
+        if frame
+        else (),
+        before=_side(example, "+"),
+        after=_side(example, "-"),
+    )
+
+
+def _bar(finding: Finding, outcome: Outcome) -> CostBar | None:
+    """Return what a fix saves of the step, or of the memory that is reserved."""
+    if finding.cost_bytes and outcome.memory and outcome.memory.reserved:
+        part = min(100.0, 100 * finding.cost_bytes / outcome.memory.reserved)
+        return CostBar(part, part, part)
+    if not outcome.step_ns or not finding.saves_ns:
+        return None
+    likely, low, high = (
+        round(min(100.0, 100 * ns / outcome.step_ns), 3)
+        for ns in (finding.saves_ns, finding.saves_low_ns, finding.saves_high_ns)
+    )
+    return CostBar(likely, low, high)
+
+
+def _side(example: str, other: str) -> tuple[str, ...]:
+    r"""Return one side of a diff: all lines but those of the other side.
+
+    >>> _side("- x.item()\n+ x", "+"), _side("- x.item()\n+ x", "-")
+    (('x.item()',), ('x',))
+    """
+    lines = [line for line in example.splitlines() if not line.startswith(other)]
+    return tuple(line[2:] for line in lines)
+
+
+def _family(code: str) -> str:
+    """Return what a family of rules is about; one of a user's pack has its letters."""
+    letters = code.rstrip(digits)
+    return _FAMILIES.get(letters, letters)
+
+
+def _counts(names: Sequence[str]) -> list[tuple[str, int]]:
+    """Return names in their order, and how often each is there."""
+    return [(name, names.count(name)) for name in dict.fromkeys(names)]

@@ -1,0 +1,89 @@
+"""What fixing the findings leaves of a step: now, after each fix, and the floor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from traceq import units
+from traceq.report.lint import content as words
+from traceq.report.page.parts.findings import cards_of
+from traceq.report.page.section import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.linter.engine import Outcome
+    from traceq.report.page.section import Subject
+
+
+class Row(NamedTuple):
+    """One bar: what a step takes at some point, in percent of what it takes now."""
+
+    label: str
+    note: str
+    time: str
+    gpu: float
+    """What the GPU works in it, or all of it where that is not known."""
+    rest: float
+    """The GPU's waits that no finding explains."""
+    saved: float
+    """What the fix before it saves."""
+    card: str = ""
+    """The key of the finding's card."""
+
+
+def fixes(subject: Subject) -> Section | None:
+    """Return the bars; none where no finding saves time."""
+    outcome = subject.outcome
+    if not outcome.together or not outcome.step_ns:
+        return None
+    return Section(
+        key=subject.key("fixes"),
+        title="What fixes leave",
+        template="fixes.html",
+        context={
+            "rows": list(_rows(subject)),
+            "sentence": words.together(outcome),
+            "idle": words.idle(outcome),
+        },
+    )
+
+
+def _rows(subject: Subject) -> Iterator[Row]:
+    outcome = subject.outcome
+    now = outcome.step_ns
+    yield Row("now", "", units.time(now), 100.0, 0.0, 0.0)
+    before, fixed = now, 0
+    *_, last = outcome.together
+    floor = last.step_ns if last.gpu_ns is None else last.gpu_ns
+    cards = {card.number: card for card in cards_of(subject)}
+    for one in outcome.together:
+        rest = last.step_ns - floor if one is last else 0
+        added = [cards[number] for number in _fixed(outcome, fixed, one.findings)]
+        label = f"fix {added[0].finding.code}" if len(added) == 1 else "fix the rest"
+        yield Row(
+            label=label,
+            note=added[0].finding.name if len(added) == 1 else f"{len(added)} findings",
+            time=units.time(one.step_ns),
+            gpu=_percent(one.step_ns - rest, now),
+            rest=_percent(rest, now),
+            saved=_percent(before - one.step_ns, now),
+            card=added[0].key if len(added) == 1 else "",
+        )
+        before, fixed = one.step_ns, one.findings
+    note = "the GPU's work, without waits"
+    yield Row("floor", note, units.time(floor), _percent(floor, now), 0.0, 0.0)
+
+
+def _fixed(outcome: Outcome, first: int, end: int) -> list[int]:
+    """Return the numbers of the findings that a bar fixes beside those before it."""
+    saving = [
+        number
+        for number, one in enumerate(outcome.findings)
+        if one.severity.rank and one.saves_ns > 0
+    ]
+    return saving[first:end]
+
+
+def _percent(ns: float, whole: float) -> float:
+    return round(max(0.0, min(100.0, 100 * ns / whole)), 3)

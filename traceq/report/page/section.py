@@ -1,0 +1,47 @@
+"""What a part of the page is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceq.linter.engine import Outcome
+    from traceq.recording import Recording
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page: its text, as a template fills it, and data for scripts."""
+
+    key: str
+    """Its place in the page, as findings in report.html#findings."""
+    title: str
+    template: str
+    """A file in templates/; its name is the name of the part to scripts."""
+    context: Mapping[str, object]
+    """What the template shows; all of it is text, whatever it holds."""
+    data: Mapping[str, object] | None = None
+    """What scripts draw: numbers, texts, and lists and objects of them."""
+
+    @property
+    def part(self) -> str:
+        """What kind of part it is, by which its script finds it."""
+        return self.template.removesuffix(".html")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One recording and what lint found in it: what parts of the page are made of."""
+
+    outcome: Outcome
+    recording: Recording | None = None
+    """None where only the findings are shown."""
+    number: int = 0
+    """Which one it is, if the page shows several; from 1 on."""
+
+    def key(self, part: str) -> str:
+        """Return the key of a part of this recording."""
+        return f"{part}-{self.number}" if self.number else part
