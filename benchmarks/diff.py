@@ -36,15 +36,11 @@ def _load(folder: Path) -> dict[str, Any]:
 
 
 def _diff(folder: Path) -> dict[str, Any]:
-    from traceq.cli.diff import compared  # noqa: PLC0415
+    from traceq.api.diff import diff  # noqa: PLC0415
     from traceq.differ.compare import Diff  # noqa: PLC0415
-    from traceq.linter.config import Config  # noqa: PLC0415
-    from traceq.linter.pack import load_rules  # noqa: PLC0415
 
-    rules = load_rules()
     start = time.perf_counter()
-    paths = (folder / _NAMES[0], folder / _NAMES[1])
-    found = compared(paths, (None, None), rules, Config(), cache=False)
+    found = diff(folder / _NAMES[0], folder / _NAMES[1], cache=False).compared
     seconds = time.perf_counter() - start
     return {
         "seconds": seconds,

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.analysis.memory.history import History
 from traceq.analysis.memory.scaling import memory_scaling
-from traceq.analysis.memory.summary import MemorySummary, summarise_memory
+from traceq.api.memory import memory
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
@@ -22,10 +21,7 @@ from traceq.cli.options import (
     renamed,
 )
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
-from traceq.errors import InputError, TraceqError, UsageError
-from traceq.formats.run import is_run, read_run
-from traceq.opening.recordings import load_shown, programs, snapshot_of
-from traceq.opening.settings import use_own
+from traceq.errors import UsageError
 from traceq.report.base import markdown
 from traceq.report.memory import content as memory_content
 from traceq.report.memory import html as memory_html
@@ -34,11 +30,8 @@ from traceq.report.memory import markdown as memory_markdown
 from traceq.report.memory import text as memory_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceq.given import Program
+    from traceq.analysis.memory.summary import MemorySummary
     from traceq.model.run import Run
-    from traceq.trace import Trace
 
 _TWO = 2
 
@@ -81,12 +74,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
     refuse_to_lose(file, paths, overwrite=overwrite)
-    use_own(own)
     refuse_to_lose(html, paths, overwrite=overwrite)
-    given, unread = programs(paths, cache=not no_cache)
-    alone = len(given) == 1 and not unread
-    found = [_summaries(one, cache=not no_cache, alone=alone) for one in given]
-    summaries = [summary for several in found if several for summary in several]
+    found = memory(paths, own=own, cache=not no_cache)
+    summaries = list(found.summaries)
     if html is not None and summaries:
         renamed("--html FILE", "--format html -o FILE")
         write_file(html, memory_html.render(summaries))
@@ -95,58 +85,10 @@ def command(  # noqa: PLR0913 - one parameter an option
         deliver(_scaled(scaling, summaries, form, to_file=to_file), file)
     elif summaries:
         deliver(_rendered(summaries, form, to_file=to_file), file)
-    unread += sum(several is None for several in found)
-    if unread:
-        msg = f"{unread} of {len(summaries) + unread} files could not be read"
+    if found.unread:
+        count = len(summaries) + found.unread
+        msg = f"{found.unread} of {count} files could not be read"
         raise UsageError(msg)
-
-
-def _summaries(
-    program: Program, *, cache: bool, alone: bool
-) -> list[MemorySummary] | None:
-    """Summarise a program; none if it cannot be read and there are others."""
-    try:
-        found = list(_read(program, cache=cache))
-        if not found:
-            msg = f"{program.name} is a memory snapshot in which nothing is reserved"
-            raise InputError(msg)
-    except TraceqError as error:
-        if alone:
-            raise
-        output.say(str(error))
-        return None
-    return found
-
-
-def _read(program: Program, *, cache: bool) -> Iterator[MemorySummary]:
-    path = program.trace
-    if path is None or not is_run(path):
-        # Of a file that is none, it says what it is.
-        snapshot = snapshot_of(program.snapshot or path or program.logs[0])
-        trace = _trace(path, None, cache=cache) if path else None
-        yield from summarise_memory(History(snapshot, trace), program.name)
-        return
-    run = read_run(path)
-    recorded = [rank for rank in run.ranks if rank.memory]
-    if not recorded:
-        missing = [text for rank in run.ranks for text in rank.missing]
-        why = "; ".join(missing) or "nothing was recorded in it"
-        msg = f"{path} has no memory snapshot: {why}"
-        raise InputError(msg)
-    for rank in recorded:
-        name = str(path) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
-        snapshot = snapshot_of(rank.memory or path, rank)
-        trace = _trace(path, rank.rank, cache=cache) if rank.trace else None
-        yield from summarise_memory(History(snapshot, trace), name, run=run)
-
-
-def _trace(path: Path, rank: int | None, *, cache: bool) -> Trace | None:
-    """Load the trace, which has the modules; none if it cannot be read."""
-    try:
-        return load_shown(path, rank=rank, cache=cache)
-    except TraceqError as error:
-        output.say(str(error))
-        return None
 
 
 def _rendered(summaries: list[MemorySummary], form: Format, *, to_file: bool) -> str:
@@ -156,13 +98,8 @@ def _rendered(summaries: list[MemorySummary], form: Format, *, to_file: bool) ->
         return memory_json.render(summaries)
     if form is Format.markdown:
         return memory_markdown.render(summaries)
-    width, color = _screen(to_file=to_file)
+    width, color = output.screen(to_file=to_file)
     return memory_text.render(summaries, width=width, color=color)
-
-
-def _screen(*, to_file: bool) -> tuple[int | None, bool]:
-    """Return the width of lines and whether they are coloured: not in a file."""
-    return (None, False) if to_file else (output.width(), output.color())
 
 
 def _scaled(
@@ -197,7 +134,7 @@ def _scaled(
     table = memory_content.scaling(label, growths, values)
     if form is Format.markdown:
         return markdown.table(table)
-    width, color = _screen(to_file=to_file)
+    width, color = output.screen(to_file=to_file)
     return memory_text.render_table(table, width=width, color=color)
 
 

@@ -32,6 +32,11 @@ def color() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and not _dumb()
 
 
+def screen(*, to_file: bool) -> tuple[int | None, bool]:
+    """Return the width of lines and whether they are coloured: not in a file."""
+    return (None, False) if to_file else (width(), color())
+
+
 def _dumb() -> bool:
     return os.environ.get("TERM") == "dumb"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq.api.job import job
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
@@ -23,21 +23,12 @@ from traceq.cli.options import (
 )
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
-from traceq.linter.config import severity
-from traceq.linter.pack import load_rules
-from traceq.opening.jobs import analysed
-from traceq.opening.settings import configuration, use_own
-from traceq.ranks.findings import lint_job
 from traceq.report.ranks import html as ranks_html
-from traceq.report.ranks import json as ranks_json
 from traceq.report.ranks import markdown as ranks_markdown
-from traceq.report.ranks import text as ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from traceq.api.job import JobResult
     from traceq.linter.engine import Report
-    from traceq.ranks.analysis import Analysis
 
 _FOUND = 1
 
@@ -52,7 +43,6 @@ class Format(str, Enum):
 
 
 _RENDERERS = {
-    Format.json: ranks_json.render,
     Format.html: ranks_html.render,
     Format.markdown: ranks_markdown.render,
 }
@@ -93,15 +83,17 @@ def command(  # noqa: PLR0913 - one parameter an option
     its work.
     """
     refuse_to_lose(file, paths, overwrite=overwrite)
-    wanted = configuration(config)
-    if fail_on:
-        wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
-    use_own(own, wanted)
-    rules = load_rules(wanted.packs)
-    analysis = analysed(paths, findings=findings, on=on, cache=not no_cache)
-    report = lint_job(_name(paths), analysis, rules, wanted)
-    deliver(_rendered(analysis, report, form, to_file=file is not None), file)
-    _exit(report)
+    found = job(
+        paths,
+        fail_on=fail_on,
+        config=config,
+        own=own,
+        findings=findings,
+        on=on,
+        cache=not no_cache,
+    )
+    deliver(_rendered(found, form, to_file=file is not None), file)
+    _exit(found.report)
 
 
 def _exit(report: Report) -> None:
@@ -112,19 +104,10 @@ def _exit(report: Report) -> None:
         sys.exit(_FOUND)
 
 
-def _name(paths: Sequence[Path]) -> str:
-    more = len(paths) - 1
-    return str(paths[0]) + (f" and {more} more" if more else "")
-
-
-def _rendered(
-    analysis: Analysis, report: Report, form: Format, *, to_file: bool
-) -> str:
+def _rendered(found: JobResult, form: Format, *, to_file: bool) -> str:
+    if form is Format.json:
+        return found.json()
     if form is not Format.text:
-        return _RENDERERS[form](analysis, report)
-    return ranks_text.render(
-        analysis,
-        report,
-        width=None if to_file else output.width(),
-        color=not to_file and output.color(),
-    )
+        return _RENDERERS[form](found.analysis, found.report)
+    width, color = output.screen(to_file=to_file)
+    return found.text(width=width, color=color)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named, regions
+from traceq.analysis.time.regions import BY_MODULE, REGION
+from traceq.api.regions import regions
 from traceq.cli.options import (
     FORMAT,
     NoCache,
@@ -18,14 +19,7 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.writing import deliver_table, refuse_to_lose
-from traceq.errors import InputError, UsageError
-from traceq.opening.recordings import load_shown, traces
 from traceq.report import regions as report
-
-if TYPE_CHECKING:
-    from traceq.analysis.time.regions import Regions
-
-_TWO = 2
 
 
 class By(str, Enum):
@@ -69,51 +63,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     forward that it belongs to. Two traces, or two regions, are compared.
     """
     refuse_to_lose(file, paths, overwrite=overwrite)
-    given, unread = traces(paths, cache=not no_cache)
-    if unread:
-        msg = f"{unread} of {len(paths)} files could not be read"
-        raise UsageError(msg)
-    found = [_regions(path, by, cache=not no_cache) for path in given]
-    shown = report.Shown(
-        paths=tuple(map(str, given)),
-        found=tuple(found),
+    found = regions(
+        paths,
         by=by.value,
-        instances=instances or by is By.region,
-        compared=tuple(_compared(found, compare)),
+        compare=compare,
+        instances=instances,
         top=top,
+        cache=not no_cache,
     )
-    deliver_table(report, shown, form, file)
-
-
-def _regions(path: Path, by: By, *, cache: bool) -> Regions:
-    found = regions(load_shown(path, cache=cache), by.value)
-    if not found.calls.height:
-        why = (
-            "it names no region: put torch.profiler.record_function around parts of"
-            " the program, or ask for --by module"
-            if by is By.region
-            else "it has no modules: record with stacks, as traceq collect does"
-        )
-        msg = f"{path} has nothing to show: {why}"
-        raise InputError(msg)
-    return found
-
-
-def _compared(
-    found: list[Regions], names: tuple[str, str] | None
-) -> list[report.Compared]:
-    if names is None:
-        both = report.compared_names(found) if len(found) == _TWO else []
-        return [_pair(found, (name, name)) for name in both]
-    return [_pair(found if len(found) == _TWO else [found[0]] * 2, names)]
-
-
-def _pair(found: list[Regions], names: tuple[str, str]) -> report.Compared:
-    first, second = (
-        calls_named(one, name) for one, name in zip(found, names, strict=True)
-    )
-    for name, calls in ((names[0], first), (names[1], second)):
-        if not calls.height:
-            msg = f"there is no region {name}: traceq regions lists what there is"
-            raise UsageError(msg)
-    return report.Compared(names, (found[0], found[1]), (first, second))
+    deliver_table(report, found.shown, form, file)

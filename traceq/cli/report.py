@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from traceq.api.lint import lint
 from traceq.cli import output
-from traceq.cli.lint import in_repository, recordings_of, sources
 from traceq.cli.options import (
     Captures,
     ConfigFile,
@@ -22,19 +21,11 @@ from traceq.cli.options import (
     Root,
     StepMs,
     StepsBy,
-    configuration,
     paths_argument,
-    use_captures,
-    use_kernels,
-    use_own,
 )
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import UsageError
-from traceq.linter.engine import lint
-from traceq.linter.pack import load_rules
-from traceq.report.located import with_sources
 from traceq.report.page.build import report_page
-from traceq.watching import tell
 
 _MARK = b'<meta name="generator" content="traceq '
 _HEAD = 4096
@@ -73,22 +64,24 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     read = [*paths, *([log] if log else [])]
     refuse_to_lose(file, read, overwrite=overwrite or _is_report(file))
-    wanted = configuration(config)
-    if packs:
-        wanted = replace(wanted, packs=wanted.packs + tuple(packs))
-    use_own(own, wanted, steps_by)
-    use_captures(captures)
-    use_kernels(kernels)
-    rules = load_rules(wanted.packs)
-    recordings, unread = recordings_of(paths, log, step_ms, cache=not no_cache)
-    found = lint(recordings, rules, wanted)
-    tell("writing")
-    found = with_sources(found, sources(recordings))
-    found, _ = in_repository(found, root)
-    write_file(file, report_page(recordings, found))
+    found = lint(
+        paths,
+        log=log,
+        step_ms=step_ms,
+        rules=packs,
+        config=config,
+        captures=captures,
+        kernels=kernels,
+        own=own,
+        steps_by=steps_by,
+        root=root,
+        cache=not no_cache,
+    )
+    write_file(file, report_page(found.recordings, found.report))
     output.say(f"written to {file}")
-    if unread:
-        msg = f"{unread} of {unread + len(recordings)} files could not be read"
+    if found.unread:
+        count = found.unread + len(found.recordings)
+        msg = f"{found.unread} of {count} files could not be read"
         raise UsageError(msg)
 
 

@@ -68,13 +68,23 @@ def steps_source() -> str:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
-    """Let what is used inside end with it."""
-    known = [(one, one.get()) for one in (_kernels, _captures, _own, _steps_by)]
+def asked(
+    config: Config | None = None,
+    *,
+    own: Sequence[str] | None = None,
+    steps_by: str | None = None,
+    captures: Iterable[Path] | None = None,
+    kernels: Path | None = None,
+) -> Iterator[None]:
+    """Let this hold for what is loaded inside."""
+    before = [(one, one.get()) for one in (_kernels, _captures, _own, _steps_by)]
     try:
+        use_own(own, config, steps_by)
+        use_captures(captures)
+        use_kernels(kernels)
         yield
     finally:
-        for variable, value in known:
+        for variable, value in before:
             variable.set(value)  # type: ignore[arg-type]  # its own value
 
 

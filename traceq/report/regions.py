@@ -72,14 +72,14 @@ def text(shown: Shown, *, width: int | None, color: bool) -> str:
     """Return a screen for each trace, and one for what was compared."""
     room = line_width(width)
     parts: list[Any] = []
-    for one in _contents(shown):
+    for one in contents(shown):
         parts += [*screen(one, room), ""]
     return rendered(parts[:-1], width=room, color=color)
 
 
 def markdown(shown: Shown) -> str:
     """Return a section for each trace, and one for what was compared."""
-    return "\n".join(map(section, _contents(shown)))
+    return "\n".join(map(section, contents(shown)))
 
 
 def csv(shown: Shown) -> str:
@@ -147,7 +147,8 @@ def _compared_data(one: Compared) -> dict[str, Any]:
     }
 
 
-def _contents(shown: Shown) -> list[Content]:
+def contents(shown: Shown) -> list[Content]:
+    """Return the tables, or the comparison."""
     names = telling_names(shown.paths)
     tables = [
         _table(name, one, shown) for name, one in zip(names, shown.found, strict=True)

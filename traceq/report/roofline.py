@@ -61,12 +61,12 @@ class Shown:
 def text(shown: Shown, *, width: int | None, color: bool) -> str:
     """Return a screen: what the GPU can do, and the ops that are slow for it."""
     room = line_width(width)
-    return rendered(list(screen(_content(shown), room)), width=room, color=color)
+    return rendered(list(screen(content(shown), room)), width=room, color=color)
 
 
 def markdown(shown: Shown) -> str:
     """Return a section with the same table."""
-    return section(_content(shown))
+    return section(content(shown))
 
 
 def csv(shown: Shown) -> str:
@@ -97,7 +97,8 @@ def json(shown: Shown) -> str:
     return plain_json(written) + "\n"
 
 
-def _content(shown: Shown) -> Content:
+def content(shown: Shown) -> Content:
+    """Return the words for a trace."""
     found = shown.found
     steps = found.steps
     least = float(shown.ops["least"].sum() or 0)

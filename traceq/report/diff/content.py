@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from traceq.differ.kinds import ALL_OVER
 from traceq.report import bound as bound_words
+from traceq.report.base.columns import Column
+from traceq.report.base.content import Content, TextTable
 from traceq.report.base.text import place as written_place
 from traceq.report.base.text import printable, where
 from traceq.report.diff.causes import (
@@ -72,6 +74,31 @@ class Reason:
     def change(self) -> str:
         """By how much the step is longer for it."""
         return signed(self.ns)
+
+
+def content(diff: Diff, broken: Sequence[Broken] = ()) -> Content:
+    """Return a comparison in a few lines and tables."""
+    titles = (compared(diff), "before", "after", "change")
+    causes = tuple((one.change, one.text, one.where) for one in reasons(diff))
+    changes = diff.findings.changes
+    found = tuple((change.state, finding_line(change)) for change in changes)
+    tables = (
+        (titles, tuple(metric_rows(diff))),
+        (("change", "why, biggest first", "where"), causes),
+        (("", "finding"), found),
+    )
+    return Content(
+        title=headline(diff),
+        warnings=(),
+        facts=(
+            *(("Failed", text) for text in failures(broken)),
+            *((title, f"{name}; {bound}") for title, name, bound in sides(diff)),
+            *(("Caveat", text) for text in caveats(diff)),
+        ),
+        tables=tuple(
+            TextTable(tuple(map(Column, names)), rows) for names, rows in tables if rows
+        ),
+    )
 
 
 def headline(diff: Diff) -> str:

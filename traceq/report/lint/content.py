@@ -12,7 +12,9 @@ from traceq.finding import Evidence, Severity
 from traceq.report import bound as bound_words
 from traceq.report import replayed as replayed_words
 from traceq.report import steps as steps_words
-from traceq.report.base.text import at, printable, short_kernel
+from traceq.report.base.columns import Column
+from traceq.report.base.content import Content, TextTable
+from traceq.report.base.text import at, printable, short_kernel, where
 from traceq.units import amount, share, size, time
 from traceq.words import counted
 
@@ -37,6 +39,35 @@ _VAGUE = 0.15
 _ALL_EXPLAINED = 0.95
 _HEADLINE = 10
 _CLAUSE = re.compile(r"[:;,](?= )| because | since | although ")
+
+
+def content(outcome: Outcome) -> Content:
+    """Return a recording in a few lines and a table of its findings."""
+    columns = ("", "finding", "saves", "where", "fix")
+    rows = tuple(
+        (
+            one.severity.value,
+            printable(f"{one.code} {headline(one)}"),
+            cost(one, outcome),
+            where(one.place),
+            printable(one.advice),
+        )
+        for one in outcome.findings
+    )
+    lines = (
+        ("Step", facts(outcome)),
+        ("Time", bar(outcome)),
+        ("Fixed", together(outcome)),
+        ("Idle", idle(outcome)),
+        *(("Note", text) for text in notes(outcome)),
+        *(("Skipped", f"{codes}: {why}") for codes, why in skipped(outcome)),
+    )
+    return Content(
+        title=f"{title(outcome)}: {verdict(outcome)}",
+        warnings=(),
+        facts=tuple((label, text) for label, text in lines if text),
+        tables=(TextTable(tuple(map(Column, columns)), rows),) if rows else (),
+    )
 
 
 def title(outcome: Outcome) -> str:

@@ -1,0 +1,83 @@
+"""Which ranks of a job hold the others up: ``traceq.job``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.linter.config import severity
+from traceq.linter.pack import load_rules
+from traceq.opening import settings
+from traceq.opening.jobs import analysed
+from traceq.ranks.findings import lint_job
+from traceq.report.ranks import json as ranks_json
+from traceq.report.ranks import text as ranks_text
+from traceq.watching import noted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from traceq.finding import Finding
+    from traceq.linter.engine import Report
+    from traceq.ranks.analysis import Analysis
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class JobResult(Result):
+    """What the ranks of a job wait for, and what rules find among them."""
+
+    analysis: Analysis
+    """The ranks, what they wait for and why, and the job with each cause removed."""
+    report: Report
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings on the job, worst first."""
+        return tuple(one for found in self.report.outcomes for one in found.findings)
+
+    def text(self, *, width: int | None = None, color: bool = False) -> str:
+        """Return the text for a terminal of this width."""
+        return ranks_text.render(self.analysis, self.report, width=width, color=color)
+
+    def json(self) -> str:
+        """Return the JSON."""
+        return ranks_json.render(self.analysis, self.report)
+
+
+def job(  # noqa: PLR0913 - as the command's options
+    recordings: Names,
+    *,
+    fail_on: str | None = None,
+    config: Name | None = None,
+    own: str | Iterable[str] | None = None,
+    findings: bool = False,
+    on: str | None = None,
+    cache: bool = True,
+) -> JobResult:
+    """Return which ranks of a job hold the others up, by how much, and why.
+
+    ``recordings`` are the traces of its ranks: a folder, an archive or a run folder of
+    them, or files. ``findings`` lints each rank, too, and ``on`` is the address of a
+    Dask scheduler whose workers read the traces; the rest is as of
+    :func:`traceq.lint`. It answers what ``traceq ranks`` does.
+
+    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
+    done.
+    """
+    files = paths(recordings)
+    with noted() as notes:
+        wanted = settings.configuration(path(config))
+        if fail_on:
+            wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
+        rules = load_rules(wanted.packs)
+        with settings.asked(wanted, own=several(own)):
+            analysis = analysed(files, findings=findings, on=on, cache=cache)
+        report = lint_job(_name(files), analysis, rules, wanted)
+    return JobResult(analysis=analysis, report=report, notes=tuple(notes))
+
+
+def _name(files: Sequence[Path]) -> str:
+    more = len(files) - 1
+    return str(files[0]) + (f" and {more} more" if more else "")

@@ -1,0 +1,219 @@
+"""What is wrong in a recording: ``traceq.lint``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.errors import TraceqError
+from traceq.linter.baseline import read_baseline, without_known
+from traceq.linter.config import severity
+from traceq.linter.engine import Report
+from traceq.linter.engine import lint as run_rules
+from traceq.linter.pack import load_rules
+from traceq.opening import settings
+from traceq.opening.recordings import load_program, programs
+from traceq.opening.trust import named
+from traceq.report.lint import content as words
+from traceq.report.lint import full as lint_full
+from traceq.report.lint import json as lint_json
+from traceq.report.located import located, with_sources
+from traceq.repository import find_root, read_repository
+from traceq.watching import noted, say, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceq.finding import Finding
+    from traceq.given import Program
+    from traceq.linter.baseline import Known
+    from traceq.linter.config import Config
+    from traceq.linter.pack import Rules
+    from traceq.recording import Recording
+    from traceq.report.base.content import Content
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LintResult(Result):
+    """The findings of one or several recordings."""
+
+    report: Report
+    """By recording: the findings, what bounds the step, skipped rules and why."""
+    recordings: tuple[Recording, ...]
+    """What was linted, with its tables: as long as the result is kept, so are they."""
+    rules: Rules
+    """The rules that were loaded, by code."""
+    packs: tuple[Path, ...] = ()
+    """Folders of rules other than traceq's own."""
+    repository: Path | None = None
+    """The git repository that places are looked up in."""
+    not_in_repository: str = ""
+    """Which files of places are not in it, as a sentence."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all recordings, the worst of each first."""
+        return tuple(one for found in self.report.outcomes for one in found.findings)
+
+    @property
+    def failing(self) -> tuple[Finding, ...]:
+        """The findings at or above ``fail_on``: those that make the command exit 1."""
+        return tuple(self.report.failing)
+
+    @property
+    def clean(self) -> bool:
+        """Whether all was read, no rule crashed, and no finding fails."""
+        return not (self.failing or self.unread or self.report.crashed)
+
+    def text(self, *, width: int | None = None, color: bool = False) -> str:
+        """Return the text for a terminal of this width."""
+        shown = lint_full.render(self.report, width=width, color=color)
+        return named(self.packs) + shown
+
+    def json(self) -> str:
+        """Return the JSON."""
+        return lint_json.render(self.report)
+
+    def contents(self) -> Sequence[Content]:
+        """Return what a notebook shows."""
+        return [words.content(outcome) for outcome in self.report.outcomes]
+
+
+def lint(  # noqa: PLR0913 - as the command's options
+    recording: Names,
+    *,
+    log: Name | None = None,
+    step_ms: float | None = None,
+    select: str | Iterable[str] | None = None,
+    ignore: str | Iterable[str] | None = None,
+    rules: Names | None = None,
+    fail_on: str | None = None,
+    baseline: Name | None = None,
+    config: Name | None = None,
+    captures: Names | None = None,
+    kernels: Name | None = None,
+    own: str | Iterable[str] | None = None,
+    steps_by: str | None = None,
+    root: Name | None = None,
+    cache: bool = True,
+) -> LintResult:
+    """Return what is wrong in a trace, a memory snapshot or a run folder, worst first.
+
+    >>> found = lint("fixtures/attn_mask_fmha/trace.json.gz")
+    >>> [(one.code, one.place.file, one.place.line) for one in found.findings]
+    [('ATT001', 'dev_cases.py', 48)]
+    >>> found.findings[0].advice.split(": ")[0], found.clean
+    ('in masked', False)
+
+    ``recording`` is a path or several: traces, snapshots, logs, folders or archives of
+    them, run folders, URLs. The rest is as the options of ``traceq lint``: ``log`` the
+    program's log, ``step_ms`` the step time measured without the profiler, ``select``
+    and ``ignore`` codes, prefixes or names of rules, ``rules`` folders of your own
+    ones, ``fail_on`` the lowest severity that fails, ``baseline`` a file of findings
+    to hide, ``config`` the configuration instead of the nearest traceq.toml,
+    ``captures`` traces of CUDA graphs' captures, ``kernels`` the folder of inductor's
+    code, ``own`` packages that are your own code, ``steps_by`` what steps are taken
+    from, ``root`` where the source is, and ``cache`` whether the table cache is used.
+
+    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
+    done.
+    """
+    with noted() as notes:
+        wanted = settings.configuration(path(config))
+        wanted = _overridden(wanted, several(select), several(ignore), fail_on)
+        wanted = replace(wanted, packs=(*wanted.packs, *paths(rules)))
+        known = known_findings(path(baseline))
+        loaded = load_rules(wanted.packs)
+        with settings.asked(
+            wanted,
+            own=several(own),
+            steps_by=steps_by,
+            captures=paths(captures),
+            kernels=path(kernels),
+        ):
+            given, unread = programs(paths(recording), cache=cache)
+            alone = len(given) == 1 and not unread
+            found = [_loaded(one, path(log), cache=cache, alone=alone) for one in given]
+        step_ns = settings.nanoseconds(step_ms)
+        recordings = [
+            replace(one, step_ns=step_ns or one.step_ns) for one in found if one
+        ]
+        report = without_known(run_rules(recordings, loaded, wanted), known)
+        tell("writing")
+        report = with_sources(report, _sources(recordings))
+        folder = path(root) or find_root(Path.cwd())
+        report, outside = _in_repository(report, folder, asked=root is not None)
+    return LintResult(
+        report=report,
+        recordings=tuple(recordings),
+        rules=loaded,
+        packs=wanted.packs,
+        repository=folder,
+        not_in_repository=outside,
+        notes=tuple(notes),
+        unread=unread + len(found) - len(recordings),
+    )
+
+
+def _overridden(
+    config: Config,
+    select: Sequence[str],
+    ignore: Sequence[str],
+    fail_on: str | None,
+) -> Config:
+    """Return the configuration as who asks overrides it."""
+    if select:
+        config = replace(config, select=_split(select))
+    if ignore:
+        config = replace(config, ignore=config.ignore + _split(ignore))
+    if fail_on:
+        config = replace(config, fail_on=severity(fail_on, "--fail-on"))
+    return config
+
+
+def _split(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for text in texts for part in text.split(",") if part)
+
+
+def known_findings(baseline: Path | None) -> list[Known]:
+    """Return what a baseline lists, and say if there is none where one is named."""
+    if baseline is None:
+        return []
+    if not baseline.exists():
+        say(f"{baseline} is not there: as an empty baseline it hides nothing")
+    return read_baseline(baseline)
+
+
+def _loaded(
+    program: Program, log: Path | None, *, cache: bool, alone: bool
+) -> Recording | None:
+    """Load a program; one that cannot be read does not keep the others from it."""
+    try:
+        return load_program(program, log=log, cache=cache)
+    except TraceqError as error:
+        if alone:
+            raise
+        say(str(error))
+        return None
+
+
+def _sources(recordings: Sequence[Recording]) -> dict[str, Mapping[str, str]]:
+    """Return the source files that run folders have, by the recordings' names."""
+    ranks = {one.name: one.trace.rank for one in recordings if one.trace}
+    return {name: rank.sources for name, rank in ranks.items() if rank}
+
+
+def _in_repository(
+    report: Report, folder: Path | None, *, asked: bool
+) -> tuple[Report, str]:
+    """Return the report with paths of the repository, and what is not in it."""
+    if folder is None:
+        return report, ""
+    report, missing = located(report, read_repository(folder))
+    places = [one.place for outcome in report.outcomes for one in outcome.findings]
+    # In a repository of another program nothing is found, nor need it be.
+    if missing and (asked or any(one.path for one in places)):
+        say(missing)
+    return report, missing

@@ -1,0 +1,122 @@
+"""What holds the GPU's memory: ``traceq.memory``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.analysis.memory.history import History
+from traceq.analysis.memory.summary import MemorySummary, summarise_memory
+from traceq.api.result import Names, Result, paths, several
+from traceq.errors import InputError, TraceqError
+from traceq.formats.run import is_run, read_run
+from traceq.opening import settings
+from traceq.opening.recordings import load_shown, programs, snapshot_of
+from traceq.report.base.content import Content
+from traceq.report.memory import content as words
+from traceq.report.memory import json as memory_json
+from traceq.report.memory import text as memory_text
+from traceq.watching import noted, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from traceq.given import Program
+    from traceq.trace import Trace
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MemoryResult(Result):
+    """What holds the memory, one summary for each GPU of a snapshot."""
+
+    summaries: tuple[MemorySummary, ...]
+
+    def text(self, *, width: int | None = None, color: bool = False) -> str:
+        """Return the text for a terminal of this width."""
+        return memory_text.render(self.summaries, width=width, color=color)
+
+    def json(self) -> str:
+        """Return the JSON."""
+        return memory_json.render(self.summaries)
+
+    def contents(self) -> Sequence[Content]:
+        """Return what a notebook shows."""
+        if len(self.summaries) == 1:
+            return [words.content(self.summaries[0])]
+        return [Content("", (), (), (words.overview(self.summaries),))]
+
+
+def memory(
+    recording: Names, *, own: str | Iterable[str] | None = None, cache: bool = True
+) -> MemoryResult:
+    """Return what holds the GPU's memory at its peak: by category, module and line.
+
+    >>> found = memory("fixtures/twins/memory_leak/snapshot.pickle.gz")
+    >>> found.summaries[0].leaks.height > 0
+    True
+
+    ``recording`` is a path or several: memory snapshots, folders or archives of them,
+    run folders, URLs. Nothing in a snapshot is executed. ``own`` are packages that are
+    your own code, ``cache`` is whether the table cache is used.
+
+    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
+    done.
+    """
+    with noted() as notes, settings.asked(own=several(own)):
+        given, unread = programs(paths(recording), cache=cache)
+        alone = len(given) == 1 and not unread
+        found = [_summaries(one, cache=cache, alone=alone) for one in given]
+    return MemoryResult(
+        summaries=tuple(one for each in found if each for one in each),
+        notes=tuple(notes),
+        unread=unread + sum(each is None for each in found),
+    )
+
+
+def _summaries(
+    program: Program, *, cache: bool, alone: bool
+) -> list[MemorySummary] | None:
+    """Summarise a program; none if it cannot be read and there are others."""
+    try:
+        found = list(_read(program, cache=cache))
+        if not found:
+            msg = f"{program.name} is a memory snapshot in which nothing is reserved"
+            raise InputError(msg)
+    except TraceqError as error:
+        if alone:
+            raise
+        say(str(error))
+        return None
+    return found
+
+
+def _read(program: Program, *, cache: bool) -> Iterator[MemorySummary]:
+    path = program.trace
+    if path is None or not is_run(path):
+        # Of a file that is none, it says what it is.
+        snapshot = snapshot_of(program.snapshot or path or program.logs[0])
+        trace = _trace(path, None, cache=cache) if path else None
+        yield from summarise_memory(History(snapshot, trace), program.name)
+        return
+    run = read_run(path)
+    recorded = [rank for rank in run.ranks if rank.memory]
+    if not recorded:
+        missing = [text for rank in run.ranks for text in rank.missing]
+        why = "; ".join(missing) or "nothing was recorded in it"
+        msg = f"{path} has no memory snapshot: {why}"
+        raise InputError(msg)
+    for rank in recorded:
+        name = str(path) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
+        snapshot = snapshot_of(rank.memory or path, rank)
+        trace = _trace(path, rank.rank, cache=cache) if rank.trace else None
+        yield from summarise_memory(History(snapshot, trace), name, run=run)
+
+
+def _trace(path: Path, rank: int | None, *, cache: bool) -> Trace | None:
+    """Load the trace, which has the modules; none if it cannot be read."""
+    try:
+        return load_shown(path, rank=rank, cache=cache)
+    except TraceqError as error:
+        say(str(error))
+        return None

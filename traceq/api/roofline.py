@@ -1,0 +1,85 @@
+"""How far each op is from what the GPU can do: ``traceq.roofline``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.analysis.replay.bound import bound_of
+from traceq.analysis.replay.recoverable import by_op
+from traceq.analysis.time.roofline import roofline as roofline_of
+from traceq.api.result import Name, Result, several
+from traceq.errors import InputError, UsageError
+from traceq.opening import settings
+from traceq.opening.recordings import load_shown, traces
+from traceq.report import roofline as report
+from traceq.shown import typed
+from traceq.watching import noted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from traceq.report.base.content import Content
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RooflineResult(Result):
+    """How far each op of a step is from what the GPU can do."""
+
+    shown: report.Shown
+    """The ops, the GPU's peaks, and what a step loses."""
+
+    def text(self, *, width: int | None = None, color: bool = False) -> str:
+        """Return the text for a terminal of this width."""
+        return report.text(self.shown, width=width, color=color)
+
+    def json(self) -> str:
+        """Return the JSON."""
+        return report.json(self.shown)
+
+    def contents(self) -> Sequence[Content]:
+        """Return what a notebook shows."""
+        return [report.content(self.shown)]
+
+
+def roofline(
+    recording: Name,
+    *,
+    top: int = 20,
+    step_ms: float | None = None,
+    own: str | Iterable[str] | None = None,
+    cache: bool = True,
+) -> RooflineResult:
+    """Return how far each op is from what the GPU can do, and what that costs a step.
+
+    >>> found = roofline("fixtures/attn_mask_fmha/trace.json.gz", top=3)
+    >>> len(found.contents()[0].tables[0].rows)
+    3
+
+    ``recording`` is a trace or a run folder, ``top`` how many ops are shown, and the
+    rest is as of :func:`traceq.lint`.
+
+    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
+    done.
+    """
+    path = typed(recording)
+    with noted() as notes, settings.asked(own=several(own)):
+        given, unread = traces([path], cache=cache)
+        if unread or len(given) != 1:
+            msg = f"{path} has {len(given)} traces: give one of them"
+            raise UsageError(msg)
+        trace = load_shown(given[0], cache=cache)
+    step_ns = settings.nanoseconds(step_ms) or trace.step_ns
+    if not trace.facts.gpu or not trace.facts.shapes:
+        lacks = "shapes: record with record_shapes=True"
+        msg = f"{path} has no {lacks if trace.facts.gpu else 'GPU work'}"
+        raise InputError(msg)
+    found = roofline_of(trace)
+    shown = report.Shown(
+        str(given[0]),
+        found,
+        by_op(trace, found, step_ns),
+        bound_of(trace, step_ns).step_ns,
+        top,
+    )
+    return RooflineResult(shown=shown, notes=tuple(notes))

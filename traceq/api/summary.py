@@ -1,0 +1,133 @@
+"""Where the time of a step goes: ``traceq.summary``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceq.analysis.summary import Summary, summarise
+from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.errors import TraceqError
+from traceq.labels import Labels, labelled
+from traceq.opening import settings
+from traceq.opening.recordings import load_shown, ranks_of, traces
+from traceq.report.base.content import Content
+from traceq.report.summary import json as summary_json
+from traceq.report.summary import text as summary_text
+from traceq.report.summary.content import content
+from traceq.report.summary.overview import overview
+from traceq.watching import noted, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SummaryResult(Result):
+    """Where the time goes, one summary a trace."""
+
+    summaries: tuple[Summary, ...]
+    """In the order of the paths, and of the ranks of a run."""
+
+    def text(self, *, width: int | None = None, color: bool = False) -> str:
+        """Return the text for a terminal of this width."""
+        return summary_text.render(self.summaries, width=width, color=color)
+
+    def json(self) -> str:
+        """Return the JSON."""
+        return summary_json.render(self.summaries)
+
+    def contents(self) -> Sequence[Content]:
+        """Return what a notebook shows."""
+        if len(self.summaries) == 1:
+            return [content(self.summaries[0])]
+        return [Content("", (), (), (overview(self.summaries),))]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of each trace."""
+
+    labels: Labels
+    step_ns: int | None
+    critical: bool
+    host: bool
+    cache: bool
+
+
+def summary(  # noqa: PLR0913 - as the command's options
+    recording: Names | None = None,
+    *,
+    critical_path: bool = False,
+    host: bool = False,
+    step_ms: float | None = None,
+    label: str | Iterable[str] | None = None,
+    runs: Name | None = None,
+    captures: Names | None = None,
+    kernels: Name | None = None,
+    own: str | Iterable[str] | None = None,
+    steps_by: str | None = None,
+    cache: bool = True,
+) -> SummaryResult:
+    """Return where the time of a step goes: what bounds it, phases, ops, kernels.
+
+    >>> found = summary("fixtures/attn_mask_fmha/trace.json.gz")
+    >>> found.summaries[0].bound.by, found.to_dict()["traces"][0]["facts"]["gpu"]
+    ('gpu', True)
+
+    ``recording`` is a path or several: traces, folders or archives of them, run
+    folders, URLs. ``critical_path`` adds the work that decides how long a step takes,
+    ``host`` an account of the host's time, ``label`` labels of traces, and ``runs`` is
+    a file that lists traces with their labels, as ``--label`` and ``--runs`` of the
+    command; the rest is as of :func:`traceq.lint`.
+
+    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
+    done.
+    """
+    given = paths(recording) or None
+    given, labels = labelled(given, list(several(label)) or None, path(runs))
+    asked = _Asked(labels, settings.nanoseconds(step_ms), critical_path, host, cache)
+    with (
+        noted() as notes,
+        settings.asked(
+            own=several(own),
+            steps_by=steps_by,
+            captures=paths(captures),
+            kernels=path(kernels),
+        ),
+    ):
+        files, unread = traces(given, cache=cache)
+        labels.refuse_unused([*given, *files])
+        alone = len(files) == 1 and not unread
+        found = [
+            _summary(file, rank, asked, alone=alone)
+            for file in files
+            for rank in ranks_of(file)
+        ]
+    summaries = tuple(one for one in found if one is not None)
+    return SummaryResult(
+        summaries=summaries,
+        notes=tuple(notes),
+        unread=unread + len(found) - len(summaries),
+    )
+
+
+def _summary(
+    file: Path, rank: int | None, asked: _Asked, *, alone: bool
+) -> Summary | None:
+    """Summarise a trace; one that cannot be read does not keep the others from it."""
+    try:
+        trace = load_shown(file, rank=rank, cache=asked.cache)
+        return summarise(
+            trace,
+            step_ns=asked.labels.step_ns(file) or asked.step_ns,
+            critical=asked.critical,
+            host=asked.host,
+            labels=asked.labels.of(file, trace.run),
+        )
+    except TraceqError as error:
+        if alone:
+            raise
+        say(str(error))
+        return None
