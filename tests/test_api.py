@@ -163,8 +163,10 @@ def test_a_baseline_that_is_not_there_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_is_broken_is_said() -> None:
-    slower = traceq.diff(TWIN, TRACE, fail_on="new-findings,slower:1%")
-    faster = traceq.diff(TRACE, TWIN, fail_on="new-findings,slower:1%")
+    slow, fast, limits = TRACE.parent, TWIN.parent, "new-findings,slower:1%"
+
+    slower = traceq.diff(fast, slow, fail_on=limits)
+    faster = traceq.diff(slow, fast, fail_on=limits)
 
     assert len(slower.broken) == 2
     assert not faster.broken
