@@ -1,0 +1,407 @@
+"""The iterations of a serving or generation loop: phase, requests, tokens, context.
+
+A prefill reads whole prompts, a decode makes one more token for each request; an
+engine may do both at once. What an iteration does is known by what its engine writes
+into its name; else by the shapes of its attention and embedding, of captured ops too
+where a graph is replayed; else it is a guess, from the kernels' names or from the
+prefill before it. Training has no such phases, nor has a loop that never decodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, SDPA
+from traceq.analysis.patterns.iteration_marks import (
+    COLUMNS,
+    DECODE,
+    DIFFUSION,
+    MIXED,
+    PREFILL,
+    marked_iterations,
+)
+from traceq.analysis.patterns.matmul import MATMULS
+from traceq.expressions import known, nth, text
+from traceq.model.schema import NS, NUMBER, Column, Table
+from traceq.model.tables import COPY
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+PHASES = (PREFILL, DECODE, MIXED, DIFFUSION)
+RUNS = ("graph", "in parts", "eager")
+KNOWN_BY = ("annotation", "shapes", "guess")
+
+ITERATIONS = Table(
+    "The iterations of a serving or generation loop; none for training.",
+    {
+        "step": Column(NUMBER, "Number of the step that it is."),
+        "phase": Column(
+            pl.Enum(PHASES),
+            "prefill reads prompts, decode makes a token for each request, mixed does"
+            " both, diffusion is a denoising step; none if unknown.",
+        ),
+        "requests": Column(NUMBER, "Requests, or sequences, in the batch."),
+        "tokens": Column(NUMBER, "New tokens: of prompts, and one a decoding request."),
+        "context": Column(
+            NUMBER, "Sum of the KV lengths of all requests, new tokens included."
+        ),
+        "prefill_requests": Column(NUMBER, "Requests whose prompt is read."),
+        "prefill_tokens": Column(NUMBER, "Tokens of these prompts."),
+        "cache": Column(
+            NUMBER, "Keys of a request that attention goes over, padding included."
+        ),
+        "graph_batch": Column(
+            NUMBER, "Batch size that the replayed CUDA graph was captured for."
+        ),
+        "run": Column(
+            pl.Enum(RUNS),
+            "Whether a CUDA graph runs its kernels, some of them, or none.",
+        ),
+        "graph_share": Column(pl.Float64(), "Share of its kernels that graphs run."),
+        "known_by": Column(
+            pl.Enum(KNOWN_BY),
+            "What tells the phase: the engine's annotation, shapes, or a guess from"
+            " kernel names and the iterations before.",
+        ),
+        "start": Column(NS, "When the GPU is done with earlier steps.", "ns"),
+        "end": Column(NS, "When host and GPU are done with this one.", "ns"),
+        "time": Column(NS, "How long it took, as recorded.", "ns"),
+        "first": Column(
+            pl.Boolean(), "The first of the trace, which may be slower for it."
+        ),
+    },
+)
+"""Every column of an iteration, and what it means."""
+
+# What of an iteration's kernels a graph runs if it runs all of them, or none.
+_ALL_BY_GRAPH, _NONE_BY_GRAPH = 0.9, 0.1
+# Calls that are fewer than this share of the most frequent ones are of no layer.
+_MOST_LAYERS = 0.5
+_RANK = 4
+_ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
+# Attention of other libraries, on packed tokens or pages of the cache.
+_OTHER_ATTENTION = r"(?i)::.*(attn|attention|mha|mla|paged)|^flash_attn|flashinfer"
+_TORCH = "aten::"
+_EMBEDDING = ("aten::embedding",)
+# What a kernel or op of one phase alone is called.
+_DECODES = (
+    r"(?i)paged_attention|decode|splitkv|split_kv|_stage[12]\b|grouped_kernel_stage"
+)
+_PREFILLS = r"(?i)prefill|context_attention|extend_attention"
+_TRAINS = r"[Bb]ackward|_bwd|bwd_|dgrad|wgrad|[Aa]dam(W|_|\b)"
+_TRAINING = ("backward", "optimizer")
+
+
+@cached_per_trace
+def iterations(trace: Trace) -> pl.DataFrame:
+    """Return the iterations of a serving trace, as ITERATIONS; none of a training."""
+    none = pl.DataFrame(schema=ITERATIONS.dtypes)
+    if not trace.steps.height or _trains(trace):
+        return none
+    marked = marked_iterations(trace)
+    seen = _by_shapes(trace)
+    if not marked.height and not _decodes(trace, seen):
+        return none
+    return ITERATIONS.shaped(_with_context(_together(trace, marked, seen)))
+
+
+def _trains(trace: Trace) -> bool:
+    """Tell whether the trace is of a training: it has a backward or an optimizer."""
+    for table in (trace.ops, trace.kernels):
+        if table["phase"].is_in(_TRAINING).any():
+            return True
+    names = trace.kernels["name"].unique().cast(pl.String)
+    return bool(known(names.str.contains(_TRAINS)).any())
+
+
+def _decodes(trace: Trace, seen: pl.DataFrame) -> bool:
+    """Tell whether anything but a name says that a loop makes tokens one by one."""
+    return bool((seen["phase"] == DECODE).any())
+
+
+def _together(trace: Trace, marked: pl.DataFrame, seen: pl.DataFrame) -> pl.DataFrame:
+    """Return all steps with what is known of them, annotations before shapes."""
+    shaped = seen.rename(
+        {name: f"seen_{name}" for name in seen.columns if name != "step"}
+    )
+    rows = (
+        trace.steps.select("step", "start", "end", "time")
+        .join(marked, on="step", how="left", maintain_order="left")
+        .join(shaped, on="step", how="left", maintain_order="left")
+        .join(_runs(trace), on="step", how="left", maintain_order="left")
+    )
+    by_name = pl.col("phase").is_not_null()
+    graphed = pl.col("graph_share") > _NONE_BY_GRAPH
+    # What the shapes of a graph say is what it was captured for, not what it is for.
+    counts = {
+        name: pl.when(by_name).then(name).otherwise(f"seen_{name}")
+        for name in ("requests", "tokens", "prefill_requests", "prefill_tokens")
+    }
+    wide = pl.when(graphed & pl.col("seen_captured")).then("seen_rows")
+    return rows.with_columns(
+        phase=pl.coalesce("phase", "seen_phase"),
+        **counts,
+        said=pl.col("context"),
+        context=pl.coalesce("context", "seen_context"),
+        cache=pl.col("seen_cache"),
+        masked=pl.col("seen_masked"),
+        graph_batch=pl.coalesce("graph_batch", wide),
+        known_by=pl.when(by_name)
+        .then(pl.lit("annotation"))
+        .when(pl.col("seen_phase").is_not_null())
+        .then("seen_known_by"),
+        run=pl.when(pl.col("graph_share") >= _ALL_BY_GRAPH)
+        .then(pl.lit("graph"))
+        .when(graphed)
+        .then(pl.lit("in parts"))
+        .otherwise(pl.lit("eager")),
+        graph_share=pl.col("graph_share").fill_null(0.0),
+        first=pl.int_range(pl.len()) == 0,
+    )
+
+
+def _runs(trace: Trace) -> pl.DataFrame:
+    """Return which share of each step's kernels CUDA graphs run."""
+    launched = trace.runtime["call"].cast(pl.String).gather(trace.kernels["launch"])
+    return (
+        trace.kernels.select("step", graph=known(launched == "graph launch"))
+        .drop_nulls("step")
+        .group_by("step")
+        .agg(graph_share=pl.col("graph").mean())
+    )
+
+
+def _by_shapes(trace: Trace) -> pl.DataFrame:
+    """Return what shapes tell of each step, and where they do not, what else does.
+
+    ``phase``, ``known_by``, the counts of ITERATIONS, ``rows`` (of most matmuls),
+    ``masked`` (attention has a mask) and ``captured`` (shapes are of a graph).
+    """
+    ran = (~pl.col("captured") | COPY) & ~pl.col("compiling")
+    ops = trace.ops.select("id", "name", "inputs", "step", ran=ran, copy=COPY).filter(
+        pl.col("step").is_not_null(), "ran"
+    )
+    steps = (
+        trace.steps.select("step")
+        .join(_attention(trace, ops), on="step", how="left", maintain_order="left")
+        .join(_embedding(trace, ops), on="step", how="left", maintain_order="left")
+        .join(_rows(trace, ops), on="step", how="left", maintain_order="left")
+        .join(_named(trace, ops), on="step", how="left", maintain_order="left")
+    )
+    return _guessed(trace, _told(steps))
+
+
+def _shapes(trace: Trace, ops: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
+    """Return the chosen ops with their ``dims`` and ``types``."""
+    return ops.filter(chosen).join(
+        trace.inputs.select("dims", "types", inputs="id"), on="inputs"
+    )
+
+
+def _attention(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return how attention is called in each step, by what most layers do.
+
+    ``decoding`` (requests with one query), ``reading`` (others), ``queries`` (of all),
+    ``read`` (of those that read prompts), ``cache`` (most keys of a request),
+    ``keys`` (of all requests), ``masked``.
+    """
+    outermost = outermost_ops(trace, _ATTENTION).gather(ops["id"])
+    calls = _shapes(trace, ops, known(outermost == ops["id"])).select(
+        "step",
+        query=nth("dims", 0),
+        key=nth("dims", 1),
+        masked=(nth("types", 3).fill_null("") != "")
+        & (nth("dims", 3).list.len().fill_null(0) > 0),
+    )
+    groups = (
+        calls.filter(pl.col("query").list.len() == _RANK)
+        .select(
+            "step",
+            "masked",
+            batch=pl.col("query").list.get(0),
+            length=pl.col("query").list.get(2),
+            keys=pl.col("key").list.get(2, null_on_oob=True),
+        )
+        .group_by("step", "batch", "length")
+        .agg(pl.len().alias("calls"), pl.col("keys").max(), pl.col("masked").any())
+        .filter(pl.col("calls") >= _MOST_LAYERS * pl.col("calls").max().over("step"))
+    )
+    one = pl.col("length") == 1
+    batch, queries = pl.col("batch"), pl.col("batch") * pl.col("length")
+    return groups.group_by("step").agg(
+        decoding=batch.filter(one).sum(),
+        reading=batch.filter(~one).sum(),
+        queries=queries.sum(),
+        read=queries.filter(~one).sum(),
+        cache=pl.col("keys").max(),
+        keys=(pl.col("keys") * batch).sum(),
+        looks_back=(pl.col("keys") > pl.col("length")).any(),
+        masked=pl.col("masked").any(),
+    )
+
+
+def _embedding(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the ids that each step embeds: ``batch`` and ``length``."""
+    indices = nth("dims", 1)
+    calls = _shapes(trace, ops, named(ops, _EMBEDDING)).select(
+        "step", indices=indices, table=nth("dims", 0).list.get(0, null_on_oob=True)
+    )
+    # Of several tables the vocabulary is the largest.
+    return (
+        calls.filter(pl.col("indices").list.len().is_in([1, 2]))
+        .sort("table", descending=True)
+        .group_by("step", maintain_order=True)
+        .agg(
+            batch=pl.when(pl.col("indices").first().list.len() == 2).then(  # noqa: PLR2004 - batch and length
+                pl.col("indices").first().list.first()
+            ),
+            length=pl.col("indices").first().list.last(),
+        )
+    )
+
+
+def _rows(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return how many rows most matmuls of each step have, and whose shapes that is."""
+    plain = [name for name in MATMULS if "bmm" not in name]
+    calls = _shapes(trace, ops, named(ops, plain))
+    first = pl.when(text("name").str.contains("addmm")).then(nth("dims", 1))
+    rows = first.otherwise(nth("dims", 0)).list.get(0, null_on_oob=True)
+    return (
+        calls.select("step", "copy", rows=rows)
+        .drop_nulls()
+        .group_by("step", "rows")
+        .agg(pl.len(), captured=pl.col("copy").any())
+        .sort("len", "rows", descending=True)
+        .group_by("step", maintain_order=True)
+        .agg(pl.col("rows", "captured").first())
+    )
+
+
+def _named(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return which phase the names of a step's kernels and attention ops speak of."""
+    other = ops.select("step", text("name")).filter(
+        pl.col("name").str.contains(_OTHER_ATTENTION),
+        ~pl.col("name").str.starts_with(_TORCH),
+    )
+    kernels = trace.kernels.filter(pl.col("kind") == "attention")
+    names = pl.concat([other, kernels.select("step", text("name"))]).drop_nulls("step")
+    decodes = pl.col("name").str.contains(_DECODES)
+    prefills = pl.col("name").str.contains(_PREFILLS)
+    return names.group_by("step").agg(
+        named_decode=decodes.any(), named_prefill=prefills.any(), attends=pl.len() > 0
+    )
+
+
+def _told(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the phase that attention tells, or the ids that are embedded."""
+    flat = pl.col("batch").is_null() | (pl.col("batch") == 1)
+    ids = pl.col("batch").fill_null(1) * pl.col("length")
+    # Ids of a batch say it all, unless requests of several lengths are packed in one.
+    split = (pl.col("queries") == ids) | pl.col("length").is_null()
+    by_attention = pl.col("queries").is_not_null() & (
+        split | (flat & (pl.col("decoding") > 0))
+    )
+    by_ids = pl.col("batch").is_not_null() & known(
+        pl.col("attends") | pl.col("queries").is_not_null()
+    )
+    one = pl.col("length") == 1
+    looks = known(pl.col("looks_back")) | pl.col("queries").is_null()
+    decoding = pl.when(by_attention).then("decoding").when(by_ids & one).then("batch")
+    reading = pl.when(by_attention).then("reading").when(by_ids & ~one).then("batch")
+    read = pl.when(by_attention).then("read").when(by_ids & ~one).then(ids)
+    decoding, reading, read = (x.fill_null(0) for x in (decoding, reading, read))
+    phase = (
+        pl.when(~(by_attention | by_ids))
+        .then(None)
+        .when((decoding > 0) & (reading > 0))
+        .then(pl.lit(MIXED))
+        .when(reading > 0)
+        .then(pl.lit(PREFILL))
+        .when((decoding > 0) & looks)
+        .then(pl.lit(DECODE))
+    )
+    captured = known(pl.col("captured"))
+    requests, tokens = decoding + reading, decoding + read
+    told = phase.is_not_null()
+    return steps.with_columns(
+        phase=phase,
+        known_by=pl.when(told).then(pl.lit("shapes")),
+        requests=pl.when(told).then(requests),
+        tokens=pl.when(told).then(tokens),
+        prefill_requests=pl.when(told).then(reading),
+        prefill_tokens=pl.when(told).then(read),
+        context=pl.when(told & by_attention).then("keys"),
+        masked=known(pl.col("masked")),
+        captured=captured,
+    )
+
+
+def _guessed(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
+    """Add a guess where shapes tell nothing, from names or from the prefill before.
+
+    A step that a graph runs, behind one that reads prompts by itself, decodes.
+    """
+    runs = trace.steps.select("step").join(
+        _runs(trace), on="step", how="left", maintain_order="left"
+    )
+    graphed = known(runs["graph_share"] >= _ALL_BY_GRAPH)
+    read = (pl.col("phase") == PREFILL).fill_null(value=False)
+    before = pl.when(read).then("requests").forward_fill()
+    looped = pl.Series("graphed", graphed)
+    by_name = (
+        pl.when(known(pl.col("named_decode")) & known(pl.col("named_prefill")))
+        .then(pl.lit(MIXED))
+        .when(known(pl.col("named_decode")))
+        .then(pl.lit(DECODE))
+        .when(known(pl.col("named_prefill")))
+        .then(pl.lit(PREFILL))
+    )
+    follows = pl.when(pl.col("graphed") & before.is_not_null()).then(pl.lit(DECODE))
+    unknown = pl.col("phase").is_null()
+    guess = pl.coalesce(by_name, follows)
+    of_guess = pl.when(unknown & (guess == DECODE))
+    rows = pl.coalesce(before, pl.when(pl.col("captured")).then("rows"))
+    return (
+        steps.with_columns(looped)
+        .with_columns(
+            phase=pl.coalesce("phase", guess),
+            known_by=pl.when(unknown & guess.is_not_null())
+            .then(pl.lit("guess"))
+            .otherwise("known_by"),
+            requests=of_guess.then(rows).otherwise("requests"),
+            tokens=of_guess.then(rows).otherwise("tokens"),
+            prefill_requests=of_guess.then(0).otherwise("prefill_requests"),
+            prefill_tokens=of_guess.then(0).otherwise("prefill_tokens"),
+        )
+        .select(
+            "step",
+            *(name for name in COLUMNS if name != "graph_batch"),
+            *("known_by", "cache", "masked", "rows", "captured"),
+        )
+    )
+
+
+def _with_context(found: pl.DataFrame) -> pl.DataFrame:
+    """Correct the context where keys are those of a cache that is longer than it.
+
+    Behind a mask, keys that do not grow are a static cache; then the context is the
+    prompts of the prefill before, and a token of each request for each decode since.
+    """
+    decodes = known(pl.col("phase") == DECODE)
+    reads = known(pl.col("phase") == PREFILL)
+    since = pl.col("decodes").cast(pl.Int64).cum_sum()
+    grows = pl.col("cache").filter("decodes").diff() > 0
+    static = pl.col("masked") & ~known(grows.any())
+    counted = pl.col("prefill_tokens").first() + since * pl.col("requests")
+    told = found.with_columns(decodes=decodes, loop=reads.cum_sum()).with_columns(
+        static=static.over("loop"), counted=counted.over("loop")
+    )
+    keys = pl.when(~pl.col("static") | reads).then("context")
+    # Before the first prefill nothing says how long the prompts were.
+    counted = pl.when(pl.col("decodes") & (pl.col("loop") > 0)).then("counted")
+    return told.with_columns(context=pl.coalesce("said", keys, counted))

@@ -1,0 +1,319 @@
+"""What a token costs: the iterations of a serving trace by phase, and between them.
+
+All times are as recorded. A phase is measured without the first iteration of the trace,
+which may be slower than the others, unless that is the only one of its phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
+from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
+from traceq.analysis.patterns.iteration_marks import DECODE
+from traceq.analysis.patterns.iterations import PHASES, iterations
+from traceq.analysis.patterns.matmul import MATMULS
+from traceq.analysis.time.host_kinds import (
+    BLOCKING,
+    CAPTURING,
+    COMPILING,
+    LAUNCHES,
+    SYNC,
+    describe,
+)
+from traceq.analysis.time.host_segments import host_segments
+from traceq.analysis.time.roofline import roofline
+from traceq.expressions import END, known, text
+from traceq.graph.devices import busiest_device
+from traceq.intervals import overlap
+
+if TYPE_CHECKING:
+    from traceq.analysis.time.host_segments import HostSegments
+    from traceq.trace import Trace
+
+SYNCING = "sync"
+SAMPLING = "sampling"
+DETOKENISING = "detokenising"
+SCHEDULING = "scheduling"
+PREPARING = "preparing inputs"
+LAUNCHING = "launching"
+GRAPHS = "capturing graphs"
+OPERATORS = "other operators"
+PYTHON = "other Python"
+NO_STACKS = "Python (stacks were not recorded)"
+ACTIVITIES = (
+    *(SYNCING, SAMPLING, DETOKENISING, SCHEDULING, PREPARING, LAUNCHING, GRAPHS),
+    *(OPERATORS, PYTHON, NO_STACKS),
+)
+"""What the host may do between two iterations."""
+
+# By the name of the innermost function around it that tells; of an engine, of
+# transformers, or the user's. Chosen by judgement.
+_FUNCTIONS = {
+    DETOKENISING: r"(?i)detok|(^|_)tokeni[sz]|batch_decode|convert_ids|_text(s)?$"
+    r"|streamer|incremental_decode",
+    SAMPLING: r"(?i)sampl|logits_(process|warp)|(^|_)argmax|multinomial|penalt|top_[kp]",
+    SCHEDULING: r"(?i)schedul|next_batch|process_batch_result|update_from_output"
+    r"|stopping_criteria|check_(stop|finish)|is_finished|engine_core|(^|_)step_fn",
+    PREPARING: r"(?i)prepare_(input|model|pos|attn|cache)|_update_model_kwargs"
+    r"|init_forward_metadata|replay_prepare|populate_from|build_(input|metadata)"
+    r"|create_(causal_)?mask|_update_states|get_seq_length",
+}
+_OPS = {
+    SYNCING: r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$",
+    SAMPLING: r"^aten::(argmax|multinomial|exponential_|_?softmax|topk|sort|cumsum)$",
+}
+_SECOND_NS = 1e9
+# Below this share of matmul and attention time with known shapes, bytes are not known.
+_MOST_KNOWN = 0.9
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The iterations of a serving trace; all times are nanoseconds as recorded."""
+
+    iterations: pl.DataFrame
+    """Each of them, as ITERATIONS, with ``gap``, how long the GPU idled before it, and
+    ``bytes``, the weights and the KV cache that it has to read at least."""
+    phases: pl.DataFrame
+    """By ``phase``: how many ``iterations``; ``time`` of one at the median, from
+    ``least`` to ``most``; ``requests`` and ``tokens`` of one at the median;
+    ``per_token`` time and ``tokens_per_s``; ``gap`` before one at the median and
+    ``gap_share`` of all time; ``graphs``, the share of iterations that graphs run;
+    ``padding``, the share of the graphs' batch that no request fills; ``bandwidth`` in
+    bytes per second, and its share ``of_peak``; ``known_by``; ``only_first``, whether
+    the first iteration of the trace is all there is."""
+    between: pl.DataFrame
+    """What the host does before decode iterations while the GPU idles: ``activity``,
+    ``time`` of an iteration on average, the ``name`` that takes most of it, and
+    whether that is a function (``by_function``)."""
+    peak: float | None
+    """Bytes per second that the GPU's memory can move."""
+
+
+@cached_per_trace
+def serving(trace: Trace) -> Serving | None:
+    """Return what a token costs; none where a trace is of no serving."""
+    found = iterations(trace)
+    if not found["phase"].is_not_null().any():
+        return None
+    gaps = gaps_before(trace, found)
+    found = found.join(
+        gaps.select("step", gap=pl.col("end") - pl.col("start")),
+        on="step",
+        how="left",
+        maintain_order="left",
+    ).join(_bytes(trace, found), on="step", how="left", maintain_order="left")
+    peak = used_gpu(trace).peak
+    bandwidth = peak.bandwidth if peak else None
+    return Serving(
+        found,
+        _phases(found, bandwidth),
+        _between(trace, found, gaps),
+        bandwidth,
+    )
+
+
+def gaps_before(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+    """Return when the GPU idled before each iteration: ``step``, ``start``, ``end``.
+
+    That is from the end of all earlier work to the start of its own; of the first
+    iteration nothing is known. Where the GPU did not idle both are the same.
+    """
+    work = (
+        busiest_device(trace.kernels)
+        .drop_nulls("step")
+        .group_by("step")
+        .agg(first=pl.col("ts").min(), last=END.max())
+    )
+    done = pl.col("last").cum_max().shift(1)
+    return (
+        found.select("step")
+        .join(work, on="step", how="inner", maintain_order="left")
+        .with_columns(start=done)
+        .drop_nulls("start")
+        .select("step", "start", end=pl.max_horizontal("start", "first"))
+    )
+
+
+def _phases(found: pl.DataFrame, peak: float | None) -> pl.DataFrame:
+    alone = ~(~pl.col("first")).any().over("phase")
+    rows = found.drop_nulls("phase").filter(~pl.col("first") | alone)
+    tokens, time = pl.col("tokens").sum(), pl.col("time").sum()
+    all_told = pl.col("tokens").is_not_null().all()
+    filled = pl.col("requests") / pl.col("graph_batch")
+    rate = pl.col("bytes") / pl.col("time") * _SECOND_NS
+    return (
+        rows.group_by("phase")
+        .agg(
+            iterations=pl.len(),
+            time=pl.col("time").median(),
+            least=pl.col("time").min(),
+            most=pl.col("time").max(),
+            requests=pl.col("requests").median(),
+            tokens=pl.col("tokens").median(),
+            per_token=pl.when(all_told & (tokens > 0)).then(time / tokens),
+            tokens_per_s=pl.when(all_told & (time > 0)).then(
+                tokens / time * _SECOND_NS
+            ),
+            gap=pl.col("gap").median(),
+            gap_share=pl.col("gap").sum() / time,
+            graphs=(pl.col("run") == "graph").mean(),
+            padding=(1 - filled).mean(),
+            bandwidth=rate.median(),
+            known_by=pl.col("known_by").cast(pl.String).mode().first(),
+            only_first=pl.col("first").all(),
+        )
+        .with_columns(of_peak=pl.col("bandwidth") / pl.lit(peak, pl.Float64))
+        .sort(
+            pl.col("phase").replace_strict({one: at for at, one in enumerate(PHASES)})
+        )
+    )
+
+
+def _bytes(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+    """Return the weights and the KV cache that each iteration reads at least.
+
+    Of a cache that is longer than the context only the context has to be read.
+    """
+    if not found["phase"].is_in([DECODE]).any() or not trace.facts.gpu:
+        return pl.DataFrame(schema={"step": pl.Int64, "bytes": pl.Float64})
+    attends = text("name").is_in(list(FUSED_ARGUMENTS))
+    judged = roofline(trace).ops.filter(text("name").is_in(list(MATMULS)) | attends)
+    step = trace.ops["step"].gather(judged["op"])
+    kinds = ("gemm", "attention")
+    whole = (
+        trace.kernels.filter(text("kind").is_in(kinds))
+        .group_by("step")
+        .agg(pl.col("dur").sum())
+    )
+    filled = pl.col("context") / (pl.col("requests") * pl.col("cache"))
+    share = pl.when(filled < 1).then(filled).otherwise(1.0)
+    return (
+        judged.select("bytes", "gpu", step=step, attends=attends)
+        .join(found.select("step", share=share.fill_null(1.0)), on="step", how="inner")
+        .group_by("step")
+        .agg(
+            bytes=(
+                pl.when("attends")
+                .then(pl.col("bytes") * pl.col("share"))
+                .otherwise("bytes")
+            ).sum(),
+            gpu=pl.col("gpu").sum(),
+        )
+        .join(whole, on="step")
+        .filter(pl.col("gpu") >= _MOST_KNOWN * pl.col("dur"))
+        .select("step", "bytes")
+    )
+
+
+def _between(trace: Trace, found: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return what the host does in the gaps before decode iterations."""
+    decodes = found.filter(pl.col("phase") == DECODE).select("step")
+    told = host_in_gaps(trace, gaps.join(decodes, on="step", how="semi"))
+    steps = max(1, told["step"].n_unique())
+    named = (
+        told.group_by("activity", "name", "by_function")
+        .agg(pl.col("time").sum())
+        .sort("time", "name", descending=[True, False])
+    )
+    return (
+        named.group_by("activity", maintain_order=True)
+        .agg(pl.col("time").sum() / steps, pl.col("name", "by_function").first())
+        .filter(pl.col("time") > 0)
+        .sort("time", "activity", descending=[True, False])
+    )
+
+
+@cached_per_trace
+def host_in_gaps(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return what the host did in gaps, which do not overlap, piece by piece.
+
+    ``start``, ``end``, ``step`` (the iteration behind the gap), ``time`` inside of the
+    gap, ``activity``, ``name`` (of the function or the op) and ``by_function``.
+    """
+    host = host_segments(trace)
+    windows = gaps.filter(pl.col("end") > pl.col("start")).select(
+        "step", begin="start", close="end"
+    )
+    pieces = (
+        host.segments.with_columns(
+            time=overlap(host.segments, windows.select(start="begin", end="close"))
+        )
+        .filter(pl.col("time") > 0)
+        .drop("step")
+        .join_asof(windows.sort("begin"), left_on="end", right_on="begin")
+    )
+    described = _described(trace, host)
+    nothing = PYTHON if trace.frames.height else NO_STACKS
+    return (
+        pieces.join(described, on="at", how="left", maintain_order="left")
+        .with_columns(pl.col("activity").fill_null(nothing))
+        .select("start", "end", "step", "time", "at", "activity", "name", "by_function")
+    )
+
+
+def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
+    """Return for each row of the host's tree, ``at``, which activity it is part of."""
+    waits = blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS))["id"]
+    rows = describe(trace, host, waits)
+    frame = host.rows_of("frames")
+    function = trace.frames["function"].cast(pl.String).gather(frame)
+    told = _of_names(function, _FUNCTIONS)
+    around = host.nearest(told.is_not_null())
+    op_name = trace.ops["name"].cast(pl.String).gather(rows["op"])
+    kind = pl.col("kind")
+    by_kind = (
+        pl.when(kind.is_in([SYNC, BLOCKING]))
+        .then(pl.lit(SYNCING))
+        .when(kind == CAPTURING)
+        .then(pl.lit(GRAPHS))
+        .when(kind == COMPILING)
+        .then(pl.lit(COMPILING))
+    )
+    nothing = PYTHON if trace.frames.height else NO_STACKS
+    rest = (
+        pl.when(kind.str.contains(LAUNCHES))
+        .then(pl.lit(LAUNCHING))
+        .when(pl.col("op").is_not_null())
+        .then(pl.lit(OPERATORS))
+        .otherwise(pl.lit(nothing))
+    )
+    return rows.with_columns(
+        by_frame=told.gather(around),
+        frame_name=function.gather(around),
+        by_op=_of_names(op_name, _OPS),
+        op_name=op_name,
+    ).select(
+        "at",
+        activity=pl.coalesce(by_kind, "by_op", "by_frame", rest),
+        name=pl.when(
+            by_kind.is_null()
+            & pl.col("by_op").is_null()
+            & pl.col("by_frame").is_not_null()
+        )
+        .then("frame_name")
+        .otherwise(pl.coalesce("op_name", "name")),
+        by_function=known(
+            pl.col("by_frame").is_not_null() | pl.col("op_name").is_null()
+        ),
+    )
+
+
+def _of_names(names: pl.Series, patterns: dict[str, str]) -> pl.Series:
+    """Return what each name tells; each distinct one is looked at once."""
+    distinct = names.unique().drop_nulls().to_frame("name")
+    told = distinct.with_columns(
+        told=pl.coalesce(
+            pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(activity))
+            for activity, pattern in patterns.items()
+        )
+    ).drop_nulls("told")
+    return names.to_frame("name").join(
+        told, on="name", how="left", maintain_order="left"
+    )["told"]
