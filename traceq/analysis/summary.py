@@ -23,6 +23,7 @@ from traceq.analysis.time.gpu_time import (
 from traceq.analysis.time.idle_causes import idle_causes
 from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.analysis.time.mfu import Compute, compute
+from traceq.analysis.time.serving import Serving, serving
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +75,8 @@ class Summary:
     """What the user says of the recording."""
     replayed: Replayed | None = None
     """What replays of CUDA graphs ran, if there are any."""
+    serving: Serving | None = None
+    """What a token costs, if the trace is of serving or generation."""
 
     @property
     def step_time(self) -> float:
@@ -152,4 +155,5 @@ def summarise(
         rank=trace.rank,
         labels=(trace.run.labels if trace.run else {}) if labels is None else labels,
         replayed=replayed(trace),
+        serving=serving(trace),
     )

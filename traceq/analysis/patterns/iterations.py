@@ -60,9 +60,9 @@ ITERATIONS = Table(
         ),
         "run": Column(
             pl.Enum(RUNS),
-            "Whether a CUDA graph runs its kernels, some of them, or none.",
+            "Whether a CUDA graph runs all its kernels, some, or none.",
         ),
-        "graph_share": Column(pl.Float64(), "Share of its kernels that graphs run."),
+        "graph_share": Column(pl.Float64(), "Share of its GPU time that graphs run."),
         "known_by": Column(
             pl.Enum(KNOWN_BY),
             "What tells the phase: the engine's annotation, shapes, or a guess from"
@@ -78,8 +78,10 @@ ITERATIONS = Table(
 )
 """Every column of an iteration, and what it means."""
 
-# What of an iteration's kernels a graph runs if it runs all of them, or none.
-_ALL_BY_GRAPH, _NONE_BY_GRAPH = 0.9, 0.1
+# The share of an iteration's GPU time that a graph runs if it runs all of it, or none.
+_ALL_BY_GRAPH, _MOST_BY_GRAPH, _NONE_BY_GRAPH = 0.9, 0.5, 0.1
+# A decode takes the GPU this many times less than the prefill before it, at least.
+_SHORTER = 2
 # Calls that are fewer than this share of the most frequent ones are of no layer.
 _MOST_LAYERS = 0.5
 _RANK = 4
@@ -105,9 +107,42 @@ def iterations(trace: Trace) -> pl.DataFrame:
         return none
     marked = marked_iterations(trace)
     seen = _by_shapes(trace)
-    if not marked.height and not _decodes(trace, seen):
+    # Else it may be any loop that runs forward passes.
+    if not marked.height and not (seen["phase"] == DECODE).any():
         return none
-    return ITERATIONS.shaped(_with_context(_together(trace, marked, seen)))
+    found = _with_context(_together(trace, marked, seen))
+    # Now that it has said how long the prompts are.
+    found = found.filter(pl.col("step") != _before(trace))
+    return ITERATIONS.shaped(found.with_columns(first=pl.int_range(pl.len()) == 0))
+
+
+def _before(trace: Trace) -> int:
+    """Return the number of what is before the first step, as if it were one.
+
+    Where steps are replays of a graph, that may be the prefill.
+    """
+    return int(trace.steps["step"][0]) - 1
+
+
+def _stepped(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that are of a step, or of what is before the first one."""
+    early = pl.col("step").is_null() & pl.col("ts").is_between(
+        0, int(trace.steps["ts"][0]), closed="left"
+    )
+    step = pl.when(early).then(_before(trace)).otherwise("step").alias("step")
+    return table.with_columns(step).drop_nulls("step")
+
+
+def _all_steps(trace: Trace) -> pl.DataFrame:
+    """Return the steps, and before them what is before the first one."""
+    kernels = trace.kernels.filter(
+        pl.col("step").is_null(), pl.col("ts") < int(trace.steps["ts"][0])
+    )
+    columns = ("step", "start", "end", "time", "gpu_busy")
+    busy = int(kernels["dur"].sum())
+    before = pl.DataFrame([(_before(trace), 0, 0, 0, busy)], columns, orient="row")
+    steps = trace.steps.select(columns)
+    return pl.concat([before.cast(steps.schema), steps])
 
 
 def _trains(trace: Trace) -> bool:
@@ -119,18 +154,13 @@ def _trains(trace: Trace) -> bool:
     return bool(known(names.str.contains(_TRAINS)).any())
 
 
-def _decodes(trace: Trace, seen: pl.DataFrame) -> bool:
-    """Tell whether anything but a name says that a loop makes tokens one by one."""
-    return bool((seen["phase"] == DECODE).any())
-
-
 def _together(trace: Trace, marked: pl.DataFrame, seen: pl.DataFrame) -> pl.DataFrame:
     """Return all steps with what is known of them, annotations before shapes."""
     shaped = seen.rename(
         {name: f"seen_{name}" for name in seen.columns if name != "step"}
     )
     rows = (
-        trace.steps.select("step", "start", "end", "time")
+        _all_steps(trace)
         .join(marked, on="step", how="left", maintain_order="left")
         .join(shaped, on="step", how="left", maintain_order="left")
         .join(_runs(trace), on="step", how="left", maintain_order="left")
@@ -161,18 +191,17 @@ def _together(trace: Trace, marked: pl.DataFrame, seen: pl.DataFrame) -> pl.Data
         .then(pl.lit("in parts"))
         .otherwise(pl.lit("eager")),
         graph_share=pl.col("graph_share").fill_null(0.0),
-        first=pl.int_range(pl.len()) == 0,
     )
 
 
 def _runs(trace: Trace) -> pl.DataFrame:
-    """Return which share of each step's kernels CUDA graphs run."""
+    """Return which share of each step's GPU time CUDA graphs run."""
     launched = trace.runtime["call"].cast(pl.String).gather(trace.kernels["launch"])
     return (
-        trace.kernels.select("step", graph=known(launched == "graph launch"))
+        trace.kernels.select("step", "dur", graph=known(launched == "graph launch"))
         .drop_nulls("step")
         .group_by("step")
-        .agg(graph_share=pl.col("graph").mean())
+        .agg(graph_share=pl.col("dur").filter("graph").sum() / pl.col("dur").sum())
     )
 
 
@@ -183,11 +212,13 @@ def _by_shapes(trace: Trace) -> pl.DataFrame:
     ``masked`` (attention has a mask) and ``captured`` (shapes are of a graph).
     """
     ran = (~pl.col("captured") | COPY) & ~pl.col("compiling")
-    ops = trace.ops.select("id", "name", "inputs", "step", ran=ran, copy=COPY).filter(
-        pl.col("step").is_not_null(), "ran"
+    ops = _stepped(trace, trace.ops).select(
+        "id", "name", "inputs", "step", ran=ran, copy=COPY
     )
+    ops = ops.filter("ran")
     steps = (
-        trace.steps.select("step")
+        _all_steps(trace)
+        .select("step", "gpu_busy")
         .join(_attention(trace, ops), on="step", how="left", maintain_order="left")
         .join(_embedding(trace, ops), on="step", how="left", maintain_order="left")
         .join(_rows(trace, ops), on="step", how="left", maintain_order="left")
@@ -311,10 +342,14 @@ def _told(steps: pl.DataFrame) -> pl.DataFrame:
     )
     one = pl.col("length") == 1
     looks = known(pl.col("looks_back")) | pl.col("queries").is_null()
-    decoding = pl.when(by_attention).then("decoding").when(by_ids & one).then("batch")
-    reading = pl.when(by_attention).then("reading").when(by_ids & ~one).then("batch")
-    read = pl.when(by_attention).then("read").when(by_ids & ~one).then(ids)
-    decoding, reading, read = (x.fill_null(0) for x in (decoding, reading, read))
+    decoding, reading, read = (
+        pl.when(by_attention).then(name).when(by_ids & is_it).then(count).fill_null(0)
+        for name, is_it, count in (
+            ("decoding", one, pl.col("batch")),
+            ("reading", ~one, pl.col("batch")),
+            ("read", ~one, ids),
+        )
+    )
     phase = (
         pl.when(~(by_attention | by_ids))
         .then(None)
@@ -346,13 +381,15 @@ def _guessed(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
 
     A step that a graph runs, behind one that reads prompts by itself, decodes.
     """
-    runs = trace.steps.select("step").join(
-        _runs(trace), on="step", how="left", maintain_order="left"
+    steps = steps.join(_runs(trace), on="step", how="left", maintain_order="left")
+    read = known(pl.col("phase") == PREFILL)
+    before, busy = (
+        pl.when(read).then(name).forward_fill() for name in ("requests", "gpu_busy")
     )
-    graphed = known(runs["graph_share"] >= _ALL_BY_GRAPH)
-    read = (pl.col("phase") == PREFILL).fill_null(value=False)
-    before = pl.when(read).then("requests").forward_fill()
-    looped = pl.Series("graphed", graphed)
+    # A graph that does as much as the pass before it may be any model's.
+    graphed = (pl.col("graph_share") >= _MOST_BY_GRAPH) & (
+        _SHORTER * pl.col("gpu_busy") < busy
+    )
     by_name = (
         pl.when(known(pl.col("named_decode")) & known(pl.col("named_prefill")))
         .then(pl.lit(MIXED))
@@ -361,28 +398,24 @@ def _guessed(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
         .when(known(pl.col("named_prefill")))
         .then(pl.lit(PREFILL))
     )
-    follows = pl.when(pl.col("graphed") & before.is_not_null()).then(pl.lit(DECODE))
+    follows = pl.when(graphed).then(pl.lit(DECODE))
     unknown = pl.col("phase").is_null()
     guess = pl.coalesce(by_name, follows)
     of_guess = pl.when(unknown & (guess == DECODE))
     rows = pl.coalesce(before, pl.when(pl.col("captured")).then("rows"))
-    return (
-        steps.with_columns(looped)
-        .with_columns(
-            phase=pl.coalesce("phase", guess),
-            known_by=pl.when(unknown & guess.is_not_null())
-            .then(pl.lit("guess"))
-            .otherwise("known_by"),
-            requests=of_guess.then(rows).otherwise("requests"),
-            tokens=of_guess.then(rows).otherwise("tokens"),
-            prefill_requests=of_guess.then(0).otherwise("prefill_requests"),
-            prefill_tokens=of_guess.then(0).otherwise("prefill_tokens"),
-        )
-        .select(
-            "step",
-            *(name for name in COLUMNS if name != "graph_batch"),
-            *("known_by", "cache", "masked", "rows", "captured"),
-        )
+    return steps.with_columns(
+        phase=pl.coalesce("phase", guess),
+        known_by=pl.when(unknown & guess.is_not_null())
+        .then(pl.lit("guess"))
+        .otherwise("known_by"),
+        requests=of_guess.then(rows).otherwise("requests"),
+        tokens=of_guess.then(rows).otherwise("tokens"),
+        prefill_requests=of_guess.then(0).otherwise("prefill_requests"),
+        prefill_tokens=of_guess.then(0).otherwise("prefill_tokens"),
+    ).select(
+        "step",
+        *(name for name in COLUMNS if name != "graph_batch"),
+        *("known_by", "cache", "masked", "rows", "captured"),
     )
 
 

@@ -57,7 +57,7 @@ ACTIVITIES = (
 _FUNCTIONS = {
     DETOKENISING: r"(?i)detok|(^|_)tokeni[sz]|batch_decode|convert_ids|_text(s)?$"
     r"|streamer|incremental_decode",
-    SAMPLING: r"(?i)sampl|logits_(process|warp)|(^|_)argmax|multinomial|penalt|top_[kp]",
+    SAMPLING: r"(?i)sampl|logits_(process|warp)|argmax|multinomial|penalt|top_[kp]",
     SCHEDULING: r"(?i)schedul|next_batch|process_batch_result|update_from_output"
     r"|stopping_criteria|check_(stop|finish)|is_finished|engine_core|(^|_)step_fn",
     PREPARING: r"(?i)prepare_(input|model|pos|attn|cache)|_update_model_kwargs"
@@ -162,7 +162,9 @@ def _phases(found: pl.DataFrame, peak: float | None) -> pl.DataFrame:
                 tokens / time * _SECOND_NS
             ),
             gap=pl.col("gap").median(),
-            gap_share=pl.col("gap").sum() / time,
+            gap_share=pl.when(pl.col("gap").is_not_null().any()).then(
+                pl.col("gap").sum() / time
+            ),
             graphs=(pl.col("run") == "graph").mean(),
             padding=(1 - filled).mean(),
             bandwidth=rate.median(),

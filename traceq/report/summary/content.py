@@ -8,6 +8,7 @@ from traceq.report.base.content import Content
 from traceq.report.base.text import printable
 from traceq.report.summary.asked import critical_tables, host_tables
 from traceq.report.summary.facts import facts_of, unrecorded
+from traceq.report.summary.serving import serving_table
 from traceq.report.summary.tables import kernels, kinds, ops
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def content(summary: Summary) -> Content:
     tables = [ops(summary)]
     if summary.facts.gpu:
         tables = [kinds(summary), ops(summary), kernels(summary)]
+    tables = [*serving_table(summary.serving), *tables]
     if summary.path:
         tables = critical_tables(summary.path, unit)
     if summary.host:

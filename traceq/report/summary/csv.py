@@ -11,6 +11,7 @@ import polars as pl
 from traceq.model.schema import KINDS, PHASES
 from traceq.report.base.text import plain_csv
 from traceq.report.summary.overview import label_keys
+from traceq.report.summary.serving import serving_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +62,7 @@ def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
         "flop_per_second": _number(found.rate),
         "mfu": _number(found.utilisation, 4),
     }
+    row |= serving_cells(summary.serving)
     for column, values in (("phase", PHASES), ("kind", KINDS)):
         for value in values:
             time = int(summary.kinds.filter(pl.col(column) == value)["time"].sum())

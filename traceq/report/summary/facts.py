@@ -14,6 +14,7 @@ from traceq.model.schema import PHASES
 from traceq.report import bound as bound_words
 from traceq.report import replayed as replayed_words
 from traceq.report import steps as steps_words
+from traceq.report.summary.serving import serving_facts
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Steps", _steps(summary)
     if summary.rank and summary.rank.step_time:
         yield "Measured", _measured_step(summary.rank.step_time, summary.bound)
+    yield from serving_facts(summary.serving)
     if not facts.gpu:
         if not summary.ops.height:
             yield "Ops", "none in the steps"

@@ -10,6 +10,7 @@ import orjson
 from traceq import __version__
 from traceq.report.base.text import as_unicode, of_function, plain_json
 from traceq.report.bound import bound_data
+from traceq.report.summary.serving import serving_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "gpu_time_ns": summary.gpu_time / steps,
         "launches": summary.launches,
         "replayed": asdict(summary.replayed) if summary.replayed else None,
+        "serving": serving_data(summary.serving),
         "kernels_under_5_us": summary.small_kernels,
         "kinds": [
             {

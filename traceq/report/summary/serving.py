@@ -1,0 +1,162 @@
+"""The serving part of a summary: iterations by phase, and the host between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq import units
+from traceq.analysis.patterns.iteration_marks import DECODE, MIXED, PREFILL
+from traceq.report.base.columns import Column
+from traceq.report.base.content import TextTable
+from traceq.report.base.text import printable
+from traceq.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from traceq.analysis.time.serving import Serving
+
+_MOST_ACTIVITIES = 5
+_GIGABYTE = 1e9
+_NUMBERS = (
+    "iterations",
+    "ms",
+    "from",
+    "to",
+    "requests",
+    "tokens",
+    "ms/token",
+    "tokens/s",
+    "idle before",
+    "graphs",
+    "padding",
+    "GB/s",
+    "of peak",
+)
+# How the phase of an iteration is known, in words.
+_KNOWN_BY = {
+    "annotation": "by the engine's annotations",
+    "shapes": "by shapes",
+    "guess": "by a guess",
+}
+
+
+def serving_facts(serving: Serving | None) -> Iterator[tuple[str, str]]:
+    """Return the lines: how many iterations of which phase, and the host's gap."""
+    if serving is None:
+        return
+    yield "Serving", _iterations(serving)
+    decodes = serving.phases.filter(pl.col("phase") == DECODE)
+    for row in decodes.iter_rows(named=True):
+        if row["gap"] and serving.between.height:
+            yield "Host gap", _gap(serving, row)
+
+
+def serving_table(serving: Serving | None) -> list[TextTable]:
+    """Return the table of the phases, without columns of which nothing is known."""
+    if serving is None:
+        return []
+    rows = [_row(row) for row in serving.phases.iter_rows(named=True)]
+    known = [
+        at for at in range(len(_NUMBERS)) if any(row[at + 1] != "-" for row in rows)
+    ]
+    columns = (
+        Column("Phase, as recorded"),
+        *(Column(_NUMBERS[at], number=True) for at in known),
+    )
+    return [
+        TextTable(
+            columns, tuple((row[0], *(row[at + 1] for at in known)) for row in rows)
+        )
+    ]
+
+
+def serving_data(serving: Serving | None) -> dict[str, Any] | None:
+    """Return the same as data: nanoseconds as recorded, bytes, shares of one."""
+    if serving is None:
+        return None
+    return {
+        "phases": serving.phases.to_dicts(),
+        "host_gap": serving.between.to_dicts(),
+        "iterations": serving.iterations.to_dicts(),
+        "peak_bytes_per_s": serving.peak,
+    }
+
+
+def serving_cells(serving: Serving | None) -> dict[str, str]:
+    """Return plain numbers for a row of CSV; empty where there is none of a phase."""
+    rows = serving.phases.to_dicts() if serving else []
+    found = {row["phase"]: row for row in rows}
+    cells = {}
+    for phase in (PREFILL, DECODE, MIXED):
+        row = found.get(phase, {})
+        time, rate = row.get("time"), row.get("tokens_per_s")
+        cells[f"{phase}_iterations"] = str(row.get("iterations", ""))
+        cells[f"{phase}_iteration_ms"] = f"{time / units.NS_PER_MS:.6f}" if time else ""
+        cells[f"{phase}_tokens_per_s"] = f"{rate:.1f}" if rate else ""
+    return cells
+
+
+def _iterations(serving: Serving) -> str:
+    found = serving.iterations
+    told = found["phase"].drop_nulls()
+    counts = [
+        f"{count:,} {phase}"
+        for phase, count in told.value_counts(sort=True).iter_rows()
+    ]
+    by = found["known_by"].drop_nulls().unique(maintain_order=True).to_list()
+    text = (
+        f"{counted(found.height, 'iteration')}: {', '.join(counts)},"
+        f" known {' and '.join(_KNOWN_BY[one] for one in by)}"
+    )
+    unknown = found.height - len(told)
+    if unknown:
+        text += f"; of {unknown:,} the phase is unknown"
+    first = found.row(0, named=True)
+    others = found.filter(pl.col("phase") == first["phase"]).height - 1
+    if first["phase"] and others:
+        took = f"a {first['phase']} of {units.milliseconds(first['time'])} ms"
+        text += f"; the first, {took}, is not in the table"
+    return text
+
+
+def _gap(serving: Serving, row: Mapping[str, Any]) -> str:
+    whole = float(serving.between["time"].sum())
+    parts = [
+        f"{one['activity']} {units.share(one['time'], whole)}"
+        + (f" ({printable(one['name'])})" if one["name"] else "")
+        for one in serving.between.head(_MOST_ACTIVITIES).iter_rows(named=True)
+    ]
+    return (
+        f"the GPU idles {units.time(row['gap'])} before a decode iteration at the"
+        f" median, {units.share(row['gap_share'], 1)} of decode; the host then:"
+        f" {listed(parts, _MOST_ACTIVITIES)}"
+    )
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        row["phase"] + (" (first)" if row["only_first"] else ""),
+        f"{row['iterations']:,}",
+        units.milliseconds(row["time"]),
+        *(
+            (units.milliseconds(row["least"]), units.milliseconds(row["most"]))
+            if row["iterations"] > 1
+            else ("-", "-")
+        ),
+        _count(row["requests"]),
+        _count(row["tokens"]),
+        f"{row['per_token'] / units.NS_PER_MS:,.3g}" if row["per_token"] else "-",
+        _count(row["tokens_per_s"]),
+        units.time(row["gap"]) if row["gap"] is not None else "-",
+        units.share(row["graphs"], 1) if row["graphs"] else "-",
+        units.share(row["padding"], 1) if row["padding"] is not None else "-",
+        f"{row['bandwidth'] / _GIGABYTE:,.0f}" if row["bandwidth"] else "-",
+        units.share(row["of_peak"], 1) if row["of_peak"] else "-",
+    )
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
