@@ -47,10 +47,12 @@ def test_a_needless_copy_is_found_at_its_line(
     assert finding.count == count
 
 
-def test_without_needless_copies_what_remains_is_needed() -> None:
-    (finding,) = case_findings("copies_fixed.trace.json.gz", "CPY", measured=True)
+def test_of_copies_that_are_needed_the_batch_could_be_sent_ahead() -> None:
+    found = case_findings("copies_fixed.trace.json.gz", "CPY", measured=True)
+    finding = next(one for one in found if one.code == "CPY001")
 
-    assert (finding.code, finding.severity.value) == ("CPY001", "info")
+    assert [one.code for one in found] == ["CPY007", "CPY001"]
+    assert finding.severity.value == "info"
     assert finding.data["needed"] == pytest.approx(0.215, abs=0.001)
 
 
@@ -586,3 +588,41 @@ def test_a_copy_belongs_to_the_first_part_that_holds(
     )
 
     assert View(trace).copies["part"].to_list() == [part]
+
+
+def _sent(copy: str, kernel: str) -> tuple[Finding, ...]:
+    """Lint a batch that goes to the GPU, and a kernel beside or after it."""
+    name = "Memcpy HtoD (Pinned -> Device)"
+    return drawn_findings(
+        f"""
+        host   [ProfilerStep#1                                                        ]
+        host    [aten::mm           ] [aten::to            ]
+        host     [cudaLaunchKernel>2]  [aten::copy_       ]
+        host                            [cudaMemcpyAsync>1]
+        gpu 7  {kernel}
+        gpu 20 {copy}
+        """,
+        "CPY007",
+        args={
+            "aten::copy_": inputs([[512, 1024]] * 2, [FLOAT, FLOAT]),
+            name: {"bytes": 2 << 20},
+        },
+    )
+
+
+BATCH = "[Memcpy HtoD (Pinned -> Device)<1]"
+
+
+def test_of_a_copy_that_kernels_cover_in_part_only_the_rest_is_exposed() -> None:
+    (whole,) = _sent(" " * 30 + BATCH, "         [gemm<2            ]")
+    (part,) = _sent(" " * 30 + BATCH, "         [gemm<2                            ]")
+
+    assert 0 < part.kernel_ns < whole.kernel_ns
+
+
+def test_a_copy_hides_behind_kernels_only_as_long_as_they_run() -> None:
+    (finding,) = _sent(" " * 30 + BATCH, "         [gemm<2 ]")
+
+    gemm, batch = len("[gemm<2 ]"), len(BATCH)
+    removed = finding.kernel_ns / finding.evidence[-1].value
+    assert removed == pytest.approx(gemm / batch, rel=0.1)
