@@ -13,7 +13,12 @@ from recordings import ROOT, loaded, path_of
 from traceq import load
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bound import bound_of
-from traceq.analysis.replay.host_account import NEW_SHAPE, HostAccount, host_account
+from traceq.analysis.replay.host_account import (
+    NEW_SHAPE,
+    SLOW,
+    HostAccount,
+    host_account,
+)
 from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.unslowed import unslowed
 from traceq.analysis.time.host_kinds import (
@@ -122,6 +127,22 @@ def test_a_first_call_far_beyond_the_usual_is_of_a_new_shape() -> None:
     slow = found.calls.filter(pl.col("excess") > 0)
     assert slow["name"].to_list() == ["aten::bmm"]
     assert kind(found, NEW_SHAPE) > 400_000
+
+
+ONCE = f"""
+    host   [ProfilerStep#1 {" " * 520}][ProfilerStep#2                                 ]
+    host    [aten::mm {" " * 480}]{" " * 47}[aten::mm           ][aten::mm            ]
+    host     [cudaLaunchKernel>1]{" " * 519}[cudaLaunchKernel>2] [cudaLaunchKernel>3]
+    gpu 7                  [gemm<1]{" " * 530}[gemm<2]      [gemm<3]
+"""
+
+
+def test_a_slow_first_call_is_of_no_new_shape_if_later_steps_bring_none() -> None:
+    shape = inputs([[317, 64], [64, 64]], ["c10::BFloat16"] * 2)
+    found = account(load_drawn(ONCE, {"aten::mm": shape}))
+
+    assert kind(found, NEW_SHAPE) == 0
+    assert kind(found, SLOW) > 200_000  # in one of two steps
 
 
 def test_the_account_of_a_real_trace_adds_up_to_each_step(real_trace: Path) -> None:

@@ -79,6 +79,27 @@ def scan_over_outer_dimension():
     return timed(lambda: mask.cumsum(0), lambda: mask.t().contiguous().cumsum(-1).t())
 
 
+@tried("CPY007")
+def sent_ahead():
+    model = stack(layers=6, width=2048)
+    host = torch.randn(8192, 2048, dtype=BF).pin_memory()
+    side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    ready = [host.to(D)]
+
+    def before():
+        model(host.to(D, non_blocking=True)).sum().backward()
+
+    def after():
+        with torch.cuda.stream(side):
+            sent = host.to(D, non_blocking=True)
+        model(ready.pop()).sum().backward()
+        current.wait_stream(side)
+        sent.record_stream(current)
+        ready.append(sent)
+
+    return timed(before, after)
+
+
 @tried("ATT004")
 def repeated_heads():
     q = torch.randn(4, 32, 2048, 128, device=D, dtype=BF, requires_grad=True)

@@ -590,7 +590,7 @@ def test_a_copy_belongs_to_the_first_part_that_holds(
     assert View(trace).copies["part"].to_list() == [part]
 
 
-def _sent(copy: str, kernel: str) -> tuple[Finding, ...]:
+def _sent(copy: str, kernel: str, stream: int = 7) -> tuple[Finding, ...]:
     """Lint a batch that goes to the GPU, and a kernel beside or after it."""
     name = "Memcpy HtoD (Pinned -> Device)"
     return drawn_findings(
@@ -600,7 +600,7 @@ def _sent(copy: str, kernel: str) -> tuple[Finding, ...]:
         host     [cudaLaunchKernel>2]  [aten::copy_       ]
         host                            [cudaMemcpyAsync>1]
         gpu 7  {kernel}
-        gpu 20 {copy}
+        gpu {stream:<2} {copy}
         """,
         "CPY007",
         args={
@@ -620,9 +620,13 @@ def test_of_a_copy_that_kernels_cover_in_part_only_the_rest_is_exposed() -> None
     assert 0 < part.kernel_ns < whole.kernel_ns
 
 
+def test_a_copy_on_a_stream_of_its_own_is_sent_ahead_already() -> None:
+    assert not _sent(" " * 30 + BATCH, "         [gemm<2            ]", stream=20)
+
+
 def test_a_copy_hides_behind_kernels_only_as_long_as_they_run() -> None:
     (finding,) = _sent(" " * 30 + BATCH, "         [gemm<2 ]")
 
     gemm, batch = len("[gemm<2 ]"), len(BATCH)
-    removed = finding.kernel_ns / finding.evidence[-1].value
+    removed = finding.kernel_ns / (finding.evidence[-1].value or 0)
     assert removed == pytest.approx(gemm / batch, rel=0.1)

@@ -40,14 +40,11 @@ def op_calls(trace: Trace) -> pl.DataFrame:
 
     ``op``, ``name``, ``own`` (time in no other op, launches aside), ``usual``,
     ``excess`` (0 unless it is far beyond the usual), ``idle``, ``new`` (the first use
-    of this op on these inputs), ``planned`` and ``loads`` (code of a kernel).
+    of this op on these inputs, as far as can be told), ``planned`` and ``loads`` (code
+    of a kernel).
     """
     first = trace.host_ops.sort("ts", maintain_order=True).select(
-        text("name"),
-        "step",
-        op="id",
-        new=pl.struct("name", "inputs").is_first_distinct()
-        & pl.col("inputs").is_not_null(),
+        text("name"), "step", op="id", new=_new_inputs()
     )
     own = (
         own_segments(trace)
@@ -74,6 +71,23 @@ def op_calls(trace: Trace) -> pl.DataFrame:
         .with_columns(planned=pl.col("planned") | _seen_planned().over("name"))
         .drop("step")
     )
+
+
+def _new_inputs() -> pl.Expr:
+    """Return whether a call is the first of its op on its inputs.
+
+    In the first step of a recording every call is the first that is seen. Its inputs
+    count as new only if later steps bring new ones too, or there is no later step.
+    """
+    seen_first = (
+        pl.struct("name", "inputs").is_first_distinct() & pl.col("inputs").is_not_null()
+    )
+    step = pl.col("step")
+    later = (step > step.min()).fill_null(value=False)
+    has_later, later_new = (
+        found.any().over("name") for found in (later, later & seen_first)
+    )
+    return seen_first & (later_new | ~has_later)
 
 
 def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
