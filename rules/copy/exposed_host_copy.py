@@ -84,8 +84,8 @@ class ExposedHostCopy(Rule):
     ## Measured
 
     On an H200 (``benchmarks/models/advice.py``), in ms a step: batches of 32 MiB sent
-    ahead of six layers 2.84 → 2.19; batches of 64 MiB in a compiled program, which is bound
-    by the host then, 3.98 → 3.32 (2.76 was said, 2.11 to 4.18).
+    ahead of six layers 2.84 → 2.19; batches of 64 MiB in a compiled program, which is
+    bound by the host then, 3.98 → 3.32 (2.76 was said, 2.11 to 4.18).
     """
 
     code = "CPY007"
