@@ -99,6 +99,7 @@ def test_every_command_in_the_readme_exists(command: str) -> None:
 def test_the_readme_names_the_commands_there_are() -> None:
     there = {"lint", "rules", "rule", "test", "summary", "memory", "query", "schema"}
     there |= {"check", "shrink", "ranks", "regions", "roofline", "report"}
+    there |= {"annotate", "open"}
     assert there | {"collect", "diff", "cache clear"} == set(commands())
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from io import BufferedWriter
     from pathlib import Path
 
 
@@ -40,6 +41,33 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         for partial in beside.values():
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_whole(file: Path) -> Iterator[BufferedWriter]:
+    """Let a large file be written part by part: it is there once all of it is.
+
+    Raises ``UsageError`` with the reason if that cannot be done.
+    """
+    place = file.resolve()
+    partial = place.with_name(f".{place.name[:200]}.{os.getpid()}")
+    to = place if _is_device(place) else partial
+    try:
+        if place.is_dir():
+            raise IsADirectoryError(None, "Is a directory")
+        with to.open("wb") as stream:
+            yield stream
+            stream.flush()
+            if to is partial:
+                os.fsync(stream.fileno())
+        if to is partial:
+            partial.replace(place)
+    except OSError as error:
+        msg = f"{file} cannot be written: {error.strerror or error}"
+        raise UsageError(msg) from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:

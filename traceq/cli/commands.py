@@ -32,6 +32,16 @@ COMMANDS = {
         "Write one page to look at: verdict, where the step goes, findings, fixes.",
         "traceq report trace.json.gz -o report.html",
     ),
+    "annotate": Entry(
+        "annotate:command",
+        "Write the trace with its findings as tracks, to open in Perfetto.",
+        "traceq annotate trace.json.gz -o annotated.json.gz",
+    ),
+    "open": Entry(
+        "open:command",
+        "Show a trace with its findings in Perfetto, in this machine's browser.",
+        "traceq open trace.json.gz",
+    ),
     "check": Entry(
         "check:command",
         "Lint the fixtures and compare: findings with findings.json, numbers with"

@@ -32,6 +32,8 @@ _LINT = {
 }
 _PHASES: Mapping[str, Mapping[str, float]] = {
     "lint": _LOAD | _LINT | {"writing": 1},
+    "annotate": _LOAD | _LINT | {"writing": 12},
+    "open": _LOAD | _LINT | {"writing": 12},
     "report": _LOAD | _LINT | {"writing": 8},
     "check": _LOAD | _LINT | {"writing": 1},
     "diff": _LOAD | _LINT | {"comparing": 12, "writing": 1},

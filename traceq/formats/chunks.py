@@ -52,6 +52,12 @@ class Cut:
     broken_header: bool = False
     whole: bool = False
     """The file ends as JSON should; otherwise its last event may be cut."""
+    head: bytes = b""
+    """What stands before the events, up to their bracket."""
+    opening: bytes = b""
+    """From there to the first quote of the first event."""
+    ending: bytes = b""
+    """From the last brace of the last event on."""
 
 
 def chunks(
@@ -63,13 +69,14 @@ def chunks(
     brace and quote and its closing brace, which belong to the separator. ``cut`` is
     filled in on the way.
     """
-    head, text = _head(path, blocks)
+    head, text = events_begin(path, blocks)
     while len(text) < _SAMPLE and (block := next(blocks, b"")):
         text += block
     cut.layout = _layout(text[:_SAMPLE])
     cut.key_a_line = bool(_KEY_A_LINE.search(text[:_SAMPLE]))
     separator = cut.layout.separator
     opening = _OPENING.match(text)
+    cut.head, cut.opening = head, opening[0] if opening else b""
     parts: list[bytes | memoryview] = [text[opening.end() :] if opening else text]
     held: list[bytes | memoryview] = []
     length = len(parts[0])
@@ -93,7 +100,7 @@ def chunks(
             raise InputError(msg)
     last = b"".join([*held, separator, *parts] if held else parts)
     events, footer = _footer(head, last)
-    cut.whole = footer is not None
+    cut.whole, cut.ending = footer is not None, last[events:]
     _read_header(cut, head, footer)
     yield [memoryview(last)[:events]]
 
@@ -107,8 +114,23 @@ def _layout(sample: bytes) -> Layout:
     return Layout(separator, blanks)
 
 
-def _head(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
-    """Split at the bracket that opens the events."""
+def events_end(head: bytes, text: bytes) -> int | None:
+    """Return where in the last part of the events' text the last one ends.
+
+    ``head`` stands before the events. It is None if the file is cut off; without any
+    event it is where one would begin.
+    """
+    events, footer = _footer(head, text)
+    if footer is None:
+        return None
+    return events if _NO_EVENTS.match(text) else text.index(b"}", events) + 1
+
+
+def events_begin(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
+    """Return what stands up to the bracket that opens the events, and what follows.
+
+    A byte order mark is left out.
+    """
     text = next(blocks, b"").removeprefix(b"\xef\xbb\xbf")
     if text.lstrip()[:1] == b"[":
         at = text.index(b"[") + 1

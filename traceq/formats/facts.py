@@ -48,6 +48,7 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> F
         runtime_version=_runtime_version(said),
         damage=raw.damage,
         machine=_machine(said.get("host_name")),
+        origin_ns=raw.start,
     )
 
 

@@ -44,6 +44,10 @@ class Facts:
         default="",
         metadata=_fact("Confidence in the steps: certain, likely, guess; else empty."),
     )
+    origin_ns: int = field(
+        default=0,
+        metadata=_fact("When ts is 0, in nanoseconds as the file counts them."),
+    )
 
     @property
     def incomplete(self) -> bool:

@@ -16,6 +16,7 @@ from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import host_collectives
 from traceq.expressions import END, text
+from traceq.intervals import overlap
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
 if TYPE_CHECKING:
@@ -100,6 +101,27 @@ def causes_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("time") > 0)
         .sort("time", "cause", descending=[True, False])
     )
+
+
+def causes_of(trace: Trace, gaps: pl.DataFrame) -> pl.Series:
+    """Return for each gap, with ``start`` and ``end``, what the host did most in it.
+
+    Of what it did at once, the first of CAUSES counts, as in ``causes_in``.
+    """
+    activities = host_activities(trace)
+    nothing = pl.repeat(0, gaps.height, dtype=pl.Int64, eager=True)
+    so_far, shares = nothing, {}
+    for at, cause in enumerate(CAUSES):
+        first = activities.filter(pl.col("cause").is_in(CAUSES[: at + 1]))
+        covered = (
+            overlap(gaps, first.select("start", "end")) if first.height else nothing
+        )
+        shares[cause] = covered - so_far
+        so_far = covered
+    shares[UNKNOWN] = gaps["end"] - gaps["start"] - so_far
+    most = pl.concat_list(list(shares)).list.arg_max()
+    names = pl.Series(list(shares))
+    return names[pl.DataFrame(shares).select(most).to_series()].alias("cause")
 
 
 @cached_per_trace

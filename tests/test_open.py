@@ -1,0 +1,128 @@
+"""Traces served to Perfetto's page: one file, to this machine, until it is fetched."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from traceq.annotate.serving import PAGE, Served, server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONTENT = b'{"traceEvents": []}' * 50_000
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    file = tmp_path / "a trace?.json"
+    file.write_bytes(CONTENT)
+    return Served(file)
+
+
+@contextmanager
+def _running(served: Served) -> Iterator[tuple[str, int]]:
+    with server(served, 0) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield serving.server_address[0], serving.server_address[1]  # type: ignore[misc]  # of an internet socket
+        serving.shutdown()
+        thread.join()
+
+
+def _asked(
+    served: Served,
+    path: str | None = None,
+    method: str = "GET",
+    headers: dict[str, str] | None = None,
+) -> tuple[http.client.HTTPResponse, bytes]:
+    with _running(served) as (host, port):
+        connection = http.client.HTTPConnection(host, port, timeout=10)
+        connection.request(method, path or served.place, headers=headers or {})
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+    return response, content
+
+
+def test_perfetto_gets_the_file(served: Served) -> None:
+    response, content = _asked(served, headers={"Origin": PAGE})
+    assert (response.status, content) == (200, CONTENT)
+    assert response.headers["Access-Control-Allow-Origin"] == PAGE
+    assert served.fetched.is_set()
+
+
+def test_it_is_served_on_the_loopback(served: Served) -> None:
+    with _running(served) as (host, _):
+        assert host == "127.0.0.1"
+
+
+def test_the_address_is_as_perfetto_documents(served: Served) -> None:
+    assert served.link(9001) == (
+        "https://ui.perfetto.dev/#!/?url=http://127.0.0.1:9001/a%20trace%3F.json"
+    )
+
+
+def test_a_browser_may_ask_first(served: Served) -> None:
+    asks = {"Origin": PAGE, "Access-Control-Request-Private-Network": "true"}
+    response, _ = _asked(served, method="OPTIONS", headers=asks)
+    assert response.status == 204
+    assert response.headers["Access-Control-Allow-Private-Network"] == "true"
+    assert not served.fetched.is_set()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/../a%20trace%3F.json", "/a%20trace%3F.json?x", "/secret.json"]
+)
+def test_nothing_else_is_served(path: str, served: Served) -> None:
+    (served.file.parent / "secret.json").write_text("no")
+    response, content = _asked(served, path)
+    assert response.status == 404
+    assert content != b"no"
+    assert not served.fetched.is_set()
+
+
+def test_other_pages_do_not_get_it(served: Served) -> None:
+    response, _ = _asked(served, headers={"Origin": "https://example.com"})
+    assert response.status == 403
+    assert "Access-Control-Allow-Origin" not in response.headers
+
+
+def test_another_name_of_this_machine_does_not_get_it(served: Served) -> None:
+    """So a stranger's page reaches the loopback, whose name it has made its own."""
+    response, _ = _asked(served, headers={"Host": "example.com:9001"})
+    assert response.status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD"])
+def test_nothing_but_get_is_answered(method: str, served: Served) -> None:
+    assert _asked(served, method=method)[0].status == 501
+
+
+@pytest.mark.slow
+def test_the_command_ends_once_the_trace_was_fetched(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    file.write_bytes(CONTENT)
+    command = (sys.executable, "-m", "traceq", "open", "--as-is", "--no-browser", file)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        address = re.search(r"url=http://(127\.0\.0\.1):(9001)(/trace\.json)", lines[1])
+        assert address, lines
+        again = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert again.returncode == 2
+        assert "port 9001 cannot be used" in again.stderr
+        connection = http.client.HTTPConnection(address[1], int(address[2]))
+        connection.request("GET", address[3])
+        assert connection.getresponse().read() == CONTENT
+        connection.close()
+        assert "Perfetto has it" in process.stdout.read()
+        assert process.wait(20) == 0

@@ -1,0 +1,141 @@
+"""One trace with its findings: all of it, or a few of its steps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.annotate.splice import Output, Window, cut, spliced
+from traceq.annotate.tracks import tracks_of
+from traceq.errors import UsageError
+from traceq.files import written_whole
+from traceq.linter.view import View
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.annotate.splice import Progress
+    from traceq.annotate.tracks import Added
+    from traceq.linter.engine import Outcome
+    from traceq.trace import Trace
+
+# Of the file's text; what is written has to be at most 2% larger, unpacked and packed.
+_SHARE = 0.015
+# Nobody looks at more, whatever the size of the file.
+_MOST_ROOM = 8_000_000
+# A small file is opened fast, whatever is added to it.
+_SMALL, _LEAST_ROOM = 1_000_000, 250_000
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What was written."""
+
+    added: Added
+    bytes_before: int
+    bytes_after: int
+    steps: tuple[int, ...] = ()
+    """The steps that it was cut to."""
+    events: int | None = None
+    """How many of the file's own events it has, if not all."""
+
+
+def room_for(text_bytes: int, file_bytes: int) -> int:
+    """Return how many bytes may be added to a text, as large as its file is.
+
+    >>> room_for(100_000_000, 8_000_000), room_for(3_000_000, 250_000)
+    (1500000, 250000)
+    """
+    least = _LEAST_ROOM if file_bytes < _SMALL else 0
+    return max(least, min(_MOST_ROOM, int(_SHARE * text_bytes)))
+
+
+def is_packed(file: Path) -> bool:
+    """Return whether a file of this name is compressed."""
+    return file.name.endswith(".gz")
+
+
+def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
+    trace: Trace,
+    outcome: Outcome,
+    step_ns: int | None,
+    source: Path,
+    file: Path,
+    *,
+    steps: str | None = None,
+    progress: Progress = None,
+) -> Annotated:
+    """Write a trace's file with the findings of it; of some steps if these are given.
+
+    Raises ``InputError`` for a file that is cut off, ``UsageError`` for steps that are
+    not there.
+    """
+    view = View(trace, step_ns)
+    origin = trace.facts.origin_ns
+    chosen = chosen_steps(trace, steps) if steps else None
+    found: list[Added] = []
+    kept = None
+
+    def made(text_bytes: int) -> bytes:
+        window = (chosen[0]["start"], chosen[-1]["end"]) if chosen else None
+        found.append(
+            tracks_of(
+                view,
+                outcome,
+                origin_ns=origin,
+                room=room_for(text_bytes, source.stat().st_size),
+                window=window,
+            )
+        )
+        return found[0].text
+
+    added = b"" if chosen else made(trace.facts.unpacked_bytes)
+    with written_whole(file) as stream:
+        output = Output(stream, packed=is_packed(file))
+        if chosen:
+            window = Window(chosen[0]["start"] + origin, chosen[-1]["end"] + origin)
+            kept = cut(source, window, output, made, progress)
+        else:
+            spliced(source, added, output, progress)
+        output.finish()
+        after = stream.tell()
+    return Annotated(
+        found[0],
+        source.stat().st_size,
+        after,
+        tuple(row["step"] for row in chosen or ()),
+        kept,
+    )
+
+
+def chosen_steps(trace: Trace, text: str) -> list[dict[str, int]]:
+    """Return the steps that a text asks for: how many, or from which to which.
+
+    ``2`` are the first two that are no warm-up; ``3-5`` are those numbers.
+    """
+    asked = _RANGE.fullmatch(text.strip())
+    if asked is None or asked[0] == "0":
+        msg = f"--steps {text} is neither a number of steps nor a range, as 3-5"
+        raise UsageError(msg)
+    if not trace.steps.height:
+        msg = "the trace has no steps to cut it to: leave --steps out"
+        raise UsageError(msg)
+    steps = trace.steps.select("step", "start", "end", "warmup").sort("start")
+    if asked[2]:
+        found = steps.filter(pl.col("step").is_between(int(asked[1]), int(asked[2])))
+    else:
+        steady = steps.filter(~pl.col("warmup"))
+        found = (steady if steady.height else steps).head(int(asked[1]))
+    if not found.height:
+        first, last = steps["step"][0], steps["step"][-1]
+        msg = (
+            f"the trace has no step of {text}:"
+            f" it has {counted(steps.height, 'step')}, {first} to {last}"
+        )
+        raise UsageError(msg)
+    return found.to_dicts()

@@ -1,0 +1,59 @@
+"""What was added to a trace, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.report.base.text import printable
+from traceq.report.lint.content import verdict
+from traceq.units import size
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.annotate.one import Annotated
+    from traceq.linter.engine import Outcome
+
+
+def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:
+    """Return what was written, and what it leaves out."""
+    added, name = written.added, printable(str(file))
+    on = f", on {counted(added.slices, 'slice')}" if added.slices else ""
+    lines = [
+        f"{verdict(outcome)}",
+        f"{name}: {size(written.bytes_after)}, the trace has"
+        f" {size(written.bytes_before)}; its process traceq has"
+        f" {counted(added.tracks, 'track')}{on}",
+    ]
+    if written.steps:
+        lines.append(_cut(written))
+    if added.joined or added.left_out:
+        lines.append(_coarser(added.joined, added.left_out))
+    return "\n".join(lines) + "\n"
+
+
+def how_to_look(file: Path) -> str:
+    """Return how to look at a file."""
+    return (
+        f"traceq open --as-is {printable(str(file))} shows it in Perfetto, or drop it"
+        " on https://ui.perfetto.dev: it stays on this machine\n"
+    )
+
+
+def _cut(written: Annotated) -> str:
+    first, last = written.steps[0], written.steps[-1]
+    which = f"steps {first} to {last}" if first != last else f"step {first}"
+    return f"only {which}: {counted(written.events or 0, 'event')} of the trace's own"
+
+
+def _coarser(joined: int, left_out: int) -> str:
+    parts = []
+    if joined:
+        parts.append(f"{joined:,} share a slice with others next to them")
+    if left_out:
+        parts.append(f"{left_out:,} have none, as those in later steps")
+    return (
+        "to stay small, of the kernels, gaps and host calls of findings "
+        + " and ".join(parts)
+    )

@@ -1,0 +1,84 @@
+"""`traceq open`: a trace in Perfetto's page, from this machine to its browser."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceq.annotate.serving import PAGE, Served, server
+from traceq.cli import output
+from traceq.cli.annotate import annotated
+from traceq.cli.options import NoCache, Own, StepMs, paths_argument
+from traceq.errors import InputError
+from traceq.formats.kinds import kind_of
+
+_CHECKED_S = 0.2
+
+
+def command(  # noqa: PLR0913 - one parameter an option
+    path: Annotated[
+        Path, paths_argument("A trace, or a folder, archive or run folder with one.")
+    ],
+    *,
+    as_it_is: Annotated[
+        bool,
+        typer.Option("--as-is", help="Show the file as it is, without findings."),
+    ] = False,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this many steps, as 2, or only these, as 3-5.", metavar="STEPS"
+        ),
+    ] = None,
+    no_browser: Annotated[
+        bool,
+        typer.Option("--no-browser", help="Print the address; open no browser."),
+    ] = False,
+    step_ms: StepMs = None,
+    own: Own = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Show a trace with its findings in Perfetto, in this machine's browser.
+
+    Serves one file to the page of Perfetto on 127.0.0.1, until the page has it. The
+    page runs in the browser, so the trace stays on this machine.
+    """
+    if as_it_is:
+        if kind_of(path) != "trace":
+            msg = f"{path} is not a trace: give the file that the profiler wrote"
+            raise InputError(msg)
+        _serve(path, browser=not no_browser)
+        return
+    with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
+        file = Path(folder) / "annotated.json.gz"
+        text = annotated(
+            path, file, steps=steps, step_ms=step_ms, own=own, cache=not no_cache
+        )
+        output.write(text)
+        _serve(file, browser=not no_browser)
+
+
+def _serve(file: Path, *, browser: bool) -> None:
+    served = Served(file)
+    with server(served) as serving:
+        port = serving.server_address[1]
+        link = served.link(port)
+        output.write(
+            f"serving {file.name} to {PAGE} at 127.0.0.1:{port}, to this machine only"
+            f" and until it is fetched (Ctrl-C ends it)\nopen {link}\n"
+        )
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        try:
+            if browser and not webbrowser.open(link):
+                output.say("no browser was found: open the address in one")
+            while not served.fetched.wait(_CHECKED_S):
+                pass
+        finally:
+            serving.shutdown()
+    output.write("Perfetto has it: the trace stays in this browser\n")
