@@ -59,7 +59,7 @@ def test_text_and_json_are_what_the_command_prints(
     assert answers[name].to_dict() == json.loads(data.out)
 
 
-@pytest.mark.parametrize("name", [*QUESTIONS, "job"])
+@pytest.mark.parametrize("name", [*QUESTIONS, "job", "profile"])
 def test_what_is_exported_is_a_function_with_an_explanation(name: str) -> None:
     found = getattr(traceq, name)
 

@@ -19,7 +19,7 @@ from command import traceq
 from conftest import FIXTURES, ROOT
 
 from traceq import __version__
-from traceq.cli import summary
+from traceq.api import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -520,6 +520,8 @@ def test_a_frame_of_the_users_own_is_theirs(name: str) -> None:
         "nn.Module: Linear_0",
         "collect/agent/steps.py(97): after",
         "/env/traceq/_bundled/collect/shared/manifest.py(5): write",
+        "collect/inline/recording.py(97): step",
+        "traceq/api/profile.py(9): step",
     ],
 )
 def test_a_frame_of_a_library_is_not_the_users(name: str) -> None:

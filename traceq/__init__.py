@@ -3,7 +3,8 @@
 ``traceq.load(path)`` returns a ``Trace``: what PyTorch's profiler recorded, as Polars
 frames that are linked with each other. ``traceq.lint(path)``, ``diff``, ``summary``,
 ``memory``, ``regions``, ``roofline`` and ``job`` answer what the commands of that name
-do (``job`` what ``traceq ranks`` does).
+do (``job`` what ``traceq ranks`` does), and ``with traceq.profile() as run:`` records a
+loop.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "lint",
     "load",
     "memory",
+    "profile",
     "regions",
     "roofline",
     "summary",
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from traceq.api.job import job
     from traceq.api.lint import lint
     from traceq.api.memory import memory
+    from traceq.api.profile import profile
     from traceq.api.regions import regions
     from traceq.api.roofline import roofline
     from traceq.api.summary import summary
@@ -45,6 +48,7 @@ _MODULES = {
     "lint": "traceq.api.lint",
     "load": "traceq.loading",
     "memory": "traceq.api.memory",
+    "profile": "traceq.api.profile",
     "regions": "traceq.api.regions",
     "roofline": "traceq.api.roofline",
     "summary": "traceq.api.summary",

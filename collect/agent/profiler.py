@@ -247,10 +247,14 @@ def _all_threads() -> Any:
         return None
 
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+
+
 def _resident_bytes() -> int:
     """Return the resident set size of the process; 0 where it is not known."""
+    # At each traced step, so as few Python calls as can be: they would be recorded.
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(100).split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -100,6 +100,24 @@ class Session:
             self._busy = False
         self._exit_if_asked()
 
+    def step(self) -> None:
+        """End a step: the program says where they end, from the first time on."""
+        if not isinstance(self.source, steps.CalledSteps) and self._restart():
+            self.source.remove()
+            self.source = steps.CalledSteps(self.boundary)
+        if isinstance(self.source, steps.CalledSteps):
+            self.boundary()
+
+    def end(self, what: str) -> None:
+        """Write what was recorded so far and remove all hooks: ``what`` has ended."""
+        atexit.unregister(self._at_exit)
+        try:
+            self._program_ends(what)
+        except Exception as error:  # noqa: BLE001 - the program must continue
+            self._fail(error)
+        self._disarm()
+        self.rank.warnings.remove()
+
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
         """Record from a thread of ours: the program has no steps."""
         try:
@@ -120,7 +138,7 @@ class Session:
 
     def _at_exit(self) -> None:
         try:
-            self._program_ends()
+            self._program_ends("the program ended")
         except Exception as error:  # noqa: BLE001 - the program must continue
             self._fail(error)
 
@@ -259,7 +277,7 @@ class Session:
         self._save(state="incomplete" if self.actions.incomplete else "done")
         self._disarm()
 
-    def _program_ends(self) -> None:
+    def _program_ends(self, what: str) -> None:
         """Write what was recorded when the program ends before the schedule does."""
         state = self.rank.facts.get("state")
         if self.rank.name is None or state in ("done", "incomplete", "failed"):
@@ -268,10 +286,7 @@ class Session:
         phase = self.schedule.phase
         self._disarm()
         self.actions.end_early()
-        why = (
-            f"the program ended after {self.schedule.seen} steps, {self._unfinished()}"
-        )
-        self._lacks(why)
+        self._lacks(f"{what} after {self.schedule.seen} steps, {self._unfinished()}")
         self._write_compiled()
         self.rank.happened("ended early", self.schedule.seen)
         self._save(state="ended early", ended_in=phase)

@@ -325,6 +325,12 @@ class MarkSteps(Source):
             self.boundary()
 
 
+class CalledSteps(Source):
+    """A step ends where the program calls ``step()`` of its recording."""
+
+    by = "call"
+
+
 class AutoSteps(Source):
     """Optimizer steps if there are any, otherwise calls of the outermost module.
 

@@ -26,11 +26,19 @@ class WarningLog:
         self._held: list[str] = []
         self._size = 0
         self._shown: Any = None
+        self._removed = False
 
     def install(self) -> None:
         """Keep every warning from now on, and show it as the program would."""
         self._shown = warnings.showwarning
         warnings.showwarning = self._show
+
+    def remove(self) -> None:
+        """Keep none from now on."""
+        # Whoever came after us passes warnings on to us, which pass them on.
+        if warnings.showwarning == self._show:
+            warnings.showwarning = self._shown
+        self._removed = True
 
     def open(self, file: Path) -> None:
         """Write to ``file`` from now on, starting with the warnings held so far."""
@@ -49,9 +57,10 @@ class WarningLog:
         line: str | None = None,
     ) -> None:
         with contextlib.suppress(Exception):
-            self._keep(
-                warnings.formatwarning(message, category, filename, lineno, line)
-            )
+            if not self._removed:
+                self._keep(
+                    warnings.formatwarning(message, category, filename, lineno, line)
+                )
         self._shown(message, category, filename, lineno, file, line)
 
     def _keep(self, text: str) -> None:

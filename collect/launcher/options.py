@@ -49,9 +49,29 @@ class _Parser(argparse.ArgumentParser):
         self.exit(CANNOT_WORK, f"{self.prog}: {message} (try {self.prog} --help)\n")
 
 
+class _Raising(_Parser):
+    """A parser for a program that records itself: it must not exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def chosen(words: list[str], command: list[str]) -> argparse.Namespace:
+    """Return the options of a program that records itself.
+
+    Raises ``ValueError`` that says what is wrong with them.
+    """
+    return _parsed(_make_parser("traceq", _Raising), [*words, "--", *command], "traceq")
+
+
 def parse(words: list[str], prog: str) -> argparse.Namespace:
     """Return the options, and the program's command line as ``command``."""
-    parser = _make_parser(prog)
+    return _parsed(_make_parser(prog), words, prog)
+
+
+def _parsed(
+    parser: argparse.ArgumentParser, words: list[str], prog: str
+) -> argparse.Namespace:
     if "--" in words:
         place = words.index("--")
         options = parser.parse_args(words[:place])
@@ -71,8 +91,8 @@ def _is_plain(name: str) -> bool:
     return bool(name) and not set(name) & set("/\\\0") and not name.startswith(".")
 
 
-def _make_parser(prog: str) -> argparse.ArgumentParser:
-    parser = _Parser(
+def _make_parser(prog: str, kind: type[_Parser] = _Parser) -> argparse.ArgumentParser:
+    parser = kind(
         prog=prog,
         usage=f"{prog} [OPTION...] -- COMMAND [ARGUMENT...]",
         description=_DESCRIPTION,

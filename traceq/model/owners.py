@@ -43,7 +43,10 @@ _STDLIB_PACKAGES = """
     asyncio collections concurrent ctypes email encodings html http importlib json
     logging multiprocessing pathlib re sqlite3 sysconfig unittest urllib xml zoneinfo
 """.split()  # noqa: SIM905 - as a list it is a page long
-RECORDER_FILE = r"(^|/)collect/(agent|shared|bootstrap)/\w+\.py$"
+RECORDER_FILE = (
+    r"(^|/)(collect/(agent|shared|bootstrap|inline|callbacks)/\w+"
+    r"|traceq/api/profile)\.py$"
+)
 """The code of ``traceq collect`` that runs in the profiled program."""
 GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
 """What inductor writes, wherever its cache is."""

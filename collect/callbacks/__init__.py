@@ -1,0 +1,1 @@
+"""Callbacks of training libraries that record a few steps into a run folder."""

@@ -1,0 +1,1 @@
+"""A program that records itself, without a launcher: standard library and torch."""
