@@ -64,9 +64,14 @@ class Page:
         self._call("Page.navigate", url=path.as_uri())
         self._until("Page.loadEventFired")
 
-    def value(self, script: str) -> Any:  # noqa: ANN401 - whatever the script returns
-        """Return what a script in the page says."""
-        found = self._call("Runtime.evaluate", expression=script, returnByValue=True)
+    def value(self, script: str, *, wait: bool = False) -> Any:  # noqa: ANN401 - whatever the script returns
+        """Return what a script in the page says; wait for what it promises."""
+        found = self._call(
+            "Runtime.evaluate",
+            expression=script,
+            returnByValue=True,
+            awaitPromise=wait,
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 

@@ -14,11 +14,12 @@ from recordings import loaded
 from traceq.analysis.base.assumptions import CALL_COST, OP_COST
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
-from traceq.analysis.replay.bottleneck import ON_GPU, bottleneck
+from traceq.analysis.replay.bottleneck import bottleneck
 from traceq.analysis.replay.calibration import calibrate
 from traceq.analysis.replay.critical_path import critical_path
 from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
+from traceq.analysis.time.gpu_causes import ON_GPU
 from traceq.loading import load
 from traceq.model.run import HostCost, RecorderOverhead, Run
 from traceq.testing import draw, load_drawn

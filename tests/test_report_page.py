@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +17,10 @@ from recordings import CAPTURES, FIXTURE_TRACES
 
 from traceq.report.page.page import render
 from traceq.report.page.section import Section
+from traceq.testing import draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from browser import Page
 
@@ -211,3 +214,204 @@ def test_the_switch_changes_the_theme(report: Path, page: Page) -> None:
     page.look(1400, 900, dark=False)
     page.open(report)
     assert page.value(ground) != dark
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious(dark: bool, report: Path, page: Page) -> None:  # noqa: FBT001
+    axe = find_spec("axe_core_python")
+    assert axe is not None
+    assert axe.origin
+    script = (Path(axe.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+    page.look(1400, 900, dark=dark)
+    page.open(report)
+
+    page.value(script + ";0")
+    found = page.value("axe.run(document, {resultTypes: ['violations']})", wait=True)
+
+    serious = [one for one in found["violations"] if one["impact"] != "minor"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == []
+
+
+CANVAS = "document.querySelector('[data-part={}] canvas')"
+PICTURE, FLAME = CANVAS.format("timeline"), CANVAS.format("flame")
+DETAIL = "document.querySelector('[data-part=timeline] [data-detail]')"
+# When the pictures have drawn what they were told.
+DRAWN = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))"
+
+
+def part_of(report: Path, part: str) -> Any:  # noqa: ANN401 - what the part has
+    text = report.read_text(encoding="utf-8")
+    (inside,) = re.findall(rf'id="data-{part}">(.*)</script>', text)
+    return json.loads(inside)
+
+
+def test_every_finding_is_in_the_picture(report: Path) -> None:
+    data = part_of(report, "timeline")
+    found = json.loads(traceq("lint", TRACE, "--format", "json").out)
+
+    drawn = [(one["code"], one["name"]) for one in data["findings"]]
+    (recording,) = found["recordings"]
+    expected = [(one["code"], one["name"]) for one in recording["findings"]]
+    assert sorted(drawn) == sorted(expected)
+    for one in data["findings"]:
+        assert one["lengths"]
+        assert min(one["starts"]) >= 0
+        ends = map(sum, zip(one["starts"], one["lengths"], strict=True))
+        assert max(ends) <= data["span"]
+
+
+def test_marks_lie_on_the_kernels_that_a_finding_is_about(report: Path) -> None:
+    data = part_of(report, "timeline")
+    (copy,) = [one for one in data["findings"] if one["code"] == "CPY003"]
+    (lane,) = [one for one in data["lanes"] if one["gpu"]]
+    starts, lengths, names = lane["rows"][0][:3]
+    kernels = [
+        (start, start + length, data["texts"][name])
+        for start, length, name in zip(accumulate(starts), lengths, names, strict=True)
+    ]
+
+    marks = zip(copy["lanes"], copy["starts"], copy["lengths"], strict=True)
+    on_gpu = [(start, start + length) for lane, start, length in marks if lane == 0]
+    assert on_gpu
+    for start, end in on_gpu:
+        under = [name for a, b, name in kernels if a < end and b > start]
+        assert any("Pageable" in name for name in under)
+
+
+@pytest.mark.slow
+def test_a_card_leads_to_its_marks(report: Path, page: Page) -> None:
+    page.look(1400, 900, dark=False)
+    page.open(report)
+    number = page.value("document.querySelector('[data-show]').dataset.show")
+
+    page.value("document.querySelector('[data-show]').click()")
+    page.value(DRAWN, wait=True)
+
+    assert page.value(f"{PICTURE}.dataset.marked") == number
+    assert page.value(f"document.activeElement === {PICTURE}")
+    link = "document.querySelector('[data-part=timeline] [data-detail] a').hash"
+    assert page.value(f"document.querySelector({link}) !== null")
+
+
+@pytest.mark.slow
+def test_the_picture_is_used_by_keyboard(report: Path, page: Page) -> None:
+    page.look(1400, 900, dark=False)
+    page.open(report)
+    span = float(page.value(f"{PICTURE}.dataset.to"))
+    page.value(f"{PICTURE}.focus()")
+
+    page.press("ArrowRight")
+    page.press("ArrowDown")
+    page.value(DRAWN, wait=True)
+    told = page.value(
+        "document.querySelector('[data-part=timeline] [data-detail]').textContent"
+    )
+    page.press("+", text="+")
+    page.value(DRAWN, wait=True)
+    zoomed = float(page.value(f"{PICTURE}.dataset.to - {PICTURE}.dataset.from"))
+    page.press("Home")
+    page.value(DRAWN, wait=True)
+
+    assert "takes" in told
+    assert zoomed < span * 0.7
+    assert float(page.value(f"{PICTURE}.dataset.to - {PICTURE}.dataset.from")) == span
+
+
+@pytest.mark.slow
+def test_hovering_tells_what_a_slice_is(report: Path, page: Page) -> None:
+    page.look(1400, 900, dark=False)
+    page.open(report)
+    page.value(f"{PICTURE}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    left, top, width = page.value(
+        f"(() => {{ const r = {PICTURE}.getBoundingClientRect();"
+        " return [r.x, r.y, r.width]; })()"
+    )
+    data = part_of(report, "timeline")
+    starts, lengths, names, *_ = data["lanes"][0]["rows"][0]
+    one = lengths.index(max(lengths))
+    middle = (sum(starts[: one + 1]) + lengths[one] / 2) / data["span"]
+    # Below the axis and a row for each finding, right of the names.
+    down = 22 + 13 * len(data["findings"]) + 7 + 12
+
+    page.move_mouse(left + 148 + (width - 148) * middle, top + down)
+
+    assert page.value("document.getElementById('tip').hidden") is False
+    told = page.value("document.getElementById('tip').textContent")
+    assert data["texts"][names[one]] in told
+    assert "CPY003" in told
+
+
+@pytest.mark.slow
+def test_the_flame_graph_is_used_by_keyboard(report: Path, page: Page) -> None:
+    page.look(1400, 900, dark=False)
+    page.open(report)
+    page.value(f"{FLAME}.focus()")
+
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        page.press(key)
+    page.value(DRAWN, wait=True)
+    zoomed = page.value(f"{FLAME}.dataset.root")
+    page.value("document.querySelector('[data-graph=idle]').click()")
+    page.value(DRAWN, wait=True)
+
+    assert zoomed in ("forward", "backward")
+    assert page.value(f"{FLAME}.dataset.graph") == "idle"
+    assert page.value(f"{FLAME}.dataset.root") == "step"
+
+
+@pytest.mark.slow
+def test_names_of_strangers_do_nothing_in_a_browser(folder: Path, page: Page) -> None:
+    tags = "<img src=x onerror=window.hit=1></script><script>window.hit=1</script>"
+    hostile = f"{tags}\u202e'\""
+    drawing = """
+        host     [ProfilerStep#1                                        ]
+        host      [NAME.py(3): NAME                                    ]
+        host       [nn.Module: NAME             ]
+        host        [aten::mm                  ]  [aten::NAME        ]
+        host          [cudaLaunchKernel>1]         [cudaLaunchKernel>2]
+        gpu 7                        [gemm NAME<1 ]         [NAME<2      ]
+    """
+    text = json.dumps(draw(drawing)).replace("NAME", json.dumps(hostile)[1:-1])
+    trace, file = folder / "hostile.json", folder / "hostile.html"
+    trace.write_text(text, encoding="utf-8")
+
+    answer = traceq("report", trace, "-o", file)
+    page.look(1400, 900, dark=False)
+    page.open(file)
+
+    assert answer.status == 0, answer.err
+    assert "window.hit" in file.read_text(encoding="utf-8")
+    assert "\u202e" not in file.read_text(encoding="utf-8")
+    assert page.value("window.hit === undefined")
+    assert page.complaints() == []
+    assert page.asked_for() == [file.as_uri()]
+
+
+@pytest.mark.slow
+def test_a_page_of_very_many_names_stays_small(folder: Path) -> None:
+    events = [
+        {
+            "ph": "X",
+            "cat": "kernel" if number % 2 else "cpu_op",
+            "name": f"{number}" * 50,
+            "pid": 0,
+            "tid": 7 if number % 2 else number % 60,
+            "ts": number * 10,
+            "dur": 9,
+            "args": {"device": 0, "stream": number % 40} if number % 2 else {},
+        }
+        for number in range(12_000)
+    ]
+    trace, file = folder / "many.json", folder / "many.html"
+    trace.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+
+    assert traceq("report", trace, "-o", file).status == 0
+    assert file.stat().st_size < 2_000_000
+
+
+def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    answer = traceq("report", TRACE, "-o", tmp_path / "page.html", "--step", "99")
+
+    assert answer.status == 2
+    assert answer.err == "traceq: there is no step 99; there are 1, 2\n"

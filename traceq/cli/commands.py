@@ -29,7 +29,8 @@ COMMANDS = {
     ),
     "report": Entry(
         "report:command",
-        "Write one page to look at: verdict, where the step goes, findings, fixes.",
+        "Write one page to look at: verdict, findings, a step as a picture, flame"
+        " graph.",
         "traceq report trace.json.gz -o report.html",
     ),
     "annotate": Entry(

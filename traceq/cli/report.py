@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,12 @@ from traceq.cli.options import (
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import UsageError
 from traceq.report.page.build import report_page
+from traceq.words import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.recording import Recording
 
 _MARK = b'<meta name="generator" content="traceq '
 _HEAD = 4096
@@ -46,6 +52,13 @@ def command(  # noqa: PLR0913 - one parameter an option
         typer.Option("--output", "-o", help="The page to write.", metavar="FILE"),
     ] = Path("report.html"),
     overwrite: Overwrite = False,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            help="The step to draw, as in ProfilerStep#N; a typical one, unless given.",
+            metavar="N",
+        ),
+    ] = None,
     packs: Packs = None,
     log: Log = None,
     step_ms: StepMs = None,
@@ -57,7 +70,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     root: Root = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Write one page to look at: verdict, where the step goes, findings, fixes.
+    """Write one page to look at: verdict, findings, a step as a picture, flame graph.
 
     The page is one file that asks for nothing from the network. A report that is there
     already is written again; any other file only with --overwrite.
@@ -77,11 +90,22 @@ def command(  # noqa: PLR0913 - one parameter an option
         root=root,
         cache=not no_cache,
     )
-    write_file(file, report_page(found.recordings, found.report))
+    _refuse_other_steps(step, found.recordings)
+    write_file(file, report_page(found.recordings, found.report, step))
     output.say(f"written to {file}")
     if found.unread:
         count = found.unread + len(found.recordings)
         msg = f"{found.unread} of {count} files could not be read"
+        raise UsageError(msg)
+
+
+def _refuse_other_steps(step: int | None, recordings: Sequence[Recording]) -> None:
+    """Raise if a step is asked for that is in none of the recordings."""
+    traces = [one.trace for one in recordings if one.trace]
+    known = sorted({number for trace in traces for number in trace.steps["step"]})
+    if step is not None and step not in known:
+        there = f"there are {listed([str(one) for one in known], 8)}" if known else ""
+        msg = f"there is no step {step}; {there or 'the recording has none'}"
         raise UsageError(msg)
 
 

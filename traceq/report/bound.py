@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.replay import host_account
-from traceq.analysis.replay.bottleneck import (
+from traceq.analysis.time import host_kinds, idle_causes
+from traceq.analysis.time.gpu_causes import (
     BETWEEN,
     COMMUNICATING,
     COMPUTING,
@@ -16,7 +17,6 @@ from traceq.analysis.replay.bottleneck import (
     MOVING,
     ON_GPU,
 )
-from traceq.analysis.time import host_kinds, idle_causes
 from traceq.analysis.time.host_kinds import DISPATCH
 from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.report.base.text import of_function, printable, styled

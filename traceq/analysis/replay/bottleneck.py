@@ -12,26 +12,16 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.time.gpu_causes import BETWEEN, ON_GPU, gpu_causes
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
-from traceq.expressions import text
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered, disjoint, uncovered
-from traceq.model.names import TRANSFER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.replay.simulation import Change, Replay, TimeScale
     from traceq.trace import Trace
-
-# What the GPU does, by the kinds of its kernels; a copy to or from the host is its own.
-_COMPUTING = ("gemm", "attention", "conv")
-COMPUTING = "computing"
-MOVING = "moving memory"
-COMMUNICATING = "communicating"
-COPYING = "copying to or from the host"
-BETWEEN = "between kernels"
-ON_GPU = (COMPUTING, MOVING, COMMUNICATING, COPYING, BETWEEN)
 
 
 @dataclass(frozen=True)
@@ -160,18 +150,8 @@ def _between_ns(work: pl.DataFrame) -> float:
 
 
 def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    kernels = trace.kernels.select("kind", text("name"))
-    kind, name = (kernels[column][work["id"]] for column in kernels.columns)
-    cause = (
-        pl.when(name.str.contains(TRANSFER))
-        .then(pl.lit(COPYING))
-        .when(kind == "communication")
-        .then(pl.lit(COMMUNICATING))
-        .when(kind.is_in(_COMPUTING))
-        .then(pl.lit(COMPUTING))
-        .otherwise(pl.lit(MOVING))
-    )
-    return work.group_by(cause=cause).agg(time=pl.col("busy").sum())
+    causes = gpu_causes(trace, work["id"])
+    return work.group_by(cause=causes).agg(time=pl.col("busy").sum())
 
 
 def _by_cause(

@@ -67,10 +67,41 @@ def causes_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
     The windows have ``start`` and ``end`` and do not overlap.
     """
+    return (
+        _stretches(host_activities(trace), windows)
+        .group_by("cause")
+        .agg(time=(pl.col("end") - pl.col("start")).sum())
+        .filter(pl.col("time") > 0)
+        .sort("time", "cause", descending=[True, False])
+    )
+
+
+def idle_stretches(trace: Trace, start: int, end: int) -> pl.DataFrame:
+    """Return when the GPU idles in a window of time, and what the host does then.
+
+    ``start``, ``end`` and ``cause``, in order; what lasts is one row.
+    """
+    window = pl.DataFrame({"start": [start], "end": [end]})
+    if not trace.kernels.height:
+        return window.clear().with_columns(cause=pl.lit(UNKNOWN))
+    done = host_activities(trace).filter(pl.col("start") < end, pl.col("end") > start)
+    found = _stretches(done, idle_in(trace, window))
+    begins = (pl.col("cause") != pl.col("cause").shift(1)) | (
+        pl.col("start") != pl.col("end").shift(1)
+    )
+    return (
+        found.group_by(run=begins.fill_null(value=True).cum_sum(), maintain_order=True)
+        .agg(pl.col("start").first(), pl.col("end").last(), pl.col("cause").first())
+        .select("start", "end", "cause")
+    )
+
+
+def _stretches(activities: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the windows cut by what the host did: ``start``, ``end``, ``cause``."""
     intervals = pl.concat(
         [
             windows.select(pl.lit(_WINDOW).alias("cause"), "start", "end"),
-            host_activities(trace),
+            activities,
         ]
     )
     moments = pl.concat(
@@ -94,12 +125,8 @@ def causes_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     cause = pl.coalesce(
         pl.when(pl.col(cause) > 0).then(pl.lit(cause)) for cause in CAUSES
     ).fill_null(UNKNOWN)
-    return (
-        stretches.filter(pl.col(_WINDOW) > 0)
-        .group_by(cause=cause)
-        .agg(time=pl.col("length").sum())
-        .filter(pl.col("time") > 0)
-        .sort("time", "cause", descending=[True, False])
+    return stretches.filter(pl.col(_WINDOW) > 0, pl.col("length") > 0).select(
+        start="time", end=pl.col("time") + pl.col("length"), cause=cause
     )
 
 

@@ -8,7 +8,9 @@ from traceq.report.base.content import telling_names
 from traceq.report.page.page import render
 from traceq.report.page.parts.findings import findings
 from traceq.report.page.parts.fixes import fixes
+from traceq.report.page.parts.flame import flame
 from traceq.report.page.parts.step_bar import step_bar
+from traceq.report.page.parts.timeline import timeline
 from traceq.report.page.parts.verdict import verdict
 from traceq.report.page.section import Subject
 
@@ -26,17 +28,22 @@ OF_LINT: tuple[Callable[[Subject], Section | None], ...] = (
     findings,
 )
 """What needs only the findings: --format html of lint."""
-OF_ONE = OF_LINT
+OF_ONE = (*OF_LINT, timeline, flame)
 """What one recording is shown by."""
 OF_EACH = OF_LINT
 """What each of several is shown by, after what compares them."""
 
 
-def report_page(recordings: Sequence[Recording], report: Report) -> str:
-    """Return the page of recordings that were linted, in the same order."""
+def report_page(
+    recordings: Sequence[Recording], report: Report, step: int | None = None
+) -> str:
+    """Return the page of recordings that were linted, in the same order.
+
+    The step is the one that is drawn, if one was asked for.
+    """
     parts = OF_ONE if len(recordings) == 1 else OF_EACH
     found = [
-        Subject(outcome, recording, number if len(recordings) > 1 else 0)
+        Subject(outcome, recording, number if len(recordings) > 1 else 0, step)
         for number, (outcome, recording) in enumerate(
             zip(report.outcomes, recordings, strict=True), 1
         )

@@ -6,17 +6,17 @@ and in the dark.
 
 from __future__ import annotations
 
-from traceq.analysis.replay import bottleneck, host_account
-from traceq.analysis.time import host_kinds, idle_causes
+from traceq.analysis.replay import host_account
+from traceq.analysis.time import gpu_causes, host_kinds, idle_causes
 
 OTHER = "other"
 
 _COLORS = {
-    bottleneck.COMPUTING: "computing",
-    bottleneck.MOVING: "moving",
-    bottleneck.COMMUNICATING: "network",
-    bottleneck.COPYING: "copying",
-    bottleneck.BETWEEN: "between",
+    gpu_causes.COMPUTING: "computing",
+    gpu_causes.MOVING: "moving",
+    gpu_causes.COMMUNICATING: "network",
+    gpu_causes.COPYING: "copying",
+    gpu_causes.BETWEEN: "between",
     host_kinds.DISPATCH: "ops",
     host_account.NEW_SHAPE: "ops",
     host_account.SLOW: "ops",

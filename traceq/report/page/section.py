@@ -41,6 +41,8 @@ class Subject:
     """None where only the findings are shown."""
     number: int = 0
     """Which one it is, if the page shows several; from 1 on."""
+    step: int | None = None
+    """The step to draw; a typical one, unless given."""
 
     def key(self, part: str) -> str:
         """Return the key of a part of this recording."""

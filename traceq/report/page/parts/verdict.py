@@ -95,8 +95,8 @@ def _recorded(outcome: Outcome, trace: Trace | None) -> Iterator[str]:
     if facts is None:
         return
     if trace is not None:
-        names = trace.devices.filter("used")["name"].unique(maintain_order=True)
-        yield from names.to_list()
+        names = trace.devices.filter("used")["name"].drop_nulls()
+        yield from names.unique(maintain_order=True).to_list()
     yield facts.torch
     if facts.runtime_version:
         yield facts.runtime_version

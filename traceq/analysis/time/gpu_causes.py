@@ -1,0 +1,36 @@
+"""What the GPU spends its time on, in the few words that pictures and bars use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.model.names import TRANSFER
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+# By the kinds of its kernels; a copy to or from the host is its own.
+_COMPUTING = ("gemm", "attention", "conv")
+COMPUTING = "computing"
+MOVING = "moving memory"
+COMMUNICATING = "communicating"
+COPYING = "copying to or from the host"
+BETWEEN = "between kernels"
+ON_GPU = (COMPUTING, MOVING, COMMUNICATING, COPYING, BETWEEN)
+
+
+def gpu_causes(trace: Trace, kernels: pl.Series) -> pl.Series:
+    """Return for kernels, given by id, what the GPU does in them; never BETWEEN."""
+    kind, name = (trace.kernels[column][kernels] for column in ("kind", "name"))
+    cause = (
+        pl.when(name.cast(pl.String).str.contains(TRANSFER))
+        .then(pl.lit(COPYING))
+        .when(kind == "communication")
+        .then(pl.lit(COMMUNICATING))
+        .when(kind.is_in(_COMPUTING))
+        .then(pl.lit(COMPUTING))
+        .otherwise(pl.lit(MOVING))
+    )
+    return pl.select(cause.alias("cause")).to_series()
