@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from conftest import ROOT
+from diffing import half
 
 from traceq.analysis.summary import summarise
 from traceq.check.fixture import read_fixture
 from traceq.check.numbers import numbers
+from traceq.differ.compare import compare
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
@@ -179,3 +181,18 @@ def test_copies_and_sets_are_not_launches() -> None:
 
     assert trace.steps["launches"].to_list() == [1]
     assert summarise(trace).launches == 1
+
+
+def test_a_launch_whose_kernel_was_lost_is_one_in_all_numbers() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                        ]
+        host    [cudaLaunchKernel>1] [cudaLaunchKernel>2]
+        gpu 7                [gemm<1 ]
+        """
+    )
+    found = compare(half(trace), half(trace))
+
+    assert trace.steps["launches"].to_list() == [2]
+    assert summarise(trace).launches == 2
+    assert {one.name: one.after for one in found.metrics}["launches"] == 2

@@ -70,6 +70,15 @@ def amount(value: float, unit: str) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.3g}"
 
 
+def average(count: float) -> str:
+    """Write how many there are on average, as of launches in a step.
+
+    >>> average(2679), average(122.5)
+    ('2,679', '122.5')
+    """
+    return f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
+
+
 def _three_digits(value: float) -> str:
     for limit, digits in ((9.995, 2), (99.95, 1)):
         if abs(value) < limit:

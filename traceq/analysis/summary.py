@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.base.replayed import Replayed, replayed
-from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
+from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
 from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
@@ -21,7 +21,7 @@ from traceq.analysis.time.gpu_time import (
     by_op,
 )
 from traceq.analysis.time.idle_causes import idle_causes
-from traceq.analysis.time.launch_overhead import launches_outside_captures
+from traceq.analysis.time.launch_overhead import launches_per_step
 from traceq.analysis.time.mfu import Compute, compute
 from traceq.analysis.time.serving import Serving, serving
 
@@ -121,7 +121,6 @@ def summarise(
     step_ns = step_ns or trace.step_ns
     kernels = steady.kernels.filter(pl.col("activity") == "kernel")
     small = (kernels["dur"] < SMALL_KERNEL_NS).mean()
-    launched = launches_outside_captures(in_steps(trace.runtime, trace, steady))
     recorded_ns = steady.time / steady.count
     return Summary(
         facts=trace.facts,
@@ -134,7 +133,7 @@ def summarise(
         if steady.kernels.height
         else by_host_op(trace, steady.windows),
         kernels=by_kernel(steady.kernels),
-        launches=launched.height / steady.count,
+        launches=launches_per_step(trace),
         small_kernels=small if isinstance(small, float) else 0.0,
         memory=peak_memory(trace),
         compute=compute(trace, steady).faster(

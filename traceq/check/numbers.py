@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.patterns.compilation import captures, compilations
-from traceq.analysis.time.launch_overhead import launches_outside_captures
+from traceq.analysis.time.launch_overhead import launches_per_step
 from traceq.linter.snapshot_view import highest, snapshot_views
 from traceq.linter.view import View
 from traceq.model.names import BEGIN_CAPTURE
@@ -73,7 +73,7 @@ def numbers(recording: Recording, graph_breaks: int | None = None) -> Numbers:
     view = View(recording.trace, recording.step_ns)
     steps = view.steps
     values = {
-        "launches": launches_outside_captures(view.runtime).height / steps,
+        "launches": launches_per_step(view.trace),
         "syncs": view.runtime.filter(pl.col("call") == "sync").height / steps,
         "copies": view.copies.height / steps,
         "captures": _captures(view) / steps,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.differ.structure import OPTIMIZER, REGION
+from traceq.analysis.time.modules import OPTIMIZER
+from traceq.differ.structure import REGION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,7 @@ from traceq.analysis.time.idle_causes import (
     LOADING,
     host_spans,
 )
-from traceq.graph.devices import busiest_device
-from traceq.intervals import disjoint, overlap, spans
+from traceq.intervals import overlap
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -29,18 +28,6 @@ if TYPE_CHECKING:
 
 SPECIAL = (COMPILING, LOADING, CAPTURING, ALLOCATING)
 """What the host may do instead of launching; of several at once the first counts."""
-
-
-def busy_time(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return how long the GPU ran each kernel in the steps: ``kernel``, ``gpu_ns``.
-
-    Of kernels that run at the same time each instant counts once.
-    """
-    kernels = busiest_device(trace.kernels)
-    own = disjoint(spans(kernels).with_columns(kernel=kernels["id"]))
-    own = own.filter(pl.col("end") > pl.col("start"))
-    windows = steady.windows.select("start", "end")
-    return own.select("kernel", gpu_ns=overlap(own, windows))
 
 
 def idle_time(trace: Trace, steady: SteadySteps) -> pl.DataFrame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
+from traceq.analysis.time.modules import OPTIMIZER
 from traceq.differ.kernels import family
-from traceq.differ.structure import OPTIMIZER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from traceq.analysis.memory.trace_peak import peak_memory
+from traceq.analysis.time.launch_overhead import launches_per_step
 
 if TYPE_CHECKING:
     from traceq.differ.calibration import Scale
@@ -69,7 +70,7 @@ def numbers_of(
         found |= {
             "gpu busy": busy,
             "idle": max(0.0, step.ns - busy),
-            "launches": float(rows["launches"].sum()),
+            "launches": launches_per_step(trace),
             "kernels": float(rows["kernels"].sum()),
             "syncs": float(rows["syncs"].sum()),
             "copies": float(moved["kernels"].sum()),

@@ -1,8 +1,4 @@
-"""What torch.compile did to each module: eager code on one side, compiled on the other.
-
-A kernel's time belongs to the module that its op is in. One that inductor fused of ops
-of several modules is split among them by the bytes that each op would move by itself.
-"""
+"""What torch.compile did to each module, between an eager and a compiled side."""
 
 from __future__ import annotations
 
@@ -11,12 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import without_capture
-from traceq.differ.attribution import busy_time
-from traceq.differ.structure import OPTIMIZER, in_part
-from traceq.expressions import known, text
-from traceq.graph.nesting import nearest
-from traceq.words import layer_names
+from traceq.analysis.time.modules import UNKNOWN, module_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +22,6 @@ Became = Literal["fused", "faster", "same", "slower", "fell back", "uncompiled",
 mostly eager ops, while others of the model are compiled. ``uncompiled``: the same for
 what is outside of modules. Empty where it is not known what the work is for."""
 
-# What compiled code runs in: the forward, and the nodes of autograd for its backward.
-_COMPILED = (
-    r"^(Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph)"
-    r"|evaluate_function: CompiledFunctionBackward$"
-)
 # Less compiled work with a known module than this share has no table. By judgement.
 _MOST_KNOWN = 0.5
 _MOSTLY = 0.5
@@ -43,7 +29,6 @@ _MOSTLY = 0.5
 # of a step, is the same. Chosen by judgement: runs of one program differ by less.
 _SAME = 0.05
 _SAME_OF_STEP = 0.002
-_UNKNOWN = "not known"
 
 
 @dataclass(frozen=True)
@@ -103,7 +88,7 @@ def module_changes(
     None as well where the modules of most of the compiled work are not known.
     """
     sides = [
-        _kernels(trace, steps, scale.gpu)
+        _scaled(module_parts(trace, steps), scale.gpu)
         for trace, steps, scale in zip(traces, steady, scales, strict=True)
     ]
     compiles = [bool(side["compiled"].any()) for side in sides]
@@ -111,7 +96,7 @@ def module_changes(
         return None
     after = compiles[1]
     inside = sides[after].filter("compiled")
-    placed = float(inside.filter(pl.col("module") != _UNKNOWN)["ns"].sum())
+    placed = float(inside.filter(pl.col("module") != UNKNOWN)["ns"].sum())
     if placed < _MOST_KNOWN * float(inside["ns"].sum()):
         return None
     both = _by_module(sides[0]).join(
@@ -125,62 +110,8 @@ def module_changes(
     return ModuleChanges(tuple(rows), "after" if after else "before", breaks)
 
 
-def _kernels(trace: Trace, steady: SteadySteps, scale: float) -> pl.DataFrame:
-    """Return the parts of the kernels of a step: module, time, whether compiled."""
-    times = busy_time(trace, steady).filter(pl.col("gpu_ns") > 0)
-    kernels = trace.kernels.select(
-        "id",
-        "op",
-        module=pl.when(without_capture(trace))
-        .then(pl.lit(_UNKNOWN))
-        .otherwise(_named(pl.col("module"), pl.col("phase"))),
-        inside=pl.col("module").is_not_null() & (text("phase") != "optimizer"),
-        compiled=_compiled(trace),
-        counted=in_part(trace.kernels, trace, steady),
-    )
-    found = kernels.join(times, left_on="id", right_on="kernel", how="left").filter(
-        pl.col("counted") | (pl.col("gpu_ns") > 0)
-    )
-    parts = trace.fused.drop_nulls("op").select(
-        "op",
-        "share",
-        part=layer_names(pl.col("module")),
-    )
-    split = found.join(parts, on="op", how="left", maintain_order="left").with_columns(
-        share=pl.col("share").fill_null(1.0)
-    )
-    whole = pl.col("share").sum().over("id")
-    share = pl.when(whole > 0).then(pl.col("share") / whole).otherwise(1 / pl.len())
-    most = pl.col("share") == pl.col("share").max().over("id")
-    return split.select(
-        module=pl.coalesce("part", "module"),
-        inside=pl.col("inside") | pl.col("part").is_not_null(),
-        compiled="compiled",
-        ns=pl.col("gpu_ns").fill_null(0) * share * (scale / steady.count),
-        kernels=(pl.col("counted") & most & pl.struct("id", most).is_first_distinct())
-        / steady.count,
-    )
-
-
-def _named(module: pl.Expr, phase: pl.Expr) -> pl.Expr:
-    """Return the module, or else what stands for it: the optimizer, a function."""
-    place = pl.concat_str(
-        pl.lit("in "), text("function"), pl.lit(" ("), text("file"), pl.lit(")")
-    )
-    return (
-        pl.when(phase.cast(pl.String) == "optimizer")
-        .then(pl.lit(OPTIMIZER))
-        .otherwise(pl.coalesce(layer_names(module), place, pl.lit(_UNKNOWN)))
-    )
-
-
-def _compiled(trace: Trace) -> pl.Series:
-    """Return for each kernel whether compiled code launched it, or a graph of that."""
-    ops = trace.ops
-    marked = ops.select(known(text("name").str.contains(_COMPILED))).to_series()
-    inside = nearest(ops["parent"], marked).is_not_null()
-    launched_by = trace.runtime["op"].gather(trace.kernels["launch"])
-    return known(inside.gather(launched_by)) | known(inside.gather(trace.kernels["op"]))
+def _scaled(parts: pl.DataFrame, scale: float) -> pl.DataFrame:
+    return parts.with_columns(pl.col("ns") * scale)
 
 
 def _by_module(parts: pl.DataFrame) -> pl.DataFrame:
@@ -194,7 +125,7 @@ def _change(row: dict[str, Any], step_ns: float, *, after: bool) -> ModuleChange
     works = [_work(row, suffix) for suffix in ("", "_right")]
     eager, compiled = works if after else reversed(works)
     became: Became = ""
-    if row["module"] != _UNKNOWN:
+    if row["module"] != UNKNOWN:
         became = _became(eager, compiled, step_ns, inside=row["inside"])
     return ModuleChange(row["module"], works[0], works[1], became)
 

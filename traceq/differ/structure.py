@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named
-from traceq.analysis.base.steady import in_steps
+from traceq.analysis.base.steady import are_in_steps, in_steps
 from traceq.analysis.time.device_syncs import device_syncs, waits_long
-from traceq.differ.attribution import SPECIAL, busy_time, idle_time
+from traceq.analysis.time.gpu_time import busy_time
+from traceq.analysis.time.modules import OPTIMIZER
+from traceq.differ.attribution import SPECIAL, idle_time
 from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import SHORT
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 KEY = ("phase", "module", "file", "function", "line", "op", "shapes", "role")
 REGION = "Torch-Compiled Region"
-OPTIMIZER = "Optimizer.step"
 END_OF_STEP = "the end of the step"
 """Idle time after the last kernel of the trace, which no launch ends."""
 NUMBERS = (
@@ -153,7 +154,7 @@ def _kernels_of(
     return (
         trace.kernels.select(
             kernel="id",
-            counted=in_part(trace.kernels, trace, steady),
+            counted=are_in_steps(trace.kernels, trace, steady),
             # A copy or a set is not a launch.
             first=pl.struct("launch", is_kernel).is_first_distinct()
             & pl.col("launch").is_not_null()
@@ -167,13 +168,6 @@ def _kernels_of(
     )
 
 
-def in_part(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
-    """Return which rows of a table are of the steps."""
-    if not trace.steps.height:
-        return pl.repeat(value=True, n=table.height, eager=True)
-    return known(table["step"].is_in(steady.windows["step"].implode()))
-
-
 def _syncs(trace: Trace, steady: SteadySteps, gaps: pl.DataFrame) -> pl.DataFrame:
     """Return the syncs of the steps, each with how long the GPU idled after it."""
     idle = (
@@ -184,7 +178,7 @@ def _syncs(trace: Trace, steady: SteadySteps, gaps: pl.DataFrame) -> pl.DataFram
     calls = device_syncs(trace).join(idle, on="id", how="left", maintain_order="left")
     calls = calls.with_columns(
         pl.col("sync_idle_ns").fill_null(0),
-        counted=in_part(calls, trace, steady) & waits_long(),
+        counted=are_in_steps(calls, trace, steady) & waits_long(),
         kind=pl.lit(None, trace.kernels.schema["kind"]),
         dtype=pl.lit(None, trace.kernels.schema["dtype"]),
     ).filter(pl.col("counted") | (pl.col("sync_idle_ns") > 0))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import text
 from traceq.graph import source
 from traceq.graph.host import describe
 from traceq.model import names, schema
+from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
 
 _CONVOLUTION = "conv"
 # Kernels whose names say how they compute, not what for.
@@ -48,6 +50,27 @@ def link(
         **source.columns(place),
     )
     return linked.with_columns(kind_in_context(ops, op))
+
+
+def outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
+    """Return the launches that ran at once, without those captured in a CUDA graph.
+
+    These are the calls that launch a kernel or a CUDA graph, whether or not the trace
+    has what they ran; copies and sets are none.
+    """
+    launches = pl.col("call").is_in(["launch", "graph launch"])
+    if not (runtime["call"] == "capture").any():
+        return runtime.filter(launches)
+    opened = (
+        text("name").str.contains(BEGIN_CAPTURE).cast(pl.Int32)
+        - text("name").str.contains(END_CAPTURE).cast(pl.Int32)
+    ).cum_sum()
+    return (
+        runtime.sort("thread", "ts", "id")
+        .with_columns(open_captures=opened.over("thread"))
+        .filter(launches, pl.col("open_captures") <= 0)
+        .drop("open_captures")
+    )
 
 
 def kind_in_context(ops: pl.DataFrame, op: pl.Series) -> pl.Expr:

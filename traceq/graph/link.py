@@ -79,7 +79,9 @@ def link(
     tell("graph", 7, _STAGES)
     # Only the code that was generated tells what its kernels compute.
     linked["fused"] = pl.DataFrame(schema=schema.TABLES["fused"].dtypes)
-    linked["steps"] = steps.measure(windows, linked["kernels"], backlog)
+    linked["steps"] = steps.measure(
+        windows, linked["kernels"], linked["runtime"], backlog
+    )
     return linked, found
 
 

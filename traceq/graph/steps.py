@@ -10,6 +10,7 @@ import polars as pl
 from traceq.expressions import END
 from traceq.graph import iterations, marks
 from traceq.graph.devices import busiest_device
+from traceq.graph.launches import outside_captures
 from traceq.intervals import covered, overlap
 from traceq.model import schema
 
@@ -169,26 +170,19 @@ def _end_of_backlog(early: pl.DataFrame, steps: pl.DataFrame) -> int:
     return end if busy >= _DENSE * (end - begin) else 0
 
 
-def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.DataFrame:
-    """Complete the table of steps with what the GPU did in them.
+def measure(
+    steps: pl.DataFrame, kernels: pl.DataFrame, runtime: pl.DataFrame, backlog: int
+) -> pl.DataFrame:
+    """Complete the table of steps with their launches and what the GPU did in them.
 
     The GPU runs behind the host: a step begins for it when the work of all earlier
     steps, and the ``backlog`` from before, is done, and ends when both sides are done
     with it. On a machine with several GPUs the busiest one counts.
     """
-    gpu = (
-        busiest_device(kernels)
-        .select(
-            "step",
-            "launch",
-            start="ts",
-            end=END,
-            launched=pl.col("activity") == "kernel",
-        )
-        .sort("start")
-    )
+    work = busiest_device(kernels)
+    gpu = work.select("step", "launch", start="ts", end=END).sort("start")
     backlog = max(backlog, _earlier(gpu))
-    work = (
+    by_step = (
         gpu.lazy()
         .filter(pl.col("step").is_not_null())
         .group_by("step")
@@ -196,16 +190,13 @@ def measure(steps: pl.DataFrame, kernels: pl.DataFrame, backlog: int) -> pl.Data
             pl.col("end").max().alias("gpu_end"),
             covered(pl.col("start"), pl.col("end")).sum().alias("gpu_busy"),
             pl.len().alias("kernels"),
-            pl.col("launch")
-            .filter("launched")
-            .drop_nulls()
-            .n_unique()
-            .alias("launches"),
         )
         .collect()
     )
+    launched = outside_captures(runtime).group_by("step").agg(launches=pl.len())
     windows = (
-        steps.join(work, on="step", how="left", maintain_order="left")
+        steps.join(by_step, on="step", how="left", maintain_order="left")
+        .join(launched, on="step", how="left", maintain_order="left")
         .with_columns(
             done=pl.max_horizontal(pl.col("gpu_end").cum_max().forward_fill(), backlog)
         )

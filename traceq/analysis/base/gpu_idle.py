@@ -36,8 +36,13 @@ def idle_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     The windows have ``start`` and ``end`` and do not overlap. Where no work follows,
     ``kernel`` is null.
     """
+    return gaps_in(busiest_device(trace.kernels), windows)
+
+
+def gaps_in(work: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the gaps between any work inside windows of time, as ``idle_in`` does."""
     edges = pl.concat([windows["start"], windows["end"]]).unique()
-    found = _gaps(busiest_device(trace.kernels), edges)
+    found = _gaps(work, edges)
     return found.filter(overlap(found, windows.select("start", "end")) > 0)
 
 

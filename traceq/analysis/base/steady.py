@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END
+from traceq.expressions import END, known
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
 
@@ -63,6 +63,13 @@ def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataF
     if not trace.steps.height:
         return table
     return table.join(steady.windows, on="step", how="semi", maintain_order="left")
+
+
+def are_in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
+    """Return which rows belong to the steps; all of them where there are none."""
+    if not trace.steps.height:
+        return pl.repeat(value=True, n=table.height, eager=True)
+    return known(table["step"].is_in(steady.windows["step"].implode()))
 
 
 def _busy(kernels: pl.DataFrame) -> int:

@@ -1,4 +1,4 @@
-"""Where the GPU's time goes: by phase and kind, by op, by kernel."""
+"""Where the GPU's time goes: by phase and kind, by op, by kernel, each instant once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.expressions import text
+from traceq.graph.devices import busiest_device
+from traceq.intervals import disjoint, overlap, spans
 
 if TYPE_CHECKING:
+    from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
 _SOURCE = ("module", "file", "line", "function")
@@ -86,3 +89,30 @@ def by_host_op(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
             maintain_order="left",
         )
     )
+
+
+def longest_by_phase(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernel that takes most of each phase: its name and time, and all's."""
+    return (
+        kernels.group_by("phase", "name")
+        .agg(pl.col("kind").first(), time=pl.col("dur").sum(), kernels=pl.len())
+        .with_columns(text("name"))
+        .sort("time", "name", descending=[True, False])
+        .group_by("phase", maintain_order=True)
+        .agg(
+            pl.col("name", "kind", "time", "kernels").first(), all=pl.col("time").sum()
+        )
+        .sort("phase")
+    )
+
+
+def busy_time(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return how long the GPU ran each kernel in the steps: ``kernel``, ``gpu_ns``.
+
+    Of kernels that run at the same time each instant counts once.
+    """
+    kernels = busiest_device(trace.kernels)
+    own = disjoint(spans(kernels).with_columns(kernel=kernels["id"]))
+    own = own.filter(pl.col("end") > pl.col("start"))
+    windows = steady.windows.select("start", "end")
+    return own.select("kernel", gpu_ns=overlap(own, windows))

@@ -1,25 +1,25 @@
-"""Launches that ran at once."""
+"""Launches: how many a step makes, the one number that all commands print."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from traceq.expressions import text
-from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
+from traceq.graph.launches import outside_captures as launches_outside_captures
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+__all__ = ["launches_outside_captures", "launches_per_step"]
 
 
-def launches_outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
-    """Return the launches that ran at once, without those captured in a CUDA graph."""
-    launches = pl.col("call").is_in(["launch", "graph launch"])
-    if not (runtime["call"] == "capture").any():
-        return runtime.filter(launches)
-    opened = (
-        text("name").str.contains(BEGIN_CAPTURE).cast(pl.Int32)
-        - text("name").str.contains(END_CAPTURE).cast(pl.Int32)
-    ).cum_sum()
-    return (
-        runtime.sort("thread", "ts", "id")
-        .with_columns(open_captures=opened.over("thread"))
-        .filter(launches, pl.col("open_captures") <= 0)
-        .drop("open_captures")
-    )
+def launches_per_step(trace: Trace) -> float:
+    """Return the calls of a steady-state step that launch kernels or CUDA graphs.
+
+    Without steps, those of the whole trace.
+    """
+    steps = trace.steps.filter(~pl.col("warmup"))
+    if steps.height:
+        return float(steps["launches"].sum()) / steps.height
+    return float(launches_outside_captures(trace.runtime).height)

@@ -19,7 +19,7 @@ from traceq.report.diff.causes import (
     op_name,
     signed,
 )
-from traceq.units import size, time
+from traceq.units import average, size, time
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _value(metric: Metric, value: float | None) -> str:
         return size(value)
     if metric.name == "slowdown":
         return f"{value:.2f}"
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    return average(value)
 
 
 def _change(metric: Metric) -> str:

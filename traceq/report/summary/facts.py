@@ -207,15 +207,17 @@ def _phases(summary: Summary) -> str:
 
 
 def _launches(summary: Summary) -> str:
-    work = summary.steady.kernels
-    kernels = work.filter(pl.col("activity") == "kernel").height
+    work, steps = summary.steady.kernels, summary.steady.count
+    ran = work.filter(pl.col("activity") == "kernel").height / steps
     small = units.share(summary.small_kernels, 1)
-    others = round((work.height - kernels) / summary.steady.count)
-    moved = "1 copy or set" if others == 1 else f"{others:,} copies and sets"
+    moved = work.height / steps - ran
+    kernels = "1 kernel" if ran == 1 else f"{units.average(ran)} kernels"
+    others = (
+        "1 copy or set" if moved == 1 else f"{units.average(moved)} copies and sets"
+    )
     return (
-        f"{summary.launches:,.0f}{_a_step(summary)} for"
-        f" {counted(round(kernels / summary.steady.count), 'kernel')}, and"
-        f" {moved}; {small} of the kernels are shorter than"
+        f"{units.average(summary.launches)}{_a_step(summary)} for {kernels}, and"
+        f" {others}; {small} of the kernels are shorter than"
         f" {SMALL_KERNEL_NS // 1000} µs"
     )
 

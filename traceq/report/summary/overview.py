@@ -76,7 +76,7 @@ def _overview_row(summary: Summary, *, measured: bool) -> tuple[str, ...]:
     on_gpu = (
         units.share(summary.true_gpu_busy, 1),
         units.share(gemm, summary.gpu_time),
-        f"{summary.launches:,.0f}",
+        units.average(summary.launches),
         units.share(summary.small_kernels, 1),
     )
     return (

@@ -131,9 +131,8 @@ def _listing(title: str, unit: _Unit) -> tuple[Column, ...]:
 
 
 def _numbers(time: int, total: int, count: int, unit: _Unit) -> tuple[str, str, str]:
-    calls = count / unit.steps
     return (
         unit.written(time),
         units.share(time, total),
-        f"{calls:,.0f}" if calls == int(calls) else f"{calls:,.1f}",
+        units.average(count / unit.steps),
     )

@@ -1,0 +1,109 @@
+"""Which module each kernel computes for, layers of one class together.
+
+A kernel's time belongs to the module that its op is in. One that inductor fused of ops
+of several modules is split among them by the bytes that each op would move by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.steady import are_in_steps
+from traceq.analysis.patterns.compilation import without_capture
+from traceq.analysis.time.gpu_time import busy_time
+from traceq.expressions import known, text
+from traceq.graph.nesting import nearest
+from traceq.words import layer_names
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.steady import SteadySteps
+    from traceq.trace import Trace
+
+OPTIMIZER = "Optimizer.step"
+UNKNOWN = "not known"
+# What compiled code runs in: the forward, and the nodes of autograd for its backward.
+_COMPILED = (
+    r"^(Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph)"
+    r"|evaluate_function: CompiledFunctionBackward$"
+)
+
+
+def by_module(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the GPU's time of a step by module, most first: ``ns`` and ``kernels``.
+
+    Empty where no module is known.
+    """
+    parts = module_parts(trace, steady)
+    found = (
+        parts.group_by("module", "inside")
+        .agg(pl.col("ns", "kernels").sum())
+        .filter((pl.col("ns") > 0) | (pl.col("kernels") > 0))
+        .sort("ns", "module", descending=[True, False])
+    )
+    return found if found["inside"].any() else found.clear()
+
+
+def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the parts of the kernels of a step, which add up to the GPU's time of it.
+
+    Each has its ``module``, layers of one class together, or what stands for one;
+    whether that is ``inside`` of the model; whether it is ``compiled``; its ``ns`` of a
+    step, each instant once; and how many ``kernels`` it is, one for the module that has
+    most of it.
+    """
+    times = busy_time(trace, steady).filter(pl.col("gpu_ns") > 0)
+    kernels = trace.kernels.select(
+        "id",
+        "op",
+        module=pl.when(without_capture(trace))
+        .then(pl.lit(UNKNOWN))
+        .otherwise(_named(pl.col("module"), pl.col("phase"))),
+        inside=pl.col("module").is_not_null() & (text("phase") != "optimizer"),
+        compiled=_compiled(trace),
+        counted=are_in_steps(trace.kernels, trace, steady),
+    )
+    found = kernels.join(times, left_on="id", right_on="kernel", how="left").filter(
+        pl.col("counted") | (pl.col("gpu_ns") > 0)
+    )
+    parts = trace.fused.drop_nulls("op").select(
+        "op",
+        "share",
+        part=layer_names(pl.col("module")),
+    )
+    split = found.join(parts, on="op", how="left", maintain_order="left").with_columns(
+        share=pl.col("share").fill_null(1.0)
+    )
+    whole = pl.col("share").sum().over("id")
+    share = pl.when(whole > 0).then(pl.col("share") / whole).otherwise(1 / pl.len())
+    most = pl.col("share") == pl.col("share").max().over("id")
+    return split.select(
+        module=pl.coalesce("part", "module"),
+        inside=pl.col("inside") | pl.col("part").is_not_null(),
+        compiled="compiled",
+        ns=pl.col("gpu_ns").fill_null(0) * share / steady.count,
+        kernels=(pl.col("counted") & most & pl.struct("id", most).is_first_distinct())
+        / steady.count,
+    )
+
+
+def _named(module: pl.Expr, phase: pl.Expr) -> pl.Expr:
+    """Return the module, or else what stands for it: the optimizer, a function."""
+    place = pl.concat_str(
+        pl.lit("in "), text("function"), pl.lit(" ("), text("file"), pl.lit(")")
+    )
+    return (
+        pl.when(phase.cast(pl.String) == "optimizer")
+        .then(pl.lit(OPTIMIZER))
+        .otherwise(pl.coalesce(layer_names(module), place, pl.lit(UNKNOWN)))
+    )
+
+
+def _compiled(trace: Trace) -> pl.Series:
+    """Return for each kernel whether compiled code launched it, or a graph of that."""
+    ops = trace.ops
+    marked = ops.select(known(text("name").str.contains(_COMPILED))).to_series()
+    inside = nearest(ops["parent"], marked).is_not_null()
+    launched_by = trace.runtime["op"].gather(trace.kernels["launch"])
+    return known(inside.gather(launched_by)) | known(inside.gather(trace.kernels["op"]))

@@ -1,0 +1,105 @@
+"""How long each phase of a step takes: forward, backward, optimizer, data, other.
+
+Each instant of a step belongs to one phase, that of the GPU's work. While the GPU has
+none it waits for the next work of the step, so the time is of that one's phase; but
+where the host loads data then, it is the data's. What is left after the last work of a
+step is other. Without a GPU the host's outermost ops are the work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.gpu_idle import gaps_in
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.time.idle_causes import LOADING, host_spans
+from traceq.graph.devices import busiest_device
+from traceq.intervals import disjoint, overlap, spans
+from traceq.model.schema import PHASES
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+_DATA, _OTHER = "data", "other"
+
+
+def phase_times(trace: Trace) -> pl.DataFrame:
+    """Return a row for each step, warm-up included, and each phase that it has.
+
+    ``wall`` is how long the phase took as recorded, which adds up to the step; ``busy``
+    is the part of it in which the GPU, or without one the host, did its work.
+    """
+    steps = trace.steps.select("step", "warmup", "start", "end")
+    if not steps.height:
+        steps = steady_steps(trace).windows.with_columns(warmup=pl.lit(value=False))
+    work = _work(trace)
+    return (
+        pl.concat([_busy(work, steps), _idle(trace, work, steps)])
+        .group_by("start", "phase")
+        .agg(wall=pl.col("ns").sum(), busy=pl.col("ns").filter("worked").sum())
+        .filter(pl.col("wall") > 0)
+        .join(steps, on="start", how="left")
+        .sort("start", pl.col("phase").cast(pl.Enum(PHASES)))
+        .select("step", "warmup", "phase", "wall", "busy")
+    )
+
+
+def _work(trace: Trace) -> pl.DataFrame:
+    """Return what counts as work, with its phase."""
+    if trace.facts.gpu:
+        work = busiest_device(trace.kernels)
+    else:
+        work = trace.host_ops.filter(pl.col("parent").is_null())
+    phase = pl.col("phase").cast(pl.String).fill_null(_OTHER)
+    return work.select("id", "ts", "dur", "step", phase=phase)
+
+
+def _busy(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return how long the work of each phase ran in each step, each instant once."""
+    own = disjoint(spans(work).with_columns(work["phase"]))
+    return pl.concat(
+        steps.select(
+            "start",
+            phase=pl.lit(phase),
+            ns=overlap(steps, own.filter(pl.col("phase") == phase)),
+            worked=pl.lit(value=True),
+        )
+        for phase in PHASES
+    )
+
+
+def _idle(trace: Trace, work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return how long no work ran in each step, by the phase that it waited for."""
+    # Each lies in one step: they are cut where steps begin and end.
+    gaps = gaps_in(work, steps).sort("start")
+    loading = overlap(gaps, host_spans(trace, [LOADING]))
+    waited = (
+        gaps.select("end", begin="start", id="kernel")
+        .with_columns(loading.alias("loading"))
+        .join(
+            work.select("id", "phase", of="step"),
+            on="id",
+            how="left",
+            maintain_order="left",
+        )
+        .join_asof(
+            steps.sort("start").select("step", "start"),
+            left_on="begin",
+            right_on="start",
+        )
+    )
+    next_phase = pl.when(pl.col("of").eq_missing(pl.col("step"))).then("phase")
+    columns = {"worked": pl.lit(value=False)}
+    return pl.concat(
+        [
+            waited.select(
+                "start",
+                phase=next_phase.fill_null(_OTHER),
+                ns=pl.col("end") - pl.col("begin") - pl.col("loading"),
+                **columns,
+            ),
+            waited.select("start", phase=pl.lit(_DATA), ns="loading", **columns),
+        ]
+    )
