@@ -121,8 +121,10 @@ def test_no_number_of_a_table_is_cut(width: int) -> None:
                 assert set(numbers_in(line)) <= set(numbers_in(whole)), line
 
 
-@pytest.mark.parametrize("label", ["Device", "Recorded", "Steps", "GPU", "Phases",
-                                   "Launches", "Compute", "Memory"])  # fmt: skip
+LABELS = "Device Recorded Steps GPU Launches Compute Tokens Roofline Memory"
+
+
+@pytest.mark.parametrize("label", LABELS.split())
 def test_every_fact_has_its_line(label: str) -> None:
     assert any(line.startswith(f"{label} ") for line in traceq("summary", TRACE).lines)
 
@@ -141,7 +143,7 @@ def test_a_first_step_that_warms_up_is_marked_and_left_out(tmp_path: Path) -> No
     trace = api.load(path, cache=False)
     assert trace.steps["warmup"].to_list() == [True, False, False]
 
-    (line,) = (line for line in traceq("summary", path).lines if "warm-up" in line)
+    (line,) = (line for line in traceq("summary", path).lines if "(warm-up" in line)
 
     assert line.startswith("Steps      2 of ")
     assert re.search(r"#0 [\d.]+ ms \(warm-up, excluded\), #1 [\d.]+ ms", line)
@@ -200,7 +202,15 @@ def test_the_same_trace_given_twice_keeps_its_name() -> None:
     assert names == ["trace", "trace", "trace"]
 
 
-_TEXTS = ("trace", "device", "incomplete", "bound_by", "bound_sure", "step_from")
+_TEXTS = (
+    "trace",
+    "device",
+    "incomplete",
+    "bound_by",
+    "bound_sure",
+    "step_from",
+    "tokens_from",
+)
 
 
 def test_csv_of_several_traces_has_a_row_each_and_plain_numbers() -> None:

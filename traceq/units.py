@@ -76,7 +76,17 @@ def average(count: float) -> str:
     >>> average(2679), average(122.5)
     ('2,679', '122.5')
     """
-    return f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
+    tenths = round(count, 1)
+    return f"{tenths:,.0f}" if tenths == round(tenths) else f"{tenths:,.1f}"
+
+
+def three_digits(value: float) -> float:
+    """Return a number without the digits that nobody can trust.
+
+    >>> three_digits(503_709.4), three_digits(12.345)
+    (504000.0, 12.3)
+    """
+    return float(f"{value:.3g}")
 
 
 def _three_digits(value: float) -> str:

@@ -8,22 +8,33 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
+from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.replayed import Replayed, replayed
 from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
+from traceq.analysis.patterns.attention_kernels import (
+    AttentionParts,
+    softmax_and_matmuls,
+)
 from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
 from traceq.analysis.replay.host_account import HostAccount, host_account
+from traceq.analysis.replay.recoverable import recoverable_ns
 from traceq.analysis.time.gpu_time import (
     by_host_op,
     by_kernel,
     by_kind_and_phase,
     by_op,
+    longest_by_phase,
 )
 from traceq.analysis.time.idle_causes import idle_causes
 from traceq.analysis.time.launch_overhead import launches_per_step
 from traceq.analysis.time.mfu import Compute, compute
+from traceq.analysis.time.modules import by_module
+from traceq.analysis.time.phases import PhaseTime, by_phase
+from traceq.analysis.time.roofline import roofline
 from traceq.analysis.time.serving import Serving, serving
+from traceq.analysis.time.tokens import Tokens, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +42,9 @@ if TYPE_CHECKING:
     from traceq.model.facts import Facts
     from traceq.model.run import Rank, Run
     from traceq.trace import Trace
+
+# Of less of the kernels' time than this, a roofline tells too little.
+_TOLD = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,18 @@ class Summary:
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
     """The process of that run."""
+    phases: tuple[PhaseTime, ...] = ()
+    """How long each phase takes as recorded, and last the step itself."""
+    longest: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """The kernel that takes most of each phase; totals."""
+    modules: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """GPU time by module, layers of one class together; of a step."""
+    attention: AttentionParts | None = None
+    """Softmax and matmuls of attention, where these are kernels of their own."""
+    tokens: Tokens | None = None
+    """What a step of training computes, where the shapes tell it."""
+    roofline: Reached | None = None
+    """How far the kernels are from what the GPU can do, where shapes tell it."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What the user says of the recording."""
     replayed: Replayed | None = None
@@ -99,9 +125,35 @@ class Summary:
         return self.bound.gpu_busy if self.bound.measured else self.gpu_busy
 
     @property
+    def tokens_per_second(self) -> float | None:
+        """What ``true_step`` computes in a second, where the shapes tell it."""
+        return self.tokens.per_second(self.true_step) if self.tokens else None
+
+    @property
+    def gemm_share(self) -> float:
+        """Share of the GPU's time that matmuls take."""
+        gemm = int(self.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
+        return gemm / self.gpu_time if self.gpu_time else 0.0
+
+    @property
     def gpu_time(self) -> int:
         """Durations of all kernels of the steps, which may overlap; a total."""
         return int(self.steady.kernels["dur"].sum())
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far the kernels of a step are from the roofline."""
+
+    covered: float
+    """Share of the kernels' time whose operations and bytes are known."""
+    bounds: Mapping[str, float]
+    """Shares of that by what bounds it: compute, bandwidth, latency."""
+    efficiency: float
+    """Share of that time that the peaks need."""
+    recoverable_ns: float
+    """What a step without the profiler would save, by replay, if each slow op were as
+    fast as kernels of its kind are elsewhere."""
 
 
 def summarise(
@@ -152,7 +204,27 @@ def summarise(
         else None,
         run=trace.run,
         rank=trace.rank,
+        phases=by_phase(trace),
+        longest=longest_by_phase(steady.kernels),
+        modules=by_module(trace, steady),
+        attention=softmax_and_matmuls(trace, kernels),
+        tokens=tokens_of(trace) if _trains(trace) else None,
+        roofline=_reached(trace, step_ns),
         labels=(trace.run.labels if trace.run else {}) if labels is None else labels,
         replayed=replayed(trace),
         serving=serving(trace),
     )
+
+
+def _trains(trace: Trace) -> bool:
+    return bool((trace.ops["phase"] == "backward").any())
+
+
+def _reached(trace: Trace, step_ns: int | None) -> Reached | None:
+    if not trace.facts.gpu or not trace.facts.shapes or used_gpu(trace).peak is None:
+        return None
+    found = roofline(trace)
+    if found.covered < _TOLD:
+        return None
+    saved = recoverable_ns(trace, found, step_ns)
+    return Reached(found.covered, found.bounds, found.efficiency, saved)

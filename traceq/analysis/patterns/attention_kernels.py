@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -9,11 +10,55 @@ import polars as pl
 from traceq.analysis.base.ownership import outermost_ops, owned
 from traceq.analysis.patterns.attention import SDPA
 from traceq.analysis.patterns.attention_handwritten import handwritten_attention
+from traceq.expressions import text
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
 ATTENTION = "attention"
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """GPU time of attention that is not one kernel, in ns of all steps."""
+
+    softmax_ns: int
+    matmul_ns: int
+    forward: tuple[int, int]
+    """The same of the forward alone."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long its softmax takes as its matmuls."""
+        return self.softmax_ns / self.matmul_ns
+
+
+def softmax_and_matmuls(trace: Trace, kernels: pl.DataFrame) -> AttentionParts | None:
+    """Return how long the softmax and the matmuls of attention take.
+
+    None where attention is fused, where there is none, and where its softmax is written
+    by hand too.
+    """
+    if not kernels["kind"].is_in(["softmax"]).any():
+        return None
+    times = {
+        (kind, phase == "forward"): 0
+        for kind in ("softmax", "gemm")
+        for phase in ("forward", "backward")
+    }
+    found = kernels_by_part(trace, kernels).filter(pl.col("part") == ATTENTION)
+    by = found.group_by("kind", forward=text("phase") == "forward").agg(
+        pl.col("dur").sum()
+    )
+    times |= {(kind, forward): dur for kind, forward, dur in by.iter_rows()}
+    softmax, matmul = (
+        times[kind, True] + times[kind, False] for kind in ("softmax", "gemm")
+    )
+    if not softmax or not matmul:
+        return None
+    return AttentionParts(
+        softmax, matmul, (times["softmax", True], times["gemm", True])
+    )
 
 
 def kernels_by_part(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:

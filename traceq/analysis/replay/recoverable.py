@@ -30,6 +30,7 @@ _SECOND_NS = 1e9
 _MOST_REPLAYED = 40
 # Less than this share of the GPU time is not worth a replay.
 _WORTH = 0.002
+_SLOW = ("kernels", "gpu", "reachable")
 _KEYS = ("name", "shapes", "dtype", "phase", "file", "call_line", "layer")
 
 
@@ -41,6 +42,30 @@ def by_op(trace: Trace, found: Roofline, step_ns: int | None = None) -> pl.DataF
     need), the longest ``kernel``, and ``recoverable``: ns of a step, by replay, if the
     op were as fast as kernels of its kind are elsewhere.
     """
+    groups = _groups(trace, found)
+    saved = _replayed(trace, groups, found, step_ns)
+    return groups.with_columns(
+        pl.Series("recoverable", saved, dtype=pl.Float64),
+        pl.col("gpu", "least") / found.steps,
+        efficiency=pl.col("least") / pl.col("gpu"),
+        launched=pl.col("kernels").list.len() / found.steps,
+    ).sort("recoverable", "gpu", descending=True, maintain_order=True)
+
+
+def recoverable_ns(trace: Trace, found: Roofline, step_ns: int | None = None) -> float:
+    """Return what a step would save if all its slow ops were as fast as their kind.
+
+    That is one replay, and less than the sum over ops where they hide each other.
+    """
+    slow = _groups(trace, found).select(_SLOW).head(_MOST_REPLAYED)
+    changes = [change for row in slow.iter_rows() if (change := _change(found, *row))]
+    replay, scale = replay_of(trace), calibration_of(trace, step_ns).likely
+    before = replay.run(scale=scale).step_ns
+    return max(0.0, before - replay.run(changes, scale).step_ns) if changes else 0.0
+
+
+def _groups(trace: Trace, found: Roofline) -> pl.DataFrame:
+    """Return the ops by name, shapes and place, with totals; most GPU time first."""
     inputs = trace.inputs.select(inputs="id", shapes="dims_text")
     ops = found.ops.join(inputs, on="inputs", how="left", maintain_order="left")
     ops = ops.with_columns(
@@ -49,7 +74,7 @@ def by_op(trace: Trace, found: Roofline, step_ns: int | None = None) -> pl.DataF
         file=text("file"),
         phase=text("phase"),
     )
-    groups = (
+    return (
         ops.group_by(_KEYS, maintain_order=True)
         .agg(
             pl.col("gpu", "least", "reachable").sum(),
@@ -63,20 +88,16 @@ def by_op(trace: Trace, found: Roofline, step_ns: int | None = None) -> pl.DataF
         )
         .sort("gpu", descending=True, maintain_order=True)
     )
-    saved = _replayed(trace, groups, found, step_ns)
-    return groups.with_columns(
-        pl.Series("recoverable", saved, dtype=pl.Float64),
-        pl.col("gpu", "least") / found.steps,
-        efficiency=pl.col("least") / pl.col("gpu"),
-        launched=pl.col("kernels").list.len() / found.steps,
-    ).sort("recoverable", "gpu", descending=True, maintain_order=True)
 
 
 def _reachable(found: Roofline) -> pl.Expr:
-    """Return how long kernels of an op's kind take for as much, elsewhere."""
+    """Return how long kernels of an op's kind take for as much, elsewhere.
+
+    Where that is not known it is what the op takes.
+    """
     peak = found.gpu.peak
     if peak is None:
-        return pl.lit(None, pl.Float64)
+        return pl.col("gpu").cast(pl.Float64)
     attention = FLASH_EFFICIENCY.get(found.gpu.capability[0], MATMUL_EFFICIENCY)
     rate = pl.col("dtype").replace_strict(peak.flops, default=None)
 
@@ -88,7 +109,9 @@ def _reachable(found: Roofline) -> pl.Expr:
         )
 
     return (
-        pl.when(pl.col("flops").is_null())
+        pl.when(pl.col("flops").is_not_null() & rate.is_null())
+        .then(pl.col("gpu"))
+        .when(pl.col("flops").is_null())
         .then(at(1.0, COPY_EFFICIENCY.bandwidth))
         .when(pl.col("name").str.contains("attention"))
         .then(at(attention.compute, attention.bandwidth))
@@ -100,16 +123,23 @@ def _replayed(
     trace: Trace, groups: pl.DataFrame, found: Roofline, step_ns: int | None
 ) -> list[float]:
     """Return what a step saves by each group, the first of them by replay."""
-    slow = groups.select("kernels", "gpu", "reachable").rows()
+    slow = groups.select(_SLOW).rows()
     replay, scale = replay_of(trace), calibration_of(trace, step_ns).likely
     before = replay.run(scale=scale).step_ns
-    whole = found.judged_ns + found.other_ns
     saved = []
-    for kernels, gpu, reachable in slow[:_MOST_REPLAYED]:
-        share = 1 - reachable / gpu if reachable is not None and gpu else 0.0
-        if share <= 0 or share * gpu < _WORTH * whole:
-            saved.append(0.0)
-            continue
-        change = Change(kernels=frozenset(kernels), kernel_share=share)
-        saved.append(max(0.0, before - replay.run([change], scale).step_ns))
+    for row in slow[:_MOST_REPLAYED]:
+        change = _change(found, *row)
+        after = replay.run([change], scale).step_ns if change else before
+        saved.append(max(0.0, before - after))
     return saved + [0.0] * (len(slow) - len(saved))
+
+
+def _change(
+    found: Roofline, kernels: list[int], gpu: float, reachable: float
+) -> Change | None:
+    """Return what would make kernels as fast as their kind; none if not worth it."""
+    share = 1 - reachable / gpu if gpu else 0.0
+    whole = found.judged_ns + found.other_ns
+    if share <= 0 or share * gpu < _WORTH * whole:
+        return None
+    return Change(kernels=frozenset(kernels), kernel_share=share)

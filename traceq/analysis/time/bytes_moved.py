@@ -8,6 +8,7 @@ that an index picks, is left out: the count is a lower bound.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -116,6 +117,12 @@ def least_bytes(call: Call) -> float | None:
         return None
 
 
+def is_counted(name: str) -> bool:
+    """Return whether the bytes of an op can be counted, given its inputs."""
+    return _counter(name) is not None
+
+
+@lru_cache(4096)
 def _counter(name: str) -> Callable[[Call], float | None] | None:
     """Return what counts the bytes of an op; none for one that is not known."""
     plain = name.partition("::")[2]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 OPTIMIZER = "Optimizer.step"
+COLLECTIVES = "collectives"
 UNKNOWN = "not known"
 # What compiled code runs in: the forward, and the nodes of autograd for its backward.
 _COMPILED = (
@@ -33,11 +34,14 @@ _COMPILED = (
 def by_module(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the GPU's time of a step by module, most first: ``ns`` and ``kernels``.
 
-    Empty where no module is known.
+    Collectives of no module are a row of their own. Empty where no module is known.
     """
-    parts = module_parts(trace, steady)
+    alone = pl.col("communicates") & (pl.col("module") == UNKNOWN)
+    name = pl.when(alone).then(pl.lit(COLLECTIVES)).otherwise("module")
     found = (
-        parts.group_by("module", "inside")
+        module_parts(trace, steady)
+        .with_columns(module=name)
+        .group_by("module", "inside")
         .agg(pl.col("ns", "kernels").sum())
         .filter((pl.col("ns") > 0) | (pl.col("kernels") > 0))
         .sort("ns", "module", descending=[True, False])
@@ -49,7 +53,8 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the parts of the kernels of a step, which add up to the GPU's time of it.
 
     Each has its ``module``, layers of one class together, or what stands for one;
-    whether that is ``inside`` of the model; whether it is ``compiled``; its ``ns`` of a
+    whether that is ``inside`` of the model; whether it is ``compiled`` and whether it
+    ``communicates``; its ``ns`` of a
     step, each instant once; and how many ``kernels`` it is, one for the module that has
     most of it.
     """
@@ -62,6 +67,7 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .otherwise(_named(pl.col("module"), pl.col("phase"))),
         inside=pl.col("module").is_not_null() & (text("phase") != "optimizer"),
         compiled=_compiled(trace),
+        communicates=text("kind") == "communication",
         counted=are_in_steps(trace.kernels, trace, steady),
     )
     found = kernels.join(times, left_on="id", right_on="kernel", how="left").filter(
@@ -82,6 +88,7 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         module=pl.coalesce("part", "module"),
         inside=pl.col("inside") | pl.col("part").is_not_null(),
         compiled="compiled",
+        communicates="communicates",
         ns=pl.col("gpu_ns").fill_null(0) * share / steady.count,
         kernels=(pl.col("counted") & most & pl.struct("id", most).is_first_distinct())
         / steady.count,

@@ -8,6 +8,7 @@ step is other. Without a GPU the host's outermost ops are the work.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -22,7 +23,54 @@ from traceq.model.schema import PHASES
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
+STEP = "step"
+"""The name of the row for all phases together."""
 _DATA, _OTHER = "data", "other"
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """How long a phase takes as recorded, in ns of a steady-state step."""
+
+    phase: str
+    wall_ns: float
+    """The mean."""
+    min_ns: int
+    max_ns: int
+    busy_ns: float
+    """The part in which the GPU, or without one the host, did its work."""
+    warmup_ns: float | None
+    """What it takes in a step of the warm-up, on average; none without one."""
+
+
+def by_phase(trace: Trace) -> tuple[PhaseTime, ...]:
+    """Return the phases that steps have, in order, and then the step itself."""
+    times = phase_times(trace)
+    found = [
+        _mean(times, phase, pl.col("phase") == phase)
+        for phase in PHASES
+        if times.filter(~pl.col("warmup"), pl.col("phase") == phase).height
+    ]
+    return (*found, _mean(times, STEP, pl.lit(value=True)))
+
+
+def _mean(times: pl.DataFrame, name: str, chosen: pl.Expr) -> PhaseTime:
+    # A phase that a step does not have takes no time in it.
+    of_steps = (
+        times.with_columns(pl.col("wall", "busy") * chosen.cast(pl.Int64))
+        .group_by("step", "warmup")
+        .agg(pl.col("wall", "busy").sum())
+    )
+    steady, warm = (of_steps.filter(early) for early in (~pl.col("warmup"), "warmup"))
+    walls = steady["wall"].to_list() or [0]
+    return PhaseTime(
+        phase=name,
+        wall_ns=sum(walls) / len(walls),
+        min_ns=min(walls),
+        max_ns=max(walls),
+        busy_ns=float(steady["busy"].sum()) / len(walls),
+        warmup_ns=float(warm["wall"].sum()) / warm.height if warm.height else None,
+    )
 
 
 def phase_times(trace: Trace) -> pl.DataFrame:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import plain_names
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.time.bytes_moved import Call, least_bytes
+from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
 from traceq.expressions import text
 from traceq.graph.nesting import nearest
@@ -60,7 +61,23 @@ class Roofline:
         whole = self.judged_ns + self.other_ns
         return self.judged_ns / whole if whole else 0.0
 
+    @property
+    def efficiency(self) -> float:
+        """The share of the judged time that the peaks need."""
+        least = self.ops["least"].sum()
+        return float(least) / self.judged_ns if self.judged_ns else 0.0
 
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Shares of the judged time by what bounds it, most first."""
+        by = self.ops.group_by("bound").agg(pl.col("gpu").sum()).drop_nulls()
+        return {
+            bound: gpu / self.judged_ns
+            for bound, gpu in by.sort("gpu", "bound", descending=True).iter_rows()
+        }
+
+
+@cached_per_trace
 def roofline(trace: Trace) -> Roofline:
     """Return the roofline of each op of a trace's steady steps."""
     steady = steady_steps(trace)
@@ -133,7 +150,13 @@ def _bytes(trace: Trace, ops: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
         kernels, left_on="id", right_on="op", how="left", maintain_order="left"
     )
     keys = ["name", "inputs", "kernel", "dtype"]
-    distinct = calls.select(keys).unique(maintain_order=True)
+    names = calls["name"].drop_nulls().unique()
+    counted_names = [name for name in names if is_counted(name)]
+    distinct = (
+        calls.select(keys)
+        .filter(pl.col("name").is_in(counted_names))
+        .unique(maintain_order=True)
+    )
     shapes = distinct.join(
         trace.inputs, left_on="inputs", right_on="id", how="left", maintain_order="left"
     )

@@ -9,7 +9,7 @@ from traceq.report.base.text import printable
 from traceq.report.summary.asked import critical_tables, host_tables
 from traceq.report.summary.facts import facts_of, unrecorded
 from traceq.report.summary.serving import serving_table
-from traceq.report.summary.tables import kernels, kinds, ops
+from traceq.report.summary.tables import kernels, kinds, modules, ops, phases
 
 if TYPE_CHECKING:
     from traceq.analysis.summary import Summary
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 def content(summary: Summary) -> Content:
     """Return the words for one trace."""
     unit = "ms/step" if summary.steps.height else "ms"
-    tables = [ops(summary)]
-    if summary.facts.gpu:
-        tables = [kinds(summary), ops(summary), kernels(summary)]
-    tables = [*serving_table(summary.serving), *tables]
+    on_gpu, on_host = (phases, kinds, modules, ops, kernels), (phases, ops)
+    parts = on_gpu if summary.facts.gpu else on_host
+    tables = [*serving_table(summary.serving), *(part(summary) for part in parts)]
     if summary.path:
         tables = critical_tables(summary.path, unit)
     if summary.host:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.time.phases import STEP
 from traceq.model.schema import KINDS, PHASES
 from traceq.report.base.text import plain_csv
 from traceq.report.summary.overview import label_keys
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.replay.bound import Bound
-    from traceq.analysis.summary import Summary
+    from traceq.analysis.summary import Reached, Summary
 
 _NS_PER_MS = 1e6
 
@@ -37,7 +38,7 @@ def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
     """Return a trace's figures; times are milliseconds a step."""
     facts, memory, found = summary.facts, summary.memory, summary.compute
     devices = summary.devices["name"].drop_nulls().unique().sort()
-    labels = summary.labels
+    labels, tokens, attention = summary.labels, summary.tokens, summary.attention
     row = {
         "trace": plain_csv(facts.path),
         "incomplete": "true" if facts.incomplete else "false",
@@ -61,13 +62,41 @@ def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
         "flop": _number(found.flops),
         "flop_per_second": _number(found.rate),
         "mfu": _number(found.utilisation, 4),
+        "tokens_per_step": _number(tokens.per_step if tokens else None, 1),
+        "tokens_from": tokens.source if tokens else "",
+        "tokens_per_second": _number(summary.tokens_per_second, 1),
+        "gemm_share": _number(summary.gemm_share, 4) if facts.gpu else "",
+        "attention_softmax_to_matmul": _number(
+            attention.ratio if attention else None, 4
+        ),
+        **_roofline(summary.roofline),
     }
     row |= serving_cells(summary.serving)
+    walls = {one.phase: one for one in summary.phases}
+    for phase in (*PHASES, STEP):
+        one = walls.get(phase)
+        row[f"wall_{phase}_ms"] = _ms(one.wall_ns if one else 0)
+        row[f"wall_{phase}_min_ms"] = _ms(one.min_ns if one else 0)
+        row[f"wall_{phase}_max_ms"] = _ms(one.max_ns if one else 0)
     for column, values in (("phase", PHASES), ("kind", KINDS)):
         for value in values:
             time = int(summary.kinds.filter(pl.col(column) == value)["time"].sum())
             row[f"{column}_{value}_ms"] = _ms(time / summary.steady.count)
     return row
+
+
+def _roofline(reached: Reached | None) -> dict[str, str]:
+    """Return how far kernels are from the peaks; empty where shapes do not tell."""
+    found = {
+        f"roofline_{name}": _number(
+            reached.bounds.get(name, 0.0) if reached else None, 4
+        )
+        for name in ("compute", "bandwidth", "latency")
+    }
+    return found | {
+        "roofline_efficiency": _number(reached.efficiency if reached else None, 4),
+        "recoverable_ms": _ms(reached.recoverable_ns) if reached else "",
+    }
 
 
 def _bound(bound: Bound) -> dict[str, str]:

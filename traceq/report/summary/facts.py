@@ -10,10 +10,10 @@ import polars as pl
 from traceq import units
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.time.idle_causes import UNKNOWN
-from traceq.model.schema import PHASES
 from traceq.report import bound as bound_words
 from traceq.report import replayed as replayed_words
 from traceq.report import steps as steps_words
+from traceq.report.summary.rates import rates
 from traceq.report.summary.serving import serving_facts
 from traceq.words import counted
 
@@ -51,11 +51,11 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "Time", bar
     if each := bound_words.by_step(summary.bound):
         yield "Each step", each
-    yield "Phases", _phases(summary)
     yield "Launches", _launches(summary)
     if summary.replayed:
         yield "CUDA graphs", replayed_words.sentence(summary.replayed)
     yield "Compute", _compute(summary)
+    yield from rates(summary)
     yield "Memory", _memory(summary)
     if summary.path:
         yield "Critical path", _path(summary.path)
@@ -194,16 +194,6 @@ def _cause(cause: str, summary: Summary) -> str:
     if cause != UNKNOWN:
         return cause
     return "elsewhere" if summary.facts.stacks else "outside operators"
-
-
-def _phases(summary: Summary) -> str:
-    times = dict(summary.kinds.group_by("phase").agg(pl.col("time").sum()).iter_rows())
-    named = [(phase, times[phase]) for phase in (*PHASES, None) if times.get(phase)]
-    shares = ", ".join(
-        f"{phase or 'none'} {units.share(time, summary.gpu_time)}"
-        for phase, time in named
-    )
-    return f"{shares} of the GPU's time"
 
 
 def _launches(summary: Summary) -> str:

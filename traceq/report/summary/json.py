@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import polars as pl
 
 from traceq import __version__
 from traceq.report.base.text import as_unicode, of_function, plain_json
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.critical_path import CriticalPath
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.summary import Summary
+    from traceq.analysis.time.phases import PhaseTime
 
 VERSION = 2
 _MOST_ROWS = 50
@@ -58,7 +60,9 @@ def _trace(summary: Summary) -> dict[str, Any]:
             },
         },
         "bound": bound_data(summary.bound),
+        "phases": [_phase(summary, one) for one in summary.phases],
         "gpu_time_ns": summary.gpu_time / steps,
+        "gemm_share": summary.gemm_share if summary.facts.gpu else None,
         "launches": summary.launches,
         "replayed": asdict(summary.replayed) if summary.replayed else None,
         "serving": serving_data(summary.serving),
@@ -94,10 +98,48 @@ def _trace(summary: Summary) -> dict[str, Any]:
             }
             for row in summary.kernels.head(_MOST_ROWS).iter_rows(named=True)
         ],
+        "modules": summary.modules.head(_MOST_ROWS)
+        .select("module", "inside", time_ns="ns", kernels="kernels")
+        .to_dicts()
+        if summary.modules.height
+        else [],
+        "attention": {
+            "softmax_ns": summary.attention.softmax_ns / steps,
+            "matmul_ns": summary.attention.matmul_ns / steps,
+            "softmax_to_matmul": summary.attention.ratio,
+        }
+        if summary.attention
+        else None,
+        "tokens": {
+            "per_step": summary.tokens.per_step,
+            "from": summary.tokens.source,
+            "per_second": summary.tokens_per_second,
+            "step_from": "measured" if summary.bound.measured else "recorded",
+        }
+        if summary.tokens
+        else None,
+        "roofline": asdict(summary.roofline) if summary.roofline else None,
         "critical_path": _path(summary.path) if summary.path else None,
         "host": _host(summary.host) if summary.host else None,
         "memory": asdict(summary.memory) if summary.memory else None,
         "compute": asdict(summary.compute),
+    }
+
+
+def _phase(summary: Summary, one: PhaseTime) -> dict[str, Any]:
+    """Return a phase in nanoseconds per step, as recorded; the last is the step."""
+    longest = summary.longest.filter(pl.col("phase").cast(pl.String) == one.phase)
+    steps = summary.steady.count
+    return asdict(one) | {
+        "share": one.wall_ns / summary.step_time if summary.step_time else 0.0,
+        "longest_kernel": {
+            "name": longest["name"][0],
+            "kind": longest["kind"][0],
+            "time_ns": longest["time"][0] / steps,
+            "of_gpu_time": longest["time"][0] / longest["all"][0],
+        }
+        if longest.height and longest["all"][0]
+        else None,
     }
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq import units
+from traceq.analysis.time.tokens import EMBEDDING
 from traceq.report.base.columns import Column, cut_middle
 from traceq.report.base.content import TextTable, telling_names
 from traceq.report.base.text import printable
@@ -35,12 +34,13 @@ def label_keys(summaries: Sequence[Summary]) -> list[str]:
 def overview(summaries: Sequence[Summary]) -> TextTable:
     """Return a table with one row a trace, with its labels."""
     measured = any(summary.bound.measured for summary in summaries)
+    tokens = any(_rate(summary) != "-" for summary in summaries)
     title = "trace" if measured else "trace (as recorded)"
     keys = label_keys(summaries)
     columns = (
         Column(title, cut=cut_middle),
         *(_label_column(key, summaries) for key in keys),
-        *(Column(title, number=True) for title in _numbers_of_all(measured=measured)),
+        *(Column(title, number=True) for title in _titles(measured, tokens)),
     )
     names = telling_names([summary.facts.path for summary in summaries])
     return TextTable(
@@ -49,7 +49,7 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
             (
                 printable(name) + (" (incomplete)" if summary.facts.incomplete else ""),
                 *(printable(summary.labels.get(key, "-")) for key in keys),
-                *_overview_row(summary, measured=measured),
+                *_row(summary, measured, tokens),
             )
             for name, summary in zip(names, summaries, strict=True)
         ),
@@ -65,17 +65,16 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdigit()
 
 
-def _numbers_of_all(*, measured: bool) -> tuple[str, ...]:
+def _titles(measured: bool, tokens: bool) -> tuple[str, ...]:  # noqa: FBT001 - columns
     step = ("recorded ms", "measured ms") if measured else ("ms/step",)
-    return ("steps", *step, *_NUMBERS)
+    return ("steps", *step, *(["tokens/s"] if tokens else []), *_NUMBERS)
 
 
-def _overview_row(summary: Summary, *, measured: bool) -> tuple[str, ...]:
-    gemm = int(summary.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
+def _row(summary: Summary, measured: bool, tokens: bool) -> tuple[str, ...]:  # noqa: FBT001 - columns
     memory, mfu = summary.memory, summary.compute.utilisation
     on_gpu = (
         units.share(summary.true_gpu_busy, 1),
-        units.share(gemm, summary.gpu_time),
+        units.share(summary.gemm_share, 1),
         units.average(summary.launches),
         units.share(summary.small_kernels, 1),
     )
@@ -83,6 +82,7 @@ def _overview_row(summary: Summary, *, measured: bool) -> tuple[str, ...]:
         str(summary.steady.count) if summary.steps.height else "-",
         units.milliseconds(summary.step_time),
         *([_measured_ms(summary)] if measured else ()),
+        *([_rate(summary)] if tokens else ()),
         *(on_gpu if summary.facts.gpu else ["-"] * len(on_gpu)),
         units.size(memory.allocated) if memory else "-",
         percent(mfu) if mfu is not None else "-",
@@ -92,3 +92,11 @@ def _overview_row(summary: Summary, *, measured: bool) -> tuple[str, ...]:
 def _measured_ms(summary: Summary) -> str:
     known = summary.bound.measured
     return units.milliseconds(summary.bound.step_ns) if known else "-"
+
+
+def _rate(summary: Summary) -> str:
+    """Return the tokens per second; targets of a loss may be something else."""
+    found, rate = summary.tokens, summary.tokens_per_second
+    if not found or not rate or found.source != EMBEDDING:
+        return "-"
+    return f"{units.three_digits(rate):,.0f}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq import units
+from traceq.analysis.time.modules import UNKNOWN
 from traceq.model.schema import PHASES
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import TextTable
@@ -15,11 +18,100 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.summary import Summary
+    from traceq.analysis.time.phases import PhaseTime
 
+_TWO = 2
 _MOST_OPS = 8
+_MOST_MODULES = 8
+# Where modules are known for less of the GPU's time, they are not shown. By judgement.
+_LEAST_KNOWN = 0.1
 _MOST_KERNELS = 6
 # Below this much GPU time a step, times are written in microseconds.
 _TINY_NS = 100_000
+
+
+def phases(summary: Summary) -> TextTable:
+    """How long each phase takes, how much it varies, and its longest kernel."""
+    unit, steps = _Unit.of(summary), summary.steady.count
+    gpu, several = summary.facts.gpu, steps > 1
+    warm = any(one.warmup_ns is not None for one in summary.phases)
+    titles = [
+        unit.title,
+        "share",
+        *(["min", "max"] if several else []),
+        *(["GPU busy"] if gpu else []),
+        *(["warm-up"] if warm else []),
+    ]
+
+    def row(one: PhaseTime) -> tuple[str, ...]:
+        def written(ns: float) -> str:
+            return unit.written(ns * steps)
+
+        return (
+            one.phase,
+            written(one.wall_ns),
+            units.share(one.wall_ns, summary.step_time),
+            *([written(one.min_ns), written(one.max_ns)] if several else []),
+            *([units.share(one.busy_ns, one.wall_ns)] if gpu else []),
+            *([written(one.warmup_ns or 0)] if warm else []),
+            *([_longest(summary, one.phase)] if gpu else []),
+        )
+
+    return TextTable(
+        (
+            Column("Phase, as recorded"),
+            *(Column(title, number=True) for title in titles),
+            *([Column("longest kernel", weight=3, cut=cut_middle)] if gpu else []),
+        ),
+        # One phase is the step.
+        tuple(map(row, summary.phases)) if len(summary.phases) > _TWO else (),
+    )
+
+
+def _longest(summary: Summary, phase: str) -> str:
+    """Return the phase's longest kernel, and how much of its GPU time that takes."""
+    found = summary.longest.filter(pl.col("phase").cast(pl.String) == phase)
+    if not found.height:
+        return ""
+    row = found.row(0, named=True)
+    return f"{units.share(row['time'], row['all'])} {short_kernel(row['name'])}"
+
+
+def modules(summary: Summary) -> TextTable:
+    """Modules with most GPU time, layers of one class together."""
+    whole = float(summary.modules["ns"].sum()) if summary.modules.height else 0.0
+    known = summary.modules.filter("inside", pl.col("module") != UNKNOWN)
+    if float(known["ns"].sum()) < _LEAST_KNOWN * whole:
+        known = known.clear()
+    unit = _Unit.of(summary)
+    shown = summary.modules.head(_MOST_MODULES) if known.height else known
+    rest = summary.modules[shown.height :] if known.height else known
+    rows = [
+        (
+            printable(row["module"]),
+            unit.written(row["ns"] * unit.steps),
+            units.share(row["ns"], whole),
+            units.average(row["kernels"]),
+        )
+        for row in shown.iter_rows(named=True)
+    ]
+    if rest.height:
+        ns = float(rest["ns"].sum())
+        rows.append(
+            (
+                f"{rest.height} more",
+                unit.written(ns * unit.steps),
+                units.share(ns, whole),
+                units.average(float(rest["kernels"].sum())),
+            )
+        )
+    return TextTable(
+        (
+            Column("Modules by GPU time", weight=4, cut=cut_middle),
+            *(Column(title, number=True) for title in (unit.title, "share", "kernels")),
+        ),
+        tuple(rows),
+    )
 
 
 def kinds(summary: Summary) -> TextTable:
@@ -34,6 +126,8 @@ def kinds(summary: Summary) -> TextTable:
     phases = [
         phase for phase in PHASES if any((kind, phase) in times for kind in known)
     ]
+    if len(phases) == 1:
+        phases = []
     unit = _Unit.of(summary)
 
     def row(chosen: Sequence[str]) -> tuple[str, ...]:
