@@ -22,11 +22,11 @@ from traceq.recording import Recording
 from traceq.report.bound import NO_GPU, bar, sentence
 from traceq.report.diff import concise as diff_concise
 from traceq.report.diff import full as diff_full
-from traceq.report.diff import html as diff_html
 from traceq.report.diff import json as diff_json
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.lint import full as lint_full
 from traceq.report.lint import json as lint_json
+from traceq.report.page.views import diff_page
 from traceq.report.summary import csv as summary_csv
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import text as summary_text
@@ -70,7 +70,7 @@ class Printed:
             "diff": diff_full.render(diff, **wide),
             "diff concise": diff_concise.render(diff),
             "diff markdown": diff_markdown.render(diff).replace("\\", ""),
-            "diff html": diff_html.render(diff),
+            "diff html": diff_page(diff),
         }
         compared = json.loads(diff_json.render(diff))
         self.data = {

@@ -248,8 +248,8 @@ class _Page(HTMLParser):
 def test_the_page_needs_nothing_else(pair: tuple[str, str]) -> None:
     page = _Page(traceq("diff", *pair, "--format", "html").out)
 
-    assert page.links == []
-    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert all(link.startswith("#") for link in page.links)
+    assert not {"link", "img", "iframe"} & set(page.tags)
 
 
 EVIL = "<script>alert(1)</script>\x1b[2J|`*::error::\u202e"
@@ -273,7 +273,7 @@ def test_names_from_strangers_stay_text(
     assert "\u202e" not in out
     assert "alert" in out
     if form in ("html", "markdown"):
-        assert "<script>" not in out
+        assert "<script>alert" not in out
     if form == "github":
         assert not any(line.startswith("::error") for line in out.splitlines())
 

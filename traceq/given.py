@@ -359,7 +359,7 @@ def joined(found: list[Program], say: Callable[[str], None]) -> list[Program]:
         tuple(log for one in alone for log in one.logs),
     )
     kinds = sum(map(bool, (files.traces, files.snapshots, files.logs)))
-    if len(found) == 1 or kinds == 1:
+    if len(found) == 1 or kinds <= 1:
         return found
     if len(alone) == len(found) and files.one_program:
         known = _together("", files)

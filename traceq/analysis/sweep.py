@@ -31,7 +31,7 @@ TOO_FAR = 0.1
 """A law that misses a point by more than this share of the largest is none."""
 _FEW = 2
 _MOST_PARTS = 4
-# A part that is never more than this share of the GPU's time is not worth a curve.
+# A part that is not more than this share of the GPU's time is not worth a curve.
 _WORTH = 0.03
 _SECOND_NS = 1e9
 # A part that is this much of the time of a step may be said to overtake the rest.
@@ -195,12 +195,12 @@ def _curves(values: Sequence[float], points: Sequence[Point]) -> tuple[Curve, ..
 
 
 def _shown_parts(points: Sequence[Point]) -> list[str]:
-    """Return the parts that take the most, in one recording at least."""
+    """Return the parts that take the most, by their share at the mean."""
     shares: dict[str, float] = {}
     for point in points:
-        whole = sum(point.parts.values()) or 1.0
+        whole = sum(point.parts.values()) * len(points) or 1.0
         for name, time in point.parts.items():
-            shares[name] = max(shares.get(name, 0.0), time / whole)
+            shares[name] = shares.get(name, 0.0) + time / whole
     worth = [name for name, share in shares.items() if share >= _WORTH]
     worth.sort(key=lambda name: (name != ATTENTION, -shares[name]))
     return worth[:_MOST_PARTS]

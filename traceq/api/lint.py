@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from traceq.finding import Finding
     from traceq.given import Program
+    from traceq.labels import Labels
     from traceq.linter.baseline import Known
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
@@ -86,6 +87,7 @@ def lint(  # noqa: PLR0913 - as the command's options
     *,
     log: Name | None = None,
     step_ms: float | None = None,
+    labels: Labels | None = None,
     select: str | Iterable[str] | None = None,
     ignore: str | Iterable[str] | None = None,
     rules: Names | None = None,
@@ -109,7 +111,8 @@ def lint(  # noqa: PLR0913 - as the command's options
 
     ``recording`` is a path or several: traces, snapshots, logs, folders or archives of
     them, run folders, URLs. The rest is as the options of ``traceq lint``: ``log`` the
-    program's log, ``step_ms`` the step time measured without the profiler, ``select``
+    program's log, ``step_ms`` the step time measured without the profiler, ``labels``
+    what ``traceq.labels.read_labels`` returns, with such a time for each, ``select``
     and ``ignore`` codes, prefixes or names of rules, ``rules`` folders of your own
     ones, ``fail_on`` the lowest severity that fails, ``baseline`` a file of findings
     to hide, ``config`` the configuration instead of the nearest traceq.toml,
@@ -134,11 +137,15 @@ def lint(  # noqa: PLR0913 - as the command's options
             kernels=path(kernels),
         ):
             given, unread = programs(paths(recording), cache=cache)
+            if labels:
+                labels.refuse_unused([*paths(recording), *_places(given)])
             alone = len(given) == 1 and not unread
             found = [_loaded(one, path(log), cache=cache, alone=alone) for one in given]
         step_ns = settings.nanoseconds(step_ms)
         recordings = [
-            replace(one, step_ns=step_ns or one.step_ns) for one in found if one
+            replace(one, step_ns=_said(labels, one) or step_ns or one.step_ns)
+            for one in found
+            if one
         ]
         report = without_known(run_rules(recordings, loaded, wanted), known)
         tell("writing")
@@ -157,6 +164,11 @@ def lint(  # noqa: PLR0913 - as the command's options
     )
 
 
+def _said(labels: Labels | None, recording: Recording) -> int | None:
+    """Return the step time that the user says of one recording."""
+    return labels.step_ns(Path(recording.name)) if labels else None
+
+
 def _overridden(
     config: Config,
     select: Sequence[str],
@@ -171,6 +183,10 @@ def _overridden(
     if fail_on:
         config = replace(config, fail_on=severity(fail_on, "--fail-on"))
     return config
+
+
+def _places(given: Sequence[Program]) -> list[Path]:
+    return [Path(program.name) for program in given]
 
 
 def _split(texts: Sequence[str]) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from traceq.trace import Trace
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SummaryResult(Result):
@@ -29,6 +31,13 @@ class SummaryResult(Result):
 
     summaries: tuple[Summary, ...]
     """In the order of the paths, and of the ranks of a run."""
+    traces: tuple[Trace, ...] = ()
+    """Their tables: as long as the result is kept, so are they."""
+
+    @property
+    def pairs(self) -> list[tuple[Summary, Trace]]:
+        """Each summary with its trace."""
+        return list(zip(self.summaries, self.traces, strict=True))
 
     def text(self, *, width: int | None = None, color: bool = False) -> str:
         """Return the text for a terminal of this width."""
@@ -105,21 +114,22 @@ def summary(  # noqa: PLR0913 - as the command's options
             for file in files
             for rank in ranks_of(file)
         ]
-    summaries = tuple(one for one in found if one is not None)
+    known = [one for one in found if one is not None]
     return SummaryResult(
-        summaries=summaries,
+        summaries=tuple(one for one, _ in known),
+        traces=tuple(trace for _, trace in known),
         notes=tuple(notes),
-        unread=unread + len(found) - len(summaries),
+        unread=unread + len(found) - len(known),
     )
 
 
 def _summary(
     file: Path, rank: int | None, asked: _Asked, *, alone: bool
-) -> Summary | None:
+) -> tuple[Summary, Trace] | None:
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
         trace = load_shown(file, rank=rank, cache=asked.cache)
-        return summarise(
+        found = summarise(
             trace,
             step_ns=asked.labels.step_ns(file) or asked.step_ns,
             critical=asked.critical,
@@ -131,3 +141,4 @@ def _summary(
             raise
         say(str(error))
         return None
+    return found, trace

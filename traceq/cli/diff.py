@@ -33,10 +33,10 @@ from traceq.opening.jobs import is_job
 from traceq.report.diff import concise as diff_concise
 from traceq.report.diff import content as diff_content
 from traceq.report.diff import github as diff_github
-from traceq.report.diff import html as diff_html
 from traceq.report.diff import jobs as diff_jobs
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.diff import snapshots as diff_snapshots
+from traceq.report.page.views import diff_page, snapshots_page
 
 if TYPE_CHECKING:
     from traceq.api.diff import DiffResult
@@ -149,7 +149,7 @@ _OF_TRACES = {
     Format.concise: diff_concise.render,
     Format.github: diff_github.render,
     Format.markdown: diff_markdown.render,
-    Format.html: diff_html.render,
+    Format.html: diff_page,
 }
 _OF_JOBS = {
     Format.concise: diff_jobs.concise,
@@ -160,7 +160,7 @@ _OF_SNAPSHOTS = {
     Format.concise: diff_snapshots.concise,
     Format.github: diff_snapshots.github,
     Format.markdown: diff_snapshots.markdown,
-    Format.html: diff_snapshots.html,
+    Format.html: snapshots_page,
 }
 
 

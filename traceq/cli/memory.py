@@ -24,10 +24,10 @@ from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import UsageError
 from traceq.report.base import markdown
 from traceq.report.memory import content as memory_content
-from traceq.report.memory import html as memory_html
 from traceq.report.memory import json as memory_json
 from traceq.report.memory import markdown as memory_markdown
 from traceq.report.memory import text as memory_text
+from traceq.report.page.views import memory_page
 
 if TYPE_CHECKING:
     from traceq.analysis.memory.summary import MemorySummary
@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     summaries = list(found.summaries)
     if html is not None and summaries:
         renamed("--html FILE", "--format html -o FILE")
-        write_file(html, memory_html.render(summaries))
+        write_file(html, memory_page(summaries))
     to_file = file is not None
     if scaling is not None and summaries:
         deliver(_scaled(scaling, summaries, form, to_file=to_file), file)
@@ -93,7 +93,7 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 def _rendered(summaries: list[MemorySummary], form: Format, *, to_file: bool) -> str:
     if form is Format.html:
-        return memory_html.render(summaries)
+        return memory_page(summaries)
     if form is Format.json:
         return memory_json.render(summaries)
     if form is Format.markdown:

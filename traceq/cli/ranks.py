@@ -23,7 +23,7 @@ from traceq.cli.options import (
 )
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
-from traceq.report.ranks import html as ranks_html
+from traceq.report.page.views import ranks_page
 from traceq.report.ranks import markdown as ranks_markdown
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Format(str, Enum):
 
 
 _RENDERERS = {
-    Format.html: ranks_html.render,
+    Format.html: ranks_page,
     Format.markdown: ranks_markdown.render,
 }
 

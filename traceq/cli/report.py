@@ -12,6 +12,7 @@ from traceq.cli import output
 from traceq.cli.options import (
     Captures,
     ConfigFile,
+    GivenLabels,
     Kernels,
     Log,
     NoCache,
@@ -19,12 +20,14 @@ from traceq.cli.options import (
     Own,
     Packs,
     Root,
+    Runs,
     StepMs,
     StepsBy,
     paths_argument,
 )
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import UsageError
+from traceq.labels import labelled
 from traceq.report.page.build import report_page
 from traceq.words import listed
 
@@ -39,13 +42,13 @@ _HEAD = 4096
 
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         paths_argument(
             "Traces, memory snapshots, logs, folders or archives of them, run folders,"
             " URLs, or - for standard input. TRACE SNAPSHOT LOG of one program are one"
-            " recording."
+            " recording. Those of --runs, unless given."
         ),
-    ],
+    ] = None,
     *,
     file: Annotated[
         Path,
@@ -62,6 +65,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     packs: Packs = None,
     log: Log = None,
     step_ms: StepMs = None,
+    label: GivenLabels = None,
+    runs: Runs = None,
     config: ConfigFile = None,
     captures: Captures = None,
     kernels: Kernels = None,
@@ -75,12 +80,14 @@ def command(  # noqa: PLR0913 - one parameter an option
     The page is one file that asks for nothing from the network. A report that is there
     already is written again; any other file only with --overwrite.
     """
+    paths, labels = labelled(paths, label, runs)
     read = [*paths, *([log] if log else [])]
     refuse_to_lose(file, read, overwrite=overwrite or _is_report(file))
     found = lint(
         paths,
         log=log,
         step_ms=step_ms,
+        labels=labels,
         rules=packs,
         config=config,
         captures=captures,
@@ -91,7 +98,12 @@ def command(  # noqa: PLR0913 - one parameter an option
         cache=not no_cache,
     )
     _refuse_other_steps(step, found.recordings)
-    write_file(file, report_page(found.recordings, found.report, step))
+    said = [
+        labels.of(Path(one.name), one.trace.run if one.trace else None)
+        for one in found.recordings
+    ]
+    page = report_page(found.recordings, found.report, step, said)
+    write_file(file, page)
     output.say(f"written to {file}")
     if found.unread:
         count = found.unread + len(found.recordings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,20 +22,30 @@ from traceq.cli.options import (
     Runs,
     StepMs,
     StepsBy,
-    TableFormat,
     paths_argument,
     renamed,
 )
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import UsageError
 from traceq.labels import labelled
+from traceq.report.page.views import summary_page
 from traceq.report.summary import csv as summary_csv
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import markdown as summary_markdown
 from traceq.report.summary import text as summary_text
 
 if TYPE_CHECKING:
-    from traceq.analysis.summary import Summary
+    from traceq.api.summary import SummaryResult
+
+
+class Format(str, Enum):
+    """How to write it."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    markdown = "markdown"
+    html = "html"
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -46,7 +57,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     *,
-    form: Annotated[TableFormat, FORMAT] = TableFormat.text,
+    form: Annotated[Format, FORMAT] = Format.text,
     file: OutputFile = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
@@ -98,19 +109,22 @@ def command(  # noqa: PLR0913 - one parameter an option
         renamed("--csv FILE", "--format csv -o FILE")
         write_file(csv, summary_csv.render(summaries))
     if summaries:
-        deliver(_rendered(summaries, form, to_file=file is not None), file)
+        deliver(_rendered(found, form, to_file=file is not None), file)
     if found.unread:
         count = found.unread + len(summaries)
         msg = f"{found.unread} of {count} files could not be read"
         raise UsageError(msg)
 
 
-def _rendered(summaries: list[Summary], form: TableFormat, *, to_file: bool) -> str:
-    if form is TableFormat.json:
+def _rendered(found: SummaryResult, form: Format, *, to_file: bool) -> str:
+    if form is Format.html:
+        return summary_page(found.pairs)
+    summaries = found.summaries
+    if form is Format.json:
         return summary_json.render(summaries)
-    if form is TableFormat.csv:
+    if form is Format.csv:
         return summary_csv.render(summaries)
-    if form is TableFormat.markdown:
+    if form is Format.markdown:
         return summary_markdown.render(summaries)
     width, color = output.screen(to_file=to_file)
     return summary_text.render(summaries, width=width, color=color)

@@ -37,19 +37,26 @@ _KEYS = ("name", "shapes", "dtype", "phase", "file", "call_line", "layer")
 def by_op(trace: Trace, found: Roofline, step_ns: int | None = None) -> pl.DataFrame:
     """Return the ops by name, shapes and place, the most recoverable first.
 
-    A row has the keys, ``calls``, ``gpu`` and ``least`` ns of a step, ``flops`` and
-    ``bytes`` of a call, ``bound``, ``efficiency`` (the share of ``gpu`` that the peaks
-    need), the longest ``kernel``, and ``recoverable``: ns of a step, by replay, if the
-    op were as fast as kernels of its kind are elsewhere.
+    A row has what ``op_groups`` returns, and ``recoverable``: ns of a step, by replay,
+    if the op were as fast as kernels of its kind are elsewhere.
     """
     groups = _groups(trace, found)
-    saved = _replayed(trace, groups, found, step_ns)
-    return groups.with_columns(
-        pl.Series("recoverable", saved, dtype=pl.Float64),
-        pl.col("gpu", "least") / found.steps,
-        efficiency=pl.col("least") / pl.col("gpu"),
-        launched=pl.col("kernels").list.len() / found.steps,
-    ).sort("recoverable", "gpu", descending=True, maintain_order=True)
+    saved = pl.Series("recoverable", _replayed(trace, groups, found, step_ns))
+    return (
+        _of_a_step(groups, found)
+        .with_columns(saved.cast(pl.Float64))
+        .sort("recoverable", "gpu", descending=True, maintain_order=True)
+    )
+
+
+def op_groups(trace: Trace, found: Roofline) -> pl.DataFrame:
+    """Return the ops by name, shapes and place, those with the most GPU time first.
+
+    A row has the keys, ``calls``, ``gpu`` and ``least`` ns of a step, ``flops`` and
+    ``bytes`` of a call, ``bound``, ``efficiency`` (the share of ``gpu`` that the peaks
+    need), and the longest ``kernel``.
+    """
+    return _of_a_step(_groups(trace, found), found)
 
 
 def recoverable_ns(trace: Trace, found: Roofline, step_ns: int | None = None) -> float:
@@ -62,6 +69,14 @@ def recoverable_ns(trace: Trace, found: Roofline, step_ns: int | None = None) ->
     replay, scale = replay_of(trace), calibration_of(trace, step_ns).likely
     before = replay.run(scale=scale).step_ns
     return max(0.0, before - replay.run(changes, scale).step_ns) if changes else 0.0
+
+
+def _of_a_step(groups: pl.DataFrame, found: Roofline) -> pl.DataFrame:
+    return groups.with_columns(
+        pl.col("gpu", "least") / found.steps,
+        efficiency=pl.col("least") / pl.col("gpu"),
+        launched=pl.col("kernels").list.len() / found.steps,
+    )
 
 
 def _groups(trace: Trace, found: Roofline) -> pl.DataFrame:

@@ -22,7 +22,7 @@ _MOST_OPS = 3
 # Details that are this much smaller than the largest are not listed.
 _TELLING = 0.1
 
-_WHAT = {
+KIND_WORDS = {
     "gemm": "matmuls",
     "attention": "attention",
     "conv": "convolutions",
@@ -226,7 +226,7 @@ def _while(cause: Cause, diff: Diff) -> str:
 
 
 def _what(cause: Cause) -> str:
-    return _WHAT.get(
+    return KIND_WORDS.get(
         cause.kernel_kind, "ops" if cause.affects == "host" else "other kernels"
     )
 

@@ -10,7 +10,6 @@ from traceq import __version__
 from traceq.report.base.markdown import escaped
 from traceq.report.base.text import as_unicode, plain_json
 from traceq.report.diff import content as words
-from traceq.report.diff import html as diff_html
 from traceq.report.diff import memory as memory_diff_content
 from traceq.report.diff.json import VERSION, change_data
 from traceq.report.lint.github import command
@@ -73,16 +72,6 @@ def json(change: MemoryChange, broken: Sequence[Broken]) -> str:
         "findings_as_before": change.findings.same,
     }
     return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
-
-
-def html(change: MemoryChange, broken: Sequence[Broken]) -> str:
-    """Return a page."""
-    headline = memory_diff_content.headline(change.memory)
-    body = [
-        *diff_html.memory_part(change.memory),
-        *diff_html.findings_part(change.findings),
-    ]
-    return diff_html.page(headline, change.names, broken, body)
 
 
 def _findings(change: MemoryChange) -> list[str]:

@@ -9,13 +9,16 @@ from traceq.report.page.page import render
 from traceq.report.page.parts.findings import findings
 from traceq.report.page.parts.fixes import fixes
 from traceq.report.page.parts.flame import flame
+from traceq.report.page.parts.memory import memory
 from traceq.report.page.parts.step_bar import step_bar
 from traceq.report.page.parts.timeline import timeline
 from traceq.report.page.parts.verdict import verdict
 from traceq.report.page.section import Subject
+from traceq.report.page.several import several
+from traceq.report.page.views import OF_TRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from traceq.linter.engine import Report
     from traceq.recording import Recording
@@ -28,18 +31,22 @@ OF_LINT: tuple[Callable[[Subject], Section | None], ...] = (
     findings,
 )
 """What needs only the findings: --format html of lint."""
-OF_ONE = (*OF_LINT, timeline, flame)
+OF_ONE = (*OF_LINT, timeline, flame, *OF_TRACE, memory)
 """What one recording is shown by."""
 OF_EACH = OF_LINT
 """What each of several is shown by, after what compares them."""
 
 
 def report_page(
-    recordings: Sequence[Recording], report: Report, step: int | None = None
+    recordings: Sequence[Recording],
+    report: Report,
+    step: int | None = None,
+    labels: Sequence[Mapping[str, str]] = (),
 ) -> str:
     """Return the page of recordings that were linted, in the same order.
 
-    The step is the one that is drawn, if one was asked for.
+    The step is the one that is drawn, if one was asked for; ``labels`` are what the
+    user says of each recording, by default those of its run.
     """
     parts = OF_ONE if len(recordings) == 1 else OF_EACH
     found = [
@@ -48,7 +55,8 @@ def report_page(
             zip(report.outcomes, recordings, strict=True), 1
         )
     ]
-    return render(title_of(report), _sections(found, parts))
+    first = several(found, labels) if len(found) > 1 else []
+    return render(title_of(report), [*first, *_sections(found, parts)])
 
 
 def lint_page(report: Report) -> str:

@@ -1,0 +1,147 @@
+"""GPU time of layers by kind, as a map: which one is unlike the others, and at what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from traceq import units
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.time.layers import OPTIMIZER, OUTSIDE, by_layer
+from traceq.report.base.content import telling_names
+from traceq.report.page import charts
+from traceq.report.page.section import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.report.page.charts import Tip
+    from traceq.report.page.section import Subject
+
+_MOST_ROWS = 60
+_MOST_COLUMNS = 10
+_LEVELS = 6
+_REST = "other kinds"
+
+
+class Cell(NamedTuple):
+    """The time of a layer at one kind of work."""
+
+    text: str
+    level: int
+    """How strong its colour is, from none to 6."""
+    value: float
+    """Nanoseconds of a step."""
+
+
+class Row(NamedTuple):
+    """A layer."""
+
+    name: str
+    tip: Tip | None
+    """The whole path, where the name is not all of it."""
+    apart: bool
+    """Whether it is no layer, but what is outside of them."""
+    cells: list[Cell]
+    total: Cell
+
+
+def layers(subject: Subject) -> Section | None:
+    """Return the map; none where no kernel has a module."""
+    trace = subject.recording.trace if subject.recording else None
+    if trace is None or not trace.facts.gpu:
+        return None
+    found = by_layer(trace)
+    named = found.filter(~pl.col("layer").is_in([OPTIMIZER, OUTSIDE]))
+    if named["layer"].n_unique() < 2:  # noqa: PLR2004 - one layer is no map
+        return None
+    steps = steady_steps(trace).count
+    kinds = _kinds(found)
+    rows, left_out = _rows(found, kinds, steps)
+    return Section(
+        key=subject.key("layers"),
+        title="Layers",
+        template="layers.html",
+        context={
+            "kinds": kinds,
+            "rows": rows,
+            "totals": _totals(found, kinds, steps),
+            "left_out": left_out,
+            "each": "a step" if trace.steps.height else "the whole trace",
+        },
+    )
+
+
+def _kinds(found: pl.DataFrame) -> list[str]:
+    """Return the kinds that take the most time, and one for all others."""
+    order = (
+        found.group_by("part")
+        .agg(pl.col("time").sum())
+        .sort("time", "part", descending=[True, False])["part"]
+        .to_list()
+    )
+    if len(order) <= _MOST_COLUMNS:
+        return order
+    return [*order[: _MOST_COLUMNS - 1], _REST]
+
+
+def _rows(
+    found: pl.DataFrame, kinds: Sequence[str], steps: int
+) -> tuple[list[Row], int]:
+    every = found["layer"].unique(maintain_order=True).to_list()
+    shown = every
+    if len(every) > _MOST_ROWS:
+        totals = found.group_by("layer").agg(pl.col("time").sum())
+        longest = totals.sort("time", "layer", descending=[True, False])["layer"]
+        kept = set(longest.head(_MOST_ROWS).to_list())
+        shown = [layer for layer in every if layer in kept]
+    # The largest cell decides the colours, but for work that is of no layer.
+    inner = found.filter(~pl.col("layer").is_in([OPTIMIZER, OUTSIDE]))
+    most = float(inner["time"].max())  # type: ignore[arg-type]  # a number
+    times = _times(found, kinds)
+    modules = [layer for layer in shown if layer not in (OPTIMIZER, OUTSIDE)]
+    names = dict(zip(modules, _short(modules), strict=True))
+    rows = [
+        Row(
+            names.get(layer, layer),
+            charts.tip(layer) if names.get(layer, layer) != layer else None,
+            layer not in names,
+            [
+                _cell(times.get((layer, kind), 0) / steps, most / steps)
+                for kind in kinds
+            ],
+            _cell(sum(times.get((layer, kind), 0) for kind in kinds) / steps, 0.0),
+        )
+        for layer in shown
+    ]
+    return rows, len(every) - len(shown)
+
+
+def _short(modules: Sequence[str]) -> list[str]:
+    """Return the last names of modules, if these tell them apart."""
+    last = [module.rpartition("/")[2] for module in modules]
+    return last if len(set(last)) == len(last) else telling_names(modules)
+
+
+def _totals(found: pl.DataFrame, kinds: Sequence[str], steps: int) -> list[Cell]:
+    times = _times(found, kinds)
+    sums = [
+        sum(time for (_, one), time in times.items() if one == kind) for kind in kinds
+    ]
+    return [_cell(time / steps, 0.0) for time in (*sums, sum(sums))]
+
+
+def _times(found: pl.DataFrame, kinds: Sequence[str]) -> dict[tuple[str, str], int]:
+    times: dict[tuple[str, str], int] = {}
+    for layer, part, time in found.select("layer", "part", "time").iter_rows():
+        key = (layer, part if part in kinds else _REST)
+        times[key] = times.get(key, 0) + time
+    return times
+
+
+def _cell(ns: float, most: float) -> Cell:
+    level = 0
+    if ns and most:
+        level = min(_LEVELS, 1 + int(_LEVELS * ns / most))
+    return Cell(units.time(ns) if ns else "", level, ns)

@@ -1,0 +1,150 @@
+"""The pages of --format html: each command shows the parts that it is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.analysis.sweep import point_of, sweeps
+from traceq.linter.engine import Outcome
+from traceq.recording import Recording
+from traceq.report.base.content import telling_names
+from traceq.report.page.page import render
+from traceq.report.page.parts import changes, ranks
+from traceq.report.page.parts.comparison import comparison
+from traceq.report.page.parts.findings import findings
+from traceq.report.page.parts.kernels import kernels
+from traceq.report.page.parts.layers import layers
+from traceq.report.page.parts.lengths import lengths
+from traceq.report.page.parts.memory import of_summaries
+from traceq.report.page.parts.roofline import roofline
+from traceq.report.page.parts.step_bar import step_bar
+from traceq.report.page.parts.sweep import sweep_sections
+from traceq.report.page.section import Section, Subject
+from traceq.report.ranks.content import content as ranks_content
+from traceq.report.summary.content import content as summary_content
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from traceq.analysis.memory.summary import MemorySummary
+    from traceq.analysis.summary import Summary
+    from traceq.differ.compare import Diff, MemoryChange
+    from traceq.differ.limits import Broken
+    from traceq.linter.engine import Report
+    from traceq.ranks.analysis import Analysis
+    from traceq.trace import Trace
+
+OF_TRACE: tuple[Callable[[Subject], Section | None], ...] = (
+    roofline,
+    lengths,
+    layers,
+    kernels,
+)
+"""What one trace is shown by, beside its findings."""
+
+
+def summary_page(found: Sequence[tuple[Summary, Trace]]) -> str:
+    """Return where the time of a step goes; of several traces, how they compare."""
+    names = telling_names([summary.facts.path for summary, _ in found])
+    if len(found) > 1:
+        several = [(summary, trace, None) for summary, trace in found]
+        return render(f"{len(found)} recordings", compared(several))
+    ((summary, trace),) = found
+    subject = Subject(_unlinted(summary), Recording(summary.facts.path, trace))
+    words = summary_content(summary)
+    facts = Section(
+        key="summary",
+        title="Summary",
+        template="tables.html",
+        context={
+            "facts": words.facts,
+            "tables": [
+                one for one in words.tables if one.columns[0].title == "GPU time"
+            ],
+            "notes": [f"Incomplete: {warning}" for warning in words.warnings],
+        },
+    )
+    parts = [facts, *(part(subject) for part in (step_bar, *OF_TRACE))]
+    return render(names[0], _there(parts))
+
+
+def compared(found: Sequence[tuple[Summary, Trace, int | None]]) -> list[Section]:
+    """Return the sections on several traces: side by side, and by their labels.
+
+    Each comes with the peak of its memory snapshot, if it has one.
+    """
+    points = [
+        point_of(
+            trace,
+            summary.labels,
+            round(summary.bound.step_ns) if summary.bound.measured else None,
+            peak,
+        )
+        for summary, trace, peak in found
+    ]
+    table = comparison([summary for summary, _, _ in found])
+    return [table, *sweep_sections(sweeps(points))]
+
+
+def memory_page(summaries: Sequence[MemorySummary]) -> str:
+    """Return what holds the GPU's memory over time, and at its peak."""
+    name = telling_names([summary.name for summary in summaries])[0]
+    title = f"GPU memory: {name}" if len(summaries) == 1 else "GPU memory"
+    return render(title, _there([of_summaries(summaries, "memory")]))
+
+
+def diff_page(diff: Diff, broken: Sequence[Broken] = ()) -> str:
+    """Return what changed from one trace to another, and why."""
+    title = _both((diff.before.name, diff.after.name))
+    return render(title, changes.of_diff(diff, broken))
+
+
+def snapshots_page(change: MemoryChange, broken: Sequence[Broken] = ()) -> str:
+    """Return what changed from one memory snapshot to another."""
+    return render(_both(change.names), changes.of_snapshots(change, broken))
+
+
+def ranks_page(found: Analysis, report: Report) -> str:
+    """Return which ranks hold a job up, and why."""
+    title = f"Job: {ranks_content(found).screen.title}"
+    return render(title, job_sections(found, report))
+
+
+def job_sections(found: Analysis, report: Report) -> list[Section]:
+    """Return the sections on a job of many ranks."""
+    of_lint = [findings(Subject(outcome)) for outcome in report.outcomes]
+    return _there(
+        [
+            ranks.job(found),
+            ranks.rank_map(found),
+            ranks.what_if(found),
+            *of_lint,
+            ranks.figures(found),
+        ]
+    )
+
+
+def _both(names: tuple[str, str]) -> str:
+    return " → ".join(telling_names(names))
+
+
+def _unlinted(summary: Summary) -> Outcome:
+    """Return a recording in which nobody looked for anything."""
+    return Outcome(
+        name=summary.facts.path,
+        facts=summary.facts,
+        bound=summary.bound,
+        steps=summary.steady.count,
+        step_ns=round(summary.bound.step_ns),
+        findings=(),
+        together=(),
+        below_min_cost=0,
+        skipped=(),
+        crashed=(),
+        allowed=(),
+        ran=0,
+    )
+
+
+def _there(sections: Iterable[Section | None]) -> list[Section]:
+    return [section for section in sections if section is not None]
