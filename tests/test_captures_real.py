@@ -117,6 +117,16 @@ def test_a_planted_cause_inside_a_graph_is_found_with_its_line() -> None:
     assert recording["replayed"]["mapped"] == REPLAYED
 
 
+def test_that_replays_have_no_known_ops_is_said_once() -> None:
+    trace = ROOT / "fixtures" / "graph_replay" / "trace.json.gz"
+    found = traceq("lint", trace).out
+    without = traceq("lint", trace, "--select", "ATT").out
+
+    assert "TRC007" in found
+    assert "without known ops" not in found
+    assert "320 kernels replayed in CUDA graphs without known ops" in without
+
+
 def test_graphs_captured_in_a_trace_are_followed_by_their_replays() -> None:
     assert replayed(load(CAPTURING)) == Replayed(160, 160, 160, captures=True)
 

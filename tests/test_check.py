@@ -640,3 +640,12 @@ def test_names_that_need_quotes_get_them() -> None:
         '"LM/Block" = "x\\"y"',
         '"" = 1',
     ]
+
+
+def test_a_fixture_has_its_steps_from_what_the_configuration_says(
+    fixture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fixture.parent)
+    (fixture.parent / "traceq.toml").write_text('steps-by = "none"\n')
+
+    assert is_red(traceq("check", fixture), "TRC002")

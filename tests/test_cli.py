@@ -74,6 +74,7 @@ def test_it_says_its_version() -> None:
         (["summary", "--format", "xml", "x"], "'text', 'json', 'csv', 'markdown'"),
         (["summary"], "missing argument 'PATH'"),
         (["schema", "kernel"], "there are ops, kernels,"),
+        (["regions", "x", "--compare", "A"], "; traceq regions --help lists"),
     ],
 )
 def test_a_wrong_call_exits_2_with_a_hint(arguments: list[str], hint: str) -> None:

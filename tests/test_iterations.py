@@ -12,9 +12,10 @@ import pytest
 from iterations import cut, found_in, stripped
 from recordings import TRACES, path_of
 
-from traceq import load
+from traceq import load, regions, roofline
 from traceq.errors import UsageError
 from traceq.formats.chrome import read
+from traceq.ranks.digest import Digest, digest_of
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
@@ -175,6 +176,25 @@ def test_the_user_says_what_steps_are_taken_from(tmp_path: Path) -> None:
     assert counts == {"": 2, "profiler": 2, "repeats": 3, "annotation": 0, "none": 0}
     with pytest.raises(UsageError, match="steps cannot be taken from 'luck': give"):
         load(file, steps_by="luck")
+
+
+def test_regions_and_roofline_take_steps_from_what_they_are_told() -> None:
+    trace = TRACES["attn_flash"]
+
+    for by, count in (("profiler", 2), ("none", 1)):
+        costs = regions(trace, by="module", steps_by=by).to_dict()
+        peaks = roofline(trace, steps_by=by).to_dict()
+        assert costs["traces"][0]["steps"] == peaks["steps"] == count
+
+
+def test_ranks_take_steps_from_what_they_are_told() -> None:
+    trace = TRACES["attn_flash"]
+    steps = [
+        Digest(digest_of(str(trace), steps_by=by, findings=False)).table("steps").height
+        for by in ("profiler", "none")
+    ]
+
+    assert steps == [2, 0]
 
 
 def test_who_asks_for_what_repeats_gets_it_without_a_landmark(tmp_path: Path) -> None:

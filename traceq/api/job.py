@@ -52,6 +52,7 @@ def job(  # noqa: PLR0913 - as the command's options
     fail_on: str | None = None,
     config: Name | None = None,
     own: str | Iterable[str] | None = None,
+    steps_by: str | None = None,
     findings: bool = False,
     on: str | None = None,
     cache: bool = True,
@@ -72,7 +73,7 @@ def job(  # noqa: PLR0913 - as the command's options
         if fail_on:
             wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
         rules = load_rules(wanted.packs)
-        with settings.asked(wanted, own=several(own)):
+        with settings.asked(wanted, own=several(own), steps_by=steps_by):
             analysis = analysed(files, findings=findings, on=on, cache=cache)
         report = lint_job(_name(files), analysis, rules, wanted)
     return JobResult(analysis=analysis, report=report, notes=tuple(notes))

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named
 from traceq.analysis.time.regions import regions as regions_of
-from traceq.api.result import Names, Result, paths
+from traceq.api.result import Names, Result, paths, several
 from traceq.errors import InputError, UsageError
+from traceq.opening import settings
 from traceq.opening.recordings import load_shown, traces
 from traceq.report import regions as report
 from traceq.watching import noted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from traceq.analysis.time.regions import Regions
@@ -50,6 +51,8 @@ def regions(  # noqa: PLR0913 - as the command's options
     compare: tuple[str, str] | None = None,
     instances: bool = False,
     top: int = 30,
+    own: str | Iterable[str] | None = None,
+    steps_by: str | None = None,
     cache: bool = True,
 ) -> RegionsResult:
     """Return what each region or module costs: host, GPU, its backward, idle time.
@@ -61,7 +64,8 @@ def regions(  # noqa: PLR0913 - as the command's options
     ``recording`` is a trace, a run folder, or two of them, of which each region is
     compared; ``by`` is ``"region"``, what the program names by ``record_function``, or
     ``"module"``; ``compare`` are two names to compare, ``instances`` is whether each
-    layer has a row, and ``top`` how many rows there are.
+    layer has a row, and ``top`` how many rows there are; ``own`` and ``steps_by`` are
+    as of :func:`traceq.lint`.
 
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
@@ -69,7 +73,7 @@ def regions(  # noqa: PLR0913 - as the command's options
     if by not in (REGION, BY_MODULE):
         msg = f"by={by!r} is none of {REGION!r} and {BY_MODULE!r}"
         raise UsageError(msg)
-    with noted() as notes:
+    with noted() as notes, settings.asked(own=several(own), steps_by=steps_by):
         files = paths(recording)
         given, unread = traces(files, cache=cache)
         if unread:

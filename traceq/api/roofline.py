@@ -42,12 +42,13 @@ class RooflineResult(Result):
         return [report.content(self.shown)]
 
 
-def roofline(
+def roofline(  # noqa: PLR0913 - as the command's options
     recording: Name,
     *,
     top: int = 20,
     step_ms: float | None = None,
     own: str | Iterable[str] | None = None,
+    steps_by: str | None = None,
     cache: bool = True,
 ) -> RooflineResult:
     """Return how far each op is from what the GPU can do, and what that costs a step.
@@ -63,7 +64,7 @@ def roofline(
     done.
     """
     path = typed(recording)
-    with noted() as notes, settings.asked(own=several(own)):
+    with noted() as notes, settings.asked(own=several(own), steps_by=steps_by):
         given, unread = traces([path], cache=cache)
         if unread or len(given) != 1:
             msg = f"{path} has {len(given)} traces: give one of them"

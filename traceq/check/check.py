@@ -87,7 +87,11 @@ def check(
         if fixture.cpu_only:
             return FixtureResult(folder, (_ONLY_CPU,), compared=False)
         outcome, recording = _linted(
-            fixture.recording(own=config.own_code, cache=cache), rules, config
+            fixture.recording(
+                own=config.own_code, steps_by=config.steps_by, cache=cache
+            ),
+            rules,
+            config,
         )
         values = numbers(recording, fixture.graph_breaks)
     except TraceqError as error:

@@ -57,17 +57,21 @@ class Fixture:
         recorded = self.trace or self.snapshot
         return recorded is None and (self.folder / CPU).is_file()
 
-    def recording(self, *, own: Collection[str] = (), cache: bool = True) -> Recording:
+    def recording(
+        self, *, own: Collection[str] = (), steps_by: str = "", cache: bool = True
+    ) -> Recording:
         """Return what lint looks at; raise ``InputError`` if it cannot be read.
 
-        ``own`` are packages that are the user's own.
+        ``own`` are packages that are the user's own; ``steps_by`` is as of ``load``.
         """
         if self.trace is None and self.snapshot is None:
             msg = f"{self.folder} has no {TRACES[0]} and no {SNAPSHOTS[0]}"
             raise InputError(msg)
         return Recording(
             str(self.trace or self.snapshot),
-            load(self.trace, own=own, cache=cache) if self.trace else None,
+            load(self.trace, own=own, steps_by=steps_by, cache=cache)
+            if self.trace
+            else None,
             read_log(self.log).lines if self.log else None,
             self.step_ns,
             {0: read_snapshot(self.snapshot)} if self.snapshot else {},

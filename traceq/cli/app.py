@@ -13,7 +13,7 @@ import typer
 
 from traceq import __version__
 from traceq.cli import interruption, output, streams
-from traceq.cli.commands import Commands
+from traceq.cli.commands import COMMANDS, Commands
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
@@ -112,8 +112,14 @@ def _refuse(error: Any) -> None:  # noqa: ANN401 - typer has no name for it
         return
     text = error.format_message().replace("Value error, ", "").rstrip(". ")
     text = " ".join(text.split())
-    command = error.ctx.command_path if error.ctx else "traceq"
+    command = error.ctx.command_path if error.ctx else _called()
     output.say(f"{text[:1].lower()}{text[1:]}; {command} --help lists what there is")
+
+
+def _called() -> str:
+    """Return the command that was called, where click does not say it."""
+    names = [word for word in sys.argv[1:2] if word in COMMANDS]
+    return " ".join(["traceq", *names])
 
 
 def _sentence(error: Exception) -> str:

@@ -19,6 +19,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
+    StepsBy,
     paths_argument,
 )
 from traceq.cli.writing import deliver, refuse_to_lose
@@ -63,6 +64,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     fail_on: FailOn = None,
     config: ConfigFile = None,
     own: Own = None,
+    steps_by: StepsBy = None,
     findings: Annotated[
         bool,
         typer.Option("--findings", help="Lint each rank, too."),
@@ -88,6 +90,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         fail_on=fail_on,
         config=config,
         own=own,
+        steps_by=steps_by,
         findings=findings,
         on=on,
         cache=not no_cache,

@@ -15,6 +15,8 @@ from traceq.cli.options import (
     NoCache,
     OutputFile,
     Overwrite,
+    Own,
+    StepsBy,
     TableFormat,
     paths_argument,
 )
@@ -55,6 +57,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     form: Annotated[TableFormat, FORMAT] = TableFormat.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
+    own: Own = None,
+    steps_by: StepsBy = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show what each region or module costs: host, GPU, its backward, idle time.
@@ -69,6 +73,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         compare=compare,
         instances=instances,
         top=top,
+        own=own,
+        steps_by=steps_by,
         cache=not no_cache,
     )
     deliver_table(report, found.shown, form, file)

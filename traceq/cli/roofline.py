@@ -15,6 +15,7 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     StepMs,
+    StepsBy,
     TableFormat,
     paths_argument,
 )
@@ -33,6 +34,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     overwrite: Overwrite = False,
     step_ms: StepMs = None,
     own: Own = None,
+    steps_by: StepsBy = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show how far each op is from what the GPU can do, and what that costs a step.
@@ -41,5 +43,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     vendor's, without sparsity.
     """
     refuse_to_lose(file, [path], overwrite=overwrite)
-    found = roofline(path, top=top, step_ms=step_ms, own=own, cache=not no_cache)
+    found = roofline(
+        path,
+        top=top,
+        step_ms=step_ms,
+        own=own,
+        steps_by=steps_by,
+        cache=not no_cache,
+    )
     deliver_table(report, found.shown, form, file)

@@ -9,7 +9,7 @@ from traceq.fleet.dask import connect
 from traceq.formats.run import is_run
 from traceq.given import found_in
 from traceq.opening.recordings import ranks_of, traces
-from traceq.opening.settings import own_code
+from traceq.opening.settings import own_code, steps_source
 from traceq.ranks.analysis import analyse
 from traceq.ranks.gather import digest_tasks, gather, local_executor
 from traceq.ranks.job import assemble
@@ -50,7 +50,9 @@ def analysed(
     found = traces(here, cache=cache)[0] if here else []
     ranks = [(path, rank) for path in found for rank in ranks_of(path)]
     ranks += [(path, None) for path in remote]
-    tasks = digest_tasks(ranks, own_code(), findings=findings, cache=cache)
+    tasks = digest_tasks(
+        ranks, own_code(), steps_source(), findings=findings, cache=cache
+    )
     engine = connect(on) if on else local_executor(tasks)
     with engine as executor, counting("ranks") as progress:
         digests, unread = gather(tasks, executor, progress)

@@ -119,13 +119,15 @@ def digest_of(  # noqa: PLR0913, PLR0917 - a task's arguments have no names
     findings: bool = True,  # noqa: FBT001, FBT002
     cache: bool = True,  # noqa: FBT001, FBT002
     name: str = "",
+    steps_by: str = "",
 ) -> bytes:
     """Read one trace and return its digest, an Arrow file.
 
     Of a run folder it is the trace of one ``rank``. ``name`` is what the user calls it,
-    wherever it is read. Raises ``InputError`` for a file that is no trace.
+    wherever it is read; ``steps_by`` is as of ``load``. Raises ``InputError`` for a
+    file that is no trace.
     """
-    trace = load(path, rank=rank, own=own, cache=cache)
+    trace = load(path, rank=rank, own=own, steps_by=steps_by, cache=cache)
     return make_digest(trace, findings=findings, name=name)
 
 

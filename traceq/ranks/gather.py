@@ -36,6 +36,7 @@ class InProcess(Executor):
 def digest_tasks(
     traces: Sequence[tuple[Path, int | None]],
     own: Collection[str] = (),
+    steps_by: str = "",
     *,
     findings: bool = True,
     cache: bool = True,
@@ -48,7 +49,7 @@ def digest_tasks(
     return [
         Task(
             str(path) if rank is None else f"{path}, rank {rank}",
-            (_anywhere(path), rank, whose, findings, cache, str(path)),
+            (_anywhere(path), rank, whose, findings, cache, str(path), steps_by),
             unpacked_size(path),
         )
         for path, rank in traces

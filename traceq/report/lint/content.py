@@ -38,6 +38,8 @@ _VAGUE = 0.15
 # If this share of the idle time is explained, nothing is worth a word.
 _ALL_EXPLAINED = 0.95
 _HEADLINE = 10
+# The rule whose finding says that replays have no known ops.
+_UNKNOWN_REPLAY = "TRC007"
 _CLAUSE = re.compile(r"[:;,](?= )| because | since | although ")
 
 
@@ -343,7 +345,7 @@ def notes(outcome: Outcome) -> list[str]:
         lines.append(
             f"{counted(count, 'finding')} hidden: {they} in the baseline, not grown"
         )
-    if outcome.replayed:
+    if outcome.replayed and not _reported_replay(outcome):
         lines.append(replayed_words.sentence(outcome.replayed))
     if outcome.facts:
         lines += [f"the trace is incomplete: {text}" for text in outcome.facts.damage]
@@ -351,6 +353,12 @@ def notes(outcome: Outcome) -> list[str]:
         damage = outcome.memory.damage
         lines += [f"the snapshot is incomplete: {printable(text)}" for text in damage]
     return lines
+
+
+def _reported_replay(outcome: Outcome) -> bool:
+    """Return whether a finding says already that replays have no known ops."""
+    known = outcome.replayed and outcome.replayed.mapped
+    return not known and any(one.code == _UNKNOWN_REPLAY for one in outcome.findings)
 
 
 def unused(report: Report) -> list[str]:
