@@ -357,15 +357,34 @@ def test_scaling_that_cannot_be_says_why(
     assert answer.err.count("\n") == 1
 
 
-def test_scaling_needs_numbers_and_run_folders(tmp_path: Path) -> None:
+def test_scaling_needs_numbers_and_labels(tmp_path: Path) -> None:
     found = runs(tmp_path, ("long", 10, 4))
 
     assert (
         "which is not a number" in traceq("memory", *found, "--scaling", "seq_len").err
     )
     assert (
-        "is not a run folder" in traceq("memory", FIXTURE, "--scaling", "seq_len").err
+        "has no label seq_len" in traceq("memory", FIXTURE, "--scaling", "seq_len").err
     )
+
+
+def test_scaling_takes_plain_snapshots_with_labels(tmp_path: Path) -> None:
+    found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
+    snapshots = [next(run.glob("*.pickle*")) for run in found]
+    plain = [
+        shutil.copy(snapshot, tmp_path / f"{run.name}.pickle")
+        for run, snapshot in zip(found, snapshots, strict=True)
+    ]
+    labels = [
+        part
+        for path, value in zip(plain, (512, 1024, 2048), strict=True)
+        for part in ("--label", f"{path}:seq_len={value}")
+    ]
+
+    answer = traceq("memory", *plain, *labels, "--scaling", "seq_len")
+
+    assert answer.status == 0, answer.err
+    assert re.search(r"quadratic +8\.00 MiB +32\.0 MiB +128 MiB", answer.out)
 
 
 # The page.

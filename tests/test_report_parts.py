@@ -6,6 +6,8 @@ import json
 import re
 from functools import cache
 from html import unescape
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -23,10 +25,10 @@ from traceq.report.page.parts.layers import layers
 from traceq.report.page.parts.lengths import lengths
 from traceq.report.page.parts.roofline import roofline
 from traceq.report.page.section import Subject
+from traceq.testing import draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from browser import Page
 
@@ -219,6 +221,35 @@ def test_a_report_of_two_has_the_causes_that_diff_has(tmp_path: Path) -> None:
     assert changes[0] == pytest.approx(causes[0]["ns"], abs=1)
 
 
+# Strangers.
+
+
+def test_names_of_a_trace_stay_text_in_every_part(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>'\"\u202e"
+    document = draw(
+        """
+        host   [ProfilerStep#1                          ]
+        host    [nn.Module: EVIL_0                      ]
+        host     [aten::linear          ]
+        host      [cudaLaunchKernel>1]
+        gpu 7                      [NAME<1              ]
+        """
+    )
+    for event in document["traceEvents"]:
+        name = event["name"].replace("NAME", evil).replace("EVIL", evil)
+        event["name"] = evil if name == "aten::linear" else name
+    file = tmp_path / "evil.json"
+    file.write_text(json.dumps(document))
+    one = subject(file)
+    found = [part(one) for part in (kernels, roofline, lengths, layers)]
+
+    page = render(evil, [section for section in found if section])
+
+    assert "<script>alert" not in page
+    assert "\u202e" not in page
+    assert "alert(1)" in page
+
+
 # In a browser.
 
 
@@ -290,3 +321,32 @@ def test_no_part_is_wider_than_its_window(tab: Page, width: int) -> None:
     tab.look(width, 900, dark=False)
 
     assert tab.value("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_in_the_views(dark: bool, tab: Page, tmp_path: Path) -> None:  # noqa: FBT001
+    axe = find_spec("axe_core_python")
+    assert axe is not None
+    assert axe.origin
+    script = (Path(axe.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+    two = (FIXTURE_TRACES["copies"], path_of("copies_fixed.trace.json.gz"))
+    snapshot = ROOT / "fixtures" / "attn_manual" / "snapshot.pickle.gz"
+    views = (
+        ("memory", snapshot),
+        ("diff", *two),
+        ("summary", two[0]),
+        ("summary", "--runs", RUNS),
+    )
+    tab.look(1400, 900, dark=dark)
+
+    for view in views:
+        file = tmp_path / "view.html"
+        order = (*view, "--format", "html", "-o", file, "--overwrite")
+        assert traceq(*order).status == 0
+        tab.open(file)
+        tab.value(script + ";0")
+        found = tab.value("axe.run(document, {resultTypes: ['violations']})", wait=True)
+        assert [
+            (one["id"], one["nodes"][0]["html"]) for one in found["violations"]
+        ] == []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.analysis.memory.history import History
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
-from traceq.api.result import Names, Result, paths, several
+from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.errors import InputError, TraceqError
 from traceq.formats.run import is_run, read_run
+from traceq.labels import Labels, labelled
 from traceq.opening import settings
 from traceq.opening.recordings import load_shown, programs, snapshot_of
 from traceq.report.base.content import Content
@@ -20,7 +22,6 @@ from traceq.watching import noted, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from traceq.given import Program
     from traceq.trace import Trace
@@ -48,7 +49,12 @@ class MemoryResult(Result):
 
 
 def memory(
-    recording: Names, *, own: str | Iterable[str] | None = None, cache: bool = True
+    recording: Names | None = None,
+    *,
+    label: str | Iterable[str] | None = None,
+    runs: Name | None = None,
+    own: str | Iterable[str] | None = None,
+    cache: bool = True,
 ) -> MemoryResult:
     """Return what holds the GPU's memory at its peak: by category, module and line.
 
@@ -57,16 +63,21 @@ def memory(
     True
 
     ``recording`` is a path or several: memory snapshots, folders or archives of them,
-    run folders, URLs. Nothing in a snapshot is executed. ``own`` are packages that are
-    your own code, ``cache`` is whether the table cache is used.
+    run folders, URLs. Nothing in a snapshot is executed. ``label`` are labels of
+    snapshots, ``runs`` is a file that lists some with their labels, as ``--label`` and
+    ``--runs`` of the command; ``own`` are packages that are your own code, ``cache`` is
+    whether the table cache is used.
 
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
     """
+    files = paths(recording) or None
+    files, labels = labelled(files, list(several(label)) or None, path(runs))
     with noted() as notes, settings.asked(own=several(own)):
-        given, unread = programs(paths(recording), cache=cache)
+        given, unread = programs(files, cache=cache)
+        labels.refuse_unused([*files, *(Path(one.name) for one in given)])
         alone = len(given) == 1 and not unread
-        found = [_summaries(one, cache=cache, alone=alone) for one in given]
+        found = [_summaries(one, labels, cache=cache, alone=alone) for one in given]
     return MemoryResult(
         summaries=tuple(one for each in found if each for one in each),
         notes=tuple(notes),
@@ -75,11 +86,11 @@ def memory(
 
 
 def _summaries(
-    program: Program, *, cache: bool, alone: bool
+    program: Program, labels: Labels, *, cache: bool, alone: bool
 ) -> list[MemorySummary] | None:
     """Summarise a program; none if it cannot be read and there are others."""
     try:
-        found = list(_read(program, cache=cache))
+        found = list(_read(program, labels, cache=cache))
         if not found:
             msg = f"{program.name} is a memory snapshot in which nothing is reserved"
             raise InputError(msg)
@@ -91,26 +102,30 @@ def _summaries(
     return found
 
 
-def _read(program: Program, *, cache: bool) -> Iterator[MemorySummary]:
-    path = program.trace
-    if path is None or not is_run(path):
+def _read(program: Program, labels: Labels, *, cache: bool) -> Iterator[MemorySummary]:
+    file, place = program.trace, Path(program.name)
+    if file is None or not is_run(file):
         # Of a file that is none, it says what it is.
-        snapshot = snapshot_of(program.snapshot or path or program.logs[0])
-        trace = _trace(path, None, cache=cache) if path else None
-        yield from summarise_memory(History(snapshot, trace), program.name)
+        snapshot = snapshot_of(program.snapshot or file or program.logs[0])
+        trace = _trace(file, None, cache=cache) if file else None
+        said = labels.of(place)
+        yield from summarise_memory(History(snapshot, trace), program.name, labels=said)
         return
-    run = read_run(path)
+    run = read_run(file)
+    said = labels.of(place, run)
     recorded = [rank for rank in run.ranks if rank.memory]
     if not recorded:
         missing = [text for rank in run.ranks for text in rank.missing]
         why = "; ".join(missing) or "nothing was recorded in it"
-        msg = f"{path} has no memory snapshot: {why}"
+        msg = f"{file} has no memory snapshot: {why}"
         raise InputError(msg)
     for rank in recorded:
-        name = str(path) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
-        snapshot = snapshot_of(rank.memory or path, rank)
-        trace = _trace(path, rank.rank, cache=cache) if rank.trace else None
-        yield from summarise_memory(History(snapshot, trace), name, run=run)
+        name = str(file) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
+        snapshot = snapshot_of(rank.memory or file, rank)
+        trace = _trace(file, rank.rank, cache=cache) if rank.trace else None
+        yield from summarise_memory(
+            History(snapshot, trace), name, run=run, labels=said
+        )
 
 
 def _trace(path: Path, rank: int | None, *, cache: bool) -> Trace | None:

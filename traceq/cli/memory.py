@@ -13,15 +13,18 @@ from traceq.api.memory import memory
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
+    GivenLabels,
     NoCache,
     OutputFile,
     Overwrite,
     Own,
+    Runs,
     paths_argument,
     renamed,
 )
 from traceq.cli.writing import deliver, refuse_to_lose, write_file
 from traceq.errors import UsageError
+from traceq.labels import labelled
 from traceq.report.base import markdown
 from traceq.report.memory import content as memory_content
 from traceq.report.memory import json as memory_json
@@ -31,7 +34,6 @@ from traceq.report.page.views import memory_page
 
 if TYPE_CHECKING:
     from traceq.analysis.memory.summary import MemorySummary
-    from traceq.model.run import Run
 
 _TWO = 2
 
@@ -47,12 +49,12 @@ class Format(str, Enum):
 
 def command(  # noqa: PLR0913 - one parameter an option
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         paths_argument(
             "Memory snapshots, folders or archives of them, run folders, URLs, or - for"
-            " standard input."
+            " standard input; those of --runs, unless given."
         ),
-    ],
+    ] = None,
     *,
     form: Annotated[Format, FORMAT] = Format.text,
     file: OutputFile = None,
@@ -61,10 +63,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     scaling: Annotated[
         str | None,
         typer.Option(
-            help="Show how each category scales with this label of the runs.",
+            help="Show how each category scales with this label of the recordings.",
             metavar="LABEL",
         ),
     ] = None,
+    label: GivenLabels = None,
+    runs: Runs = None,
     own: Own = None,
     no_cache: NoCache = False,
 ) -> None:
@@ -73,9 +77,10 @@ def command(  # noqa: PLR0913 - one parameter an option
     Prints one screen for one snapshot and one row each for several, with leaks,
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
-    refuse_to_lose(file, paths, overwrite=overwrite)
-    refuse_to_lose(html, paths, overwrite=overwrite)
-    found = memory(paths, own=own, cache=not no_cache)
+    read = labelled(paths, label, runs)[0]
+    refuse_to_lose(file, read, overwrite=overwrite)
+    refuse_to_lose(html, read, overwrite=overwrite)
+    found = memory(paths, label=label, runs=runs, own=own, cache=not no_cache)
     summaries = list(found.summaries)
     if html is not None and summaries:
         renamed("--html FILE", "--format html -o FILE")
@@ -109,15 +114,13 @@ def _scaled(
     if form is Format.html:
         msg = "--scaling has no HTML: give --format text, json or markdown"
         raise UsageError(msg)
-    by_run: dict[Path, tuple[float, MemorySummary]] = {}
+    by_run: dict[str, tuple[float, MemorySummary]] = {}
     for summary in summaries:
-        if summary.run is None:
-            msg = f"{summary.name} is not a run folder, so it has no label {label}"
-            raise UsageError(msg)
-        value = _value(summary.run, label)
-        known = by_run.get(summary.run.folder)
+        value = _value(summary, label)
+        place = str(summary.run.folder) if summary.run else summary.facts.path
+        known = by_run.get(place)
         if known is None or known[1].peak["allocated"] < summary.peak["allocated"]:
-            by_run[summary.run.folder] = (value, summary)
+            by_run[place] = (value, summary)
     pairs = sorted(by_run.values(), key=lambda pair: pair[0])
     values = [value for value, _ in pairs]
     if len(set(values)) < _TWO:
@@ -138,17 +141,18 @@ def _scaled(
     return memory_text.render_table(table, width=width, color=color)
 
 
-def _value(run: Run, label: str) -> float:
-    text = run.labels.get(label)
+def _value(summary: MemorySummary, label: str) -> float:
+    text = summary.labels.get(label)
+    place = summary.run.folder if summary.run else summary.name
     if text is None:
-        known = ", ".join(run.labels) or "none"
+        known = ", ".join(summary.labels) or "none"
         msg = (
-            f"{run.folder} has no label {label} (it has {known}): record it with"
-            f" traceq collect --label {label}=VALUE"
+            f"{place} has no label {label} (it has {known}): record it with traceq"
+            f" collect --label {label}=VALUE, or give --label FILE:{label}=VALUE"
         )
         raise UsageError(msg)
     try:
         return float(text)
     except ValueError:
-        msg = f"{run.folder} has {label}={text}, which is not a number"
+        msg = f"{place} has {label}={text}, which is not a number"
         raise UsageError(msg) from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq.api.job import job
 from traceq.api.lint import lint
 from traceq.cli import output
 from traceq.cli.options import (
@@ -28,7 +29,9 @@ from traceq.cli.options import (
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import UsageError
 from traceq.labels import labelled
+from traceq.opening.jobs import is_job
 from traceq.report.page.build import report_page
+from traceq.report.page.views import ranks_page
 from traceq.words import listed
 
 if TYPE_CHECKING:
@@ -77,12 +80,20 @@ def command(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Write one page to look at: verdict, findings, a step as a picture, flame graph.
 
-    The page is one file that asks for nothing from the network. A report that is there
-    already is written again; any other file only with --overwrite.
+    Several recordings are compared, by their labels too; a folder with the ranks of a
+    job is shown as a job. The page is one file that asks for nothing from the network.
+    A report that is there already is written again; any other file only with
+    --overwrite.
     """
     paths, labels = labelled(paths, label, runs)
     read = [*paths, *([log] if log else [])]
     refuse_to_lose(file, read, overwrite=overwrite or _is_report(file))
+    if len(paths) == 1 and is_job(paths[0]):
+        ranks = job(paths, config=config, own=own, cache=not no_cache)
+        if ranks.analysis.job.found.height:
+            write_file(file, ranks_page(ranks.analysis, ranks.report))
+            output.say(f"written to {file}")
+            return
     found = lint(
         paths,
         log=log,

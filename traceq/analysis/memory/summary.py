@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -15,7 +15,7 @@ from traceq.analysis.memory.oom import failures
 from traceq.analysis.memory.timeline import category_curves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from traceq.analysis.memory.history import History
     from traceq.model.run import Run
@@ -55,12 +55,21 @@ class MemorySummary:
     curves: pl.DataFrame
     """What was live of each category; ``CATEGORY_CURVES`` has the columns."""
     run: Run | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the user says of the recording."""
 
 
 def summarise_memory(
-    history: History, name: str, *, run: Run | None = None
+    history: History,
+    name: str,
+    *,
+    run: Run | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Iterator[MemorySummary]:
-    """Yield a summary for each device that has memory."""
+    """Yield a summary for each device that has memory.
+
+    Unless given, ``labels`` are those of the run.
+    """
     snapshot = history.snapshot
     leaks, failed = memory_leaks(history), failures(history)
     peaks = history.peaks.filter(pl.col("max_reserved") > 0)
@@ -85,6 +94,7 @@ def summarise_memory(
             curve=curve,
             curves=category_curves(history.allocations.filter(here)),
             run=run,
+            labels=(run.labels if run else {}) if labels is None else labels,
         )
 
 
