@@ -184,7 +184,8 @@ def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
             fixed: tuple[Change, ...] = ()
             if savings and views.trace and views.trace.bound.by == "host":
                 fixed = savings.host_changes(ran.findings)
-            ran += run([rule], views.after(fixed))
+            named = frozenset[int]().union(*(one.kernels for one in ran.findings))
+            ran += run([rule], views.after(fixed, named))
     return ran
 
 

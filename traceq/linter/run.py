@@ -56,6 +56,8 @@ class Views:
     recording: Recording
     fixed: tuple[Change, ...] = ()
     """What is fixed already, for rules that report what remains after the others."""
+    named: frozenset[int] = frozenset()
+    """Kernels that the others are about, likewise."""
     job: Any = None
     """All ranks of the job, analysed, where there are several."""
 
@@ -65,11 +67,11 @@ class Views:
         recording = self.recording
         if recording.trace is None:
             return None
-        return View(recording.trace, recording.step_ns, self.fixed)
+        return View(recording.trace, recording.step_ns, self.fixed, self.named)
 
-    def after(self, fixed: tuple[Change, ...]) -> Views:
-        """Return the same for rules that report what remains after fixes."""
-        return replace(self, fixed=fixed) if fixed else self
+    def after(self, fixed: tuple[Change, ...], named: frozenset[int]) -> Views:
+        """Return the same for rules that report what remains after the others."""
+        return replace(self, fixed=fixed, named=named) if fixed or named else self
 
     @cached_property
     def memory(self) -> tuple[SnapshotView, ...]:

@@ -51,6 +51,8 @@ class View:
     fixed: tuple[Change, ...] = ()
     """What the fixes of the other findings change, as far as it is the host's: for
     rules that report what remains."""
+    named: frozenset[int] = frozenset()
+    """Kernels that the other findings are about, likewise."""
 
     @cached_property
     def steady(self) -> SteadySteps:

@@ -222,6 +222,22 @@ CHANNELS_LAST_BATCH_NORM = {
     "backward": (5, Efficiency(bandwidth=0.48)),
 }
 
+# -- Slow kernels ----------------------------------------------------------------------
+#
+# Measured on an H200 with torch 2.11 (2026-11), forward and backward of the op alone as
+# a CUDA graph, each with what may replace it, over half of the shapes; the pages of the
+# rules KRN002 on have figures. benchmarks/models/advice.py measures some again.
+#
+# Rows that are added to those of a table by index, by sorting as embedding's gradient
+# does: this long at least for its 30 small kernels, and with this share of the
+# bandwidth. Measured: 94 to 110 µs for 8,192 rows of 768, and 0.15 of the bandwidth
+# for 100,000 rows of 256; rounded down.
+SORTED_ROWS_NS = 100_000
+ADDED_ROWS_EFFICIENCY = 0.1
+# Whatever the bytes allow, no more than this share goes: some rows are still added to
+# the same place. Measured: 0.88 to 0.97.
+ADDED_ROWS_MOST_SAVED = 0.875
+
 # -- Shares that a fix removes where there is no roofline ------------------------------
 #
 # Of the time of kernels, where the GPU or the shapes are not known. Judgement.

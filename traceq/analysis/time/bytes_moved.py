@@ -270,9 +270,14 @@ def _embedding_backward(call: Call) -> float:
 
 
 def _picked(call: Call) -> float:
-    """Return the bytes of gather and scatter, which touch what their index says."""
+    """Return the bytes of gather and scatter, which touch what their index says.
+
+    They read and write an element for each of the index, which may be expanded; of the
+    table they touch no more than there is.
+    """
     table, index = _need(call, 0), _need(call, 2)
-    return index.bytes + 2.0 * index.stored * table.size
+    picked = prod(index.dims)
+    return index.bytes + float(picked + min(picked, table.stored)) * table.size
 
 
 def _index_put(call: Call) -> float:
@@ -341,6 +346,8 @@ _SPECIAL: dict[str, Callable[[Call], float | None]] = {
     "nll_loss2d_forward": _nll,
     "nll_loss_backward": _nll_backward,
     "nll_loss_forward": _nll,
+    "scatter": _picked,
     "scatter_": _picked,
+    "scatter_add": _picked,
     "scatter_add_": _picked,
 }

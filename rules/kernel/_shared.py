@@ -1,0 +1,61 @@
+"""What the rules on slow kernels share: ops that the roofline judges, by place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.time.roofline import roofline
+from traceq.linter import Evidence
+from traceq.linter.evidence import kernel_lines, module_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.analysis.base.ownership import Row
+    from traceq.linter import View
+
+# What the ops of a group have in common, beside their place.
+_ALIKE = ("name", "dims_text", "dtype", "phase")
+
+
+def judged(view: View, chosen: pl.Expr) -> pl.DataFrame:
+    """Return the chosen ops of the roofline, with what is known of their inputs."""
+    ops = roofline(view.trace).ops.filter(chosen, pl.col("least").is_not_null())
+    return view.with_inputs(ops.rename({"op": "id"}))
+
+
+def groups(view: View, ops: pl.DataFrame, min_share: float) -> Iterator[Row]:
+    """Yield the ops of one place and shape that take this share of a step or more.
+
+    A row has ``ids`` and ``kernels``, their time ``gpu_ns``, what the peaks need for
+    them, ``least_ns``, and the longest ``kernel``.
+    """
+    found = view.by_place(
+        ops,
+        *_ALIKE,
+        **{name: pl.col(name).first() for name in ("dims", "types", "values")},
+        kernels=pl.col("kernels").explode(),
+        gpu_ns=pl.col("gpu").sum(),
+        least_ns=pl.col("least").sum(),
+        kernel=pl.col("kernel").get(pl.col("gpu").arg_max()),
+    ).sort("gpu_ns", descending=True, maintain_order=True)
+    long = min_share * view.bound.step_ns * view.steps
+    yield from found.filter(pl.col("gpu_ns") >= long).iter_rows(named=True)
+
+
+def evidence(view: View, row: Row, *more: Evidence) -> list[Evidence]:
+    """Return how long a group takes, how long at the peaks, and on which kernel."""
+    return [
+        Evidence("gpu", value=row["gpu_ns"] / view.steps, unit="ns", note="a step"),
+        Evidence(
+            "peak",
+            value=row["least_ns"] / view.steps,
+            unit="ns",
+            note="at the GPU's peaks",
+        ),
+        *more,
+        *kernel_lines(view, row["kernels"], most=1),
+        *module_line(row["modules"]),
+    ]
