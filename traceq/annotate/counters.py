@@ -44,14 +44,14 @@ def counters(trace: Trace, start: int, end: int, most: int) -> Iterator[Counter]
     yield _counter("GPU busy", "%", edges, _PERCENT * busy.diff()[1:] / width)
     if trace.facts.shapes:
         moved = _moved_until(_rates(trace), edges).diff()[1:]
-        yield _counter("memory bandwidth, at least", "GB/s", edges, moved / width)
+        yield _counter("memory bandwidth", "GB/s, at least", edges, moved / width)
     launched = trace.kernels.select(
         at=trace.runtime["ts"][trace.kernels["launch"]], end=END
     ).drop_nulls()
     before = [launched[column].sort() for column in ("at", "end")]
     begun, done = (one.search_sorted(edges, side="right") for one in before)
     queued = begun.cast(pl.Int64) - done.cast(pl.Int64)
-    yield _counter("launches in flight", "launches", edges, queued[:-1])
+    yield _counter("launches", "in flight", edges, queued[:-1])
 
 
 def _counter(name: str, unit: str, edges: pl.Series, values: pl.Series) -> Counter:

@@ -184,10 +184,9 @@ def _idle(
         cause=causes_of(view.trace, longest.sort("start"))
     )
     names = {cause: literal(cause_name(cause)) for cause in rows["cause"].unique()}
-    name = f"GPU idle, by what the host does ({_counted(longest.height, gaps.height)})"
     return (
         _IDLE,
-        name,
+        f"GPU idle, {_counted(longest.height, gaps.height)}",
         rows.select(
             "start",
             "end",
@@ -198,4 +197,4 @@ def _idle(
 
 
 def _counted(shown: int, of: int) -> str:
-    return f"the {shown:,} longest of {of:,} gaps" if shown < of else f"{of:,} gaps"
+    return f"{shown:,} of {of:,} gaps" if shown < of else "by cause"
