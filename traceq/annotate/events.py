@@ -82,9 +82,11 @@ class Writer:
     def flows(self, rows: pl.DataFrame) -> pl.Series:
         """Return arrows from slices, at ``tid`` and ``start``, to events of the file.
 
-        Those are at ``to_pid`` and ``to_tid``, as JSON, and ``to_start``.
+        Those are at ``to_pid`` and ``to_tid``, as JSON, and ``to_start``. ``flow`` is
+        the number of each in the file, and their row if there is none.
         """
-        number = (_FIRST_FLOW + pl.int_range(pl.len())).cast(pl.String)
+        of = pl.col("flow") if "flow" in rows.columns else pl.int_range(pl.len())
+        number = (of.cast(pl.Int64) + _FIRST_FLOW).cast(pl.String)
         end = pl.concat_str(
             pl.lit(f',"name":"{_FLOW}","cat":"{CATEGORY}","id":'), number
         )

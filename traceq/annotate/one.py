@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.annotate.splice import Output, Window, cut, spliced
+from traceq.annotate.steps import chosen_steps
 from traceq.annotate.tracks import tracks_of
-from traceq.errors import UsageError
 from traceq.files import written_whole
 from traceq.linter.view import View
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +25,6 @@ _SHARE = 0.015
 _MOST_ROOM = 8_000_000
 # A small file is opened fast, whatever is added to it.
 _SMALL, _LEAST_ROOM = 1_000_000, 250_000
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
     """
     view = View(trace, step_ns)
     origin = trace.facts.origin_ns
-    chosen = chosen_steps(trace, steps) if steps else None
+    chosen = chosen_steps(trace.steps, steps) if steps else None
     found: list[Added] = []
     kept = None
 
@@ -111,31 +106,3 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
         tuple(row["step"] for row in chosen or ()),
         kept,
     )
-
-
-def chosen_steps(trace: Trace, text: str) -> list[dict[str, int]]:
-    """Return the steps that a text asks for: how many, or from which to which.
-
-    ``2`` are the first two that are no warm-up; ``3-5`` are those numbers.
-    """
-    asked = _RANGE.fullmatch(text.strip())
-    if asked is None or asked[0] == "0":
-        msg = f"--steps {text} is neither a number of steps nor a range, as 3-5"
-        raise UsageError(msg)
-    if not trace.steps.height:
-        msg = "the trace has no steps to cut it to: leave --steps out"
-        raise UsageError(msg)
-    steps = trace.steps.select("step", "start", "end", "warmup").sort("start")
-    if asked[2]:
-        found = steps.filter(pl.col("step").is_between(int(asked[1]), int(asked[2])))
-    else:
-        steady = steps.filter(~pl.col("warmup"))
-        found = (steady if steady.height else steps).head(int(asked[1]))
-    if not found.height:
-        first, last = steps["step"][0], steps["step"][-1]
-        msg = (
-            f"the trace has no step of {text}:"
-            f" it has {counted(steps.height, 'step')}, {first} to {last}"
-        )
-        raise UsageError(msg)
-    return found.to_dicts()

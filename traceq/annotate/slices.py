@@ -177,7 +177,7 @@ def _lanes(
     for row, finding, side, start, end in order.select(columns).iter_rows():
         code = rules[finding]
         stacks = open_ends.setdefault((code, side), [])
-        lane = _fitting(stacks, start, end)
+        lane = fitting(stacks, start, end)
         found[row] = tids.setdefault((code, side, lane), len(tids))
     # In the order of the findings, the GPU before the host.
     ranked = sorted(tids, key=lambda one: (rules.index(one[0]), one[1], one[2]))
@@ -193,7 +193,7 @@ def _lanes(
     )
 
 
-def _fitting(stacks: list[list[int]], start: int, end: int) -> int:
+def fitting(stacks: list[list[int]], start: int, end: int) -> int:
     """Return the first lane on which a slice lies inside what is open, or nothing is.
 
     ``stacks`` has for each lane when what is open there ends, outermost first.

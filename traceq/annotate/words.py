@@ -12,6 +12,7 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from traceq.annotate.job import JobWritten
     from traceq.annotate.one import Annotated
     from traceq.linter.engine import Outcome
 
@@ -30,6 +31,24 @@ def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:
         lines.append(_cut(written))
     if added.joined or added.left_out:
         lines.append(_coarser(added.joined, added.left_out))
+    return "\n".join(lines) + "\n"
+
+
+def of_job(written: JobWritten, outcome: Outcome, file: Path, bytes_after: int) -> str:
+    """Return what was written of a job, and what it leaves out."""
+    lines = [
+        verdict(outcome),
+        f"{printable(str(file))}: {size(bytes_after)};"
+        f" {counted(written.ranks, 'rank')} on one clock, each with"
+        " its steps, collectives (wait and transfer) and kernels:"
+        f" {counted(written.collectives, 'collective')} and"
+        f" {counted(written.kernels, 'kernel')}",
+    ]
+    if written.left_out:
+        left = counted(written.left_out, "kernel")
+        lines.append(f"to stay small, the {left} that are shortest are left out")
+    if written.unread:
+        lines.append(f"{counted(written.unread, 'rank')} without kernels")
     return "\n".join(lines) + "\n"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceq.annotate import words
-from traceq.annotate.one import write_annotated
+from traceq.annotate.job import job_window, write_job
+from traceq.annotate.one import is_packed, write_annotated
+from traceq.annotate.splice import Output
 from traceq.cli import output
 from traceq.cli.options import (
     Captures,
@@ -25,23 +27,36 @@ from traceq.cli.options import (
 )
 from traceq.cli.writing import refuse_to_lose
 from traceq.errors import UsageError
+from traceq.files import written_whole
 from traceq.given import one_program
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
+from traceq.loading import load
+from traceq.opening.jobs import analysed, is_job, ranks_in
 from traceq.opening.recordings import load_program
 from traceq.opening.settings import (
     configuration,
     nanoseconds,
+    own_code,
     use_captures,
     use_kernels,
     use_own,
 )
+from traceq.ranks.findings import lint_job
 from traceq.watching import reading, tell
+
+if TYPE_CHECKING:
+    from traceq.linter.config import Config
+    from traceq.trace import Trace
 
 
 def command(  # noqa: PLR0913 - one parameter an option
-    path: Annotated[
-        Path, paths_argument("A trace, or a folder, archive or run folder with one.")
+    paths: Annotated[
+        list[Path],
+        paths_argument(
+            "A trace, or a folder, archive or run folder with one; of a job, the traces"
+            " of its ranks or their folder."
+        ),
     ],
     *,
     file: Annotated[
@@ -73,13 +88,20 @@ def command(  # noqa: PLR0913 - one parameter an option
 
     A process called traceq has a track for each rule, with slices on the kernels, the
     idle gaps and the host time that a finding is about. The trace's own events stay
-    as they are.
+    as they are. Of a job, one file has all ranks on one clock: steps, collectives with
+    wait and transfer, kernels, and the findings on the job.
     """
-    refuse_to_lose(file, [path], overwrite=overwrite)
+    refuse_to_lose(file, paths, overwrite=overwrite)
     use_captures(captures)
     use_kernels(kernels)
+    if len(paths) > 1 or is_job(paths[0]):
+        wanted = configuration(config)
+        use_own(own, wanted, steps_by)
+        text = _job(paths, file, wanted, steps, cache=not no_cache)
+        output.write(text + words.how_to_look(file))
+        return
     text = annotated(
-        path,
+        paths[0],
         file,
         steps=steps,
         log=log,
@@ -90,6 +112,34 @@ def command(  # noqa: PLR0913 - one parameter an option
         cache=not no_cache,
     )
     output.write(text + words.how_to_look(file))
+
+
+def _job(
+    paths: list[Path], file: Path, config: Config, steps: str | None, *, cache: bool
+) -> str:
+    """Write all ranks of a job, and return what there is to say."""
+    ranks = ranks_in(paths, cache=cache)
+    analysis = analysed(paths, cache=cache)
+    name = str(paths[0])
+    outcome = lint_job(name, analysis, load_rules(config.packs), config).outcomes[0]
+    job = analysis.job
+    for sentence in job.said:
+        output.say(sentence)
+
+    def loaded(row: int) -> Trace | None:
+        known = job.digests[row].rank
+        tell("writing", row, job.ranks.height, f"rank {known['rank']}")
+        for path, rank in ranks:
+            if str(path) == known["path"] and rank in {None, known["rank"]}:
+                return load(path, rank=rank, own=own_code(), cache=cache)
+        return None
+
+    with written_whole(file) as stream:
+        to = Output(stream, packed=is_packed(file))
+        window = job_window(job, steps) if steps else None
+        written = write_job(analysis, outcome, loaded, to, window)
+        to.finish()
+        return words.of_job(written, outcome, file, stream.tell())
 
 
 def annotated(  # noqa: PLR0913 - what a command was given

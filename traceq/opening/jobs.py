@@ -36,6 +36,16 @@ def is_job(path: Path) -> bool:
     return sum(one.trace is not None for one in found) > 1
 
 
+def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | None]]:
+    """Return the traces of paths, and of which rank of a run folder each is."""
+    # What is on other machines is fetched where it is read.
+    remote = [path for path in paths if isinstance(path, Url)]
+    here = [path for path in paths if not isinstance(path, Url)]
+    found = traces(here, cache=cache)[0] if here else []
+    ranks = [(path, rank) for path in found for rank in ranks_of(path)]
+    return ranks + [(path, None) for path in remote]
+
+
 def analysed(
     paths: Sequence[Path],
     *,
@@ -44,12 +54,7 @@ def analysed(
     cache: bool,
 ) -> Analysis:
     """Read the ranks that paths have, here or on a cluster, and analyse their job."""
-    # What is on other machines is fetched where it is read.
-    remote = [path for path in paths if isinstance(path, Url)]
-    here = [path for path in paths if not isinstance(path, Url)]
-    found = traces(here, cache=cache)[0] if here else []
-    ranks = [(path, rank) for path in found for rank in ranks_of(path)]
-    ranks += [(path, None) for path in remote]
+    ranks = ranks_in(paths, cache=cache)
     tasks = digest_tasks(
         ranks, own_code(), steps_source(), findings=findings, cache=cache
     )

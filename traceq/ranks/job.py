@@ -240,7 +240,7 @@ def _shares_clock(ranks: pl.DataFrame) -> bool:
     return len(machines) == 1 and bool(machines[0]) and not any(ranks["device"])
 
 
-def _starts(ranks: pl.DataFrame) -> list[int]:
+def starts(ranks: pl.DataFrame) -> list[int]:
     """Return where each rank's times begin, from the first of all ranks."""
     known = ranks["start_ns"].drop_nulls()
     first = lowest(known)
@@ -269,7 +269,7 @@ def _cells(mine: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
     firsts = {digest.rank.get("first_step") for digest in mine}
     same = firsts.pop() if len(firsts) == 1 else None
     return (
-        _together(mine, "collectives", _starts(ranks))
+        _together(mine, "collectives", starts(ranks))
         .with_columns(
             pl.col(times) + pl.col("begin"),
             collective=pl.int_range(pl.len(), dtype=pl.UInt32).over("rank"),
@@ -301,7 +301,7 @@ def _meetings(
 ) -> pl.DataFrame:
     """Return the meetings of all ranks on one clock, with their instances."""
     rows = (
-        _together(mine, "meetings", _starts(ranks))
+        _together(mine, "meetings", starts(ranks))
         .with_columns(
             pl.col("at") + pl.col("begin"), pl.col("collective").cast(pl.UInt32)
         )

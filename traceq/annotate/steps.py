@@ -1,0 +1,40 @@
+"""Which steps a user asks for."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from traceq.errors import UsageError
+from traceq.words import counted
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def chosen_steps(steps: pl.DataFrame, text: str) -> list[dict[str, int]]:
+    """Return the steps that a text asks for: how many, or from which to which.
+
+    ``2`` are the first two that are no warm-up; ``3-5`` are those numbers.
+    """
+    asked = _RANGE.fullmatch(text.strip())
+    if asked is None or asked[0] == "0":
+        msg = f"--steps {text} is neither a number of steps nor a range, as 3-5"
+        raise UsageError(msg)
+    if not steps.height:
+        msg = "the trace has no steps to cut it to: leave --steps out"
+        raise UsageError(msg)
+    steps = steps.select("step", "start", "end", "warmup").sort("start")
+    if asked[2]:
+        found = steps.filter(pl.col("step").is_between(int(asked[1]), int(asked[2])))
+    else:
+        steady = steps.filter(~pl.col("warmup"))
+        found = (steady if steady.height else steps).head(int(asked[1]))
+    if not found.height:
+        first, last = steps["step"][0], steps["step"][-1]
+        msg = (
+            f"the trace has no step of {text}:"
+            f" it has {counted(steps.height, 'step')}, {first} to {last}"
+        )
+        raise UsageError(msg)
+    return found.to_dicts()
