@@ -38,6 +38,7 @@ from traceq.opening.settings import (
     configuration,
     nanoseconds,
     own_code,
+    steps_source,
     use_captures,
     use_kernels,
     use_own,
@@ -131,7 +132,13 @@ def _job(
         tell("writing", row, job.ranks.height, f"rank {known['rank']}")
         for path, rank in ranks:
             if str(path) == known["path"] and rank in {None, known["rank"]}:
-                return load(path, rank=rank, own=own_code(), cache=cache)
+                return load(
+                    path,
+                    rank=rank,
+                    own=own_code(),
+                    steps_by=steps_source(),
+                    cache=cache,
+                )
         return None
 
     with written_whole(file) as stream:
