@@ -15,6 +15,7 @@ from browser import browser
 from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES
 
+from traceq import units
 from traceq.report.page.page import render
 from traceq.report.page.section import Section
 from traceq.testing import draw
@@ -142,6 +143,19 @@ def test_the_numbers_are_those_of_lint(report: Path) -> None:
     assert sorted(data["costs"]) == sorted(costs)
     assert data["step_ns"] == recording["step_ns"]
     assert recording["bound"]["text"][1:] in text
+
+
+def test_the_numbers_are_those_of_summary(report: Path) -> None:
+    found = json.loads(traceq("summary", TRACE, "--format", "json").out)
+    (trace,) = found["traces"]
+    text = report.read_text(encoding="utf-8")
+    gpu = part_of(report, "flame")["graphs"]["gpu"]
+
+    assert trace["bound"]["text"][1:] in text
+    assert len(trace["bound"]["causes"]) > 3
+    for one in trace["bound"]["causes"]:
+        assert units.time(one["ns"]) in text
+    assert round(gpu["total"]) == round(trace["gpu_time_ns"])
 
 
 def test_lint_as_html_is_a_view_of_the_report(report: Path) -> None:

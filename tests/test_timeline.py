@@ -150,5 +150,6 @@ def test_a_path_goes_from_the_phase_to_the_op() -> None:
     found = gpu_flame(trace, steady_steps(trace))
 
     paths = {path[-1]: path for path in found["path"].to_list()}
-    assert paths["aten::mm"] == ["forward", "Net", "main (train.py:3)", "aten::mm"]
+    line = "main (train.py:3)"
+    assert paths["gemm"] == ["forward", "Net", line, "aten::mm", "gemm"]
     assert found["calls"].to_list() == [1, 1]

@@ -36,24 +36,26 @@ _OTHER = "other"
 _PHASES = {OPTIMIZER: "optimizer", ENGINE: "backward", DATA: "data"}
 # Of these the name says what ran; of other kinds only where it is from.
 _NAMED = (DISPATCH, LAUNCHES, SYNC, BLOCKING, CAPTURING, COMPILING)
-_KEYS = ("phase", "module", "file", "line", "function", "call_line", "leaf", "cause")
+_PLACE = ("phase", "module", "file", "line", "function", "call_line")
+_KEYS = (*_PLACE, "op", "leaf", "cause")
 
 
 def gpu_flame(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return GPU time: ``path``, ``cause`` (of gpu_causes), ``time`` and ``calls``.
 
-    Time and calls are per step, longest first. The last part of a path is the op, or
-    the kernel where its op is not known.
+    Time and calls are per step, longest first. The last parts of a path are the op,
+    where it is known, and the kernel.
     """
     kernels = by_part(trace, steady.kernels)
-    names = trace.ops["name"].cast(pl.String)[kernels["op"]]
     found = kernels.with_columns(
-        leaf=pl.coalesce(names, text("name")), cause=gpu_causes(trace, kernels["id"])
+        op=trace.ops["name"][kernels["op"]],
+        leaf=pl.col("name"),
+        cause=gpu_causes(trace, kernels["id"]),
     )
     return _paths(
         found,
         time=pl.col("time").sum() / steady.count,
-        calls=pl.col("id").n_unique() / steady.count,
+        calls=pl.len() / steady.count,
     )
 
 
@@ -67,21 +69,25 @@ def host_flame(trace: Trace, segments: pl.DataFrame, steps: int) -> pl.DataFrame
     same = around == pl.col("phase").backward_fill().over("step")
     found = segments.with_columns(
         phase=pl.coalesce(
-            pl.col("kind").replace_strict(_PHASES, default=None),
-            trace.ops["phase"][segments["op"]].cast(pl.String),
+            pl.col("kind").replace_strict(
+                _PHASES, default=None, return_dtype=trace.ops.schema["phase"]
+            ),
+            trace.ops["phase"][segments["op"]],
         ),
+        op=pl.lit(None, pl.String),
         leaf=pl.when(pl.col("kind").is_in(_NAMED) & pl.col("name").is_not_null())
         .then("name")
         .otherwise("kind"),
         cause=pl.col("kind"),
         call_line=pl.lit(None, pl.UInt32),
+        call=pl.col("at").is_first_distinct() & pl.col("at").is_not_null(),
         # What is between two ops of a phase is of that phase, too.
     ).with_columns(phase=pl.coalesce("phase", pl.when(same).then(around)))
     return _paths(
         found,
         time=(pl.col("end") - pl.col("start")).sum() / steps,
         idle=pl.col("idle").sum() / steps,
-        calls=pl.col("at").n_unique() / steps,
+        calls=pl.col("call").sum() / steps,
     )
 
 
@@ -94,7 +100,7 @@ def _paths(rows: pl.DataFrame, **sums: pl.Expr) -> pl.DataFrame:
     )
     modules = layer_names(pl.col("module")).str.split("/").fill_null([])
     path = pl.concat_list(
-        text("phase").fill_null(_OTHER), modules, line, "leaf"
+        text("phase").fill_null(_OTHER), modules, line, text("op"), text("leaf")
     ).list.drop_nulls()
     # By what makes a path, as it is in the table: texts are long, and made once.
     grouped = rows.group_by(_KEYS).agg(**sums)

@@ -243,8 +243,8 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
     """Return slices of a timeline with what there is to know of them.
 
     ``name``, ``cause`` (of the GPU's, else null), ``call`` (of runtime calls),
-    ``op``, ``module``, ``file``, ``line``, ``function``, ``call_line`` and ``inputs``,
-    the row of the table of inputs.
+    ``compiling`` (of ops), ``op``, ``module``, ``file``, ``line``, ``function``,
+    ``call_line`` and ``inputs``, the row of the table of inputs.
     """
     numbered = slices.with_row_index("at")
     ops = trace.ops.select(op_row="id", op=text("name"), inputs="inputs")
@@ -268,6 +268,7 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
             columns["call"] = table["call"].cast(pl.String)
         if name == OPS:
             columns["op_row"] = table["id"]
+            columns["compiling"] = table["compiling"]
         elif "op" in table.columns:
             columns["op_row"] = table["op"]
         found.append(pl.DataFrame({"at": mine["at"], **columns}))

@@ -81,8 +81,7 @@ window.traceq = (() => {
   }
   function changed() {
     colors = {};
-    const dark = isDark();
-    button.setAttribute("aria-pressed", String(dark));
+    name();
     for (const redraw of redraws) redraw();
   }
   function isDark() {
@@ -97,7 +96,12 @@ window.traceq = (() => {
     changed();
   });
   wide.addEventListener("change", changed);
-  button.setAttribute("aria-pressed", String(isDark()));
+  /* The switch says what it does. */
+  function name() {
+    button.textContent = isDark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", isDark() ? "Light colours" : "Dark colours");
+  }
+  name();
 
   /* Paper is light, and shows what is folded. */
   let before = null;

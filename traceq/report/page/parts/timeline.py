@@ -114,7 +114,7 @@ def _data(subject: Subject, trace: Trace, found: Timeline) -> dict[str, Any]:
         "name": names,
         "color": _mapped(
             slices.with_columns(module_call=_is_module()),
-            ["table", "cause", "call", "module_call"],
+            ["table", "cause", "call", "compiling", "module_call"],
             _colored(texts),
         ),
         "detail": _details(trace, slices, texts),
@@ -198,10 +198,12 @@ def _is_module() -> pl.Expr:
 
 
 def _colored(texts: _Texts) -> Any:  # noqa: ANN401 - a function of a row
-    def number(row: tuple[str, str | None, str | None, bool]) -> int:
-        table, cause, call, module_call = row
+    def number(row: tuple[str, str | None, str | None, bool | None, bool]) -> int:
+        table, cause, call, compiling, module_call = row
         if cause:
             return texts.at(color(cause))
+        if compiling:
+            return texts.at("compile")
         if module_call:
             return texts.at("host")
         if table == analysis.CALLS:
