@@ -120,3 +120,22 @@ def test_every_folder_of_the_map_exists() -> None:
 
     assert len(named) > 5
     assert all((ROOT / name).is_dir() for name in named)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("rules/*.md"),
+        *ROOT.glob("collect/*.md"),
+        *ROOT.glob("fixtures/**/*.md"),
+        *ROOT.glob("benchmarks/**/*.md"),
+    ],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    linked = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
+
+    assert [link for link in linked if not (page.parent / link).exists()] == []

@@ -1,0 +1,77 @@
+"""What the pages on the web have beside the files of this folder.
+
+A page for each rule, made of the rule itself; the texts that lie elsewhere in the
+repository, with their links set right; and the reports of the gallery.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+from traceq.linter.pack import load_rules
+from traceq.report import rule_pages
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+# Texts that lie elsewhere in the repository, and the page of each.
+ELSEWHERE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "collect/README.md": "collect.md",
+    "rules/README.md": "writing-rules.md",
+    "README.md": "index.md",
+}
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of rules and of texts that lie elsewhere."""
+    rules = load_rules()
+    for code, rule in rules.items():
+        text = rule_pages.page(rule)
+        files.append(File.generated(config, f"rules/{code}.md", content=text))
+    for source, page in ELSEWHERE.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        text = _relinked(text, Path(source).parent, Path(page))
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Set links right that leave this folder; name the rules' pages."""
+    name = page.file.src_uri
+    if name not in ELSEWHERE.values() and not name.startswith("rules/"):
+        markdown = _relinked(markdown, Path("docs") / Path(name).parent, Path(name))
+    if name == "rules.md":
+        markdown = re.sub(
+            r"^\| ([A-Z]{3}\d{3}) \|", r"| [\1](rules/\1.md) |", markdown, flags=re.MULTILINE
+        )
+    return markdown
+
+
+def _relinked(text: str, folder: Path, page: Path) -> str:
+    """Return a text of ``folder`` with the links that ``page`` needs."""
+
+    def link(found: re.Match[str]) -> str:
+        target = os.path.normpath(folder / found[1])
+        anchor = found[2] or ""
+        if target in ELSEWHERE:
+            inside = ELSEWHERE[target]
+        elif target.startswith("docs/"):
+            inside = target.removeprefix("docs/")
+        else:
+            # A file of the code: named, not linked.
+            return f"] (`{target}`)"
+        return f"]({os.path.relpath(inside, page.parent)}{anchor})"
+
+    return _LINK.sub(link, text)
