@@ -1,4 +1,4 @@
-"""Texts that someone has read: golden files, and the blocks of the README.
+"""Texts that someone has read: golden files, and blocks of the README and the docs.
 
 ``make goldens`` runs the tests marked ``golden`` with UPDATE_GOLDEN=1, which writes
 them again: read the difference before you commit it.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from recordings import ROOT
 
 from traceq import __version__
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 GOLDEN = ROOT / "tests" / "golden"
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def assert_golden(name: str, found: str) -> None:
@@ -29,18 +33,27 @@ def assert_golden(name: str, found: str) -> None:
 
 
 def assert_block(mark: str, found: str) -> None:
-    """Compare a text with a block of the README, or write it there."""
+    """Compare a text with a block of a page, or write it there."""
     if _updating():
-        page = README.read_text(encoding="utf-8").replace(block(mark), found)
-        README.write_text(page, encoding="utf-8")
+        page, kept = _page_with(mark)
+        begin, end = kept.span("text")
+        page.write_text(kept.string[:begin] + found + kept.string[end:], "utf-8")
     assert found == block(mark)
 
 
 def block(mark: str) -> str:
-    """Return what stands between two marks of the README, without its fence."""
-    pattern = rf"<!-- {mark} -->\n(```\n)?(?P<text>.*?)(?(1)```\n)<!-- /{mark} -->"
-    (found,) = re.finditer(pattern, README.read_text(encoding="utf-8"), re.DOTALL)
-    return found["text"]
+    """Return what stands between two marks of a page, without its fence."""
+    return _page_with(mark)[1]["text"]
+
+
+def _page_with(mark: str) -> tuple[Path, re.Match[str]]:
+    pattern = rf"<!-- {mark} -->\n(```\w*\n)?(?P<text>.*?)(?(1)```\n)<!-- /{mark} -->"
+    ((page, found),) = (
+        (page, found)
+        for page in PAGES
+        for found in re.finditer(pattern, page.read_text(encoding="utf-8"), re.DOTALL)
+    )
+    return page, found
 
 
 def _updating() -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FIXTURES = ROOT / "fixtures"
 CLEAN = FIXTURES / "twins" / "copies_fixed"
 SICK = FIXTURES / "copies"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
 OOM = FIXTURES / "twins" / "oom_fragmented"
 
 
@@ -615,9 +615,7 @@ def test_the_readme_shows_what_check_prints(
 
 
 def test_the_budgets_that_the_readme_shows_are_accepted(tmp_path: Path) -> None:
-    (text,) = re.findall(
-        r"^```\n(\[budgets\].*?)^```$", README, re.DOTALL | re.MULTILINE
-    )
+    (text,) = re.findall(r"^```\n(\[budgets\].*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     file = tmp_path / "traceq.toml"
     file.write_text(text)
 

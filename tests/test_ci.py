@@ -19,9 +19,9 @@ from conftest import ROOT
 yaml = pytest.importorskip("yaml", reason="reads what CI systems read")
 
 DOCS = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"<!-- ([\w-]+) -->\n```yaml\n(.*?)```", DOCS, re.DOTALL))
-(WORKFLOW,) = re.findall(r"<!-- workflow -->\n```\n(.*?)```", README, re.DOTALL)
+(WORKFLOW,) = re.findall(r"<!-- workflow -->\n```\n(.*?)```", PAGE, re.DOTALL)
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 STEPS: dict[str, Any] = {
@@ -121,7 +121,7 @@ def test_hooks_name_commands_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", re.findall(r"traceq (?:check|lint|shrink) .*", DOCS + README)
+    "line", re.findall(r"traceq (?:check|lint|shrink) .*", DOCS + PAGE)
 )
 def test_command_lines_have_options_that_there_are(line: str) -> None:
     assert_options_exist(line.partition("`")[0])

@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""What the README and the docs show is what happens."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = {
+    file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs").glob("*.md")
+}
 DEMO = "fixtures/attn_mask_fmha/trace.json.gz"
 
 
@@ -45,8 +48,12 @@ def test_the_rule_that_the_page_on_rules_shows_passes_its_own_examples(
     assert traceq("test", tmp_path).out == "2 of 2 examples hold\n"
 
 
-def test_the_configuration_that_the_readme_shows_is_accepted(tmp_path: Path) -> None:
-    (text,) = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def test_the_configuration_that_the_page_on_lint_shows_is_accepted(
+    tmp_path: Path,
+) -> None:
+    (text,) = re.findall(
+        r"^```toml\n(.*?)^```$", DOCS["lint.md"], re.MULTILINE | re.DOTALL
+    )
     (tmp_path / "traceq.toml").write_text(text)
     (tmp_path / "ci" / "my_rules").mkdir(parents=True)
 
@@ -67,7 +74,9 @@ def test_make_demo_runs_that_lint() -> None:
 
 
 def test_the_python_example_prints_what_its_comments_say() -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    *_, code = re.findall(
+        r"^```python\n(.*?)^```$", DOCS["python.md"], re.MULTILINE | re.DOTALL
+    )
     said = [
         comment
         for line in code.splitlines()
@@ -84,19 +93,21 @@ def test_the_python_example_prints_what_its_comments_say() -> None:
 
 
 def commands() -> list[str]:
-    """Return the commands that the README calls by name."""
+    """Return the commands that the README and the page on commands call by name."""
     called = re.findall(
-        r"(?:^|`)traceq ([a-z]+(?: (?:clear|info))?)", README, re.MULTILINE
+        r"(?:^|`)traceq ([a-z]+(?: (?:clear|info))?)",
+        README + DOCS["commands.md"],
+        re.MULTILINE,
     )
     return sorted(set(called))
 
 
 @pytest.mark.parametrize("command", commands())
-def test_every_command_in_the_readme_exists(command: str) -> None:
+def test_every_command_that_is_named_exists(command: str) -> None:
     assert traceq(*command.split(), "--help").status == 0
 
 
-def test_the_readme_names_the_commands_there_are() -> None:
+def test_the_page_on_commands_names_those_there_are() -> None:
     there = {"lint", "rules", "rule", "test", "summary", "memory", "query", "schema"}
     there |= {"check", "shrink", "ranks", "regions", "roofline", "report"}
     there |= {"annotate", "open"}
@@ -104,7 +115,7 @@ def test_the_readme_names_the_commands_there_are() -> None:
 
 
 def test_every_environment_variable_is_one_that_traceq_reads() -> None:
-    named = set(re.findall(r"`(TRACEQ_\w+)`", README))
+    named = set(re.findall(r"`(TRACEQ_\w+)`", DOCS["lint.md"]))
     code = "".join(
         file.read_text(encoding="utf-8")
         for folder in ("traceq", "collect")
@@ -116,7 +127,9 @@ def test_every_environment_variable_is_one_that_traceq_reads() -> None:
 
 
 def test_every_folder_of_the_map_exists() -> None:
-    named = re.findall(r"^(traceq/\w+/|rules/|collect/) *", README, re.MULTILINE)
+    named = re.findall(
+        r"^(traceq/\w+/|rules/|collect/) *", DOCS["how-it-works.md"], re.MULTILINE
+    )
 
     assert len(named) > 5
     assert all((ROOT / name).is_dir() for name in named)
