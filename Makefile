@@ -8,14 +8,14 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-load
 # Tests start many processes: let the first of them compile what all import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check tests fuzz goldens clean
+.PHONY: demo test quick check tests docs fuzz goldens clean
 
 demo: $(VENV)/installed
 	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
 
 # All that must pass; what is not pytest runs beside it.
 test: $(VENV)/test-installed
-	$(MAKE) --jobs 2 check tests
+	$(MAKE) --jobs 2 check tests docs
 
 # What to run after each change: no processes, no torch, no fuzzing.
 quick: $(VENV)/test-installed
@@ -30,6 +30,10 @@ check: $(VENV)/test-installed
 
 tests: $(VENV)/test-installed
 	$(PYTEST) --durations 25
+
+# The pages that one can browse, in build/site; a dead link fails.
+docs: $(VENV)/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Mutated inputs through the commands, for an hour or more; not a part of test.
 # FUZZ="--count 300 --seed 2" make fuzz  runs others.
@@ -50,6 +54,10 @@ $(VENV)/installed: pyproject.toml
 # torch is for the tests that read what the real profiler writes.
 $(VENV)/test-installed: $(VENV)/installed requirements-test.txt
 	$(BIN)/python -m pip install --quiet --requirement requirements-test.txt
+	touch $@
+
+$(VENV)/docs-installed: $(VENV)/installed requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements-docs.txt
 	touch $@
 
 clean:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
 
+from traceq.api.lint import lint
 from traceq.linter.pack import load_rules
 from traceq.report import rule_pages
+from traceq.report.page.build import report_page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -31,6 +33,8 @@ ELSEWHERE = {
     "rules/README.md": "writing-rules.md",
     "README.md": "index.md",
 }
+_REPORT = re.compile(r"\]\(gallery/(\w+)\.html\)")
+_TUTORIAL = "tutorial"  # its first state, of several
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -44,7 +48,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         text = _relinked(text, Path(source).parent, Path(page))
         files.append(File.generated(config, page, content=text))
+    shown = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    for name in _REPORT.findall(shown):
+        path = f"gallery/{name}.html"
+        files.append(File.generated(config, path, content=_report(name)))
     return files
+
+
+def _report(name: str) -> str:
+    folder = ROOT / "fixtures" / (f"{name}/0" if name == _TUTORIAL else name)
+    found = lint(folder)
+    return report_page(found.recordings, found.report)
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
@@ -53,9 +67,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if name not in ELSEWHERE.values() and not name.startswith("rules/"):
         markdown = _relinked(markdown, Path("docs") / Path(name).parent, Path(name))
     if name == "rules.md":
-        markdown = re.sub(
-            r"^\| ([A-Z]{3}\d{3}) \|", r"| [\1](rules/\1.md) |", markdown, flags=re.MULTILINE
-        )
+        row = re.compile(r"^\| ([A-Z]{3}\d{3}) \|", re.MULTILINE)
+        markdown = row.sub(r"| [\1](rules/\1.md) |", markdown)
     return markdown
 
 

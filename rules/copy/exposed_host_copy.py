@@ -40,7 +40,7 @@ class ExposedHostCopy(Rule):
     stream that also runs kernels, while no kernel runs, grouped by the line that asks
     for them. The saving is what the step
     gains when they run beside its kernels, at most as long as those take. Copies from
-    pageable memory are [CPY003](pageable_host_copy.py)'s.
+    pageable memory are CPY003's.
 
     ## Why is this bad?
 
