@@ -14,7 +14,7 @@ demo: $(VENV)/installed
 	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
 
 # All that must pass; what is not pytest runs beside it.
-test: $(VENV)/test-installed
+test: $(VENV)/test-installed $(VENV)/docs-installed
 	$(MAKE) --jobs 2 check tests docs
 
 # What to run after each change: no processes, no torch, no fuzzing.
