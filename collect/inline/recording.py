@@ -142,7 +142,7 @@ class Recording:
                     self.missing.append(f"the run file: {error.strerror}")
 
     def stop(self, what: str = "the program ended") -> None:
-        """Write what there is: ``what`` has ended, be it early or not."""
+        """Write what there is: ``what`` has ended, early or not."""
         session, self._session = self._session, None
         # A forked process ends, too: its parent records.
         if session is None or os.getpid() != self._process:
