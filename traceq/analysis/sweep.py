@@ -107,8 +107,8 @@ def point_of(
 ) -> Point:
     """Return a recording as a point of a sweep.
 
-    ``step_ns`` is measured without the profiler; ``peak_bytes`` is of its snapshot,
-    and better than what the trace itself has.
+    ``step_ns`` is measured without the profiler; ``peak_bytes`` is of its snapshot, for
+    a trace that does not have what was allocated.
     """
     steady = steady_steps(trace)
     bound = bound_of(trace, step_ns or trace.step_ns)
@@ -127,7 +127,7 @@ def point_of(
         bound=bound.by,
         gpu_busy=bound.gpu_busy,
         parts={name: dur / steady.count for name, dur in parts.iter_rows()},
-        peak_bytes=peak_bytes or (peak.allocated if peak else None),
+        peak_bytes=peak.allocated if peak else peak_bytes,
         tokens=tokens_per_step(trace),
     )
 

@@ -77,6 +77,15 @@ def value_text(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
+def rate_text(rate: float) -> str:
+    """Write a number of tokens per second, with three digits.
+
+    >>> rate_text(578_029)
+    '578,000'
+    """
+    return f"{units.three_digits(rate):,.0f}"
+
+
 def table(sweep: Sweep) -> TextTable:
     """Return the figures of each recording, by the label's value."""
     parts = [one.name for one in sweep.curves if one.figure == "part"]
@@ -92,7 +101,7 @@ def table(sweep: Sweep) -> TextTable:
             units.time(point.step_ns),
             *(units.time(point.parts.get(part, 0.0)) for part in parts),
             units.size(point.peak_bytes) if point.peak_bytes is not None else "-",
-            f"{rate:,.0f}" if (rate := point.tokens_per_second) else "-",
+            rate_text(rate) if (rate := point.tokens_per_second) else "-",
             _BOUND[point.bound],
         )
         for value, point in zip(sweep.values, sweep.points, strict=True)
@@ -131,8 +140,8 @@ def _sentences(sweep: Sweep) -> Iterator[str]:
     if rate := by_figure.get(("rate", "tokens/s")):
         best = max(range(len(rate.amounts)), key=rate.amounts.__getitem__)
         yield (
-            f"most tokens per second, {rate.amounts[best]:,.0f}, at {sweep.label}"
-            f" {value_text(sweep.values[best])}"
+            f"most tokens per second, {rate_text(rate.amounts[best])}, at"
+            f" {sweep.label} {value_text(sweep.values[best])}"
         )
     yield _bounds(sweep)
 

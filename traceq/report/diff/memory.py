@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.memory.diff import COPIES
 from traceq.report.base.columns import Column, fitted
+from traceq.report.base.content import TextTable
 from traceq.report.base.markdown import escaped
 from traceq.report.base.screen import PIPE, WIDEST
 from traceq.report.base.text import bold, place, printable
@@ -83,6 +84,16 @@ def markdown(diff: MemoryDiff) -> str:
         lines += [""] * bool(sites)
         lines += [f"- {change} {escaped(words)}" for change, words in sites]
     return "\n".join(lines) + "\n"
+
+
+def devices(diff: MemoryDiff) -> Iterator[tuple[str, TextTable, list[str]]]:
+    """Yield each device: its peaks, a table by category, and which lines changed."""
+    for peak in diff.peaks.iter_rows(named=True):
+        columns = tuple(
+            Column(title, number=title in _NUMBERS) for title in _titles(diff, peak)
+        )
+        sites = [f"{change} {words}" for change, words in _sites(diff, peak)]
+        yield _reserved(peak), TextTable(columns, tuple(_rows(diff, peak))), sites
 
 
 def data(diff: MemoryDiff) -> dict[str, Any]:

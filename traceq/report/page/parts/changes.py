@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from traceq.differ.limits import Broken
     from traceq.report.page.charts import Tip
 
-_WIDE = 110
 _FULL = 100.0
 
 
@@ -161,12 +160,14 @@ def _findings(found: FindingChanges) -> Section:
 
 
 def _memory(memory: MemoryDiff) -> Section:
-    text = memory_words.text(memory, width=_WIDE, color=False)
     return Section(
         key="changed-memory",
         title="Memory that changed",
-        template="preformatted.html",
-        context={"lines": text.splitlines()},
+        template="changed_memory.html",
+        context={
+            "lead": memory_words.headline(memory),
+            "devices": list(memory_words.devices(memory)),
+        },
     )
 
 

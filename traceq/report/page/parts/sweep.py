@@ -181,7 +181,7 @@ def _tip_text(curve: Curve) -> Callable[[float], str]:
     if curve.figure == "memory":
         return charts.axis_size
     if curve.figure == "rate":
-        return lambda rate: f"{rate:,.0f}"
+        return words.rate_text
     return charts.axis_time
 
 
