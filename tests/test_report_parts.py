@@ -187,6 +187,19 @@ def test_the_picture_marks_where_attention_overtakes() -> None:
     assert sum(mark.get("class") == "crossing" for mark in drawing) == 1
 
 
+def test_the_picture_shows_which_steps_are_host_bound() -> None:
+    drawing = _picture("step, attention, matmuls, copies, norms against seq_len")
+
+    dots = [mark for mark in drawing if "dot" in mark.get("class", "")]
+    steps = [mark for mark in dots if mark.get("class", "").endswith("0")]
+    assert ["hollow" in mark.get("class", "") for mark in steps] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
 def _picture(label: str) -> ET.Element:
     pattern = rf'<svg [^>]*aria-label="{label}">.*?</svg>'
     found = re.search(pattern, sweep(), re.DOTALL)

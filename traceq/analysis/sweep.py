@@ -7,13 +7,12 @@ step overtakes the rest of it is computed from these laws.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.base.fits import Crossing, Fit, best_fit, crossing
+from traceq.analysis.base.fits import Crossing, Fit, best_fit, crossing, label_number
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.patterns.attention_kernels import ATTENTION, kernels_by_part
@@ -145,7 +144,7 @@ def sweeps(points: Sequence[Point]) -> list[Sweep]:
     for key in differing:
         groups: dict[tuple[tuple[str, str], ...], list[tuple[float, Point]]] = {}
         for point in points:
-            value = _number(point.labels.get(key))
+            value = label_number(point.labels.get(key, ""))
             if value is None:
                 continue
             fixed = tuple(
@@ -222,11 +221,3 @@ def _overtakings(
         if met and met[0] and one.fit.power > rest.fit.power:
             found.append(Overtaking(one.name, "the rest", met[1]))
     return tuple(found)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text is not None else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq.analysis.base.fits import label_number
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.api.memory import memory
 from traceq.cli import output
@@ -151,8 +152,8 @@ def _value(summary: MemorySummary, label: str) -> float:
             f" collect --label {label}=VALUE, or give --label FILE:{label}=VALUE"
         )
         raise UsageError(msg)
-    try:
-        return float(text)
-    except ValueError:
+    value = label_number(text)
+    if value is None:
         msg = f"{place} has {label}={text}, which is not a number"
-        raise UsageError(msg) from None
+        raise UsageError(msg)
+    return value

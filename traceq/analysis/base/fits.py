@@ -24,6 +24,8 @@ _NOISE = 0.01
 # How far beyond the largest value a crossing is still told, as a factor.
 _FARTHEST = 4.0
 _HALVINGS = 60
+# Cubes of larger ones are no numbers.
+_LARGEST = 1e30
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,19 @@ class Crossing:
     at: float
     extrapolated: bool
     """Whether that is outside of what was measured."""
+
+
+def label_number(text: str) -> float | None:
+    """Return a label's value as a number that can be computed with; else none.
+
+    >>> label_number("512"), label_number("eager"), label_number("nan")
+    (512.0, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) <= _LARGEST else None
 
 
 def best_fit(values: Sequence[float], amounts: Sequence[float]) -> Fit | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 560.0, 340.0
 _LEFT, _TOP, _BOTTOM, _RIGHT = 70.0, 26.0, 292.0, 440.0
-_LABELS_END = 552.0
 _COLORS = {
     ATTENTION: 2,
     "gemm": 1,
@@ -135,7 +134,26 @@ def _plot(
         law = line.curve.fit.law if line.curve.fit else ""
         marks.append(charts.words(_RIGHT + 8, place + 13, law, "axis-title"))
     names = ", ".join(line.name for line in lines)
-    return charts.Picture(_WIDTH, _HEIGHT, f"{names} against {sweep.label}", marks)
+    return charts.Picture(
+        _WIDTH,
+        _HEIGHT,
+        f"{names} against {sweep.label}",
+        marks,
+        legend=_legend(sweep) if lines[0].curve.figure == "step" else (),
+    )
+
+
+def _legend(sweep: Sweep) -> list[tuple[str, str]]:
+    """Return what the dots of the step say of what bounds it."""
+    bounds = {point.bound for point in sweep.points}
+    return [
+        (look, text)
+        for by, look, text in (
+            ("gpu", "f0", "GPU-bound step"),
+            ("host", "hollow-key", "host-bound step"),
+        )
+        if by in bounds
+    ]
 
 
 def _spaced(ticks: Sequence[charts.Tick]) -> list[charts.Tick]:
@@ -171,9 +189,12 @@ def _line(
             f"{sweep.label} {words.value_text(value)}",
             (line.name, write(amount)),
             ("law", words.law(line.curve)),
+            ("bound by", f"the {'GPU' if point.bound == 'gpu' else 'host'}"),
             ("recording", point.name),
         )
-        marks.append(charts.circle(x(value), y(amount), 4.5, f"dot f{color}", tip))
+        hollow = line.curve.figure == "step" and point.bound == "host"
+        look = f"dot hollow l{color}" if hollow else f"dot f{color}"
+        marks.append(charts.circle(x(value), y(amount), 4.5, look, tip))
     return marks
 
 
