@@ -1,7 +1,8 @@
-"""What torch.compile has done in this process so far; asking changes nothing."""
+"""What torch.compile does in this process; asking changes nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -11,30 +12,47 @@ MOST = 50  # places of each kind
 _LONGEST = 200  # characters of a reason
 
 
-def facts() -> dict[str, Any] | None:
-    """Return graphs, graph breaks and recompilations; None if nothing was compiled."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    try:
-        return _facts(utils) if utils is not None else None
-    except Exception:  # noqa: BLE001 - private to torch; without it, nothing is known
-        return None
+class CompiledCode:
+    """What torch.compile does from here on."""
+
+    def __init__(self) -> None:
+        # Kept as objects: torch forgets old ones, so their number says nothing.
+        self._before: list[Any] = []
+        self._graphs = 0
+        with contextlib.suppress(Exception):  # private to torch
+            utils: Any = sys.modules["torch._dynamo.utils"]
+            self._before = [
+                *utils.get_compilation_metrics(),
+                *(getattr(utils, "graph_break_reasons", None) or ()),
+            ]
+            self._graphs = int(utils.counters["stats"].get("unique_graphs", 0))
+
+    def facts(self) -> dict[str, Any] | None:
+        """Return graphs, graph breaks and recompilations; None if nothing compiles."""
+        utils: Any = sys.modules.get("torch._dynamo.utils")
+        try:
+            if utils is None or not utils.counters["frames"].get("total", 0):
+                return None
+            known = {id(one) for one in self._before}
+            made = utils.get_compilation_metrics()
+            new = [one for one in made if id(one) not in known]
+            return _facts(utils, new, known, self._graphs)
+        except Exception:  # noqa: BLE001 - private to torch; without it, nothing is known
+            return None
 
 
-def _facts(utils: Any) -> dict[str, Any] | None:
-    counters = utils.counters
-    if not counters["frames"].get("total", 0):
-        return None
-    made = utils.get_compilation_metrics()
+def _facts(utils: Any, made: list[Any], known: set[int], graphs: int) -> dict[str, Any]:
     # Of a backward, and of what is not compiled any more, torch names no function.
     again = [one for one in made if _version(one) and one.co_filename]
     return {
-        "graphs": int(counters["stats"].get("unique_graphs", 0)),
+        # Less than before, if somebody has set the counters to 0.
+        "graphs": max(0, int(utils.counters["stats"].get("unique_graphs", 0)) - graphs),
         "ops": sum(
             getattr(one, "graph_op_count", None) or 0
             for one in made
             if not _version(one)
         ),
-        "graph_breaks": _counted(_breaks(utils)),
+        "graph_breaks": _counted(_breaks(utils, known)),
         "recompiles": _counted(
             (
                 *_place(one.co_filename, one.co_firstlineno, one.co_name),
@@ -52,7 +70,7 @@ def _version(made: Any) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _breaks(utils: Any) -> set[tuple[Any, ...]]:
+def _breaks(utils: Any, known: set[int]) -> set[tuple[Any, ...]]:
     """Return each graph break once, however often the code around it was compiled."""
     reasons = getattr(utils, "graph_break_reasons", None)
     if reasons is None:  # older torch knows no places
@@ -61,6 +79,8 @@ def _breaks(utils: Any) -> set[tuple[Any, ...]]:
         }
     found = set()
     for one in reasons:
+        if id(one) in known:
+            continue
         at = one.user_stack[-1] if one.user_stack else None
         where = _place(at.filename, at.lineno, at.name) if at else (None, None, None)
         found.add((*where, _sentence(one.reason)))

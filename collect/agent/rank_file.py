@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from ..shared import manifest, status_files
-from . import compiled_code, packages, process_facts, torch_state
+from . import packages, process_facts, torch_state
+from .compiled_code import CompiledCode
 from .warning_log import WarningLog
 
 REPORT_S = 0.2
@@ -25,6 +26,7 @@ class RankFile:
         self.name: str | None = None
         self.facts: dict[str, Any] = {"missing": [], "notes": [], "timeline": []}
         self.warnings = WarningLog()
+        self._compiled = CompiledCode()
         self._reported = 0.0
         self._phase = ""
 
@@ -72,7 +74,7 @@ class RankFile:
         """Write the manifest with these changes."""
         self.facts.update(changes)
         if "state" in changes:  # later steps of the program are not what was recorded
-            self.facts["compiled"] = compiled_code.facts()
+            self.facts["compiled"] = self._compiled.facts()
         if self.name is None:
             return
         cuda = torch_state.uses_cuda()

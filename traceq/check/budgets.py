@@ -71,28 +71,39 @@ class Breach:
 
 def read_budgets(file: Path) -> Budgets:
     """Return the budgets in a fixture's traceq.toml."""
-    found = dict(read_config(file).budgets)
+    return budgets_in(read_config(file).budgets, f"{file}: budgets")
+
+
+def budgets_in(
+    table: Mapping[str, Any], where: str, more: Sequence[str] = ()
+) -> Budgets:
+    """Return the budgets that a table holds; ``more`` are names it may hold beside."""
+    found = dict(table)
     layers, backends, cpu = (
-        _table(file, key, found.pop(key, {})) for key in (_LAYERS, _BACKENDS, _CPU)
+        _table(found.pop(key, {}), f"{where}.{key}")
+        for key in (_LAYERS, _BACKENDS, _CPU)
     )
-    known = (*EXACT, *NOISY, *OF_JOBS, _LAYERS, _BACKENDS, _CPU)
-    refuse_unknown(found, known, f"{file}: budgets")
-    refuse_unknown(backends, KINDS, f"{file}: budgets.{_BACKENDS}")
-    refuse_unknown(cpu, CPU_NAMES, f"{file}: budgets.{_CPU}")
+    known = (*EXACT, *NOISY, *OF_JOBS, *more, _LAYERS, _BACKENDS, _CPU)
+    refuse_unknown(found, known, where)
+    refuse_unknown(backends, KINDS, f"{where}.{_BACKENDS}")
+    refuse_unknown(cpu, CPU_NAMES, f"{where}.{_CPU}")
     return Budgets(
-        {name: _limit(file, name, entry) for name, entry in found.items()},
-        {name: _layer(file, name, entry) for name, entry in layers.items()},
+        {name: _limit(entry, f"{where}.{name}") for name, entry in found.items()},
         {
-            name: _names(entry, f"{file}: budgets.{_BACKENDS}.{name}")
+            name: _layer(entry, f"{where}.{_LAYERS}.{name}")
+            for name, entry in layers.items()
+        },
+        {
+            name: _names(entry, f"{where}.{_BACKENDS}.{name}")
             for name, entry in backends.items()
         },
-        {name: _limit(file, f"{_CPU}.{name}", entry) for name, entry in cpu.items()},
+        {name: _limit(entry, f"{where}.{_CPU}.{name}") for name, entry in cpu.items()},
     )
 
 
-def _table(file: Path, key: str, found: Any) -> dict[str, Any]:  # noqa: ANN401
+def _table(found: Any, where: str) -> dict[str, Any]:  # noqa: ANN401 - it is checked
     if not isinstance(found, dict):
-        msg = f"{file}: budgets.{key} must be a table"
+        msg = f"{where} must be a table"
         raise ConfigError(msg)
     return found
 
@@ -158,7 +169,7 @@ def breaches(
             yield Breach(name, f"{name} was not recorded", worse=True)
         elif abs(value - limit.value) > limit.tolerance * limit.value:
             of, most = written(name, value), written(name, limit.value)
-            text = f"{name} {of}, the budget is {most}{_by(limit)}"
+            text = f"{name} {of}, the budget is {most}{by(limit)}"
             yield Breach(name, text, worse=value > limit.value)
     for name, wanted in budgets.backends.items():
         yield from _backends(name, numbers.backends.get(name, ()), wanted)
@@ -196,24 +207,21 @@ def _written(value: float) -> str:
     return f"{value:,.12g}"
 
 
-def _by(limit: Budget) -> str:
+def by(limit: Budget) -> str:
+    """Return how far off a number may be, to stand behind it."""
     return f" ± {limit.tolerance:.0%}" if limit.tolerance else ""
 
 
-def _limit(file: Path, name: str, entry: Any) -> Budget:  # noqa: ANN401 - it is checked
+def _limit(entry: Any, where: str) -> Budget:  # noqa: ANN401 - it is checked
     if isinstance(entry, dict):
-        refuse_unknown(entry, ("value", "tolerance"), f"{file}: budgets.{name}")
+        refuse_unknown(entry, ("value", "tolerance"), where)
         value, tolerance = entry.get("value"), entry.get("tolerance", 0.0)
     else:
         value, tolerance = entry, 0.0
-    return Budget(
-        number(value, f"{file}: budgets.{name}"),
-        number(tolerance, f"{file}: budgets.{name}: tolerance"),
-    )
+    return Budget(number(value, where), number(tolerance, f"{where}: tolerance"))
 
 
-def _layer(file: Path, name: str, entry: Any) -> Layer:  # noqa: ANN401 - it is checked
-    where = f"{file}: budgets.layers.{name}"
+def _layer(entry: Any, where: str) -> Layer:  # noqa: ANN401 - it is checked
     if not isinstance(entry, dict):
         msg = f"{where} must be a table with kernels and backends, not {entry!r}"
         raise ConfigError(msg)

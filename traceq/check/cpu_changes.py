@@ -54,6 +54,28 @@ def cpu_differences(
     yield from _other_dtypes(known, now, gains, tolerance)
 
 
+def spent_on(part: CpuPart, name: str) -> list[str]:
+    """Return what a number of a run is made of, most first, and where that is."""
+    by_place = (
+        _keyed(part)
+        .filter(pl.col("kind") == KINDS[name])
+        .group_by("kind", "what", "why", "file", "function")
+        .agg(pl.col("count").sum(), _LINE, _CALL_LINES)
+        .sort(-pl.col("count"), *("what", "file", "function", "line"))
+    )
+    rows = by_place.head(_MOST).with_columns(before=0.0).iter_rows(named=True)
+    parts = [_spent(row) for row in rows]
+    left = by_place.height - len(parts)
+    return [*parts, *([f"and {counted(left, 'other')}"] if left else [])]
+
+
+def _spent(row: dict[str, Any]) -> str:
+    if row["kind"] in _ONCE:
+        why = f": {row['why']}" if row["why"] else ""
+        return f"{_NAMES[row['kind']]}{_place(row)}{why}"
+    return f"{row['count']:,.3g} {row['what']} a step{_place(row)}"
+
+
 def _alike(known: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
     """Leave out what only one of the two could see."""
     if known.stacks == now.stacks:

@@ -1,5 +1,4 @@
-# ruff: noqa: PLC0414 - names that are still asked for here
-"""Options that several commands share: declared, described and read in one place."""
+"""Options that several commands share: declared and described in one place."""
 
 from __future__ import annotations
 
@@ -10,33 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
-from traceq.opening.settings import (  # until nothing asks for them here
-    configuration as configuration,
-)
-from traceq.opening.settings import (
-    given_captures as given_captures,
-)
-from traceq.opening.settings import (
-    given_kernels as given_kernels,
-)
-from traceq.opening.settings import (
-    nanoseconds as nanoseconds,
-)
-from traceq.opening.settings import (
-    own_code as own_code,
-)
-from traceq.opening.settings import (
-    steps_source as steps_source,
-)
-from traceq.opening.settings import (
-    use_captures as use_captures,
-)
-from traceq.opening.settings import (
-    use_kernels as use_kernels,
-)
-from traceq.opening.settings import (
-    use_own as use_own,
-)
 from traceq.shown import typed
 
 if TYPE_CHECKING:

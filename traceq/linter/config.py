@@ -50,6 +50,9 @@ class Config:
     allow: tuple[Allow, ...] = ()
     budgets: Mapping[str, Any] = field(default_factory=dict)
     """Limits of a fixture's numbers; ``traceq check`` reads them."""
+    budget: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Limits of steps that are checked in tests, by name; the pytest plugin reads
+    them."""
     own_code: frozenset[str] = frozenset()
     """Packages and modules that are the user's own, whatever they are called."""
     steps_by: str = ""
@@ -93,6 +96,7 @@ def read_config(file: Path) -> Config:
         ),
         "steps-by": str,
         "allow": lambda value: _allows(file, value),
+        "budget": lambda value: _tables(file, value, "budget", "budget.train"),
         _BUDGETS: lambda _: _table(file, content, _BUDGETS),
     }
     found = {
@@ -195,11 +199,14 @@ def _texts(file: Path, key: str, value: object) -> list[str]:
     return value
 
 
-def _tables(file: Path, value: object) -> dict[str, dict[str, Any]]:
+def _tables(
+    file: Path, value: object, key: str = "rules", example: str = "rules.SYN001"
+) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(
         isinstance(options, dict) for options in value.values()
     ):
-        msg = f"{file}: rules must hold a table for each rule, as [rules.SYN001]"
+        one = key.removesuffix("s")
+        msg = f"{file}: {key} must hold a table for each {one}, as [{example}]"
         raise ConfigError(msg)
     return value
 

@@ -45,7 +45,7 @@ _STDLIB_PACKAGES = """
 """.split()  # noqa: SIM905 - as a list it is a page long
 RECORDER_FILE = (
     r"(^|/)(collect/(agent|shared|bootstrap|inline|callbacks)/\w+"
-    r"|traceq/api/profile)\.py$"
+    r"|traceq/(api/profile|testing/step))\.py$"
 )
 """The code of ``traceq collect`` that runs in the profiled program."""
 GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"

@@ -1,0 +1,66 @@
+"""How much memory the tensors of a step take on the CPU, where no allocator says it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any, Callable
+
+import torch
+
+_CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # no types
+_MARK = "traceq: second"
+
+
+def cpu_peak(step: Callable[[], object]) -> int:
+    """Return the most bytes that tensors take at once during a step; it runs twice.
+
+    torch reports what is allocated and freed while it profiles, but not what was
+    allocated before. So the first step replaces what the one before has left, and what
+    lives between the two is counted; the second one adds to that.
+    """
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profiler:
+        step()
+        between = _living()
+        with torch.profiler.record_function(_MARK):
+            step()
+    inner: Any = profiler.profiler
+    events = inner.kineto_results.events()
+    (start,) = (one.start_ns() for one in events if one.name() == _MARK)
+    changes = sorted(
+        (one.start_ns(), one.nbytes())
+        for one in events
+        if one.name() == "[memory]" and one.device_type() == _CPU
+    )
+    level = highest = between
+    for at, size in changes:
+        if at >= start:
+            level += size
+            highest = max(highest, level)
+    return highest
+
+
+def forget_compiled() -> None:
+    """Have torch.compile begin again, so that what it does is seen."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+
+
+def _living() -> int:
+    """Return the bytes of all tensors of the CPU that Python knows."""
+    sizes: dict[int, int] = {}
+    for one in gc.get_objects():
+        if issubclass(type(one), torch.Tensor) and one.device.type == "cpu":
+            try:
+                storage = one.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+                grad = one.grad if one.is_leaf else None
+                if grad is not None:
+                    kept = grad.untyped_storage()
+                    sizes[kept.data_ptr()] = kept.nbytes()
+            except Exception:  # noqa: BLE001, S112 - sparse and fake tensors have none
+                continue
+    return sum(sizes.values())
