@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from captures import read_pairs
 
-from traceq.analysis.base.assumptions import HOST_HIDDEN
+from traceq.analysis.base.assumptions import GPU_BOUND
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.model import (
     ASSUMED_COSTS,
@@ -71,7 +71,7 @@ class Capture:
     def host_bound(self) -> bool:
         """Whether the step depends on the host: the GPU alone would be faster."""
         gpu_alone = Replay(self.model).run(scale=TimeScale(host=0)).step_ns
-        return gpu_alone < HOST_HIDDEN * self.step_ns
+        return gpu_alone < GPU_BOUND * self.step_ns
 
     def error(self, costs: HostCosts) -> float:
         """Return the logarithm of the estimate over the measured step."""

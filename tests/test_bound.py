@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import traceq
 from linting import bundled_rules
-from recordings import FIXTURE_TRACES, loaded
+from recordings import FIXTURE_TRACES, TRACES, loaded
 
 from traceq.analysis.base.assumptions import GPU_BOUND
-from traceq.analysis.replay.bound import bound_of
+from traceq.analysis.replay.bound import bound_of, calibration_of, replay_of
+from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.analysis.summary import summarise
 from traceq.check.numbers import numbers
 from traceq.differ.compare import compare, examine
@@ -188,3 +189,21 @@ def test_a_bar_is_one_line_whatever_the_trace_says(tmp_path: Path) -> None:
     drawn = bar(bound_of(loaded(file), None))
 
     assert len(drawn) < 200
+
+
+@pytest.mark.parametrize("name", ["attn_manual", "copies"])
+@pytest.mark.parametrize("share", [0.82, 0.88, 0.91, 0.94, 0.96])
+def test_a_faster_gpu_shortens_a_step_just_where_the_gpu_is_said_to_bound_it(
+    name: str, share: float
+) -> None:
+    """The GPU alone needs this share of the measured step."""
+    trace = loaded(TRACES[name])
+    replay = replay_of(trace)
+    step_ns = round(replay.run(scale=TimeScale(host=0)).step_ns / share)
+    scale = calibration_of(trace, step_ns).likely
+    faster = Change(kernels=frozenset(trace.kernels["id"]), kernel_share=0.3)
+    before, after = (replay.run(fix, scale).step_ns for fix in ([], [faster]))
+
+    by_gpu = bound_of(trace, step_ns).by == "gpu"
+    assert (before - after > 0.15 * before) == by_gpu
+    assert by_gpu or share < GPU_BOUND

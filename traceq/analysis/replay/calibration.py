@@ -3,7 +3,9 @@
 Recording makes the host slower; the GPU runs as fast as ever. The host's time without
 the profiler is estimated from the events that were recorded. A step that was measured
 without the profiler calibrates that: the estimate is scaled until the replay takes as
-long. In a GPU-bound step that only gives an upper limit of the host's time.
+long. In a GPU-bound step that only gives an upper limit of the host's time, and what is
+left of the step is the GPU's: otherwise the replay would wait for a host that does not
+bound it, and no faster kernel would shorten the step.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from traceq.analysis.base.assumptions import (
     BISECTIONS,
     FASTEST_GPU,
     FASTEST_HOST,
-    HOST_HIDDEN,
+    GPU_BOUND,
     MEASURED_SPREAD,
     SLOWEST_GPU,
     SLOWEST_HOST,
@@ -55,12 +57,16 @@ def calibrate(replay: Replay, step_ns: float | None = None) -> Calibration:
         )
         return Calibration(TimeScale(), TimeScale(FASTEST_HOST), slow, measured=False)
     gpu_alone_ns = replay.run(scale=TimeScale(host=0)).step_ns
-    if gpu_alone_ns < HOST_HIDDEN * step_ns:
-        likely, fast, slow = (
+    host = _fitted(replay, step_ns)
+    # A host that would have to be slower than hosts are is not what a step waits for,
+    # if a GPU as slow as GPUs are can be it.
+    slow_gpu = host > SLOWEST_HOST and step_ns <= SLOWEST_GPU * gpu_alone_ns
+    if gpu_alone_ns < GPU_BOUND * step_ns and not slow_gpu:
+        fast, slow = (
             TimeScale(_fitted(replay, step_ns * factor))
-            for factor in (1, 1 - MEASURED_SPREAD, 1 + MEASURED_SPREAD)
+            for factor in (1 - MEASURED_SPREAD, 1 + MEASURED_SPREAD)
         )
-        return Calibration(likely, fast, slow, measured=True)
+        return Calibration(TimeScale(host), fast, slow, measured=True)
     gpu = min(max(step_ns / gpu_alone_ns, FASTEST_GPU), SLOWEST_GPU)
     # A host any slower than this would show in the step.
     visible_ns = max(step_ns, gpu_alone_ns) * (1 + MEASURED_SPREAD)
