@@ -263,6 +263,25 @@ def test_names_of_a_trace_stay_text_in_every_part(tmp_path: Path) -> None:
     assert "alert(1)" in page
 
 
+def test_names_as_long_as_books_make_no_large_page(tmp_path: Path) -> None:
+    kernel = "gpu 7                      [K{}<{}              ]\n"
+    document = draw(
+        "host   [ProfilerStep#1                                ]\n"
+        "host     [aten::linear          ]\n"
+        "host      [cudaLaunchKernel>1]\n" + kernel.format("x", 1)
+    )
+    last = document["traceEvents"][-1]
+    for number in range(200):
+        name = f"void {'long_name' * 3000}{number}<float>(int)"
+        document["traceEvents"].append(last | {"name": name})
+    file = tmp_path / "long.json"
+    file.write_text(json.dumps(document))
+
+    page = render("", [one for one in [kernels(subject(file))] if one])
+
+    assert len(page) < 600_000
+
+
 # In a browser.
 
 

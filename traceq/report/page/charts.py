@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from traceq import units
+from traceq.report.base.columns import cut_middle
 from traceq.report.base.text import printable
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 _KIBI = 1024.0
 _DECADE = 10.0
+# Names of kernels may be thousands of letters long.
+_LONGEST = 400
 _LETTER = 6.6
 """How wide a letter is, about: enough to see whether texts collide."""
 
@@ -194,9 +197,11 @@ def x_axis(
         if top is not None:
             marks.append(line(tick.at, top, tick.at, y, "grid"))
         half = _LETTER * len(tick.label) / 2
-        if tick.at - half > room:
-            marks.append(words(tick.at, y + 16, tick.label, anchor="middle"))
-            room = tick.at + half + _LETTER
+        # The last one ends with the picture.
+        at = min(tick.at, scale.end + _LETTER - half)
+        if at - half > room:
+            marks.append(words(at, y + 16, tick.label, anchor="middle"))
+            room = at + half + _LETTER
     if title:
         marks.append(words(scale.end, y + 33, title, "axis-title", "end"))
     return marks
@@ -238,8 +243,13 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
 
 def tip(title: str, *rows: tuple[str, str]) -> Tip:
     """Return what is shown under the mouse: a title, and rows that have a text."""
-    shown = [[label, printable(text)] for label, text in rows if text]
-    return printable(title), shown
+    shown = [[label, brief(printable(text))] for label, text in rows if text]
+    return brief(printable(title)), shown
+
+
+def brief(text: str, most: int = _LONGEST) -> str:
+    """Return a text that is no longer than what people read: pages have a size, too."""
+    return text if len(text) <= most else cut_middle(text, most)
 
 
 def short(value: float) -> str:

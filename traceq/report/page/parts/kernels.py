@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _MOST = 150
+_NAME = 110
 _NUMBERS = (("time", True), ("share", True), ("calls", True), ("each call", True))
 
 
@@ -69,9 +70,11 @@ def _kernels(subject: Subject, kernels: pl.DataFrame, steps: int) -> Sortable:
     total, most = int(found["time"].sum()), found["time"][0]
     rows = [
         [
-            Cell(short_kernel(row["name"]), tip=_whole(row["name"])),
+            Cell(
+                charts.brief(short_kernel(row["name"]), _NAME), tip=_whole(row["name"])
+            ),
             *_numbers(row["time"], (total, most), row["kernels"], steps),
-            Cell(row["kind"]),
+            Cell(row["kind"] or ""),
             Cell(row["dtype"] or ""),
             Cell(row["library"] or ""),
         ]
@@ -99,11 +102,11 @@ def _ops(subject: Subject, trace: Trace, steps: int, *, on_gpu: bool) -> Sortabl
     total, most = int(found["time"].sum()), found["time"][0] if found.height else 0
     rows = [
         [
-            Cell(row["name"] or "(no op)"),
+            Cell(charts.brief(row["name"] or "(no op)")),
             *_numbers(row["time"], (total, most), row["calls"], steps),
             Cell(row["phase"] or ""),
-            Cell(shapes(row["dims"])),
-            Cell(of_function(row["file"], row["line"], row["function"])),
+            Cell(charts.brief(shapes(row["dims"]))),
+            Cell(charts.brief(of_function(row["file"], row["line"], row["function"]))),
         ]
         for row in found.head(_MOST).iter_rows(named=True)
     ]
@@ -138,7 +141,8 @@ def _numbers(time: int, wholes: tuple[int, int], calls: int, steps: int) -> list
 
 def _whole(name: str) -> Tip | None:
     """Return the whole name, where it is not shown."""
-    return charts.tip(name) if short_kernel(name) != name else None
+    short = short_kernel(name)
+    return charts.tip(name) if short != name or len(short) > _NAME else None
 
 
 def _count(shown: int, every: int, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -104,7 +105,7 @@ def _rows(
     names = dict(zip(modules, _short(modules), strict=True))
     rows = [
         Row(
-            names.get(layer, layer),
+            charts.brief(names.get(layer, layer)),
             charts.tip(layer) if names.get(layer, layer) != layer else None,
             layer not in names,
             [
@@ -143,5 +144,6 @@ def _times(found: pl.DataFrame, kinds: Sequence[str]) -> dict[tuple[str, str], i
 def _cell(ns: float, most: float) -> Cell:
     level = 0
     if ns and most:
-        level = min(_LEVELS, 1 + int(_LEVELS * ns / most))
+        # By the root, so that one large kind does not make all others look alike.
+        level = min(_LEVELS, 1 + int(_LEVELS * math.sqrt(ns / most)))
     return Cell(units.time(ns) if ns else "", level, ns)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traceq.report.page.section import Subject
 
 _WIDTH, _HEIGHT = 560.0, 300.0
+_MANY = 0.1
 _LEFT, _TOP, _BOTTOM, _RIGHT = 56.0, 40.0, 252.0, 548.0
 
 
@@ -54,10 +55,12 @@ def _lead(found: KernelLengths) -> str:
             f"A launch takes the host {cost}, as recorded, at the median; all of the"
             f" {whole} of a step run longer."
         )
+    why = ""
+    if found.shorter >= _MANY:
+        why = ": while such kernels follow each other, the GPU waits for the host"
     return (
         f"A launch takes the host {cost}, as recorded, at the median;"
-        f" {units.share(found.shorter, 1)} of the {whole} of a step run for less: while"
-        " such kernels follow each other, the GPU waits for the host."
+        f" {units.share(found.shorter, 1)} of the {whole} of a step run for less{why}."
     )
 
 

@@ -252,14 +252,14 @@ def _table(ops: pl.DataFrame) -> TextTable:
         columns,
         tuple(
             (
-                row["name"],
+                charts.brief(row["name"]),
                 units.time(row["gpu"]),
                 units.share(row["efficiency"], 1)
                 if row["efficiency"] is not None
                 else "-",
                 _rate(row["rate"]) if row["flops"] else _bandwidth(row["rate"]),
                 row["bound"] or "",
-                row["shapes"] or "",
+                charts.brief(row["shapes"] or ""),
             )
             for row in ops.head(_IN_TABLE).iter_rows(named=True)
         ),
