@@ -331,3 +331,24 @@ def test_the_command_says_what_it_wrote_and_how_to_look_at_it(tmp_path: Path) ->
     again = traceq("annotate", ATTENTION, "-o", file, "--no-cache")
     assert again.status == 2
     assert "exists already" in again.err
+
+
+@pytest.mark.parametrize("level", [1, 6, 9])
+def test_what_is_packed_already_is_not_packed_again(level: int, tmp_path: Path) -> None:
+    """All but the last block stays as it is, whatever packed it."""
+    source, file = tmp_path / "trace.json.gz", tmp_path / "annotated.json.gz"
+    source.write_bytes(gzip.compress(_text(COPIES), level))
+    write_annotated(loaded(COPIES), linted(COPIES), None, source, file)
+    before, after = source.read_bytes(), file.read_bytes()
+    kept = len(before) // 2
+    assert after[:kept] == before[:kept]
+    assert _text(file).startswith(_text(COPIES)[:-200])
+    assert _events(file)[: len(_events(COPIES))] == _events(COPIES)
+
+
+def test_a_file_packed_in_parts_is_packed_again(tmp_path: Path) -> None:
+    source, file = tmp_path / "trace.json.gz", tmp_path / "annotated.json.gz"
+    text = _text(COPIES)
+    source.write_bytes(gzip.compress(text[:1000]) + gzip.compress(text[1000:]))
+    write_annotated(loaded(COPIES), linted(COPIES), None, source, file)
+    assert _events(file)[: len(_events(COPIES))] == _events(COPIES)

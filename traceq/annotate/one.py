@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.annotate.packed import spliced_packed
 from traceq.annotate.splice import Output, Window, cut, spliced
 from traceq.annotate.steps import chosen_steps
 from traceq.annotate.tracks import tracks_of
@@ -14,10 +15,10 @@ from traceq.linter.view import View
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.annotate.splice import Progress
     from traceq.annotate.tracks import Added
     from traceq.linter.engine import Outcome
     from traceq.trace import Trace
+    from traceq.watching import Progress
 
 # Of the file's text; what is written has to be at most 2% larger, unpacked and packed.
 _SHARE = 0.015
@@ -91,13 +92,15 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
 
     added = b"" if chosen else made(trace.facts.unpacked_bytes)
     with written_whole(file) as stream:
-        output = Output(stream, packed=is_packed(file))
-        if chosen:
-            window = Window(chosen[0]["start"] + origin, chosen[-1]["end"] + origin)
-            kept = cut(source, window, output, made, progress)
-        else:
-            spliced(source, added, output, progress)
-        output.finish()
+        copied = not chosen and is_packed(file)
+        if not copied or not spliced_packed(source, added, stream, progress):
+            output = Output(stream, packed=is_packed(file))
+            if chosen:
+                window = Window(chosen[0]["start"] + origin, chosen[-1]["end"] + origin)
+                kept = cut(source, window, output, made, progress)
+            else:
+                spliced(source, added, output, progress)
+            output.finish()
         after = stream.tell()
     return Annotated(
         found[0],

@@ -23,9 +23,9 @@ from traceq.formats.source import Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import BinaryIO, TypeAlias
+    from typing import BinaryIO
 
-    Progress: TypeAlias = Callable[[int, int], None] | None
+    from traceq.watching import Progress
 
 # As much as may follow the events; chunks.py looks no further either.
 _HELD = 4 << 20
@@ -57,6 +57,66 @@ class Output:
             self._stream.write(self._packer.flush())
 
 
+@dataclass(frozen=True)
+class Text:
+    """The last part of a trace's text."""
+
+    held: bytes
+    begins: int
+    """How much of the text stands before it."""
+    crc: int
+    """The checksum of that."""
+    end: int
+    """Where in the text the last event ends."""
+
+    @property
+    def size(self) -> int:
+        """How long the text is."""
+        return self.begins + len(self.held)
+
+    def spliced(self, at: int, added: bytes) -> bytes:
+        """Return the text from a place on, with events added after the last one."""
+        first = self.held[at - self.begins : self.end - self.begins]
+        comma = b"," if first.rstrip().endswith(b"}") else b""
+        return first + comma + b"\n" + added + self.held[self.end - self.begins :]
+
+
+def read_text(
+    path: Path,
+    progress: Progress = None,
+    write: Callable[[bytes | memoryview], object] | None = None,
+) -> Text:
+    """Read a trace, and return the last part of its text.
+
+    ``write`` is given all that stands before it. Raises ``InputError`` for a file that
+    is cut off.
+    """
+    source = Source(path, progress)
+    blocks = source.blocks()
+    first = next(blocks)
+    head, events = events_begin(path, chain([first], blocks))
+    begins = crc = 0
+
+    def passed(part: bytes | memoryview) -> None:
+        nonlocal begins, crc
+        begins += len(part)
+        crc = zlib.crc32(part, crc)
+        if write:
+            write(part)
+
+    before = (_MARK if first.startswith(_MARK) else b"") + head
+    held, skipped = before + events, len(before)
+    for block in blocks:
+        held += block
+        if len(held) > 2 * _HELD:
+            passed(memoryview(held)[:-_HELD])
+            held, skipped = held[-_HELD:], 0
+    end = None if source.damage else events_end(head, held[skipped:])
+    if end is None:
+        raise InputError(_cut_off(path))
+    return Text(held, begins, crc, begins + skipped + end)
+
+
 def spliced(
     path: Path, added: bytes, output: Output, progress: Progress = None
 ) -> None:
@@ -64,24 +124,8 @@ def spliced(
 
     Raises ``InputError`` for a file that is cut off.
     """
-    source = Source(path, progress)
-    blocks = source.blocks()
-    first = next(blocks)
-    head, held = events_begin(path, chain([first], blocks))
-    output.write((_MARK if first.startswith(_MARK) else b"") + head)
-    for block in blocks:
-        held += block
-        if len(held) > 2 * _HELD:
-            output.write(memoryview(held)[:-_HELD])
-            held = held[-_HELD:]
-    end = None if source.damage else events_end(head, held)
-    if end is None:
-        raise InputError(_cut_off(path))
-    output.write(held[:end])
-    if held[:end].rstrip().endswith(b"}"):
-        output.write(b",")
-    output.write(b"\n" + added)
-    output.write(held[end:])
+    text = read_text(path, progress, output.write)
+    output.write(text.spliced(text.begins, added))
 
 
 def _cut_off(path: Path) -> str:
