@@ -79,6 +79,17 @@ class Page:
         """Move the mouse to a place in the window."""
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def wheel(self, x: float, y: float, by: float) -> None:
+        """Turn the wheel at a place in the window; up is less than 0."""
+        self._call(
+            "Input.dispatchMouseEvent",
+            type="mouseWheel",
+            x=x,
+            y=y,
+            deltaX=0,
+            deltaY=by,
+        )
+
     def press(self, key: str, code: int = 0, text: str = "") -> None:
         """Press a key, as Tab, ArrowRight or +, and let it go."""
         held = {"key": key, "code": key, "windowsVirtualKeyCode": code}

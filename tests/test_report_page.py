@@ -333,6 +333,27 @@ def test_the_picture_is_used_by_keyboard(report: Path, page: Page) -> None:
 
 
 @pytest.mark.slow
+def test_the_wheel_zooms_only_while_the_picture_has_the_focus(
+    report: Path, page: Page
+) -> None:
+    page.look(1400, 900, dark=False)
+    page.open(report)
+    page.value(f"{PICTURE}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    shown = f"{PICTURE}.dataset.to - {PICTURE}.dataset.from"
+    span = page.value(shown)
+
+    page.wheel(700, 450, 0.001)
+    page.value(DRAWN, wait=True)
+    without = page.value(shown)
+    page.value(f"{PICTURE}.focus({{preventScroll: true}})")
+    page.wheel(700, 450, -100)
+    page.value(DRAWN, wait=True)
+
+    assert without == span
+    assert page.value(shown) < span
+
+
+@pytest.mark.slow
 def test_hovering_tells_what_a_slice_is(report: Path, page: Page) -> None:
     page.look(1400, 900, dark=False)
     page.open(report)

@@ -241,7 +241,7 @@
       for (let one = Math.max(0, after(starts, state.from) - 1); one < starts.length && starts[one] < state.to; one += 1) {
         if (only && !isIn(only, starts[one], lengths[one])) continue;
         const left = x(starts[one]);
-        const wide = Math.max(0.6, x(starts[one] + lengths[one]) - left);
+        const wide = Math.max(0.3, x(starts[one] + lengths[one]) - left);
         context.fillStyle = color(colors[causes[one]]);
         context.fillRect(left, top, wide, height);
       }

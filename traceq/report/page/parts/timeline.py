@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -32,6 +34,7 @@ _MOST_BYTES = 800_000
 _MOST_SLICES, _FEWEST_SLICES = 20_000, 500
 _LONGEST = 160
 _MODULE = "nn.Module: "
+_FUNCTION = re.compile(r"(.+)\((\d+)\): (.+)", re.DOTALL)
 # Marks nearer to each other than this share of the window are one.
 _NEAR = 1 / 4000
 _CALLS = {
@@ -187,6 +190,9 @@ def _mapped(frame: pl.DataFrame, columns: list[str], number: Any) -> pl.Series: 
 def _name(table: str, name: str | None) -> str:
     if table == analysis.KERNELS:
         return short_kernel(name or "")
+    if table == analysis.FRAMES and (found := _FUNCTION.fullmatch(name or "")):
+        file, line, function = found.groups()
+        return of_function(PurePath(file).name, int(line), function)
     return (name or "").removeprefix(_MODULE)
 
 
