@@ -55,7 +55,8 @@ def step_bar(subject: Subject) -> Section | None:
         template="step_bar.html",
         context={
             "parts": parts,
-            "step": units.time(whole),
+            "step": units.time(bound.step_ns),
+            "replayed": units.time(whole),
             "source": bound_words.source(bound),
             "by_step": bound_words.by_step(bound),
         },
