@@ -13,7 +13,8 @@ from collecting import WITH_TORCH, environment
 from conftest import ROOT
 
 from traceq import toml_text
-from traceq.errors import ConfigError
+from traceq.errors import ConfigError, UsageError
+from traceq.testing.step import Checked, OverBudgetError, budgets_of, held
 
 PLUGIN = "traceq.pytest_plugin"
 TESTS = """
@@ -217,6 +218,47 @@ def test_what_cannot_be_held_is_never_green(
 ) -> None:
     assert sentence in outcomes[name]
     assert "over its budget" not in outcomes[name]
+
+
+RECORDED = ROOT / "fixtures" / "lines" / "optimizer_loop_sync"
+
+
+def held_on_gpu(budget: dict[str, Any]) -> Checked:
+    """Hold a step that was recorded on a GPU against a budget."""
+    return held(RECORDED, budgets_of(budget, ROOT), 2, lambda: 0)
+
+
+def test_on_a_gpu_findings_say_where_it_is_and_what_to_write() -> None:
+    with pytest.raises(OverBudgetError) as caught:
+        held_on_gpu({"syncs": 0, "launches": 10})
+
+    text = str(caught.value)
+    assert "(2 steps on a GPU)" in text
+    assert "the budget is 0" in text
+    assert "the budget is 10" in text
+    assert "SYN001" in text
+    assert "fix: " in text
+    assert "at optimizer_loop_sync.py:30 step" in text
+
+
+def test_on_a_gpu_what_is_within_its_budget_passes() -> None:
+    budget = {"syncs": 1000, "launches": 100_000, "ops": 100_000, "cpu": {"ops": 0}}
+
+    found = held_on_gpu(budget)
+
+    assert found.on == "gpu"
+    assert found.numbers["launches"] > 100
+    assert held_on_gpu({"peak_mib": 1 << 20}).numbers["peak-bytes"] > 0
+
+
+def test_on_a_gpu_a_budget_for_cpus_alone_is_never_green() -> None:
+    with pytest.raises(UsageError, match="without a GPU only"):
+        held_on_gpu({"cpu": {"ops": 0}})
+
+
+def test_what_was_not_recorded_is_never_green() -> None:
+    with pytest.raises(OverBudgetError, match="slowdown was not recorded"):
+        held_on_gpu({"slowdown": 1})
 
 
 def test_pytest_finds_the_plugin() -> None:

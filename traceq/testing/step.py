@@ -141,30 +141,42 @@ class StepChecker:
         calls, and once nothing is compiled any more, ``steps`` are recorded.
         """
         __tracebackhide__ = True
-        limits = _budgets(budget, self._project)
+        limits = budgets_of(budget, self._project)
         folder = self._folder / f"step-{next(self._names)}"
         _record(step, folder, steps=steps, warmup=warmup)
-        recording = load_recording(folder, log=None, cache=False)
-        if recording.trace is None:
-            msg = f"nothing was recorded of the step: {folder} has no trace"
-            raise UsageError(msg)
-        on = "gpu" if recording.trace.facts.gpu else "cpu"
-        part = cpu_part(recording.trace)
-        known = dict(part.numbers)
-        if on == "gpu":
-            known |= numbers(recording).values
-            over = _over_on_gpu(limits, recording, known)
-        else:
-            held = _held_on_cpu(limits)
-            if _PEAK in held:
-                known[_PEAK] = collected("inline.peak").cpu_peak(step)
-            over = _over(held, known)
-        if over:
-            raise OverBudgetError(_message(over, on, steps, part, folder))
-        return Checked(known, on, folder)
+        return held(folder, limits, steps, lambda: _cpu_peak(step))
 
 
-def _budgets(given: Mapping[str, Any] | str, project: Path) -> Budgets:
+def held(
+    folder: Path, budgets: Budgets, steps: int, cpu_peak: Callable[[], int]
+) -> Checked:
+    """Hold what was recorded of a step against its budget; raise if it is over."""
+    __tracebackhide__ = True
+    recording = load_recording(folder, log=None, cache=False)
+    if recording.trace is None:
+        msg = f"nothing was recorded of the step: {folder} has no trace"
+        raise UsageError(msg)
+    on = "gpu" if recording.trace.facts.gpu else "cpu"
+    part = cpu_part(recording.trace)
+    known = dict(part.numbers)
+    if on == "gpu":
+        known |= numbers(recording).values
+        over = _over_on_gpu(budgets, recording, known)
+    else:
+        limits = _held_on_cpu(budgets)
+        if _PEAK in limits:
+            known[_PEAK] = cpu_peak()
+        over = _over(limits, known)
+    if over:
+        raise OverBudgetError(_message(over, on, steps, part, folder))
+    return Checked(known, on, folder)
+
+
+def _cpu_peak(step: Callable[[], object]) -> int:
+    return int(collected("inline.peak").cpu_peak(step))
+
+
+def budgets_of(given: Mapping[str, Any] | str, project: Path) -> Budgets:
     """Return the limits that are given, or those of a name in the configuration."""
     place = "budget"
     if isinstance(given, str):

@@ -45,7 +45,7 @@ _CLAUSE = re.compile(r"[:;,](?= )| because | since | although ")
 
 def content(outcome: Outcome) -> Content:
     """Return a recording in a few lines and a table of its findings."""
-    columns = ("", "finding", "saves", "where", "fix")
+    columns = ("", "finding", "cost", "where", "fix")
     rows = tuple(
         (
             one.severity.value,
