@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import recordings
 from command import traceq
 from ranking import Works, write_job
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.slow
 
 EVEN = [Works()] * 4
 LATE = [Works(), Works(), Works(sleep=400), Works()]
 SLOW = [Works(), Works(compute=1300), Works(), Works()]
-FORMATS = ("full", "concise", "json", "github", "markdown")
+FORMATS = ("full", "concise", "json", "github", "markdown", "html")
 
 
 @pytest.fixture
@@ -114,21 +113,20 @@ class TestTwoJobs:
         assert "400 µs a step slower as recorded (+31%" in answer.out
         assert "rank 2 holds the others up" in answer.out
 
-    @pytest.mark.parametrize(
-        ("option", "said"),
-        [
-            (("--format", "html"), "--format html is not there for two jobs"),
-            (("--step-ms", "1,2"), "--step-ms is of one trace"),
-        ],
-    )
-    def test_what_is_not_there_for_jobs_is_said_in_one_line(
-        self, option: tuple[str, str], said: str
-    ) -> None:
-        answer = traceq("diff", "even", "late", *option)
+    def test_what_is_not_there_for_jobs_is_said_in_one_line(self) -> None:
+        answer = traceq("diff", "even", "late", "--step-ms", "1,2")
         assert answer.status == 2
         assert answer.out == ""
-        assert said in answer.err
+        assert "--step-ms is of one trace" in answer.err
         assert answer.err.count("\n") == 1
+
+    def test_a_report_of_a_folder_of_ranks_shows_the_job(self) -> None:
+        answer = traceq("report", "late", "-o", "job.html")
+        assert answer.status == 0, answer.err
+        page = Path("job.html").read_text(encoding="utf-8")
+        parts = re.findall(r'<section id="([\w-]+)"', page)
+        assert parts == ["job", "ranks", "what-if", "findings", "figures"]
+        assert "Rank 2 of 4 holds the others up" in page
 
     def test_a_job_is_not_compared_with_a_trace(self, jobs: Path) -> None:
         for paths in (("even", "late/rank0.json"), ("late/rank0.json", "even")):

@@ -29,14 +29,13 @@ from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.differ.compare import MemoryChange
 from traceq.differ.jobs import JobDiff
 from traceq.errors import UsageError
-from traceq.opening.jobs import is_job
 from traceq.report.diff import concise as diff_concise
 from traceq.report.diff import content as diff_content
 from traceq.report.diff import github as diff_github
 from traceq.report.diff import jobs as diff_jobs
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.diff import snapshots as diff_snapshots
-from traceq.report.page.views import diff_page, snapshots_page
+from traceq.report.page.views import diff_page, jobs_page, snapshots_page
 
 if TYPE_CHECKING:
     from traceq.api.diff import DiffResult
@@ -102,7 +101,6 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     steps = _steps(step_ms)
     refuse_to_lose(file, [before, after], overwrite=overwrite)
-    _refuse_page_of_jobs((before, after), form)
     found = diff(
         before,
         after,
@@ -138,13 +136,6 @@ def _rendered(result: DiffResult, form: Format, *, to_file: bool) -> str:
     return _OF_TRACES[form](found, failed)
 
 
-def _refuse_page_of_jobs(two: tuple[Path, Path], form: Format) -> None:
-    if form is Format.html and all(is_job(path) for path in two):
-        there = ", ".join(one.value for one in Format if one is not Format.html)
-        msg = f"--format html is not there for two jobs of many ranks; there is {there}"
-        raise UsageError(msg)
-
-
 _OF_TRACES = {
     Format.concise: diff_concise.render,
     Format.github: diff_github.render,
@@ -155,6 +146,7 @@ _OF_JOBS = {
     Format.concise: diff_jobs.concise,
     Format.github: diff_jobs.github,
     Format.markdown: diff_jobs.markdown,
+    Format.html: jobs_page,
 }
 _OF_SNAPSHOTS = {
     Format.concise: diff_snapshots.concise,

@@ -93,14 +93,16 @@ def _worst(found: Analysis) -> str | None:
     return ranks_words.named(found, found.stragglers[0].ranks).lower()
 
 
-def _sides(diff: JobDiff) -> list[tuple[str, str, str]]:
+def sides(diff: JobDiff) -> list[tuple[str, str, str]]:
+    """Return each side's title, name and verdict."""
     return [
         (title, printable(side.name), ranks_words.verdict(side.analysis))
         for title, side in (("before", diff.before), ("after", diff.after))
     ]
 
 
-def _tables(diff: JobDiff) -> Iterator[TextTable]:
+def tables(diff: JobDiff) -> Iterator[TextTable]:
+    """Yield the metrics, and the collectives of a rank."""
     yield TextTable(
         (
             Column(f"a step of a rank, {bound_words.AS_RECORDED}"),
@@ -147,7 +149,7 @@ def _both(side: Meetings) -> tuple[str, str]:
     return time(side.ns), share(side.waiting_ns, side.ns)
 
 
-def _straggler(one: StragglerChange, diff: JobDiff) -> str:
+def straggler(one: StragglerChange, diff: JobDiff) -> str:
     """Return what became of ranks that hold, or held, the others up."""
     ranks = "rank" if len(one.numbers) == 1 else "ranks"
     who = f"{ranks} {listed([str(number) for number in one.numbers])}"
@@ -182,10 +184,10 @@ def _full(
     style = f"bold {_COLORS.get(diff.verdict, '')}"
     for line in wrapped(headline(diff), width):
         yield styled(line, style, color=color)
-    for title, name, verdict in _sides(diff):
+    for title, name, verdict in sides(diff):
         yield from wrapped(name, width, first=f"{title:<8}", rest=" " * 8)
         yield from wrapped(verdict, width, first=" " * 8, rest=" " * 8)
-    for table in _tables(diff):
+    for table in tables(diff):
         yield ""
         head, *lines = (line.plain for line in table_lines(table, width))
         yield bold(head, color=color)
@@ -195,7 +197,7 @@ def _full(
         yield bold("Who holds the others up:", color=color)
     for one in diff.stragglers:
         start = f"  {one.state:<{_STATE}}"
-        text = _straggler(one, diff)
+        text = straggler(one, diff)
         yield from wrapped(text, width, first=start, rest=" " * (_STATE + 2))
     yield ""
     yield bold("Findings: ", color=color) + words.findings_verdict(diff.findings)
@@ -218,7 +220,7 @@ def concise(diff: JobDiff, broken: Sequence[Broken]) -> str:
         for row in map(words.metric_row, diff.metrics)
     ]
     lines += [
-        f"straggler: {one.state}: {_straggler(one, diff)}" for one in diff.stragglers
+        f"straggler: {one.state}: {straggler(one, diff)}" for one in diff.stragglers
     ]
     lines += [
         f"{one.state}: {words.finding_line(one)}" for one in diff.findings.changes
@@ -242,15 +244,15 @@ def _markdown(diff: JobDiff, broken: Sequence[Broken]) -> Iterator[str]:
     for failure in words.failures(broken):
         yield f"**{escaped(failure)}**\n"
     yield f"### {escaped(headline(diff))}\n"
-    for title, name, verdict in _sides(diff):
+    for title, name, verdict in sides(diff):
         yield f"- {title} {escaped(name)}: {escaped(verdict)}"
-    for table in _tables(diff):
+    for table in tables(diff):
         yield ""
         yield as_markdown.table(table).rstrip()
     if diff.stragglers:
         yield "\nWho holds the others up:\n"
     for one in diff.stragglers:
-        yield f"- **{one.state}** {escaped(_straggler(one, diff))}"
+        yield f"- **{one.state}** {escaped(straggler(one, diff))}"
     yield f"\nFindings: {words.findings_verdict(diff.findings)}"
     if diff.findings.changes:
         yield ""

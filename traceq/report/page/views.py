@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceq.analysis.memory.summary import MemorySummary
     from traceq.analysis.summary import Summary
     from traceq.differ.compare import Diff, MemoryChange
+    from traceq.differ.jobs import JobDiff
     from traceq.differ.limits import Broken
     from traceq.linter.engine import Report
     from traceq.ranks.analysis import Analysis
@@ -102,6 +103,12 @@ def diff_page(diff: Diff, broken: Sequence[Broken] = ()) -> str:
 def snapshots_page(change: MemoryChange, broken: Sequence[Broken] = ()) -> str:
     """Return what changed from one memory snapshot to another."""
     return render(_both(change.names), changes.of_snapshots(change, broken))
+
+
+def jobs_page(diff: JobDiff, broken: Sequence[Broken] = ()) -> str:
+    """Return what changed from one job of many ranks to another."""
+    names = (diff.before.name, diff.after.name)
+    return render(_both(names), changes.of_jobs(diff, broken))
 
 
 def ranks_page(found: Analysis, report: Report) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.diff import content as words
+from traceq.report.diff import jobs as job_words
 from traceq.report.diff import memory as memory_words
 from traceq.report.diff import modules as by_module
 from traceq.report.page import charts
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from traceq.analysis.memory.diff import MemoryDiff
     from traceq.differ.compare import Diff, MemoryChange
     from traceq.differ.findings import FindingChanges
+    from traceq.differ.jobs import JobDiff
     from traceq.differ.limits import Broken
     from traceq.report.page.charts import Tip
 
@@ -101,6 +103,29 @@ def of_snapshots(change: MemoryChange, broken: Sequence[Broken] = ()) -> list[Se
         },
     )
     return [head, _memory(change.memory), _findings(change.findings)]
+
+
+def of_jobs(diff: JobDiff, broken: Sequence[Broken] = ()) -> list[Section]:
+    """Return the sections of a comparison of two jobs of many ranks."""
+    sides = job_words.sides(diff)
+    head = Section(
+        key="change",
+        title="What changed",
+        template="change.html",
+        context={
+            "lead": job_words.headline(diff),
+            "failures": words.failures(broken),
+            "names": [name for _, name, _ in sides],
+            "sides": [f"{title}: {verdict.rstrip('.')}" for title, _, verdict in sides],
+            "tables": list(job_words.tables(diff)),
+            "notes": [],
+            "caveats": words.caveats(diff),
+        },
+    )
+    rows = [(one.state, job_words.straggler(one, diff)) for one in diff.stragglers]
+    table = TextTable((Column("state"), Column("rank")), tuple(rows))
+    late = _plain("changed-ranks", "Who holds the others up", [table], [])
+    return [head, *([late] if rows else []), _findings(diff.findings)]
 
 
 def _waterfall(diff: Diff) -> Section | None:
