@@ -16,6 +16,7 @@ from traceq.analysis.time.modules import COLLECTIVES, by_module
 from traceq.analysis.time.phases import by_phase, phase_times
 from traceq.analysis.time.roofline import roofline
 from traceq.analysis.time.tokens import Tokens, tokens_of
+from traceq.loading import load
 from traceq.report.summary.content import content
 from traceq.testing import load_drawn
 
@@ -219,6 +220,16 @@ def test_the_roofline_of_a_host_bound_step_says_that_faster_kernels_save_nothing
     line = dict(content(summarise(trace)).facts)["Roofline"]
 
     assert line.endswith("faster ones would not shorten a step")
+
+
+def test_of_a_trace_without_steps_nothing_is_said_of_a_step() -> None:
+    shown = content(summarise(load(TRACES["moe_loop"], steps_by="none")))
+    phases, *_ = shown.tables
+    facts = dict(shown.facts)
+
+    assert [row[0] for row in phases.rows][-1] == "all"
+    assert facts["Roofline"].endswith("faster ones would not shorten the trace")
+    assert "a step" not in facts["Launches"]
 
 
 def test_shares_of_what_bounds_kernels_add_up_to_one() -> None:

@@ -76,9 +76,9 @@ def _roofline(summary: Summary, reached: Reached) -> str:
     if reached.covered < _MOST_COVERED:
         text += f" (shapes tell this of {units.share(reached.covered, 1)} of it)"
     saved = reached.recoverable_ns
+    whole = "a step" if summary.steps.height else "the trace"
     if saved < _LEAST_SAVED * summary.bound.step_ns:
-        return f"{text}; faster ones would not shorten a step"
-    whole = "a step" if summary.steps.height else "it"
+        return f"{text}; faster ones would not shorten {whole}"
     return (
         f"{text}; if slow ones were as fast as their kind is elsewhere, {whole} would"
         f" take {units.time(saved)} less, estimated: traceq roofline names them"

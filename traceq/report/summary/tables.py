@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq import units
 from traceq.analysis.time.modules import UNKNOWN
+from traceq.analysis.time.phases import STEP
 from traceq.model.schema import PHASES
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import TextTable
@@ -48,7 +49,7 @@ def phases(summary: Summary) -> TextTable:
             return unit.written(ns * steps)
 
         return (
-            one.phase,
+            one.phase if summary.steps.height or one.phase != STEP else "all",
             written(one.wall_ns),
             units.share(one.wall_ns, summary.step_time),
             *([written(one.min_ns), written(one.max_ns)] if several else []),
