@@ -357,6 +357,17 @@ def test_scaling_that_cannot_be_says_why(
     assert answer.err.count("\n") == 1
 
 
+def test_scaling_as_a_page_draws_the_laws(tmp_path: Path) -> None:
+    found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
+
+    answer = traceq("memory", *found, "--scaling", "seq_len", "--format", "html")
+
+    assert answer.status == 0, answer.err
+    named = re.findall(r">([a-z ]+)</text>\n<text[^>]*>([a-z]+)</text>", answer.out)
+    assert ("attention scores", "quadratic") in named
+    assert ("activations", "linear") in named
+
+
 def test_scaling_needs_numbers_and_labels(tmp_path: Path) -> None:
     found = runs(tmp_path, ("long", 10, 4))
 

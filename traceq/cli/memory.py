@@ -31,7 +31,7 @@ from traceq.report.memory import content as memory_content
 from traceq.report.memory import json as memory_json
 from traceq.report.memory import markdown as memory_markdown
 from traceq.report.memory import text as memory_text
-from traceq.report.page.views import memory_page
+from traceq.report.page.views import memory_page, scaling_page
 
 if TYPE_CHECKING:
     from traceq.analysis.memory.summary import MemorySummary
@@ -112,9 +112,6 @@ def _scaled(
     label: str, summaries: list[MemorySummary], form: Format, *, to_file: bool
 ) -> str:
     """Return how memory scales with a label; of several devices the fullest counts."""
-    if form is Format.html:
-        msg = "--scaling has no HTML: give --format text, json or markdown"
-        raise UsageError(msg)
     by_run: dict[str, tuple[float, MemorySummary]] = {}
     for summary in summaries:
         value = _value(summary, label)
@@ -132,8 +129,10 @@ def _scaled(
         raise UsageError(msg)
     fullest = [summary for _, summary in pairs]
     growths = memory_scaling(fullest, values)
+    names = [summary.name for summary in fullest]
+    if form is Format.html:
+        return scaling_page(label, growths, values, names)
     if form is Format.json:
-        names = [summary.name for summary in fullest]
         return memory_json.render_scaling(label, growths, values, names)
     table = memory_content.scaling(label, growths, values)
     if form is Format.markdown:

@@ -17,6 +17,7 @@ from traceq.report.page.parts.layers import layers
 from traceq.report.page.parts.lengths import lengths
 from traceq.report.page.parts.memory import of_summaries
 from traceq.report.page.parts.roofline import roofline
+from traceq.report.page.parts.scaling import scaling
 from traceq.report.page.parts.step_bar import step_bar
 from traceq.report.page.parts.sweep import sweep_sections
 from traceq.report.page.section import Section, Subject
@@ -26,6 +27,7 @@ from traceq.report.summary.content import content as summary_content
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from traceq.analysis.memory.scaling import Growth
     from traceq.analysis.memory.summary import MemorySummary
     from traceq.analysis.summary import Summary
     from traceq.differ.compare import Diff, MemoryChange
@@ -92,6 +94,17 @@ def memory_page(summaries: Sequence[MemorySummary]) -> str:
     name = telling_names([summary.name for summary in summaries])[0]
     title = f"GPU memory: {name}" if len(summaries) == 1 else "GPU memory"
     return render(title, _there([of_summaries(summaries, "memory")]))
+
+
+def scaling_page(
+    label: str,
+    growths: Sequence[Growth],
+    values: Sequence[float],
+    names: Sequence[str],
+) -> str:
+    """Return how memory grows with a label of recordings."""
+    section = scaling(label, growths, values, names)
+    return render(f"GPU memory of {len(names)} recordings", [section])
 
 
 def diff_page(diff: Diff, broken: Sequence[Broken] = ()) -> str:
