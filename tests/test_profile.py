@@ -206,6 +206,38 @@ def test_a_folder_is_asked_for_after_the_start() -> None:
         assert traceq.profile().folder
 
 
+JOB = """
+import torch, torch.distributed as dist, traceq
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+with traceq.profile(warmup=1, timed=2, active=2, overhead=False) as run:
+    for _ in range(20):
+        model(torch.randn(2, 4)).sum().backward()
+        run.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_job_share_a_folder_and_trace_the_same_steps(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*launcher, "--standalone", "job.py"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+
+    (run,) = (tmp_path / "traceq-runs").iterdir()
+    ranks = [json.loads((run / f"rank-{one}.json").read_text()) for one in (0, 1)]
+    assert {rank["state"] for rank in ranks} == {"done"}
+    assert len({rank["trace"]["first_step"] for rank in ranks}) == 1
+
+
 ALONE = """
 import sys
 sys.path.insert(0, sys.argv[1])
