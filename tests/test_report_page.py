@@ -180,6 +180,9 @@ def test_several_recordings_are_on_one_page(tmp_path: Path) -> None:
     ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     assert {"verdict-1", "verdict-2", "findings-2"} <= set(ids)
+    listed = [attrs["href"] for tag, attrs in tags if tag == "a"]
+    assert "#verdict-2" in listed
+    assert "#findings-2" not in listed
 
 
 @pytest.mark.slow

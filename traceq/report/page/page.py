@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -47,9 +48,16 @@ def render(title: str, sections: Sequence[Section]) -> str:
             )
             for section in sections
         ],
+        contents=_contents(sections),
         version=__version__,
     )
     return text + "\n"
+
+
+def _contents(sections: Sequence[Section]) -> list[Section]:
+    """Return what the contents list: sections that each recording has are not in it."""
+    titles = Counter(section.title for section in sections)
+    return [section for section in sections if titles[section.title] == 1]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from string import digits
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
@@ -15,7 +16,7 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.finding import Finding
+    from traceq.finding import CodeFrame, Finding
     from traceq.linter.engine import Outcome
     from traceq.report.page.section import Subject
 
@@ -132,12 +133,7 @@ def _card(subject: Subject, number: int, finding: Finding, example: str) -> Card
         evidence=tuple(
             (entry.label, words.evidence(entry)) for entry in finding.evidence
         ),
-        frame=tuple(
-            (line, text.expandtabs(4), line == frame.marked)
-            for line, text in enumerate(frame.lines, frame.first)
-        )
-        if frame
-        else (),
+        frame=_lines(frame) if frame else (),
         before=_side(example, "+"),
         after=_side(example, "-"),
     )
@@ -155,6 +151,15 @@ def _bar(finding: Finding, outcome: Outcome) -> CostBar | None:
         for ns in (finding.saves_ns, finding.saves_low_ns, finding.saves_high_ns)
     )
     return CostBar(likely, low, high)
+
+
+def _lines(frame: CodeFrame) -> tuple[tuple[int, str, bool], ...]:
+    """Return the lines of the source, less what all of them are indented by."""
+    texts = dedent("\n".join(frame.lines).expandtabs(4)).split("\n")
+    return tuple(
+        (line, text, line == frame.marked)
+        for line, text in enumerate(texts, frame.first)
+    )
 
 
 def _side(example: str, other: str) -> tuple[str, ...]:
