@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import traceq
-from ranking import Works, write_job
+from linting import bundled_rules
+from ranking import Works, analysed, write_job
+
+from traceq.annotate.job import write_job as write_one_file
+from traceq.annotate.splice import Output
+from traceq.linter.config import Config
+from traceq.loading import load
+from traceq.ranks.findings import lint_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,3 +143,20 @@ def test_a_few_steps_of_a_job_can_be_cut(job: Path) -> None:
     found = json.loads(file.read_text())["traceEvents"]
     assert len(_slices(found, "rank 0", "step ")) == 1
     assert min(one["ts"] for one in found if one["ph"] == "X") == 0
+
+
+def test_kernels_that_do_not_fit_are_left_out_shortest_first(job: Path) -> None:
+    analysis = analysed(job)
+    report = lint_job("job", analysis, bundled_rules(), Config())
+    stream = io.BytesIO()
+    output = Output(stream, packed=False)
+    written = write_one_file(
+        analysis,
+        report.outcomes[0],
+        lambda rank: load(job / f"rank{rank}.json", cache=False),
+        output,
+        most_text=6_000,
+    )
+    found = json.loads(stream.getvalue())["traceEvents"]
+    assert written.left_out > 0
+    assert len(_slices(found, "rank 0", "adam")) < len(_slices(found, "rank 0", "gemm"))

@@ -90,17 +90,7 @@ def test_only_who_watches_hears() -> None:
 def test_a_terminal_sees_phases_and_percents_that_grow_and_are_gone_at_the_end() -> (
     None
 ):
-    ours, theirs = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "traceq", "lint", str(TRACE), "--no-cache"],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
-    ) as running:
-        os.close(theirs)
-        out = running.stdout.read() if running.stdout else b""
-        err = _all_of(ours)
-
+    out, err = _on_terminal("lint", str(TRACE), "--no-cache")
     text = re.sub(r"\x1b\[[0-9;?]*m", "", err.decode())
     percents = [int(found) for found in re.findall(r"(\d+)%", text)]
     assert "starting" in text
@@ -108,6 +98,28 @@ def test_a_terminal_sees_phases_and_percents_that_grow_and_are_gone_at_the_end()
     assert text.endswith("\x1b[2K")
     assert b"\x1b" not in out
     assert b"ATT001" in out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+def test_who_wants_it_quiet_sees_no_progress() -> None:
+    out, err = _on_terminal("--quiet", "lint", str(TRACE), "--no-cache")
+    assert b"ATT001" in out
+    assert err == b""
+
+
+def _on_terminal(*words: str) -> tuple[bytes, bytes]:
+    """Run traceq, and return its output and what a terminal sees of its errors."""
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "traceq", *words],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+    ) as running:
+        os.close(theirs)
+        out = running.stdout.read() if running.stdout else b""
+        return out, _all_of(ours)
 
 
 def _all_of(terminal: int) -> bytes:

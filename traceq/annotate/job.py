@@ -76,16 +76,19 @@ class _Times:
         )
 
 
-def write_job(
+def write_job(  # noqa: PLR0913 - what goes in, what comes out
     analysis: Analysis,
     outcome: Outcome,
     loaded: Callable[[int], Trace | None],
     output: Output,
+    *,
     window: tuple[int, int] | None = None,
+    most_text: int = MOST_TEXT,
 ) -> JobWritten:
     """Write a job; ``loaded`` returns the trace of a rank's row, for its kernels.
 
-    Times of the window are those of the job's clock.
+    Times of the window are those of the job's clock. Kernels, the shortest first, are
+    left out beyond ``most_text`` bytes.
     """
     job = analysis.job
     begin, end = window or _extent(job)
@@ -98,7 +101,7 @@ def write_job(
     came = pl.col("start") + pl.col("wait")
     cells = times.zeroed(cells.with_columns(lane=lanes, came=came))
     events.add(_arrows(cells))
-    room = (MOST_TEXT - output.text_bytes) // max(1, job.ranks.height)
+    room = (most_text - output.text_bytes) // max(1, job.ranks.height)
     for rank, number in job.ranks.select("rank", "number").iter_rows():
         writer = Writer(_FIRST_PID + rank)
         events.add([writer.name("process", f"rank {number}", index=rank)])

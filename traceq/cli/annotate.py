@@ -144,7 +144,7 @@ def _job(
     with written_whole(file) as stream:
         to = Output(stream, packed=is_packed(file))
         window = job_window(job, steps) if steps else None
-        written = write_job(analysis, outcome, loaded, to, window)
+        written = write_job(analysis, outcome, loaded, to, window=window)
         to.finish()
         return words.of_job(written, outcome, file, stream.tell())
 

@@ -56,6 +56,9 @@ def _traceq(
             help="Print the version.",
         ),
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress on a terminal.")
+    ] = False,
 ) -> None:
     """Lint GPU traces."""
 

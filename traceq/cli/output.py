@@ -69,13 +69,19 @@ class _Shown:
     """What is on the screen now, if anything."""
 
     command = ""
+    quiet = False
     display: Display | None = None
 
 
 @contextlib.contextmanager
 def working(words: Sequence[str]) -> Iterator[None]:
-    """Show on a terminal how far a command is, until it prints; elsewhere nothing."""
-    _Shown.command = words[0] if words else ""
+    """Show on a terminal how far a command is, until it prints; elsewhere nothing.
+
+    Nor if ``--quiet`` stands before the command.
+    """
+    _Shown.command = next((one for one in words if not one.startswith("-")), "")
+    before = words[: words.index(_Shown.command)] if _Shown.command else words
+    _Shown.quiet = "--quiet" in before
     try:
         with watched(_Screen()):
             if not {"-h", "--help"} & {*words}:
@@ -101,7 +107,8 @@ def _start(command: str | None = None) -> Display | None:
 
     Given a command, only if it is one that takes long.
     """
-    if sys.stderr.isatty() and not _dumb() and _Shown.display is None:
+    shown = sys.stderr.isatty() and not _dumb() and not _Shown.quiet
+    if shown and _Shown.display is None:
         # Only where it is shown: what draws it takes a tenth of a second to import.
         from traceq.cli.progress import COMMANDS, Display  # noqa: PLC0415
 

@@ -42,7 +42,7 @@ _PHASES: Mapping[str, Mapping[str, float]] = {
     "ranks": {"ranks": 95, "writing": 5},
 }
 _OTHER: Mapping[str, float] = _LOAD | {"writing": 4}
-COMMANDS = (*_PHASES, "memory", "query")
+COMMANDS = (*_PHASES, "memory", "query", "regions", "roofline")
 """Those that take long."""
 RULES = "rules"
 WITHIN = "replay"
