@@ -55,17 +55,15 @@ class ExposedHostCopy(Rule):
 
     ```diff
     + def sent_ahead(batches):
-    +     side, ready = torch.cuda.Stream(), None
+    +     side, ready = torch.cuda.Stream(), []
     +     for batch in batches:
     +         with torch.cuda.stream(side):
     +             sent = batch.to("cuda", non_blocking=True)
-    +         if ready is not None:
-    +             yield ready
+    +         yield from ready
     +         torch.cuda.current_stream().wait_stream(side)
     +         sent.record_stream(torch.cuda.current_stream())
-    +         ready = sent
-    +     if ready is not None:
-    +         yield ready
+    +         ready = [sent]
+    +     yield from ready
     - for batch in loader:
     -     x = batch.to("cuda", non_blocking=True)
     + for x in sent_ahead(loader):
