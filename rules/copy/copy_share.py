@@ -14,6 +14,7 @@ from traceq.analysis.patterns.copies_needless import (
     layout_round_trips,
     unwritten_clones,
 )
+from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.expressions import text
 from traceq.linter import (
     Bad,
@@ -136,7 +137,9 @@ class CopyShare(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Divide all copies into parts, if together they take enough time."""
-        moved = view.copies
+        # What a KV cache that grows by cat copies is SRV007's.
+        grown = cache_cats(view.trace)["id"]
+        moved = view.copies.filter(~pl.col("op").is_in(grown.implode()))
         busy, copied = int(view.kernels["dur"].sum()), int(moved["dur"].sum())
         if not copied or copied < self.min_share * busy:
             return

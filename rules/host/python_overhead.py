@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
 from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
+from traceq.analysis.time.serving import token_work
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
 from traceq.words import often
 
@@ -197,7 +198,8 @@ class PythonOverhead(Rule):
 def _inside(view: View) -> pl.DataFrame:
     """Return the time in Python of the program's own, edges of the steps aside.
 
-    Where a step begins and ends, the profiler itself is at work.
+    Where a step begins and ends, the profiler itself is at work. What is done between
+    two decode iterations is left to SRV002.
     """
     windows = view.steady.windows
     edge = pl.col("start").is_in(windows["start"].implode()) | pl.col("end").is_in(
@@ -208,7 +210,10 @@ def _inside(view: View) -> pl.DataFrame:
     library = (pl.col("kind") == LIBRARY) & (~torch | looks)
     return (
         view.host_account.segments.filter(
-            pl.col("kind").is_in((PYTHON, LIBRARY)), pl.col("file").is_not_null(), ~edge
+            pl.col("kind").is_in((PYTHON, LIBRARY)),
+            pl.col("file").is_not_null(),
+            ~edge,
+            ~pl.col("start").is_in(token_work(view.trace).implode()),
         )
         .with_columns(pl.col("library", "called").cast(pl.String))
         .filter((pl.col("kind") == PYTHON) | library)

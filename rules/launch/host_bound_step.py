@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -22,6 +22,7 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     WITH_LIBRARIES,
 )
+from traceq.analysis.time.serving import serving
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Severity, View, option
 from traceq.words import at_function, counted, time
 
@@ -170,7 +171,7 @@ class HostBoundStep(Rule):
         forbidden = any(one.reason in HARD for one in obstacles)
         removed = _removed(view, _OF_MODEL)
         launches = removed.filter(pl.col("kind") == LAUNCHES).height / view.steps
-        yield self.finding(
+        found = self.finding(
             _message(view, launches),
             subject="launches",
             count=launches,
@@ -185,6 +186,8 @@ class HostBoundStep(Rule):
             advice=_advice(view, obstacles, forbidden=forbidden),
             severity=None if view.bound.sure else Severity.info,
         )
+        # The example is of training.
+        yield replace(found, example="") if serving(view.trace) else found
 
     def _matters(self, view: View) -> bool:
         """Return whether enough of the step is idle and not explained."""

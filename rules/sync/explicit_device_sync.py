@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SHORT_PROGRAM_SYNC_US
 from traceq.analysis.time.device_syncs import syncs_outside_ops
+from traceq.analysis.time.serving import token_syncs
 from traceq.linter import Bad, Evidence, Good, Need, View, option
 
 from ._shared import DeviceSync
@@ -109,7 +110,10 @@ class ExplicitDeviceSync(DeviceSync):
         """Group the waits by the function that is called, and by place."""
         waits = (
             syncs_outside_ops(view.trace, view.steady)
-            .filter(pl.col("wait") >= self.min_wait_us * 1000)
+            .filter(
+                pl.col("wait") >= self.min_wait_us * 1000,
+                ~pl.col("id").is_in(token_syncs(view.trace).implode()),
+            )
             .with_columns(pl.col("name").cast(pl.String))
         )
         for row in self._by_place(view, waits, "name"):

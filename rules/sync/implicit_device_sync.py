@@ -10,6 +10,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import SHORT_OP_SYNC_US
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.time.device_syncs import syncs_in_ops, written_as
+from traceq.analysis.time.serving import token_syncs
 from traceq.linter import Bad, Evidence, Good, Need, View, option
 
 from ._shared import DeviceSync
@@ -102,7 +103,8 @@ class ImplicitDeviceSync(DeviceSync):
     a step. Reading a value that is already on the CPU costs nothing and is not
     reported. The profiler's own sync at the end, and those of the allocator, of
     compilation and of CUDA graph capture, are not reported either. Large copies from
-    pageable memory to the GPU, with their waits, are left to CPY003. The fix removes
+    pageable memory to the GPU, with their waits, are left to CPY003, and waits for each
+    token of a decode loop to SRV002 and SRV003. The fix removes
     the wait: the host runs ahead, and launches the next work while the GPU is busy.
 
     If a library waits on behalf of the program, the finding names its function; for
@@ -177,7 +179,8 @@ class ImplicitDeviceSync(DeviceSync):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by the op that the program calls, and by place."""
         waits = syncs_in_ops(view.trace, view.steady).filter(
-            pl.col("wait") >= self.min_wait_us * 1000
+            pl.col("wait") >= self.min_wait_us * 1000,
+            ~pl.col("id").is_in(token_syncs(view.trace).implode()),
         )
         called = outermost_ops(view.trace, tuple(_WRITTEN)).gather(waits["op"])
         causes = view.trace.ops["name"].gather(called.fill_null(waits["op"]))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.patterns.iteration_marks import MIXED, PREFILL
+from traceq.analysis.patterns.iterations import iterations
 from traceq.intervals import disjoint, spans
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View
 from traceq.words import listed
@@ -28,8 +30,9 @@ class WarmUpInWindow(Rule):
     Looks for steps in which torch.compile compiles while others do not, for a
     compilation in a trace with one step or none, and for steps at the start that take
     far longer than the rest. Compilation in most steps is not warm-up: that is JIT002.
-    Nor is a long first step if a later one is as long, as in a loop that generates
-    text, or if ``traceq collect`` recorded it, which waits for the warm-up to end.
+    Nor is a long first step if a later one is as long, or if it is the prefill before a
+    loop that decodes, or if ``traceq collect`` recorded it, which waits for the warm-up
+    to end.
 
     ## Why is this bad?
 
@@ -92,7 +95,7 @@ class WarmUpInWindow(Rule):
                 data={"steps": spoiled["step"].to_list()},
                 advice=_ADVICE,
             )
-        left_out = steps.filter("warmup")
+        left_out = _warm_up(view)
         if left_out.height:
             yield self.finding(
                 f"{_numbered(left_out)} {_verb(left_out, 'take')} far longer than the"
@@ -121,6 +124,21 @@ class WarmUpInWindow(Rule):
                 ],
                 advice=_ADVICE,
             )
+
+
+def _warm_up(view: View) -> pl.DataFrame:
+    """Return the steps at the start that are longer than the others for no reason.
+
+    A prefill is longer than the decodes behind it, and no warm-up.
+    """
+    left_out = view.trace.steps.filter("warmup")
+    phases = iterations(view.trace).select("step", "phase")
+    steady = phases.join(view.steady.windows, on="step", how="semi")["phase"]
+    other = phases.filter(
+        pl.col("phase").is_in([PREFILL, MIXED]),
+        ~pl.col("phase").is_in(steady.unique().implode()),
+    )
+    return left_out.join(other, on="step", how="anti", maintain_order="left")
 
 
 def _numbered(steps: pl.DataFrame) -> str:

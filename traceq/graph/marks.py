@@ -116,10 +116,11 @@ def _share_inside(times: pl.Series, windows: pl.DataFrame) -> float:
 def _until_the_next(windows: pl.DataFrame) -> pl.DataFrame:
     """Let each one last until the next begins, unless there is a pause between them.
 
-    What is done between two iterations, as scheduling and sampling, is of the first.
+    What is done between two iterations, as scheduling and sampling, is of the first. A
+    pause is longer than an iteration usually takes, from its start to the next one's.
     """
     following = pl.col("ts").shift(-1)
-    pause = following - pl.col("end") > (pl.col("end") - pl.col("ts")).median()
+    pause = following - pl.col("end") > (following - pl.col("ts")).median()
     return windows.with_columns(
         end=pl.when(pause).then("end").otherwise(following.fill_null(pl.col("end")))
     )

@@ -18,6 +18,7 @@ from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import PHASES, iterations
 from traceq.analysis.patterns.matmul import MATMULS
+from traceq.analysis.time.device_syncs import device_syncs
 from traceq.analysis.time.host_kinds import (
     BLOCKING,
     CAPTURING,
@@ -300,7 +301,10 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
             & pl.col("by_frame").is_not_null()
         )
         .then("frame_name")
-        .otherwise(pl.coalesce("op_name", "name")),
+        .otherwise(
+            # The name of a region tells nothing of what is done in it.
+            pl.coalesce("op_name", pl.when(pl.col("called").is_not_null()).then("name"))
+        ),
         by_function=known(
             pl.col("by_frame").is_not_null() | pl.col("op_name").is_null()
         ),
@@ -319,3 +323,114 @@ def _of_names(names: pl.Series, patterns: dict[str, str]) -> pl.Series:
     return names.to_frame("name").join(
         told, on="name", how="left", maintain_order="left"
     )["told"]
+
+
+# Chosen by judgement: less of decode is not worth a finding.
+LEAST_GAP = 0.1
+# What is not work of the program in a gap: it would be there with any program.
+_NO_WORK = (SYNCING, LAUNCHING, GRAPHS, COMPILING)
+# A wait is for the token if it is there in most gaps.
+_MOST_GAPS = 0.5
+
+
+@dataclass(frozen=True)
+class TokenGaps:
+    """The GPU's idle time between decode iterations, and why it idles."""
+
+    gaps: pl.DataFrame
+    """``step``, ``start`` and ``end`` of those that are before steady decodes."""
+    share: float
+    """Their share of these iterations' time."""
+    work: pl.DataFrame
+    """What of the host's work is in them: pieces as ``host_in_gaps`` returns."""
+    work_share: float
+    """Its share of these iterations' time."""
+    syncs: pl.DataFrame
+    """Waits of the host, as ``device_syncs`` returns them, that end as the GPU runs out
+    of work, in most gaps: the next iteration is not launched before."""
+    iterations: int
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the host works in the gaps, so that a sync alone is not why."""
+        return self.share >= LEAST_GAP and self.work_share >= LEAST_GAP
+
+    @property
+    def by_sync(self) -> bool:
+        """Whether the gaps are there because the host waits for each token."""
+        return self.share >= LEAST_GAP and not self.by_work and self.syncs.height > 0
+
+
+@cached_per_trace
+def token_gaps(trace: Trace) -> TokenGaps | None:
+    """Return why the GPU idles between steady decode iterations, if there are any."""
+    found = iterations(trace)
+    steady = trace.steps.filter(~pl.col("warmup")).select("step")
+    decodes = found.filter(pl.col("phase") == DECODE).join(
+        steady, on="step", how="semi"
+    )
+    if not decodes.height or not trace.facts.gpu:
+        return None
+    whole = max(1, int(decodes["time"].sum()))
+    gaps = gaps_before(trace, found).join(decodes, on="step", how="semi")
+    gaps = gaps.filter(pl.col("end") > pl.col("start"), ~_captures_in(trace, gaps))
+    pieces = host_in_gaps(trace, gaps)
+    work = pieces.filter(~pl.col("activity").is_in(_NO_WORK))
+    return TokenGaps(
+        gaps,
+        int((gaps["end"] - gaps["start"]).sum()) / whole,
+        work,
+        int(work["time"].sum()) / whole,
+        _token_syncs(trace, gaps, decodes.height),
+        decodes.height,
+    )
+
+
+def _token_syncs(trace: Trace, gaps: pl.DataFrame, count: int) -> pl.DataFrame:
+    """Return the waits during which the gaps begin."""
+    syncs = device_syncs(trace).sort("end")
+    found = gaps.sort("start").join_asof(
+        syncs.select("id", "ts", at="end"),
+        left_on="start",
+        right_on="at",
+        strategy="forward",
+    )
+    inside = found.filter(
+        pl.col("ts") <= pl.col("start"), pl.col("at") <= pl.col("end")
+    )
+    if inside.height < _MOST_GAPS * count:
+        return syncs.clear()
+    # Before the first gap it waits as well.
+    same = ("name", "file", "line", "function")
+    known_by = syncs.join(inside, on="id", how="semi").select(same).unique()
+    served = syncs.filter(pl.col("step").is_in(gaps["step"].implode()))
+    alike = served.join(known_by, on=same, how="semi", nulls_equal=True)
+    return syncs.filter(
+        pl.col("id").is_in(pl.concat([alike["id"], inside["id"]]).implode())
+    )
+
+
+def _captures_in(trace: Trace, gaps: pl.DataFrame) -> pl.Series:
+    """Return in which gaps a graph is captured: they say nothing of the others."""
+    moments = trace.runtime.filter(pl.col("call") == "capture")["ts"].sort()
+    before, until = (moments.search_sorted(gaps[side]) for side in ("start", "end"))
+    return until > before
+
+
+def token_syncs(trace: Trace) -> pl.Series:
+    """Return the calls by which the host waits for tokens, if gaps are their fault.
+
+    They are the ids of ``device_syncs``; findings on serving report them.
+    """
+    found = token_gaps(trace)
+    if found is None or not (found.by_work or found.by_sync):
+        return pl.Series(dtype=pl.UInt32)
+    return found.syncs["id"]
+
+
+def token_work(trace: Trace) -> pl.Series:
+    """Return when the pieces of the host's work begin that findings on gaps report."""
+    found = token_gaps(trace)
+    if found is None or not found.by_work:
+        return pl.Series(dtype=pl.Int64)
+    return found.work["start"]

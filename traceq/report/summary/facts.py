@@ -14,7 +14,7 @@ from traceq.report import bound as bound_words
 from traceq.report import replayed as replayed_words
 from traceq.report import steps as steps_words
 from traceq.report.summary.rates import rates
-from traceq.report.summary.serving import serving_facts
+from traceq.report.summary.serving import phases_of_steps, serving_facts
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -143,8 +143,10 @@ def _steps(summary: Summary) -> str:
         f"{summary.steady.count} of {_ms(summary.step_time)} on average, as"
         f" recorded{taken}: "
     )
+    phases = phases_of_steps(summary.serving)
     shown = [
-        f"#{step} {_ms(time)}" + (" (warm-up, excluded)" if warmup else "")
+        f"#{step} {_ms(time)}"
+        + (f" ({phases.get(step, 'warm-up')}, excluded)" if warmup else "")
         for step, time, warmup in rows[:_MOST_STEPS]
     ]
     if len(rows) > _MOST_STEPS:

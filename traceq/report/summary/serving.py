@@ -14,27 +14,18 @@ from traceq.report.base.text import printable
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from traceq.analysis.time.serving import Serving
 
 _MOST_ACTIVITIES = 5
 _GIGABYTE = 1e9
-_NUMBERS = (
-    "iterations",
-    "ms",
-    "from",
-    "to",
-    "requests",
-    "tokens",
-    "ms/token",
-    "tokens/s",
-    "idle before",
-    "graphs",
-    "padding",
-    "GB/s",
-    "of peak",
+_TIMES = ("iterations", "ms", "from", "to", "ms/token", "tokens/s")
+_LOADS = (
+    *("requests", "tokens", "idle before", "graphs", "padding", "GB/s", "of peak"),
 )
+# Less of decode than this is no gap to speak of.
+_LEAST_GAP = 0.01
 # How the phase of an iteration is known, in words.
 _KNOWN_BY = {
     "annotation": "by the engine's annotations",
@@ -50,27 +41,35 @@ def serving_facts(serving: Serving | None) -> Iterator[tuple[str, str]]:
     yield "Serving", _iterations(serving)
     decodes = serving.phases.filter(pl.col("phase") == DECODE)
     for row in decodes.iter_rows(named=True):
-        if row["gap"] and serving.between.height:
+        if (row["gap_share"] or 0) >= _LEAST_GAP and serving.between.height:
             yield "Host gap", _gap(serving, row)
 
 
+def phases_of_steps(serving: Serving | None) -> dict[int, str]:
+    """Return the phase of iterations that read prompts: these are no warm-up."""
+    if serving is None:
+        return {}
+    reads = serving.iterations.filter(pl.col("phase").is_in([PREFILL, MIXED]))
+    return dict(reads.select("step", pl.col("phase").cast(pl.String)).iter_rows())
+
+
 def serving_table(serving: Serving | None) -> list[TextTable]:
-    """Return the table of the phases, without columns of which nothing is known."""
+    """Return the tables of the phases, without columns of which nothing is known."""
     if serving is None:
         return []
-    rows = [_row(row) for row in serving.phases.iter_rows(named=True)]
-    known = [
-        at for at in range(len(_NUMBERS)) if any(row[at + 1] != "-" for row in rows)
-    ]
-    columns = (
-        Column("Phase, as recorded"),
-        *(Column(_NUMBERS[at], number=True) for at in known),
-    )
+    rows = serving.phases.to_dicts()
     return [
-        TextTable(
-            columns, tuple((row[0], *(row[at + 1] for at in known)) for row in rows)
-        )
+        _table("Phase, as recorded", _TIMES, [_times(row) for row in rows]),
+        _table("Phase", _LOADS, [_loads(row) for row in rows]),
     ]
+
+
+def _table(title: str, names: Sequence[str], rows: list[tuple[str, ...]]) -> TextTable:
+    known = [at for at in range(len(names)) if any(row[at + 1] != "-" for row in rows)]
+    return TextTable(
+        (Column(title), *(Column(names[at], number=True) for at in known)),
+        tuple((row[0], *(row[at + 1] for at in known)) for row in rows),
+    )
 
 
 def serving_data(serving: Serving | None) -> dict[str, Any] | None:
@@ -136,22 +135,29 @@ def _gap(serving: Serving, row: Mapping[str, Any]) -> str:
     )
 
 
-def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['phase']} (first)" if row["only_first"] else str(row["phase"])
+
+
+def _times(row: Mapping[str, Any]) -> tuple[str, ...]:
+    spread = (units.milliseconds(row["least"]), units.milliseconds(row["most"]))
     return (
-        row["phase"] + (" (first)" if row["only_first"] else ""),
+        _name(row),
         f"{row['iterations']:,}",
         units.milliseconds(row["time"]),
-        *(
-            (units.milliseconds(row["least"]), units.milliseconds(row["most"]))
-            if row["iterations"] > 1
-            else ("-", "-")
-        ),
-        _count(row["requests"]),
-        _count(row["tokens"]),
+        *(spread if row["iterations"] > 1 else ("-", "-")),
         f"{row['per_token'] / units.NS_PER_MS:,.3g}" if row["per_token"] else "-",
         _count(row["tokens_per_s"]),
+    )
+
+
+def _loads(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        _name(row),
+        _count(row["requests"]),
+        _count(row["tokens"]),
         units.time(row["gap"]) if row["gap"] is not None else "-",
-        units.share(row["graphs"], 1) if row["graphs"] else "-",
+        units.share(row["graphs"], 1) if row["graphs"] is not None else "-",
         units.share(row["padding"], 1) if row["padding"] is not None else "-",
         f"{row['bandwidth'] / _GIGABYTE:,.0f}" if row["bandwidth"] else "-",
         units.share(row["of_peak"], 1) if row["of_peak"] else "-",

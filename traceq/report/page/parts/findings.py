@@ -37,6 +37,7 @@ _FAMILIES = {
     "NET": "network",
     "NRM": "norms",
     "RNK": "ranks",
+    "SRV": "serving",
     "SYN": "syncs",
     "TRC": "the trace",
 }

@@ -1,0 +1,73 @@
+"""What the rules on serving share: steady iterations, and drawings of a loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.analysis.patterns.iterations import iterations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceq.linter import View
+
+DECODE = "@execute_context_0(0)_generation_16(16)"
+"""How vLLM names an iteration that makes a token for each of 16 requests."""
+_TRANSFORMERS = "transformers/generation/"
+_METHODS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()"}
+
+
+def steady_iterations(view: View, *phases: str) -> pl.DataFrame:
+    """Return the steady iterations of these phases; none where nothing is served."""
+    return (
+        iterations(view.trace)
+        .filter(pl.col("phase").is_in(phases))
+        .join(view.steady.windows.select("step"), on="step", how="semi")
+    )
+
+
+def generates_with_transformers(view: View) -> bool:
+    """Tell whether the loop is that of ``generate()``, as far as stacks show."""
+    files = view.trace.frames["file"].unique().cast(pl.String)
+    return bool(files.str.contains(_TRANSFORMERS, literal=True).any())
+
+
+def sync_calls(view: View, syncs: pl.DataFrame) -> list[int]:
+    """Return the runtime calls that must not block for these waits to go.
+
+    All calls of an op: a copy and the sync that follows it wait for the same.
+    """
+    of_ops = view.trace.runtime.filter(
+        pl.col("op").is_in(syncs["op"].drop_nulls().implode())
+    )
+    return pl.concat([of_ops["id"], syncs["id"]]).unique().to_list()
+
+
+def written(view: View, row: Mapping[str, Any]) -> str:
+    """Return how a program writes a wait, as far as its op tells."""
+    op = row["op"]
+    name = view.trace.ops["name"].cast(pl.String)[op] if op is not None else None
+    outer = view.trace.ops["parent"][op] if op is not None else None
+    if outer is not None and name not in _METHODS:
+        name = view.trace.ops["name"].cast(pl.String)[outer] or name
+    if row.get("copies") == "to host" and name not in _METHODS:
+        return "`.cpu()` or `.tolist()`"
+    return f"`{_METHODS[name]}`" if name in _METHODS else str(name or row["name"])
+
+
+def loop(times: int, width: int, *lanes: tuple[str, str]) -> str:
+    """Draw a loop of decode iterations, each this wide.
+
+    A lane is what one iteration does on it; ``#`` in it is the iteration's number.
+    """
+    whole = (("host", f"[{DECODE}".ljust(width - 1) + "]"), *lanes)
+    return "\n".join(
+        f"{lane:8}" + "".join(_drawn(body, at, width) for at in range(1, times + 1))
+        for lane, body in whole
+    )
+
+
+def _drawn(body: str, at: int, width: int) -> str:
+    return body.replace("#", str(at)).ljust(width)

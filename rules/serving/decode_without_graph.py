@@ -1,0 +1,190 @@
+"""SRV001: decode iterations launch their kernels one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import GRAPH_HOST_SAVED
+from traceq.analysis.patterns.iteration_marks import DECODE
+from traceq.analysis.patterns.kv_cache import cache_cats
+from traceq.analysis.time.device_syncs import device_syncs
+from traceq.analysis.time.host_kinds import (
+    DISPATCH,
+    LAUNCHES,
+    LIBRARY,
+    MODULES,
+    NO_STACKS,
+    PYTHON,
+    WITH_LIBRARIES,
+)
+from traceq.analysis.time.serving import gaps_before
+from traceq.intervals import overlap
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.words import counted
+
+from ._shared import generates_with_transformers, loop, steady_iterations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.linter import Finding
+
+_CALLS = (LAUNCHES, "copies and sets", "allocating memory", "other runtime calls")
+# What a model that runs as a CUDA graph does not do any more.
+_OF_MODEL = (DISPATCH, *_CALLS, MODULES, LIBRARY, NO_STACKS)
+_TRANSFORMERS = (
+    'generate(…, cache_implementation="static"), which compiles decode and replays it'
+    " as a CUDA graph"
+)
+_OWN = (
+    "run decode as a CUDA graph: write the KV cache in place at a fixed size and"
+    " capture the step with torch.cuda.graph for each batch size, or"
+    ' torch.compile(model, mode="reduce-overhead")'
+)
+_LAUNCHES = 6
+_WIDTH = 21 * _LAUNCHES + 4
+
+
+def _eager(kernel: str) -> str:
+    ops = "[aten::add          ]" * _LAUNCHES
+    launches = "".join(f"[cuLaunchKernel>#{n}]".ljust(21) for n in range(_LAUNCHES))
+    kernels = "".join(kernel.format(n=n).ljust(21) for n in range(_LAUNCHES))
+    return loop(
+        2, _WIDTH, ("host", f" {ops}"), ("host", f"  {launches}"), ("gpu 7", kernels)
+    )
+
+
+@dataclass(frozen=True)
+class DecodeWithoutGraph(Rule):
+    """Decode iterations launch their kernels one by one while the GPU waits.
+
+    ## What it does
+
+    Looks at the decode iterations of a serving or generation trace that no CUDA graph
+    runs, and in which the GPU idles for at least ``min-idle`` of the time. The saving
+    is the host's time for operators, launches and the Python of the model, less what a
+    graph's launch takes. What the host does between iterations stays.
+
+    ## Why is this bad?
+
+    A decode does little work for each kernel: one token a request. The kernels take
+    2 to 10 µs each, while the host needs 5 to 15 µs to launch one from Python. The GPU
+    then waits for the host in every layer of every token.
+
+    ## How to fix it
+
+    Replay the decode step as a CUDA graph. With transformers a static cache does it:
+
+    ```diff
+    - model.generate(**inputs)
+    + model.generate(**inputs, cache_implementation="static")  # compiled and graphed
+    ```
+
+    Engines have it on by default: leave out vLLM's ``--enforce-eager`` and SGLang's
+    ``--disable-cuda-graph``. In a loop of your own, write keys and values into a cache
+    of a fixed size and capture the step with ``torch.cuda.graph`` for each batch size.
+
+    A graph replays the same launches on the same memory: a cache that grows by ``cat``
+    (SRV007) and syncs inside of the model must go first; they are listed.
+
+    ## When it is wrong
+
+    Where batches and lengths change in every iteration and no padding is possible. What
+    a graph saves is an estimate from the host's time as recorded; recording slows the
+    host down, so it may be too high.
+
+    ## Measured
+
+    On an H200 (torch 2.11), a Llama of 6 layers and 0.4 billion weights, 8 requests, ms
+    a token: MEASURED_SRV001
+    """
+
+    code = "SRV001"
+    since = "0.1.0"
+    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS})
+    several_fixes = True
+
+    min_idle: float = option(
+        0.2, "Less idle time of the GPU in decode iterations is not reported."
+    )
+
+    examples = (
+        Bad(
+            _eager("    [k<#{n}]"),
+            finds="2 of 2 decode iterations run without a CUDA graph, 6 launches each",
+        ),
+        Good(_eager("    [k<#{n}              ]")),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Report the decodes that are eager, if the GPU idles in them."""
+        decodes = steady_iterations(view, DECODE)
+        eager = decodes.filter(pl.col("run") == "eager").select("step")
+        steps = view.trace.steps.join(eager, on="step", how="semi")
+        whole = int(steps["time"].sum())
+        idle = int(steps["gpu_idle"].sum())
+        if not whole or idle < self.min_idle * whole:
+            return
+        launches = float(steps["launches"].sum()) / steps.height
+        kernels = view.kernels.join(eager, on="step", how="semi")
+        grows = cache_cats(view.trace).height > 0
+        yield self.finding(
+            f"{eager.height} of {counted(decodes.height, 'decode iteration')}"
+            f" {'runs' if decodes.height == 1 else 'run'} without a CUDA graph,"
+            f" {counted(round(launches), 'launch')} each",
+            subject="decode",
+            count=eager.height / view.steps,
+            fix=Fix(spans=_removed(view, eager), host_share=GRAPH_HOST_SAVED),
+            gpu_idle_ns=idle / view.steps,
+            evidence=[
+                Evidence("idle", value=idle / whole, unit="share", note="of decode"),
+                Evidence(
+                    "kernels",
+                    value=float(kernels.select(pl.col("dur").median()).item() or 0),
+                    unit="ns",
+                    note="each at the median",
+                ),
+                *_first(view, eager, grows=grows),
+            ],
+            data={"launches": launches, "decodes": decodes.height},
+            advice=_advice(view, grows=grows),
+        )
+
+
+def _removed(view: View, eager: pl.DataFrame) -> pl.DataFrame:
+    """Return the host's time in the model's part of these iterations."""
+    segments = view.host_account.segments.join(eager, on="step", how="semi")
+    python = pl.col("kind").is_in([PYTHON, WITH_LIBRARIES])
+    of_model = pl.col("kind").is_in(_OF_MODEL) | (
+        python & pl.col("module").is_not_null()
+    )
+    gaps = gaps_before(view.trace, eager).select("start", "end")
+    # Without stacks, what Python does between iterations looks as the model's does.
+    between = pl.col("kind") == NO_STACKS
+    inside = segments.with_columns(in_gap=overlap(segments, gaps))
+    return inside.filter(
+        of_model, ~(between & (2 * pl.col("in_gap") > pl.col("end") - pl.col("start")))
+    ).select("start", "end")
+
+
+def _first(view: View, eager: pl.DataFrame, *, grows: bool) -> Sequence[Evidence]:
+    """Return what forbids a graph as it is."""
+    found = []
+    if grows:
+        found.append(Evidence("first", "a KV cache that grows by cat (SRV007)"))
+    syncs = device_syncs(view.trace).join(eager, on="step", how="semi")
+    each = syncs.height / max(1, eager.height)
+    if each > 1:
+        found.append(Evidence("first", "syncs in the iteration", count=round(each, 1)))
+    return found
+
+
+def _advice(view: View, *, grows: bool) -> str:
+    if generates_with_transformers(view):
+        return f"call {_TRANSFORMERS}"
+    if grows:
+        return f"{_OWN}; with transformers {_TRANSFORMERS}"
+    return f"{_OWN}; in vLLM leave out --enforce-eager, in SGLang --disable-cuda-graph"

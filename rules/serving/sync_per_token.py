@@ -1,0 +1,138 @@
+"""SRV003: the host waits for every token before it launches the next iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.time.serving import LEAST_GAP, token_gaps
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+
+from ._shared import loop, sync_calls, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.linter import Finding
+
+_WIDTH = 50
+
+
+def _drawn(sync: str) -> str:
+    return loop(
+        3,
+        _WIDTH,
+        ("host", " [cudaGraphLaunch>#]"),
+        ("host", " " * 21 + "[aten::item                ]"),
+        ("host", " " * 22 + sync),
+        ("gpu 7", " " * 12 + "[gemm<#                          ]"),
+    )
+
+
+@dataclass(frozen=True)
+class SyncPerToken(Rule):
+    """The host waits for every token before it launches the next decode iteration.
+
+    ## What it does
+
+    Looks for calls that block the host, as ``.item()`` or ``.tolist()`` do, and that
+    return as the GPU runs out of work, in most decode iterations of a serving or
+    generation trace, where the GPU then idles for at least ``min-share`` of decode. If
+    the host works on the token in that time, SRV002 reports it instead. SYN001 and
+    SYN002 leave these waits to this rule.
+
+    ## Why is this bad?
+
+    The launch of the next iteration begins only when the host knows the token, which
+    the GPU has had all along. The GPU idles for the way there and back and for the
+    launch, once a token.
+
+    ## How to fix it
+
+    Keep the sampled token on the GPU: it is the next iteration's input. Ask whether all
+    requests have ended every few tokens, or one iteration later.
+
+    ```diff
+      for n in range(max_new_tokens):
+          token = decode(token)
+    -     if (token == eos).all().item():
+    -         break
+    +     ended |= token == eos
+    +     if n % 16 == 15 and ended.all().item():
+    +         break
+    ```
+
+    ## When it is wrong
+
+    Up to that many tokens are computed for nothing at the end: drop them. If the next
+    iteration depends on the token on the host, the wait is needed.
+
+    ## Measured
+
+    On an H200 (torch 2.11), decode by a CUDA graph, 8 requests, ms a token:
+    MEASURED_SRV003
+    """
+
+    code = "SRV003"
+    since = "0.1.0"
+    needs = frozenset({Need.GPU, Need.STEPS})
+    advice = (
+        "keep the sampled token on the GPU as the next iteration's input, and read it,"
+        " or check for the end, every few tokens or one iteration later"
+    )
+
+    min_share: float = option(
+        LEAST_GAP, "Less idle time after it, as a share of decode, is not reported."
+    )
+
+    examples = (
+        Bad(
+            _drawn("[cudaStreamSynchronize   ]"),
+            finds="`.item()` makes the host wait for each token before the next decode",
+        ),
+        Good(_drawn("[cudaEventQuery]")),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group the waits for tokens by place."""
+        found = token_gaps(view.trace)
+        if not found or not found.by_sync or found.share < self.min_share:
+            return
+        idle_ns = int((found.gaps["end"] - found.gaps["start"]).sum())
+        rows = view.by_place(
+            found.syncs,
+            wait=pl.col("wait").sum(),
+            op=pl.col("op").first(),
+            name=pl.col("name").cast(pl.String).first(),
+            copies=pl.col("copies").first(),
+        )
+        for row in rows.iter_rows(named=True):
+            mine = found.syncs.filter(pl.col("id").is_in(row["ids"]))
+            share = mine.height / found.syncs.height
+            yield self.finding(
+                f"{written(view, row)} makes the host wait for each token before the"
+                " next decode",
+                subject="token",
+                place=view.place(row),
+                count=mine.height / view.steps,
+                fix=Fix(syncs=sync_calls(view, mine)),
+                gpu_idle_ns=share * idle_ns / view.steps,
+                evidence=[
+                    Evidence(
+                        "waits", value=row["wait"] / mine.height, unit="ns", note="each"
+                    ),
+                    Evidence(
+                        "idle",
+                        value=idle_ns / max(1, found.gaps.height),
+                        unit="ns",
+                        note="on the GPU after each",
+                    ),
+                    Evidence(
+                        "share", value=found.share, unit="share", note="of decode"
+                    ),
+                ],
+                data={"gap_share": round(found.share, 4)},
+                ops=[row["op"]] if row["op"] is not None else [],
+            )

@@ -1,0 +1,103 @@
+"""How a decode loop keeps its keys and values: grown by ``cat``, or at a fixed size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import polars as pl
+
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, SDPA
+from traceq.analysis.patterns.iteration_marks import DECODE
+from traceq.analysis.patterns.iterations import iterations
+from traceq.expressions import known, nth
+from traceq.model.tables import COPY
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+# A cache has at least three dimensions, and is longer than what a token adds to it.
+_RANK = 3
+_LONGEST_NEW = 4
+_ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
+_HEADS_RANK = 4
+
+
+@cached_per_trace
+def cache_cats(trace: Trace) -> pl.DataFrame:
+    """Return the ops that join old keys or values with those of a token in decodes.
+
+    Rows of ``ops`` with ``length``, the tokens that are copied, and ``shape``.
+    """
+    decodes = iterations(trace).filter(pl.col("phase") == DECODE).select("step")
+    ops = trace.ops.filter(~pl.col("captured") | COPY).join(
+        decodes, on="step", how="semi", maintain_order="left"
+    )
+    cats = ops.filter(named(ops, ("aten::cat",)))
+    shapes = trace.inputs.filter(
+        pl.col("id").is_in(cats["inputs"].unique().implode())
+    ).select("id", "dims_text")
+    grown = [
+        (row["id"], *found)
+        for row in shapes.iter_rows(named=True)
+        if (found := _grown(row["dims_text"]))
+    ]
+    told = pl.DataFrame(
+        grown,
+        {"inputs": pl.UInt32, "length": pl.Int64, "shape": pl.List(pl.Int64)},
+        orient="row",
+    )
+    return cats.join(told, on="inputs", maintain_order="left")
+
+
+def _grown(dims: str | None) -> tuple[int, list[int]] | None:
+    """Return how long a cache is that a cat makes longer, and its shape."""
+    try:
+        shapes = orjson.loads(dims or "[]")[0]
+        old, new = shapes
+        differ = [
+            at for at, pair in enumerate(zip(old, new, strict=True)) if len({*pair}) > 1
+        ]
+    except (ValueError, IndexError, TypeError):
+        # Not the shapes of two tensors of one rank.
+        return None
+    if len(differ) != 1 or len(old) < _RANK:
+        return None
+    (at,) = differ
+    if at in (0, len(old) - 1) or not new[at] <= _LONGEST_NEW < old[at]:
+        return None
+    return int(old[at]), [int(one) for one in old]
+
+
+@cached_per_trace
+def padded_attention(trace: Trace) -> pl.DataFrame:
+    """Return attention of decodes over a cache of which the context fills a part.
+
+    Rows of ``ops``, the outermost of each call, with ``cache``, the keys that it goes
+    over, ``batch``, and ``context``, those of a request that are not padding.
+    """
+    decodes = iterations(trace).filter(
+        pl.col("phase") == DECODE, pl.col("context").is_not_null()
+    )
+    ops = trace.ops.filter(~pl.col("captured") | COPY).join(
+        decodes.select("step", "requests", total="context"), on="step"
+    )
+    owner = outermost_ops(trace, _ATTENTION).gather(ops["id"])
+    called = ops.filter(known(owner == ops["id"])).join(
+        trace.inputs.select("dims", "types", inputs="id"), on="inputs"
+    )
+    query, key = nth("dims", 0), nth("dims", 1)
+    rows = called.filter(
+        query.list.len() == _HEADS_RANK,
+        key.list.len() == _HEADS_RANK,
+        query.list.get(2, null_on_oob=True) == 1,
+        # Without a mask all keys are read on purpose.
+        nth("dims", 3).list.len() > 0,
+    )
+    return rows.with_columns(
+        batch=query.list.get(0, null_on_oob=True),
+        cache=key.list.get(2, null_on_oob=True),
+        context=pl.col("total") / pl.col("requests"),
+    ).filter(pl.col("context") < pl.col("cache"))
