@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from linting import bundled_rules, drawn_findings, outcome
 from recordings import SERVING, loaded
 from test_schemas import errors
 
@@ -15,13 +17,15 @@ from traceq.analysis.patterns.iteration_marks import marked_iterations
 from traceq.analysis.patterns.iterations import ITERATIONS, iterations
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.serving import serving
+from traceq.finding import Severity
 from traceq.linter.rule import inputs
+from traceq.recording import Recording
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import text as summary_text
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from traceq.trace import Trace
 
 SDPA = "aten::scaled_dot_product_attention"
 FLASH = "aten::_scaled_dot_product_flash_attention"
@@ -193,3 +197,107 @@ def test_a_summary_says_what_a_token_costs(decode: Path) -> None:
     assert errors("summary", document) == []
     (phase,) = document["traces"][0]["serving"]["phases"]
     assert phase["tokens_per_s"] == pytest.approx(32 / 0.010366888)
+
+
+DATA = Path(__file__).parent / "data" / "serving"
+
+
+def recorded(name: str, *captures: str) -> Trace:
+    """Return a loop of ours as an H200 ran it."""
+    files = [DATA / f"{one}.json.gz" for one in (name, *captures)]
+    return load(files[0], captures=files[1:])
+
+
+def codes(trace: Trace) -> set[str]:
+    """Return the rules that find something of weight."""
+    found = outcome(Recording("trace", trace)).findings
+    return {one.code for one in found if one.severity is not Severity.info}
+
+
+def test_phases_of_a_generate_loop_are_known_without_marks() -> None:
+    found = iterations(recorded("generate_static_compiled"))
+
+    assert found["phase"].to_list() == ["prefill", *["decode"] * 7]
+    assert found["requests"].to_list() == [8] * 8
+    assert found["context"].to_list() == [8 * (256 + at) for at in range(8)]
+    assert found["known_by"].to_list() == ["shapes", *["guess"] * 7]
+
+
+def test_a_sync_per_token_is_one_finding() -> None:
+    trace = recorded("sync_item_graph_vllm")
+
+    assert codes(trace) == {"SRV003"}
+    found = serving(trace)
+    assert found is not None
+    assert found.between["activity"].to_list()[0] == "launching"
+
+
+def test_a_loop_that_reads_tokens_one_iteration_late_is_clean() -> None:
+    trace = recorded("host_gap_overlapped_vllm")
+
+    assert codes(trace) == set()
+    found = serving(trace)
+    assert found is not None
+    decode = found.phases.filter(pl.col("phase") == "decode").row(0, named=True)
+    assert decode["graphs"] == 1
+    assert decode["gap_share"] < 0.1
+
+
+def test_the_padding_of_a_graph_is_known_with_its_capture() -> None:
+    trace = recorded("graph_32_for_20_vllm", "graph_32_for_20.capture")
+    found = iterations(trace)
+
+    assert found["graph_batch"].unique().to_list() == [32]
+    assert found["requests"].unique().to_list() == [20]
+    assert codes(trace) == {"SRV004"}
+    assert codes(recorded("graph_32_for_20_vllm")) == set()
+
+
+def test_a_prefill_before_a_loop_that_decodes_is_no_warm_up() -> None:
+    for name in ("sync_item_graph_vllm", "generate_static_compiled"):
+        trace = recorded(name)
+        assert trace.steps["warmup"].to_list()[:2] == [True, False]
+        assert not outcome(Recording("trace", trace), "TRC003").findings
+
+
+@pytest.mark.parametrize(
+    ("code", "others"),
+    [
+        ("SRV002", {"SYN001", "HST003", "SRV003"}),
+        ("SRV003", {"SYN001", "SRV002"}),
+        ("SRV007", {"CPY001"}),
+    ],
+)
+def test_one_fact_is_one_finding(code: str, others: set[str]) -> None:
+    example = bundled_rules()[code].examples[0]
+    found = drawn_findings(example.drawing, args=example.args)
+
+    assert code in {one.code for one in found}
+    assert not others & {one.code for one in found}
+
+
+def test_the_example_of_a_training_is_not_shown_for_a_decode_loop() -> None:
+    example = bundled_rules()["SRV001"].examples[0]
+    (found,) = drawn_findings(example.drawing, "LCH002")
+
+    assert found.example == ""
+
+
+def stalls(after: int) -> list[str]:
+    """Return what is said of a prefill between decodes of 16 and of this many."""
+    first, last = (f"@execute_context_0(0)_generation_{n}({n})" for n in (16, after))
+    names = (first, "@execute_context_1(8192)_generation_0(0)", last)
+    widths = (50, 6000, 50)
+    drawn = "".join(
+        f"[{name}".ljust(width - 1) + "]"
+        for name, width in zip(names, widths, strict=True)
+    )
+    return [one.message for one in drawn_findings(f"host   {drawn}", "SRV005")]
+
+
+def test_a_prefill_by_itself_stalls_those_that_decode_before_and_after() -> None:
+    assert stalls(17) == ["a prefill of 8,192 tokens makes 16 decoding requests wait"]
+
+
+def test_the_prefill_of_another_generation_stalls_nobody() -> None:
+    assert stalls(1) == []
