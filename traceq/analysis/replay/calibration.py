@@ -58,8 +58,8 @@ def calibrate(replay: Replay, step_ns: float | None = None) -> Calibration:
         return Calibration(TimeScale(), TimeScale(FASTEST_HOST), slow, measured=False)
     gpu_alone_ns = replay.run(scale=TimeScale(host=0)).step_ns
     host = _fitted(replay, step_ns)
-    # A host that would have to be slower than hosts are is not what a step waits for,
-    # if a GPU as slow as GPUs are can be it.
+    # A host that would have to be slower than hosts are does not bound a step, if a GPU
+    # as slow as GPUs are explains it.
     slow_gpu = host > SLOWEST_HOST and step_ns <= SLOWEST_GPU * gpu_alone_ns
     if gpu_alone_ns < GPU_BOUND * step_ns and not slow_gpu:
         fast, slow = (
