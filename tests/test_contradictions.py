@@ -164,7 +164,8 @@ def test_of_traces_without_steps_no_change_is_one_of_a_step(tmp_path: Path) -> N
     for pair in ((before, before), (before, after), (after, before)):
         for form in ("full", "concise", "markdown", "html"):
             text = traceq("diff", *pair, "--format", form, "--no-cache").out
-            assert contradictions(text, steps=False) == []
+            shown = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+            assert contradictions(shown, steps=False) == []
 
 
 def test_a_trace_of_one_event_has_one_event(tmp_path: Path) -> None:

@@ -58,11 +58,11 @@ def _attention(summary: Summary, parts: AttentionParts) -> str:
     steps = summary.steady.count
     softmax, matmul = (ns / steps for ns in (parts.softmax_ns, parts.matmul_ns))
     text = (
-        f"its softmax takes {parts.ratio:.2f} times as long as its matmuls"
+        f"its softmax takes {parts.ratio:.0%} of the time of its matmuls"
         f" ({_ms(softmax)} against {_ms(matmul)}{_each(summary)})"
     )
     if all(parts.forward) and parts.forward != (parts.softmax_ns, parts.matmul_ns):
-        text += f", in the forward {parts.forward[0] / parts.forward[1]:.2f} times"
+        text += f", {parts.forward[0] / parts.forward[1]:.0%} in the forward"
     return text
 
 
