@@ -100,6 +100,72 @@ def sent_ahead():
     return timed(before, after)
 
 
+@tried("KRN002")
+def repeated_index():
+    table = torch.randn(64, 128, device=D, dtype=BF, requires_grad=True)
+    index = torch.randint(64, (65536,), device=D)
+    rows = torch.randn(65536, 128, device=D, dtype=BF)
+    return timed(
+        lambda: table[index].backward(rows),
+        lambda: F.embedding(index, table).backward(rows),
+    )
+
+
+@tried("KRN003")
+def gather_in_16_bits():
+    table = torch.randn(16, 256, device=D, dtype=BF, requires_grad=True)
+    index = torch.randint(16, (16384, 1), device=D).expand(-1, 256)
+    rows = torch.randn(16384, 256, device=D, dtype=BF)
+    return timed(
+        lambda: table.gather(0, index).backward(rows),
+        lambda: table.float().gather(0, index).to(BF).backward(rows),
+    )
+
+
+@tried("KRN004")
+def few_embeddings():
+    table = torch.randn(32, 32, device=D, dtype=BF, requires_grad=True)
+    index = torch.randint(32, (1 << 20,), device=D)
+    rows = torch.randn(1 << 20, 32, device=D, dtype=BF)
+    return timed(
+        lambda: F.embedding(index, table).backward(rows),
+        lambda: (F.one_hot(index, 32).to(BF) @ table).backward(rows),
+    )
+
+
+@tried("KRN005")
+def depthwise_in_nchw():
+    x = torch.randn(32, 96, 56, 56, device=D, dtype=BF, requires_grad=True)
+    layer = nn.Conv2d(96, 96, 7, padding=3, groups=96).to(D, BF)
+    last = x.detach().to(memory_format=torch.channels_last).requires_grad_()
+    turned = nn.Conv2d(96, 96, 7, padding=3, groups=96).to(D, BF)
+    turned = turned.to(memory_format=torch.channels_last)
+    return timed(
+        lambda: layer(x).backward(torch.ones_like(x)),
+        lambda: turned(last).backward(torch.ones_like(last)),
+    )
+
+
+@tried("KRN006")
+def tiny_matmuls():
+    a, b = (torch.randn(262144, 3, 3, device=D, requires_grad=True) for _ in range(2))
+    ones = torch.ones(262144, 3, 3, device=D)
+    return timed(
+        lambda: torch.bmm(a, b).backward(ones),
+        lambda: (a.unsqueeze(-1) * b.unsqueeze(1)).sum(2).backward(ones),
+    )
+
+
+@tried("KRN007")
+def softmax_along_the_first():
+    x = torch.randn(262144, 8, device=D, requires_grad=True)
+    ones = torch.ones(262144, 8, device=D)
+    return timed(
+        lambda: x.softmax(0).backward(ones),
+        lambda: x.t().contiguous().softmax(-1).t().backward(ones),
+    )
+
+
 @tried("ATT004")
 def repeated_heads():
     q = torch.randn(4, 32, 2048, 128, device=D, dtype=BF, requires_grad=True)

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import SHORTEST_KERNEL_NS
+from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.time.roofline import roofline
 from traceq.linter import Evidence
 from traceq.linter.evidence import kernel_lines, module_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from traceq.analysis.base.ownership import Row
     from traceq.linter import View
 
 # What the ops of a group have in common, beside their place.
-_ALIKE = ("name", "dims_text", "dtype", "phase")
+_ALIKE = ("name", "dims_text", "phase")
 
 
 def judged(view: View, chosen: pl.Expr) -> pl.DataFrame:
@@ -26,23 +28,40 @@ def judged(view: View, chosen: pl.Expr) -> pl.DataFrame:
     return view.with_inputs(ops.rename({"op": "id"}))
 
 
-def groups(view: View, ops: pl.DataFrame, min_share: float) -> Iterator[Row]:
-    """Yield the ops of one place and shape that take this share of a step or more.
+def groups(
+    view: View, ops: pl.DataFrame, min_share: float, alike: Sequence[str] = _ALIKE
+) -> Iterator[Row]:
+    """Yield the ops of one place, and alike, that take this share of a step or more.
 
     A row has ``ids`` and ``kernels``, their time ``gpu_ns``, what the peaks need for
-    them, ``least_ns``, and the longest ``kernel``.
+    them, ``least_ns``, the longest ``kernel``, the inputs of the first op, and in
+    ``calls`` how many there are, gradients not counted where they come with their op.
     """
+    first = ("name", "dims", "types", "values", "strides", "phase")
     found = view.by_place(
         ops,
-        *_ALIKE,
-        **{name: pl.col(name).first() for name in ("dims", "types", "values")},
+        *alike,
+        **{name: pl.col(name).first() for name in first if name not in alike},
         kernels=pl.col("kernels").explode(),
+        calls=(
+            (pl.col("name") == pl.col("name").first())
+            & (pl.col("phase") == pl.col("phase").first())
+        ).sum(),
         gpu_ns=pl.col("gpu").sum(),
         least_ns=pl.col("least").sum(),
         kernel=pl.col("kernel").get(pl.col("gpu").arg_max()),
     ).sort("gpu_ns", descending=True, maintain_order=True)
     long = min_share * view.bound.step_ns * view.steps
     yield from found.filter(pl.col("gpu_ns") >= long).iter_rows(named=True)
+
+
+def saved(row: Row, efficiency: float, kernels: int = 1) -> float:
+    """Return the share of a group's time that goes, if it reached this efficiency.
+
+    What takes its place launches this many kernels for each op.
+    """
+    shortest = float(len(row["ids"]) * kernels * SHORTEST_KERNEL_NS)
+    return saved_share(row["gpu_ns"], max(row["least_ns"] / efficiency, shortest))
 
 
 def evidence(view: View, row: Row, *more: Evidence) -> list[Evidence]:

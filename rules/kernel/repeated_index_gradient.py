@@ -86,6 +86,7 @@ class RepeatedIndexGradient(Rule):
     0.17 and 100,000 of [20000,256], as frequent as words are, 9.48 → 0.36 with
     ``embedding``. In bfloat16 the gradient of the index was off by 13% of its largest
     value, as that of ``index_select`` was, and that of ``embedding`` by 0.3%.
+    ``benchmarks/models/advice.py`` measures one of these again.
     """
 
     code = "KRN002"

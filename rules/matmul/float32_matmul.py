@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
+from traceq.analysis.patterns.matmul import (
+    matmuls,
+    saved,
+    saved_share,
+    tiny_matmuls,
+    with_fastest,
+)
 from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
 from traceq.linter.evidence import kernel_lines
@@ -110,7 +116,9 @@ class Float32Matmul(Rule):
             return
         plain = text("name").str.contains(_SIMT)
         wide = pl.col("type").is_null() | (pl.col("type") == FLOAT32)
-        slow = with_fastest(calls.filter(plain, wide), gpu, "tf32")
+        # KRN006 is about batches of tiny ones, which TF32 does not help.
+        tiny = tiny_matmuls(pl.col("left"), pl.col("right"))
+        slow = with_fastest(calls.filter(plain, wide, ~tiny), gpu, "tf32")
         least = self.min_share * int(view.kernels["dur"].sum())
         if slow.height and slow.select(saved().sum()).item() >= least:
             yield self._finding(view, slow)

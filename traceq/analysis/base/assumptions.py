@@ -235,6 +235,35 @@ ADDED_ROWS_EFFICIENCY = 0.1
 # Whatever the bytes allow, no more than this share goes: some rows are still added to
 # the same place. Measured: 0.88 to 0.97.
 ADDED_ROWS_MOST_SAVED = 0.875
+# Additions in float32 to few places by atomics, with the casts, as a share of the
+# bandwidth for the bytes of the 16-bit ones. Measured: 0.01 to 0.05.
+FLOAT32_ATOMICS_EFFICIENCY = 0.01
+# A one-hot matrix and its matmul. Measured: 0.07 to 0.25, least where millions of
+# narrow rows are added up.
+ONE_HOT_EFFICIENCY = Efficiency(bandwidth=0.1)
+# Depthwise convolutions in channels_last instead of torch's own kernels for NCHW, with
+# the backward: the share that goes, in 16-bit dtypes and in float32 for at most 5 by 5.
+# Measured: 0.67 to 0.8, and 0.51 to 0.7; float32 with 7 by 7 took 2.8 times as long.
+DEPTHWISE_SAVED, FLOAT32_DEPTHWISE_SAVED = 0.65, 0.5
+# Patches as a matmul instead of a convolution, in 16-bit dtypes. Measured: 0.86.
+PATCHES_SAVED = 0.8
+# A batch of tiny matmuls as a product and a sum. Measured: 0.47 to 0.95.
+TINY_MATMULS_SAVED = 0.6
+# Multiplications of one of them at most. Measured: 64 take a fourth as a product and a
+# sum, 216 and 256 a half, 512 more time than as matmuls.
+TINY_MULTIPLICATIONS = 128
+# One matmul instead of a batch with the same matrix. Measured: 0.86, twice.
+SHARED_MATRIX_SAVED = 0.8
+# Batch norms in channels_last with few channels, forward or backward. Measured: 0.12
+# to 0.6, least in 16-bit dtypes.
+FEW_CHANNELS_EFFICIENCY = 0.1
+# A softmax along the last dimension between two transpositions, and norms and softmaxes
+# of a few long rows in two stages, forward or backward. Measured: 0.05 to 0.2.
+STAGED_EFFICIENCY = 0.05
+STAGED_KERNELS = 4
+# A sum over the rows of a matrix as a matmul with ones. Measured: 0.37 to 0.75 from 16
+# columns on; with fewer it is slower.
+ONES_EFFICIENCY = 0.4
 
 # -- Shares that a fix removes where there is no roofline ------------------------------
 #

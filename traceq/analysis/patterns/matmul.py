@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import MATMUL_EFFICIENCY, UNKNOWN_SAVING
+from traceq.analysis.base.assumptions import (
+    MATMUL_EFFICIENCY,
+    TINY_MULTIPLICATIONS,
+    UNKNOWN_SAVING,
+)
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import plain_names
 from traceq.analysis.base.roofline import roofline_ns
+from traceq.expressions import known
 from traceq.model.dtypes import SIZES
 
 if TYPE_CHECKING:
@@ -27,6 +32,7 @@ MATMULS = {
 }
 """Which inputs of an op are the two matrices."""
 
+_BATCHED = 3
 _SHAPES = {
     "left": pl.List(pl.Int64()),
     "right": pl.List(pl.Int64()),
@@ -95,6 +101,22 @@ def _shapes(row: Row) -> tuple[Any, ...]:
 def _row(strides: list[int]) -> int:
     """Return the leading dimension: the distance of rows, or of columns."""
     return max(strides[-2:])
+
+
+def tiny_matmuls(left: pl.Expr, right: pl.Expr) -> pl.Expr:
+    """Return whether shapes are those of a batch of matmuls too small for any tile.
+
+    That is of a few multiplications each, or of vectors: tensor cores do not help.
+    """
+    high, deep = (left.list.get(at, null_on_oob=True) for at in (1, 2))
+    wide = right.list.get(2, null_on_oob=True)
+    # The backward of a product of vectors has a depth of 1.
+    inner, outer = (high == 1) & (wide == 1), (high == 1) | (wide == 1)
+    vectors = inner | ((deep == 1) & outer)
+    return known(
+        (left.list.len() == _BATCHED)
+        & ((high * deep * wide <= TINY_MULTIPLICATIONS) | vectors)
+    )
 
 
 def with_fastest(calls: pl.DataFrame, gpu: Gpu, dtype: str) -> pl.DataFrame:

@@ -68,7 +68,8 @@ _LIKE_FIRST = re.compile(
     r"native_batch_norm_backward|native_dropout|native_group_norm|"
     r"native_group_norm_backward|native_layer_norm|native_layer_norm_backward|"
     r"avg_pool2d_backward|max_pool2d_with_indices_backward|roll|sort|tril|"
-    r"triu|upsample_bilinear2d_backward|upsample_nearest2d_backward"
+    r"triu|upsample_bicubic2d_backward|upsample_bilinear2d_backward|"
+    r"upsample_nearest2d_backward|upsample_trilinear3d_backward"
 )
 _FILLS = re.compile(r"bernoulli|exponential|fill|normal|random|uniform|zero")
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")

@@ -1,0 +1,198 @@
+"""KRN005: a convolution runs on kernels that are slow for its shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    DEPTHWISE_SAVED,
+    FLOAT32_DEPTHWISE_SAVED,
+    PATCHES_SAVED,
+)
+from traceq.analysis.base.device import used_gpu
+from traceq.expressions import known, nth
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.model.dtypes import HALF, dtype_name
+from traceq.words import counted, shape
+
+from ._shared import evidence, groups, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.analysis.base.ownership import Row
+    from traceq.linter import Finding
+
+# torch's own kernels, which it takes where cuDNN has none for images in NCHW.
+_KERNEL = "conv_depthwise2d_"
+_IMAGES = 4
+# In float32, larger windows are slower in channels_last.
+_FLOAT32_WINDOW = 5
+# Smaller patches were not measured.
+_PATCH = 8
+_DRAWN = """
+    host   [ProfilerStep#1                                                            ]
+    host    [model.py(9): forward                                                    ]
+    host     [aten::convolution     ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                  [conv_depthwise2d_forward_kernel<1                      ]
+"""
+_VALUES = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "64"]
+_TYPES = ["c10::BFloat16", "c10::BFloat16", ""] + [""] * 6
+
+
+@dataclass(frozen=True)
+class SlowConvolution(Rule):
+    """A convolution runs on kernels that are slow for its shape.
+
+    ## What it does
+
+    Finds two kinds of convolutions that reach less than ``max-efficiency`` of what the
+    GPU can do and take at least ``min-share`` of a step, with their gradients:
+    depthwise ones of images in NCHW on torch's own kernels (``conv_depthwise2d_…``),
+    in 16-bit dtypes, and in float32 up to 5 by 5; and those that cut an image into
+    patches, whose stride is as large as their window, in 16-bit dtypes.
+
+    ## Why is this bad?
+
+    torch's kernels for depthwise convolutions are simple: a thread computes a value,
+    and reads all that it needs from memory. cuDNN has faster ones for channels_last. A
+    convolution over patches is a matmul, and has the kernels of neither.
+
+    ## How to fix it
+
+    Depthwise: ``channels_last`` for the model and its input, as LAY001 says. Patches: a
+    matmul on the patches.
+
+    ```diff
+    - x = self.patch(images).flatten(2).transpose(1, 2)
+    + patches = F.unfold(images, 16, stride=16).transpose(1, 2)
+    + x = F.linear(patches, self.patch.weight.flatten(1), self.patch.bias)
+    ```
+
+    ## When it is wrong
+
+    Layers that do not keep channels_last bring transposes back. In channels_last a
+    depthwise convolution in float32 of 7 by 7 took 2.8 times as long. Depthwise
+    convolutions of sequences (``conv1d``) are not reported: nothing in torch was faster
+    for up to 31 places.
+
+    ## Measured
+
+    On an H200 with torch 2.11, forward and backward, in ms. channels_last instead of
+    NCHW, bfloat16: [64,128,56,56] 3 by 3 1.08 → 0.36, [32,96,56,56] 7 by 7 1.44 → 0.38,
+    [64,768,7,7] 7 by 7 0.68 → 0.13; float32: [64,96,112,112] 3 by 3 3.18 → 0.96,
+    [16,240,30,30] 5 by 5 0.25 → 0.12. Patches of 16 by 16 of 64 images of 224 by 224,
+    by reshaping and a matmul, in bfloat16: 1.52 → 0.22. Results agree as well with
+    those in float64 as before.
+    ``benchmarks/models/advice.py`` measures one of these again.
+    """
+
+    code = "KRN005"
+    several_fixes = True
+    since = "0.1.0"
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+
+    min_share: float = option(0.03, "Less of a step is not reported.")
+    max_efficiency: float = option(
+        0.2, "What reaches more of the GPU's peaks is not reported."
+    )
+
+    examples = (
+        Bad(
+            _DRAWN,
+            finds="1 depthwise NCHW convolution a step runs on slow kernels",
+            args={
+                "aten::convolution": inputs(
+                    [[8, 64, 28, 28], [64, 1, 3, 3], *[[]] * 7], _TYPES, values=_VALUES
+                )
+            },
+        ),
+        Good(
+            _DRAWN,
+            args={
+                "aten::convolution": inputs(
+                    [[8, 64, 28, 28], [64, 1, 7, 7], *[[]] * 7],
+                    ["float", "float", "", *[""] * 6],
+                    values=_VALUES,
+                )
+            },
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group them by place, forward and backward together."""
+        if used_gpu(view.trace).amd:
+            return
+        ops = judged(view, pl.col("name").str.contains(r"^aten::convolution"))
+        back = pl.col("name").str.ends_with("_backward")
+        # The gradient comes before the image and the weight; lists after them.
+        ops = ops.with_columns(
+            image=pl.when(back).then(nth("dims", 1)).otherwise(nth("dims", 0)),
+            weight=pl.when(back).then(nth("dims", 2)).otherwise(nth("dims", 1)),
+            stride=pl.when(back).then(nth("values", 4)).otherwise(nth("values", 3)),
+            half=nth("types", 0).is_in(HALF),
+        ).filter(known(pl.col("image").list.len() == _IMAGES))
+        window = pl.col("weight").list.get(2, null_on_oob=True)
+        depthwise = pl.col("kernel").str.contains(_KERNEL) & (
+            pl.col("half") | (window <= _FLOAT32_WINDOW)
+        )
+        sizes = pl.col("weight").list.slice(2).cast(pl.List(pl.String)).list.join(", ")
+        patches = (
+            (pl.col("stride") == "[" + sizes + "]")
+            & (window >= _PATCH)
+            & pl.col("half")
+        )
+        for chosen, finding in ((depthwise, self._depthwise), (patches, self._patches)):
+            found = ops.filter(known(chosen))
+            for row in groups(view, found, self.min_share, ("half",)):
+                if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
+                    yield finding(view, row)
+
+    def _depthwise(self, view: View, row: Row) -> Finding:
+        share = DEPTHWISE_SAVED if row["half"] else FLOAT32_DEPTHWISE_SAVED
+        return self._finding(
+            view,
+            row,
+            "depthwise NCHW",
+            share,
+            "use channels_last for the model and its input:"
+            " .to(memory_format=torch.channels_last)",
+        )
+
+    def _patches(self, view: View, row: Row) -> Finding:
+        return self._finding(
+            view,
+            row,
+            "patch",
+            PATCHES_SAVED,
+            "cut the image by F.unfold(x, size, stride=size).transpose(1, 2), and"
+            " multiply: F.linear(patches, weight.flatten(1), bias)",
+        )
+
+    def _finding(
+        self, view: View, row: Row, what: str, share: float, advice: str
+    ) -> Finding:
+        calls = row["calls"] / view.steps
+        kind = dtype_name(row["types"][0])
+        return self.finding(
+            f"{counted(calls, f'{what} convolution')} a step"
+            f" {'runs' if calls == 1 else 'run'} on slow kernels",
+            subject=what,
+            place=view.place(row),
+            count=calls,
+            fix=Fix(kernels=row["kernels"], kernel_share=share),
+            evidence=evidence(
+                view,
+                row,
+                Evidence(
+                    "shapes",
+                    f"{kind} {shape(row['dims'][0])}, weight {shape(row['dims'][1])}",
+                ),
+            ),
+            data={"kind": what, "dtype": kind},
+            advice=advice,
+        )

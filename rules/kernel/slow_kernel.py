@@ -1,0 +1,156 @@
+"""KRN008: an op takes far longer than its operations and bytes need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import COPY_EFFICIENCY
+from traceq.analysis.time.roofline import roofline
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.words import often
+
+from ._shared import evidence, groups, judged, saved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.analysis.base.ownership import Row
+    from traceq.linter import Finding
+
+# Attention has rules of its own; optimizers and collectives are no kernels to replace;
+# for convolutions, embeddings and resizes nothing is faster but what KRN003 to 5 say.
+_NOT = (
+    r"attention|optimizer|_fused_|_foreach_|convolution|embedding_dense_backward"
+    r"|upsample_|^triton_|nccl|c10d"
+)
+# Of shorter calls most is launching and ending.
+_SHORTEST_NS = 30_000
+# By how much other calls of the same op are faster here.
+_FASTER = 5.0
+_DRAWN = """
+    host   [ProfilerStep#1                                                            ]
+    host    [model.py(9): forward                                                    ]
+    host     [aten::mul             ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                  [elementwise_kernel<1                                   ]
+"""
+
+
+@dataclass(frozen=True)
+class SlowKernel(Rule):
+    """An op takes far longer than its operations and bytes need, and no rule says why.
+
+    ## What it does
+
+    Finds ops whose kernels no other finding is about, that take at least ``min-share``
+    of a step and 30 µs a call, and reach less than ``max-efficiency`` of what the GPU
+    can do (``traceq roofline``); or less than a fifth of what other calls of the same
+    op reach in this trace, and less than three times ``max-efficiency``.
+
+    ## Why is this bad?
+
+    Of the usual ops of torch, those of this length reach 7% of the GPU's peaks at
+    least, most of them 25% or more. What is far below has a shape, a stride or a dtype
+    that its kernel was not made for.
+
+    ## How to fix it
+
+    Look at the shapes and strides of its inputs: few rows, columns or outputs, a long
+    dimension that is not the last, a view that jumps through memory, indices that
+    repeat, a 16-bit dtype with atomics. Try a contiguous input, the dimension at the
+    end, float32 for the op alone, or torch.compile around the function; measure each
+    with ``torch.utils.benchmark`` on these shapes.
+
+    ```diff
+    - middle = x.median(-1).values
+    + middle = x.sort(-1).values[..., (x.shape[-1] - 1) // 2]
+    ```
+
+    ## When it is wrong
+
+    The bytes are the least that the op needs. One that reads more, since its values
+    decide (as ``masked_select``, ``sort`` or ``median``), reaches less of the peak and
+    may be as fast as it gets. The saving assumes a tenth of the peak.
+
+    ## Measured
+
+    Not tried on a GPU.
+    """
+
+    code = "KRN008"
+    several_fixes = True
+    since = "0.1.0"
+    residual = True
+    preview = True
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    advice = (
+        "check the shapes and strides of its inputs, and try a contiguous input, the"
+        " long dimension at the end, float32, or torch.compile around the function"
+    )
+
+    min_share: float = option(0.03, "Less of a step is not reported.")
+    max_efficiency: float = option(
+        0.03, "What reaches more of the GPU's peaks is not reported."
+    )
+
+    examples = (
+        Bad(
+            _DRAWN,
+            finds="aten::mul takes far longer than its bytes need, once a step",
+            args={"aten::mul": inputs([[64, 1024], [64, 1024]], ["float", "float"])},
+        ),
+        Good(
+            _DRAWN,
+            args={"aten::mul": inputs([[4096, 4096], [4096, 4096]], ["float"] * 2)},
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group the ops that nothing else names by place and shape."""
+        ops = judged(view, ~pl.col("name").str.contains(_NOT)).filter(
+            ~pl.col("kernels")
+            .list.eval(pl.element().is_in(list(view.named)))
+            .list.any()
+        )
+        best = _best(view)
+        for row in groups(view, ops, self.min_share):
+            reached = row["least_ns"] / row["gpu_ns"]
+            elsewhere = best.get(row["name"], 0.0)
+            alone = reached < self.max_efficiency
+            beside = reached < min(elsewhere / _FASTER, 3 * self.max_efficiency)
+            long = row["gpu_ns"] >= _SHORTEST_NS * len(row["ids"])
+            if long and (alone or beside) and row["least_ns"] > 0:
+                yield self._finding(view, row, elsewhere if beside else 0.0)
+
+    def _finding(self, view: View, row: Row, elsewhere: float) -> Finding:
+        calls = len(row["ids"]) / view.steps
+        more = [Evidence("shapes", row["dims_text"])]
+        if elsewhere:
+            note = "of the peaks, reached by other calls of this op"
+            more.append(Evidence("else", value=elsewhere, unit="share", note=note))
+        return self.finding(
+            f"{row['name']} takes far longer than its bytes need, {often(calls)}",
+            subject=row["name"],
+            place=view.place(row),
+            count=calls,
+            fix=Fix(
+                kernels=row["kernels"],
+                kernel_share=saved(row, COPY_EFFICIENCY.bandwidth / 6),
+            ),
+            evidence=evidence(view, row, *more),
+            data={"op": row["name"], "shapes": row["dims_text"]},
+        )
+
+
+def _best(view: View) -> dict[str, float]:
+    """Return the share of the peaks that long calls of each op reach here at best."""
+    ops = roofline(view.trace).ops.filter(
+        pl.col("gpu") >= _SHORTEST_NS, pl.col("least").is_not_null()
+    )
+    reached = ops.group_by("name", "inputs").agg(
+        reached=pl.col("least").sum() / pl.col("gpu").sum()
+    )
+    return dict(reached.group_by("name").agg(pl.col("reached").max()).iter_rows())

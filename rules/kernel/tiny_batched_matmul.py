@@ -1,0 +1,148 @@
+"""KRN006: a batched matmul of tiny matrices, or of the same one for the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import SHARED_MATRIX_SAVED, TINY_MATMULS_SAVED
+from traceq.analysis.patterns.matmul import tiny_matmuls
+from traceq.expressions import known, nth
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.model.dtypes import dtype_name
+from traceq.words import often, shape
+
+from ._shared import evidence, groups, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.analysis.base.ownership import Row
+    from traceq.linter import Finding
+
+# Where rows are few, one larger matmul is no better than a batch of them.
+_SHARED_ROWS = 64
+_DRAWN = """
+    host   [ProfilerStep#1                                                            ]
+    host    [model.py(9): forward                                                    ]
+    host     [aten::bmm             ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                  [gemmSN_NN_kernel<1                                     ]
+"""
+_TYPES = ["float", "float"]
+
+
+@dataclass(frozen=True)
+class TinyBatchedMatmul(Rule):
+    """A batched matmul of tiny matrices takes far longer than its bytes.
+
+    ## What it does
+
+    Finds ``bmm`` that reach less than ``max-efficiency`` of what the GPU can do, take
+    at least ``min-share`` of a step, and are of one of two kinds: matrices of a few
+    values, or products of two vectors; or the same matrix, expanded, for all of a
+    batch whose own matrices have few rows.
+
+    ## Why is this bad?
+
+    A matmul's kernel gives each matrix of the batch a block of threads with a tile of
+    32 by 32 or more. Of 3 by 3 values most of the tile is empty, and thousands of
+    blocks come and go.
+
+    ## How to fix it
+
+    Tiny ones: multiply and sum, which torch does for all of the batch in two kernels.
+    One matrix for all: do not expand it, so that it is one matmul.
+
+    ```diff
+    - turned = torch.bmm(rotation, points)
+    + turned = (rotation.unsqueeze(-1) * points.unsqueeze(1)).sum(2)
+    - y = torch.bmm(x, weight.expand(len(x), -1, -1))
+    + y = x @ weight
+    ```
+
+    ## When it is wrong
+
+    The product is as large as all multiplications: it takes memory, for the backward
+    too. In 16-bit dtypes products are rounded before they are added up. From 8 by 8 by
+    8 on, the matmul is faster.
+
+    ## Measured
+
+    On an H200 with torch 2.11, forward and backward, in ms, by a product and a sum:
+    float32 [131072,3,3] × [131072,3,1] 0.46 → 0.02, [65536,4,4] × [65536,4,4] 0.34 →
+    0.09, bfloat16 the same 0.16 → 0.08, [65536,1,64] × [65536,64,1] 0.29 → 0.04;
+    slower: float32 [16384,8,8] 0.13 → 0.16. One matmul for [16384,4,64] with a
+    [64,64]: float32 0.52 → 0.07, bfloat16 0.23 → 0.03. Errors relative to float64
+    stayed below 1e-6 in float32, and went from 0.3% to 0.4% in bfloat16.
+    ``benchmarks/models/advice.py`` measures one of these again.
+    """
+
+    code = "KRN006"
+    several_fixes = True
+    since = "0.1.0"
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+
+    min_share: float = option(0.03, "Less of a step is not reported.")
+    max_efficiency: float = option(
+        0.05, "What reaches more of the GPU's peaks is not reported."
+    )
+
+    examples = (
+        Bad(
+            _DRAWN,
+            finds="a batch of 4,096 tiny matmuls, [3,3] × [3,3], runs once a step",
+            args={"aten::bmm": inputs([[4096, 3, 3], [4096, 3, 3]], _TYPES)},
+        ),
+        Good(
+            _DRAWN,
+            args={"aten::bmm": inputs([[4096, 16, 16], [4096, 16, 16]], _TYPES)},
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group them by place, forward and backward together."""
+        left, right = nth("dims", 0), nth("dims", 1)
+        ops = judged(view, pl.col("name") == "aten::bmm")
+        tiny = tiny_matmuls(left, right)
+        rows = left.list.get(1, null_on_oob=True)
+        shared = known((nth("strides", 1).list.first() == 0) & (rows <= _SHARED_ROWS))
+        ops = ops.with_columns(
+            matrix=pl.when(shared)
+            .then(pl.lit("shared"))
+            .when(tiny)
+            .then(pl.lit("tiny"))
+        ).drop_nulls("matrix")
+        for row in groups(view, ops, self.min_share, ("matrix",)):
+            if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
+                yield self._finding(view, row)
+
+    def _finding(self, view: View, row: Row) -> Finding:
+        calls = row["calls"] / view.steps
+        (batch, *left), (_, *right) = row["dims"][:2]
+        is_shared = row["matrix"] == "shared"
+        pair = f"{shape(left)} × {shape(right)}"
+        kind = dtype_name(row["types"][0])
+        what = (
+            f"a batch of {batch:,} matmuls with the same matrix, {pair}, runs"
+            if is_shared
+            else f"a batch of {batch:,} tiny matmuls, {pair}, runs"
+        )
+        return self.finding(
+            f"{what} {often(calls)}",
+            subject=row["matrix"],
+            place=view.place(row),
+            count=calls,
+            fix=Fix(
+                kernels=row["kernels"],
+                kernel_share=SHARED_MATRIX_SAVED if is_shared else TINY_MATMULS_SAVED,
+            ),
+            evidence=evidence(view, row, Evidence("dtype", kind)),
+            data={"left": row["dims"][0], "right": row["dims"][1], "dtype": kind},
+            advice="do not expand the matrix: x @ weight is one matmul"
+            if is_shared
+            else "multiply and sum: (a.unsqueeze(-1) * b.unsqueeze(1)).sum(2), or"
+            " (a * b).sum(-1) for vectors; in 16-bit dtypes compare the results once",
+        )
