@@ -194,7 +194,6 @@ def test_a_summary_says_what_a_token_costs(decode: Path) -> None:
     assert "1 iteration: 1 decode, known by the engine's annotations" in text
     assert "3,087" in text  # 32 tokens in 10.37 ms
     document = json.loads(summary_json.render([summary]))
-    assert errors("summary", document) == []
     (phase,) = document["traces"][0]["serving"]["phases"]
     assert phase["tokens_per_s"] == pytest.approx(32 / 0.010366888)
 
@@ -221,6 +220,12 @@ def test_phases_of_a_generate_loop_are_known_without_marks() -> None:
     assert found["requests"].to_list() == [8] * 8
     assert found["context"].to_list() == [8 * (256 + at) for at in range(8)]
     assert found["known_by"].to_list() == ["shapes", *["guess"] * 7]
+
+
+def test_the_summary_of_a_serving_trace_fits_its_schema() -> None:
+    summary = summarise(recorded("sync_item_graph_vllm"))
+
+    assert errors("summary", json.loads(summary_json.render([summary]))) == []
 
 
 def test_a_sync_per_token_is_one_finding() -> None:
