@@ -14,6 +14,9 @@ from layouts import LAYOUTS, timed
 from linting import linted, outcome
 from recordings import ROOT, loaded
 
+from traceq.analysis.base.gpu_idle import idle_in
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.time.idle_causes import causes_in, causes_of
 from traceq.annotate.one import write_annotated
 from traceq.errors import InputError, UsageError
 from traceq.loading import load
@@ -352,3 +355,13 @@ def test_a_file_packed_in_parts_is_packed_again(tmp_path: Path) -> None:
     source.write_bytes(gzip.compress(text[:1000]) + gzip.compress(text[1000:]))
     write_annotated(loaded(COPIES), linted(COPIES), None, source, file)
     assert _events(file)[: len(_events(COPIES))] == _events(COPIES)
+
+
+def test_an_idle_gap_is_named_after_what_the_host_does_most_in_it() -> None:
+    """As the account of all idle time has it, asked for one gap alone."""
+    trace = loaded(COPIES)
+    gaps = idle_in(trace, steady_steps(trace).windows)
+    longest = gaps.sort(gaps["end"] - gaps["start"]).tail(12).sort("start")
+    alone = [causes_in(trace, longest[row])["cause"][0] for row in range(12)]
+    assert causes_of(trace, longest).to_list() == alone
+    assert len(set(alone)) > 1
