@@ -166,6 +166,12 @@ def softmax_along_the_first():
     )
 
 
+@tried("KRN009")
+def tall_sum():
+    x, ones = torch.randn(65536, 256, device=D), torch.ones(1, 65536, device=D)
+    return timed(lambda: x.sum(0), lambda: (ones @ x).squeeze(0))
+
+
 @tried("ATT004")
 def repeated_heads():
     q = torch.randn(4, 32, 2048, 128, device=D, dtype=BF, requires_grad=True)
