@@ -95,7 +95,7 @@ def test_every_change_is_held_to_the_fixtures() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 
     assert "\n\t$(BIN)/traceq check --no-cache fixtures\n" in makefile
-    assert "\n\t$(MAKE) --jobs 2 check tests\n" in makefile
+    assert "\n\t$(MAKE) --jobs 2 check tests docs\n" in makefile
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
@@ -111,7 +111,7 @@ def test_fixtures_are_looked_for_in_their_usual_folder(
 ) -> None:
     monkeypatch.chdir(fixture.parents[1])
 
-    assert traceq("check").out.startswith("fixtures/copies_fixed: 1 finding as")
+    assert traceq("check").out.startswith("fixtures/copies_fixed: 2 findings as")
 
 
 def test_hidden_folders_have_no_fixtures(fixture: Path) -> None:

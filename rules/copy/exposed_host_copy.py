@@ -88,6 +88,7 @@ class ExposedHostCopy(Rule):
 
     code = "CPY007"
     since = "0.2.0"
+    preview = True
     needs = frozenset({Need.GPU, Need.STEPS})
 
     min_kib: int = option(1024, "Copies smaller than this are not counted.")
