@@ -223,8 +223,9 @@ CHANNELS_LAST_BATCH_NORM = {
 # -- Slow kernels ----------------------------------------------------------------------
 #
 # Measured on an H200 with torch 2.11 (2026-11), forward and backward of the op alone as
-# a CUDA graph, each with what may replace it, over 250 shapes, none kept apart; the pages of the
-# rules KRN002 on have figures. benchmarks/models/advice.py measures some again.
+# a CUDA graph, each with what may replace it, over 250 shapes, none of them kept apart;
+# the pages of the rules KRN002 on have figures. benchmarks/models/advice.py measures
+# some again.
 #
 # Rows that are added to those of a table by index, by sorting as embedding's gradient
 # does: this long at least for its 30 small kernels, and with this share of the
