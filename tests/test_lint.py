@@ -167,7 +167,7 @@ def found_in(recording: Recording, **config: Any) -> Outcome:  # noqa: ANN401 - 
     ("text", "said"),
     [
         ("selct = ['SYN']", "unknown key 'selct': did you mean 'select'?"),
-        ("file = 'x'", "unknown key 'file': known: ['allow', 'budgets', 'fail-on'"),
+        ("file = 'x'", "unknown key 'file': known: ['allow', 'budget', 'budgets', "),
         ("select = 'SYN'", "select must be a list of texts, not 'SYN'"),
         ("ignore = [1]", "ignore must be a list of texts, not [1]"),
         ("packs = 'ci'", "packs must be a list of texts, not 'ci'"),
