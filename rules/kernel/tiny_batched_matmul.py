@@ -93,7 +93,8 @@ class TinyBatchedMatmul(Rule):
     examples = (
         Bad(
             _DRAWN,
-            finds="a batch of 4,096 tiny matmuls, [3,3] × [3,3], runs once a step",
+            finds="a batch of 4,096 tiny matmuls, [3,3] × [3,3], runs on slow kernels,"
+            " once a step",
             args={"aten::bmm": inputs([[4096, 3, 3], [4096, 3, 3]], _TYPES)},
         ),
         Good(
@@ -125,13 +126,10 @@ class TinyBatchedMatmul(Rule):
         is_shared = row["matrix"] == "shared"
         pair = f"{shape(left)} × {shape(right)}"
         kind = dtype_name(row["types"][0])
-        what = (
-            f"a batch of {batch:,} matmuls with the same matrix, {pair}, runs"
-            if is_shared
-            else f"a batch of {batch:,} tiny matmuls, {pair}, runs"
-        )
+        what = "matmuls with the same matrix" if is_shared else "tiny matmuls"
         return self.finding(
-            f"{what} {often(calls)}",
+            f"a batch of {batch:,} {what}, {pair}, runs on slow kernels,"
+            f" {often(calls)}",
             subject=row["matrix"],
             place=view.place(row),
             count=calls,

@@ -105,8 +105,8 @@ class WorkOnFewBlocks(Rule):
     examples = (
         Bad(
             _DRAWN,
-            finds="a softmax along dimension 0 of [4096,8], not the last one, runs once"
-            " a step",
+            finds="a softmax along dimension 0 of [4096,8], not the last one, runs on"
+            " few blocks, once a step",
             args={
                 "aten::_softmax": inputs(
                     [[4096, 8], [], []],
@@ -172,7 +172,7 @@ class WorkOnFewBlocks(Rule):
         )
         kind = dtype_name(row["types"][0])
         return self.finding(
-            f"{message} {often(calls)}",
+            f"{message}, {often(calls)}",
             subject=row["what"],
             place=view.place(row),
             count=calls,
@@ -189,7 +189,8 @@ def _words(row: Row) -> tuple[str, str]:
     back = "the gradient of " if "backward" in name else ""
     if row["what"] == "batch norm":
         return (
-            f"{back}a batch norm in NCHW with {counted(dims[1], 'channel')} runs",
+            f"{back}a batch norm in NCHW with {counted(dims[1], 'channel')} runs on few"
+            " blocks",
             "use channels_last for the input, better for the whole model:"
             " .to(memory_format=torch.channels_last)",
         )
@@ -199,14 +200,15 @@ def _words(row: Row) -> tuple[str, str]:
         along = int(found[0]) % len(dims) if found and found[0].lstrip("-") else 0
         return (
             f"{back}a softmax along dimension {along} of {shape(dims)}, not the last"
-            " one, runs",
+            " one, runs on few blocks",
             f"bring it to the end: x.transpose({along}, -1).contiguous().softmax(-1)"
             f".transpose({along}, -1)",
         )
     what = "softmax" if "softmax" in name else "layer norm"
     rows = prod(dims[:-1])
     return (
-        f"{back}a {what} of {counted(rows, 'row')} with {dims[-1]:,} values runs",
+        f"{back}a {what} of {counted(rows, 'row')} with {dims[-1]:,} values runs on few"
+        " blocks",
         "compute the statistics in two stages, over parts of a row and then over the"
         " parts, in float32; compare the results once",
     )

@@ -130,7 +130,8 @@ def _gap(serving: Serving, row: Mapping[str, Any]) -> str:
     ]
     return (
         f"the GPU idles {units.time(row['gap'])} before a decode iteration at the"
-        f" median, {units.share(row['gap_share'], 1)} of decode; the host then:"
+        f" median; such gaps are {units.share(row['gap_share'], 1)} of all decode; the"
+        " host then:"
         f" {listed(parts, _MOST_ACTIVITIES)}"
     )
 
