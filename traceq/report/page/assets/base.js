@@ -57,6 +57,19 @@ window.traceq = (() => {
     return percent > 0 && percent < 1 ? "<1%" : `${Math.round(percent)}%`;
   }
 
+  /* A text, shortened until it fits into a room of the canvas. */
+  function fitted(context, text, room) {
+    if (context.measureText(text).width <= room) return text;
+    let low = 0;
+    let high = text.length;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
+      else high = middle - 1;
+    }
+    return low ? `${text.slice(0, low)}…` : "";
+  }
+
   /* The tip: a title and rows of [label, text], at a place of the window. */
   const box = document.getElementById("tip");
   function showTip(x, y, title, rows = []) {
@@ -134,5 +147,5 @@ window.traceq = (() => {
   }, { rootMargin: "-15% 0px -75% 0px" });
   document.querySelectorAll("main > section").forEach((one) => seen.observe(one));
 
-  return { parts, color, element, svg, time, share, showTip, hideTip, onTheme };
+  return { parts, color, element, svg, time, fitted, share, showTip, hideTip, onTheme };
 })();

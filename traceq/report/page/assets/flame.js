@@ -1,7 +1,7 @@
 "use strict";
 /* The flame graph: frames from the outside in, as wide as their time. */
 (() => {
-  const { parts, color, time, share, element, showTip, hideTip, onTheme } = window.traceq;
+  const { parts, color, time, fitted, share, element, showTip, hideTip, onTheme } = window.traceq;
   const ROW = 19;
   const FONT = "12px system-ui, sans-serif";
 
@@ -96,24 +96,12 @@
       context.fillRect(node.x, node.y, wide, ROW - 1);
       if (wide > 26) {
         context.fillStyle = isLight(context.fillStyle) ? "#1d1c1a" : "#ffffff";
-        context.fillText(fitted(label(node), wide - 8), node.x + 4, node.y + ROW / 2);
+        context.fillText(fitted(context, label(node), wide - 8), node.x + 4, node.y + ROW / 2);
       }
       context.globalAlpha = 1;
     }
 
     const label = (node) => (node.parent ? node.name : `one step, ${time(node.value)}`);
-
-    function fitted(text, room) {
-      if (context.measureText(text).width <= room) return text;
-      let low = 0;
-      let high = text.length;
-      while (low < high) {
-        const middle = (low + high + 1) >> 1;
-        if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
-        else high = middle - 1;
-      }
-      return low ? `${text.slice(0, low)}…` : "";
-    }
 
     function told(node) {
       const rows = [["takes", `${time(node.value)}, ${share(node.value, nodes[0].value)} of the whole`]];

@@ -1,7 +1,7 @@
 "use strict";
 /* A step as a picture: lanes of slices on a canvas, to zoom, move and mark. */
 (() => {
-  const { parts, color, time, showTip, hideTip, onTheme } = window.traceq;
+  const { parts, color, time, fitted, showTip, hideTip, onTheme } = window.traceq;
   const AXIS = 22;
   const MARK = 12;
   const IDLE = 12;
@@ -147,18 +147,6 @@
       }
     }
 
-    function fitted(text, room) {
-      if (context.measureText(text).width <= room) return text;
-      let low = 0;
-      let high = text.length;
-      while (low < high) {
-        const middle = (low + high + 1) >> 1;
-        if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
-        else high = middle - 1;
-      }
-      return low ? `${text.slice(0, low)}…` : "";
-    }
-
     function labels() {
       context.textAlign = "left";
       for (const band of bands) {
@@ -176,7 +164,7 @@
           text = gutter < 100 && inner ? inner : band.lane.name;
           context.fillStyle = color("ink");
         }
-        if (text) context.fillText(fitted(text, gutter - 8), 0, middle);
+        if (text) context.fillText(fitted(context, text, gutter - 8), 0, middle);
       }
     }
 
@@ -215,7 +203,7 @@
         if (wide > 34) {
           context.fillStyle = isLight(fill) ? "#1d1c1a" : "#ffffff";
           const text = label(row, one);
-          context.fillText(fitted(text, wide - 7), left + 4, top + tall / 2 + 0.5);
+          context.fillText(fitted(context, text, wide - 7), left + 4, top + tall / 2 + 0.5);
         }
       }
     }
