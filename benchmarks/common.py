@@ -42,7 +42,7 @@ def files(found: argparse.Namespace, layouts: list[str]) -> Iterator[dict[str, P
     os.environ["TRACEQ_CACHE"] = str(folder / "cache")
     try:
         yield {
-            f"{size} MB {layout}": _file(found.traces, folder, size, layout)
+            f"{size} MB {layout}": file(found.traces, folder, size, layout)
             for size in found.mb
             for layout in found.layout or layouts
         }
@@ -51,12 +51,13 @@ def files(found: argparse.Namespace, layouts: list[str]) -> Iterator[dict[str, P
             shutil.rmtree(folder)
 
 
-def _file(traces: list[Path], folder: Path, size: int, layout: str) -> Path:
+def file(traces: list[Path], folder: Path, size: int, layout: str) -> Path:
+    """Return the trace of this many MB in a layout, made unless it is there."""
     path = folder / f"{layout}-{size}.json"
     if layout == _GZIP:
         packed = path.with_suffix(".json.gz")
         if not packed.exists():
-            plain = _file(traces, folder, size, "kineto-2.11")
+            plain = file(traces, folder, size, "kineto-2.11")
             with plain.open("rb") as source, gzip.open(packed, "wb", 6) as target:
                 shutil.copyfileobj(source, target)
         return packed

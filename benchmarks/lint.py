@@ -42,12 +42,18 @@ def _lint(path: Path) -> dict[str, Any]:
     rules = load_rules()
     start = time.perf_counter()
     recording = Recording(str(path), load(path, cache=False))
+    loaded = time.perf_counter()
     report = lint([recording], rules, Config())
-    seconds = time.perf_counter() - start
+    end = time.perf_counter()
     (outcome,) = report.outcomes
     if outcome.crashed:
         sys.exit(f"{outcome.crashed[0].code} crashed: {outcome.crashed[0].error}")
-    return {"seconds": seconds, "findings": len(outcome.findings)}
+    return {
+        "seconds": end - start,
+        "load_seconds": loaded - start,
+        "lint_seconds": end - loaded,
+        "findings": len(outcome.findings),
+    }
 
 
 def _report(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Very many threads, streams or names, against as many events of one of each.
+"""Very many threads, streams, names or deep nesting, against as many plain events.
 
     python benchmarks/many.py --count 100000
 
@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _STEPS = 4
-_KINDS = ("plain", "threads", "streams", "names", "all")
+_KINDS = ("plain", "threads", "streams", "names", "depth", "all")
+# How many ops lie within each other.
+_DEPTH = 10_000
 _MEASURE = """
 import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
@@ -45,7 +48,7 @@ def _steps(count: int) -> Iterator[dict[str, Any]]:
     length = 10 * count // _STEPS
     for step in range(_STEPS):
         name = f"ProfilerStep#{step}"
-        yield _event("user_annotation", name, 1, step * length, length)
+        yield event("user_annotation", name, 1, step * length, length)
 
 
 def _events(count: int, kind: str) -> Iterator[dict[str, Any]]:
@@ -56,12 +59,13 @@ def _events(count: int, kind: str) -> Iterator[dict[str, Any]]:
         dims = {"External id": at, "Input Dims": [[8, 8], [8, 8]]}
         call = {"External id": at, "correlation": at}
         work = {"device": 0, "stream": stream, **call}
-        yield _event("cpu_op", f"aten::mm{name}", thread, 10 * at, 8, dims)
-        yield _event("cuda_runtime", "cudaLaunchKernel", thread, 10 * at + 1, 5, call)
-        yield _event("kernel", f"gemm{name}", stream, 10 * at + 4, 6, work, pid=0)
+        nested = 10 * (_DEPTH - at % _DEPTH) if kind == "depth" else 8
+        yield event("cpu_op", f"aten::mm{name}", thread, 10 * at, nested, dims)
+        yield event("cuda_runtime", "cudaLaunchKernel", thread, 10 * at + 1, 5, call)
+        yield event("kernel", f"gemm{name}", stream, 10 * at + 4, 6, work, pid=0)
 
 
-def _event(  # noqa: PLR0913, PLR0917 - an event has this many parts
+def event(  # noqa: PLR0913, PLR0917 - an event has this many parts
     cat: str,
     name: str,
     tid: int,
@@ -70,6 +74,7 @@ def _event(  # noqa: PLR0913, PLR0917 - an event has this many parts
     args: dict[str, Any] | None = None,
     pid: int = 1,
 ) -> dict[str, Any]:
+    """Return a complete event as the profiler writes it; times in microseconds."""
     head = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid}
     return head | {"ts": ts, "dur": dur, "args": args or {}}
 
@@ -87,10 +92,22 @@ def main() -> None:
             file = Path(folder) / "trace.json"
             file.write_text(json.dumps(document(given.count, kind)), encoding="utf-8")
             for command in given.commands:
-                _measure(command, kind, file, plain)
+                _print(command, kind, file, plain)
 
 
-def _measure(command: str, kind: str, file: Path, plain: dict[str, float]) -> None:
+@dataclass(frozen=True)
+class Measured:
+    """What a command took."""
+
+    status: int
+    seconds: float
+    """Of the processor."""
+    peak: int
+    said: str
+
+
+def measure(command: str, file: Path) -> Measured:
+    """Run a command on a trace in a process of its own."""
     call = [sys.executable, "-m", "traceq", command, str(file), "--no-cache"]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, *call],
@@ -99,12 +116,17 @@ def _measure(command: str, kind: str, file: Path, plain: dict[str, float]) -> No
         check=True,
     )
     figures, said = done.stdout.split("\n", 1)
-    status, seconds, peak = map(float, figures.split())
-    plain.setdefault(command, seconds)
+    status, seconds, peak = figures.split()
+    return Measured(int(status), float(seconds), int(peak) * 1024, said.strip())
+
+
+def _print(command: str, kind: str, file: Path, plain: dict[str, float]) -> None:
+    found = measure(command, file)
+    plain.setdefault(command, found.seconds)
     size = file.stat().st_size / 1e6
-    print(f"{command:8} {kind:8} {size:6.1f} MB  exit {status:.0f}", end="  ")
-    print(f"{seconds:6.1f} s  {seconds / plain[command]:5.1f} x", end="  ")
-    print(f"{peak / 1e3:7.0f} MB  {said.strip()}", flush=True)
+    print(f"{command:8} {kind:8} {size:6.1f} MB  exit {found.status}", end="  ")
+    print(f"{found.seconds:6.1f} s  {found.seconds / plain[command]:5.1f} x", end="  ")
+    print(f"{found.peak / 1e6:7.0f} MB  {found.said}", flush=True)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ _METHODS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def _make(sources: list[Path], target: Path, size: int) -> None:
+def make(sources: list[Path], target: Path, size: int) -> None:
     """Write a snapshot of about ``size`` bytes: a device for each source.
 
     Each device has its source's history again and again, moved on in time. As torch
@@ -159,7 +159,7 @@ def main() -> None:
     try:
         for size in found.mb or [1000]:
             path = folder / f"{size}.pickle"
-            _make(found.snapshots, path, size * 1_000_000)
+            make(found.snapshots, path, size * 1_000_000)
             _compare(path)
     finally:
         shutil.rmtree(folder)
