@@ -16,9 +16,9 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.expressions import END, text
-from traceq.graph.nesting import INDEX, nearest, parents
-from traceq.intervals import overlap
+from traceq.expressions import END, known, text
+from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
+from traceq.intervals import covered_until
 from traceq.model.names import STEP
 
 if TYPE_CHECKING:
@@ -62,10 +62,29 @@ def host_segments(trace: Trace) -> HostSegments:
     windows = _windows(trace)
     threads = _threads(trace)
     tree = _tree(trace, threads)
-    owners = _owners(tree, threads, windows)
-    segments = owners.with_columns(idle=overlap(owners, idle_gaps(trace)))
+    segments = _in_windows(_opened(tree, threads, windows), windows, idle_gaps(trace))
     return HostSegments(
         segments, tree.drop("ts", "end"), max(1, windows.height), threads
+    )
+
+
+def _in_windows(
+    opened: pl.DataFrame, windows: pl.DataFrame, gaps: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the time from each moment to the next as segments, those in the steps."""
+    idle = covered_until(gaps, opened["time"])
+    steps = windows.select("step", begin="start", close="end").sort("begin")
+    return (
+        opened.select(
+            start="time",
+            end=pl.col("time").shift(-1),
+            at="at",
+            idle=idle.shift(-1) - idle,
+        )
+        .head(-1)
+        .join_asof(steps, left_on="start", right_on="begin")
+        .filter(pl.col("start") < pl.col("close"))
+        .select("start", "end", "step", "at", "idle")
     )
 
 
@@ -118,57 +137,75 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
     return rows.with_columns(parent=parents(rows["thread"], rows["end"]))
 
 
-def _owners(
+def _opened(
     tree: pl.DataFrame, threads: tuple[int, ...], windows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the segments with the row that each belongs to, those in the steps."""
-    at = pl.int_range(pl.len(), dtype=pl.Int64)
+    """Return what is open from each moment on: ``time`` and ``at``, none for nothing.
+
+    The moments are those at which anything begins or ends, and the edges of steps.
+    """
+    rank = _ranks(threads)[tree["thread"]]
+    columns = ("time", "at", "rank")
+    ends = pl.DataFrame([tree["end"], tree["parent"], rank], columns)
+    starts = pl.DataFrame([tree["ts"], row_numbers(tree.height), rank], columns)
+    # The edges are of a thread behind all others, which never does anything.
+    edges = pl.concat([windows["start"], windows["end"]]).unique().to_frame("time")
+    nothing = edges.select(
+        "time", at=pl.lit(None, INDEX), rank=pl.lit(len(threads), INDEX)
+    )
     # At one moment ends come first, the innermost of them first, and starts last.
-    moments = pl.concat(
-        [
-            tree.select("thread", time="ts", at=at, order=at + 1),
-            tree.select(
-                "thread", time="end", at=pl.col("parent").cast(pl.Int64), order=-at
-            ),
-        ]
-    ).sort("time", "order")
-    edges = pl.concat([windows["start"], windows["end"]]).unique()
-    opened = pl.when(pl.col("at") >= 0).then("at").cast(INDEX)
-    cut = (
-        pl.concat(
-            [_of_one_thread(moments, threads), edges.to_frame("time")],
-            how="diagonal_relaxed",
-        )
-        .sort("time", maintain_order=True)
-        .with_columns(pl.col("at").forward_fill())
-        .unique("time", keep="last", maintain_order=True)
-        .select(start="time", end=pl.col("time").shift(-1), at=opened)
-        .drop_nulls("end")
+    moments = pl.concat([ends.reverse(), starts, nothing]).sort(
+        "time", maintain_order=True
     )
-    steps = windows.select("step", begin="start", close="end").sort("begin")
-    return (
-        cut.join_asof(steps, left_on="start", right_on="begin")
-        .filter(pl.col("start") < pl.col("close"))
-        .select("start", "end", "step", "at")
-    )
+    last = pl.col("time").ne_missing(pl.col("time").shift(-1))
+    return moments.select("time", at=_of_one_thread(moments, len(threads))).filter(last)
 
 
-def _of_one_thread(moments: pl.DataFrame, threads: tuple[int, ...]) -> pl.DataFrame:
-    """Return from each moment on what is open in the first thread that does something.
+def _ranks(threads: tuple[int, ...]) -> pl.Series:
+    """Return by number of a thread its place among these threads, if it has one."""
+    places = pl.repeat(None, max(threads, default=0) + 1, dtype=INDEX, eager=True)
+    return places.scatter(list(threads), row_numbers(len(threads)))
+
+
+def _of_one_thread(moments: pl.DataFrame, threads: int) -> pl.Series:
+    """Return at each moment what is open in the first thread that does something.
+
+    Moments of one thread that follow each other while it is busy, or while it is not,
+    are a run. Which thread counts changes only where a run begins, and runs are few.
+    """
+    at, rank, busy = moments["at"], pl.col("rank"), pl.col("at").is_not_null()
+    begins = moments.select(
+        rank.ne_missing(rank.shift(1)) | busy.ne_missing(busy.shift(1))
+    ).to_series()
+    runs = moments.with_row_index("first").filter(begins)
+    counts = _counting(runs, threads)
+    itself = known(counts == row_numbers(runs.height))
+    if itself.all():
+        return at
+    # While another thread counts, what it had opened last stays open.
+    last = runs["first"].shift(-1, fill_value=moments.height) - 1
+    others = at[last][counts]
+    run = begins.cum_sum() - 1
+    return at.zip_with(itself[run], others[run])
+
+
+def _counting(runs: pl.DataFrame, threads: int) -> pl.Series:
+    """Return at the beginning of each run the run of the thread that counts then.
 
     Two neighbours become one thread at a time, all pairs at once: there may be very
-    many threads. What is open is ``at``, -1 if nothing is.
+    many threads.
     """
-    ranks = pl.DataFrame(
-        {"thread": threads, "rank": range(len(threads))},
-        schema={"thread": moments.schema["thread"], "rank": pl.Int64},
+    run = pl.int_range(pl.len())
+    busy = pl.col("at").is_not_null()
+    found = runs.select(
+        pl.col("rank").cast(pl.Int64),
+        run=run,
+        counts=pl.when(busy).then(run).otherwise(-1),
     )
-    found = moments.join(ranks, on="thread", maintain_order="left").select(
-        "time", "rank", pl.col("at").fill_null(-1), row=pl.int_range(pl.len())
-    )
-    for _ in range(max(0, len(threads) - 1).bit_length()):
+    for _ in range(threads.bit_length()):
         found = _in_pairs(found)
-    return found.sort("row").select("time", "at")
+    counts = pl.col("counts")
+    return found.sort("run").select(pl.when(counts >= 0).then(counts)).to_series()
 
 
 def _in_pairs(found: pl.DataFrame) -> pl.DataFrame:
@@ -176,9 +213,9 @@ def _in_pairs(found: pl.DataFrame) -> pl.DataFrame:
     pair, is_first = pl.col("rank") // 2, pl.col("rank") % 2 == 0
     begins = pair != pair.shift(1, fill_value=-1)
     first, second = (
-        pl.when(mine).then("at").when(begins).then(-1).forward_fill()
+        pl.when(mine).then("counts").when(begins).then(-1).forward_fill()
         for mine in (is_first, ~is_first)
     )
-    return found.sort(pair, "row").select(
-        "time", "row", rank=pair, at=pl.when(first >= 0).then(first).otherwise(second)
+    return found.sort(pair, "run").select(
+        "run", rank=pair, counts=pl.when(first >= 0).then(first).otherwise(second)
     )
