@@ -14,6 +14,7 @@ from traceq.analysis.time.serving import token_syncs
 from traceq.linter import Bad, Evidence, Good, Need, View, option
 
 from ._shared import DeviceSync
+from ._written import INNER, WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,63 +22,10 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-_READ = "keep the value on the GPU, and read it only once in many steps"
 _COPY = (
     "keep the tensor on the GPU, or copy it into pinned memory with non_blocking=True"
     " and read it a step later"
 )
-_MASK = "only the GPU knows how many elements a mask selects: "
-_UNIQUE = "only the GPU knows how many unique values there are: avoid it in the step"
-# How a program writes the op that waits, and what to write instead.
-_WRITTEN = {
-    "aten::item": ("`.item()`", _READ),
-    "aten::_local_scalar_dense": ("`.item()`", _READ),
-    "aten::is_nonzero": (
-        "`if tensor`",
-        "decide on the GPU with torch.where, or check the condition less often",
-    ),
-    "aten::equal": (
-        "`torch.equal`",
-        "compare with (a == b).all(), and keep the result on the GPU",
-    ),
-    "aten::nonzero": (
-        "`nonzero`",
-        f"{_MASK}use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…)",
-    ),
-    "aten::where": (
-        "`torch.where(mask)`",
-        f"{_MASK}use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…)",
-    ),
-    "aten::index": (
-        "a boolean index",
-        f"{_MASK}instead of x[mask], multiply by the mask or use"
-        " torch.where(mask, a, b)",
-    ),
-    "aten::index_put_": (
-        "an assignment through a boolean index",
-        "use x.masked_fill_(mask, value) or torch.where(mask, value, x)",
-    ),
-    "aten::masked_select": (
-        "`masked_select`",
-        f"{_MASK}multiply by the mask, or use torch.where(mask, a, b)",
-    ),
-    "aten::unique_dim": ("`unique`", _UNIQUE),
-    "aten::_unique2": ("`unique`", _UNIQUE),
-    "aten::bincount": (
-        "`bincount`",
-        "use zeros(n).scatter_add_(0, x, ones), whose size is known",
-    ),
-    "c10d::barrier": (
-        "`dist.barrier()`",
-        "leave it out: a collective waits for the other ranks anyway",
-    ),
-    "aten::repeat_interleave": (
-        "`repeat_interleave`",
-        "pass output_size=… where it is known",
-    ),
-}
-# An op and the one inside it may begin and end together: then either may be outside.
-_INNER = {"aten::_local_scalar_dense": "aten::item"}
 _TO_HOST = ("`.cpu()`", _COPY)
 _TO_GPU = (
     "a copy to the GPU",
@@ -182,10 +130,10 @@ class ImplicitDeviceSync(DeviceSync):
             pl.col("wait") >= self.min_wait_us * 1000,
             ~pl.col("id").is_in(token_syncs(view.trace).implode()),
         )
-        called = outermost_ops(view.trace, tuple(_WRITTEN)).gather(waits["op"])
+        called = outermost_ops(view.trace, tuple(WRITTEN)).gather(waits["op"])
         causes = view.trace.ops["name"].gather(called.fill_null(waits["op"]))
         waits = waits.with_columns(
-            cause=causes.cast(pl.String).replace(_INNER),
+            cause=causes.cast(pl.String).replace(INNER),
             method=written_as(view.trace, waits),
         )
         for row in self._by_place(view, waits, "cause", "method", "copies"):
@@ -197,8 +145,8 @@ def _written(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return how the wait is written in a program, and what to write instead."""
     if row["method"] in _METHODS:
         return _METHODS[row["method"]]
-    if row["cause"] in _WRITTEN:
-        return _WRITTEN[row["cause"]]
+    if row["cause"] in WRITTEN:
+        return WRITTEN[row["cause"]]
     if row["copies"]:
         return _TO_HOST if row["copies"] == "to host" else _TO_GPU
     return row["cause"], "keep the result on the GPU"

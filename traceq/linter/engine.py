@@ -126,9 +126,12 @@ def lint(
 
 def _concerns(rule: Rule, recording: Recording) -> bool:
     """Return whether a rule could find anything in recordings like this one."""
-    if Need.JOB not in rule.needs:
-        return True
-    return recording.trace is not None and (recording.trace.facts.world_size or 1) > 1
+    facts = recording.trace.facts if recording.trace else None
+    if Need.JOB in rule.needs:
+        return facts is not None and (facts.world_size or 1) > 1
+    if Need.NO_GPU in rule.needs:
+        return facts is not None and not facts.gpu
+    return True
 
 
 def _lint(

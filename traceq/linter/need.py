@@ -12,6 +12,7 @@ class Need(Enum):
     """
 
     GPU = "the trace has no GPU work"
+    NO_GPU = "the trace has GPU work, which other rules look at"
     STEPS = "the trace has no steps: call prof.step() in the loop"
     SHAPES = "shapes were not recorded: profile(record_shapes=True)"
     STACKS = "stacks were not recorded: profile(with_stack=True)"

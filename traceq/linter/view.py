@@ -181,6 +181,7 @@ class View:
         trace = self.trace
         return {
             Need.GPU: trace.facts.gpu,
+            Need.NO_GPU: not trace.facts.gpu,
             Need.STEPS: trace.steps.height > 0,
             Need.SHAPES: trace.facts.shapes,
             Need.STACKS: trace.facts.stacks,

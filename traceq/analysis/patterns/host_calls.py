@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.callers import innermost_calls
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.copies import COPYING
@@ -47,6 +48,7 @@ _SYNCING = (
 )
 # Methods that do so too; on the CPU they copy nothing, so no op of theirs shows it.
 _READING = r"^<built-in method (cpu|tolist) of \w+ object"
+_LOADING = r"(^|/)torch/utils/data/"
 _NO_TENSOR = (
     "",
     "Scalar",
@@ -81,6 +83,24 @@ def host_calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .select(list(SCHEMA))
         .cast({"count": pl.Float64})
         .sort("kind", "what", pl.col("dtypes").list.join(","), "file", "function")
+    )
+
+
+def value_reads(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the ops of steady-state steps that need a tensor's value on the host.
+
+    ``what`` is the op that the program calls. What the data loader and the optimizer
+    read is left out: with a GPU they read nothing of it, or another implementation
+    runs.
+    """
+    ran = _with_called(trace).filter("syncs", ~pl.col("compiling"))
+    found = in_steps(ran, trace, steady).with_columns(what="outer")
+    loading = innermost_calls(trace.frames, found)["inner_file"].str.contains(_LOADING)
+    return found.filter(
+        ~_BY_OPTIMIZER,
+        ~known(pl.col("phase") == "data"),
+        ~known(loading),
+        pl.col("file").is_not_null(),
     )
 
 
