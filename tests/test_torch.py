@@ -155,6 +155,62 @@ from torch.profiler import ProfilerActivity, profile
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 scaler = torch.amp.GradScaler("cpu")
+with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiler:
+    loss = model(torch.randn(4, 8)).sum()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    scaler.step(optimizer)
+    scaler.update()
+    scaler.get_scale()
+    print(f"{loss:.3f}", loss)
+    torch.distributions.Normal(loss.detach(), torch.tensor(1.0))
+profiler.export_chrome_trace(sys.argv[1] + "/waits.json")
+"""
+
+
+def test_waits_that_have_a_switch_are_where_torch_has_them(tmp_path: Path) -> None:
+    """The functions by which SYN001 knows them; on a CPU they do not wait."""
+    subprocess.run(
+        [sys.executable, "-c", WAITS, str(tmp_path)], check=True, capture_output=True
+    )
+    trace = traceq.load(tmp_path / "waits.json", cache=False)
+    package = bundled_rules()["SYN001"].__module__.rpartition(".")[0]
+    known = importlib.import_module(f"{package}._known_waits").known_wait
+    asking = pl.col("name").cast(pl.String).is_in(["aten::item", "aten::is_nonzero"])
+    ops = trace.ops.filter(asking).with_columns(end=pl.col("ts") + pl.col("dur"))
+
+    rows = zip(
+        ops["name"].cast(pl.String),
+        innermost_calls(trace.frames, ops).iter_rows(),
+        written_as(trace, ops),
+        strict=True,
+    )
+    found = {
+        wait.written
+        for op, (file, _, function), method in rows
+        if method != "print" and (wait := known(file, function, op))
+    }
+
+    assert "print" in set(written_as(trace, ops))
+    assert found == {
+        "the error check of `clip_grad_norm_`",
+        "GradScaler's check of the gradients",
+        "`scaler.get_scale()`",
+        "formatting a tensor",
+        "the check of a distribution's arguments",
+    }
+
+
+READING = """
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+data = TensorDataset(torch.randn(4, 8))
 
 def log_norms():
     for parameter in model.parameters():
