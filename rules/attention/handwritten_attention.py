@@ -16,7 +16,10 @@ from traceq.analysis.base.callers import library_calls
 from traceq.analysis.base.device import Gpu, used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import causal_making, flash_share
-from traceq.analysis.patterns.attention_handwritten import handwritten_attention
+from traceq.analysis.patterns.attention_handwritten import (
+    handwritten_attention,
+    writes_attention,
+)
 from traceq.expressions import known
 from traceq.linter import Bad, Evidence, Good, Need, Rule, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
@@ -138,6 +141,8 @@ class HandwrittenAttention(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the softmaxes by place."""
+        if not writes_attention(view.trace):
+            return
         gpu = used_gpu(view.trace)
         found = handwritten_attention(view.trace, view.kernels)
         rows = []

@@ -111,9 +111,11 @@ class CastRoundTrip(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the round trips by place, dtype and shape."""
+        found = cast_round_trips(view.trace, view.copies)
+        if not found.height:
+            return
         groups = (
-            cast_round_trips(view.trace, view.copies)
-            .group_by(*same_place(), "src", "dst", "dims")
+            found.group_by(*same_place(), "src", "dst", "dims")
             .agg(
                 "request",
                 "back",

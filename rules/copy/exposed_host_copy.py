@@ -134,7 +134,11 @@ class ExposedHostCopy(Rule):
             direction() == TO_GPU,
             pl.col("bytes") >= self.min_kib * 1024,
         )
-        kernels = view.kernels.filter(pl.col("activity") == "kernel")
+        if not sent.height:
+            return
+        kernels = view.kernels[["device", "stream", "ts", "dur"]].filter(
+            view.kernels["activity"] == "kernel"
+        )
         # On a stream of their own they are sent ahead already, or wait for the host.
         sent = sent.join(kernels, on=["device", "stream"], how="semi")
         hidden = overlap(spans(sent), spans(kernels))

@@ -119,6 +119,8 @@ class NeedlessCopy(Rule):
             how=pl.lit("clone"), back=pl.lit(None, undone.schema["back"])
         )
         found = pl.concat([frame.select(_COLUMNS) for frame in (undone, clones)])
+        if not found.height:
+            return
         groups = (
             found.group_by(*same_place(), "how", "dst", "dims", "asked")
             .agg(

@@ -130,7 +130,11 @@ class PageableHostCopy(Rule):
         large = view.copies.filter(
             pl.col("part") == "pageable", pl.col("bytes") >= self.min_kib * 1024
         )
-        kernels = view.kernels.filter(pl.col("activity") == "kernel")
+        if not large.height:
+            return
+        kernels = view.kernels[["ts", "dur"]].filter(
+            view.kernels["activity"] == "kernel"
+        )
         hidden = overlap(spans(large), spans(kernels))
         groups = (
             large.with_columns(direction=direction(), alone=pl.col("dur") - hidden)

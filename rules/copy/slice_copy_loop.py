@@ -150,15 +150,19 @@ class SliceCopyLoop(Rule):
         )
 
     def _written(self, view: View) -> Iterator[Finding]:
-        back = backward_of_slices(view.trace, view.kernels)
         writes = slice_writes(view.trace, view.ops)
+        if not writes.height:
+            return
         loops = self._loops(
             writes,
             spans=pl.struct("start", "end"),
             lengths=pl.col("written").n_unique(),
             begins=pl.col("at").str.extract(_BEGIN).n_unique(),
         )
+        back = None
         for row in loops:
+            if back is None:
+                back = backward_of_slices(view.trace, view.kernels)
             forward = view.kernels.filter(pl.col("op").is_in(row["id"]))
             backward = back.filter(pl.col("whole").is_in(row["wholes"])).drop("whole")
             # Autograd does not record whose backward it is if several have this shape.
@@ -195,8 +199,10 @@ class SliceCopyLoop(Rule):
             )
 
     def _read(self, view: View) -> Iterator[Finding]:
-        cut = pl.col("cut").unique()
-        loops = list(self._loops(slice_gradients(view.trace, view.ops), cut=cut))
+        gradients = slice_gradients(view.trace, view.ops)
+        if not gradients.height:
+            return
+        loops = list(self._loops(gradients, cut=pl.col("cut").unique()))
         if not loops:
             return
         nodes = [node for row in loops for node in row["id"]]

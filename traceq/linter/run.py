@@ -194,10 +194,8 @@ def _why_skipped(rule: Rule, views: Views) -> str:
     trace = views.trace
     if trace is None:
         return _NO_TRACE
-    missing = [
-        need.value for need in Need if need in rule.needs and not trace.meets(need)
-    ]
-    return "; ".join(missing)
+    missing = rule.needs - trace.met
+    return "; ".join(need.value for need in Need if need in missing) if missing else ""
 
 
 def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Finding]:

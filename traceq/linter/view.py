@@ -119,7 +119,9 @@ class View:
     @cached_property
     def ops(self) -> pl.DataFrame:
         """The ops that the host ran in these steps."""
-        ran = self.trace.host_ops.filter(~pl.col("compiling"))
+        ran = self.trace.host_ops
+        if ran["compiling"].any():
+            ran = ran.filter(~pl.col("compiling"))
         return in_steps(ran, self.trace, self.steady)
 
     @cached_property
@@ -178,8 +180,13 @@ class View:
 
     def meets(self, need: Need) -> bool:
         """Return whether a need of a rule is met."""
+        return need in self.met
+
+    @cached_property
+    def met(self) -> frozenset[Need]:
+        """The needs that are met."""
         trace = self.trace
-        return {
+        met = {
             Need.GPU: trace.facts.gpu,
             Need.NO_GPU: not trace.facts.gpu,
             Need.STEPS: trace.steps.height > 0,
@@ -187,7 +194,8 @@ class View:
             Need.STACKS: trace.facts.stacks,
             Need.LINES: lines_are_known(trace),
             Need.OPS: trace.ops.height > 0,
-        }.get(need, False)
+        }
+        return frozenset(need for need, there in met.items() if there)
 
     @staticmethod
     def place(row: Mapping[str, object]) -> Place:

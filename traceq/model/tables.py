@@ -47,7 +47,7 @@ class Tables:
 
         They come first in ``ops``, so that an op's id is its row here too.
         """
-        return self.ops.filter(~COPY)
+        return self.ops.filter(~COPY) if self.ops["captured"].any() else self.ops
 
     @property
     def kernel_ops(self) -> pl.DataFrame:
@@ -55,6 +55,8 @@ class Tables:
 
         What only compiles is not among them.
         """
+        if not self.ops["compiling"].any() and not self.ops["captured"].any():
+            return self.ops
         return self.ops.filter(~pl.col("compiling"), ~pl.col("captured") | COPY)
 
     def table(self, name: str) -> pl.DataFrame:

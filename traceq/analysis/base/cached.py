@@ -29,9 +29,12 @@ def cached_per_trace(
 
     @wraps(question)
     def answer(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
-        call = parameters.bind(*given, **named)
-        call.apply_defaults()
-        trace, *others = call.arguments.values()
+        if named or len(given) < len(parameters.parameters):
+            call = parameters.bind(*given, **named)
+            call.apply_defaults()
+            trace, *others = call.arguments.values()
+        else:
+            trace, *others = given
         if id(trace) not in answers:
             answers[id(trace)] = {}
             weakref.finalize(trace, answers.pop, id(trace), None)

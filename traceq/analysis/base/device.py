@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.model.gpu_peaks import Peak, peak_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Gpu:
         return peak_of(self.name, self.sms)
 
 
+@cached_per_trace
 def used_gpu(trace: Trace) -> Gpu:
     """Return the first GPU that ran something, or the first there is."""
     devices = trace.devices.sort("used", descending=True, maintain_order=True)

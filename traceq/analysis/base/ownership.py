@@ -6,6 +6,8 @@ another thread, in ops that know the forward op they belong to.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
 Row: TypeAlias = "dict[str, Any]"
 """A row of a frame, by its columns."""
 
+NOTHING = pl.DataFrame()
+"""A table without rows, for those who ask for rows only."""
+
 _OVERLOAD = r"\.\w+$"
+# Names up to which it is faster to compare with each than to look names up.
+_FEW = 8
 _SOURCE = ("file", "line", "function", "via")
 _PLACE = ("module", *_SOURCE)
 WHATEVER_LIBRARY = pl.lit(None, pl.String).alias("via")
@@ -39,19 +46,56 @@ def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def has_named(ops: pl.DataFrame, names: Iterable[str]) -> bool:
+    """Return whether any op is one of these, in any overload.
+
+    It costs next to nothing: ask it before any work on ops that may not be there.
+    """
+    return not _overloads(ops).keys().isdisjoint(names)
+
+
 def named(ops: pl.DataFrame, names: Iterable[str]) -> pl.Series:
     """Return for each op whether it is one of these, in any overload."""
-    wanted = {*names}
-    chosen = [name for name, plain in _plain_pairs(ops) if plain in wanted]
-    if not chosen:
-        return pl.Series([False]).new_from_index(0, ops.height)
-    return known(ops["name"].is_in(chosen))
+    overloads = _overloads(ops)
+    chosen = [name for plain in {*names} for name in overloads.get(plain, ())]
+    return _is_one_of(ops["name"], chosen)
+
+
+def named_like(table: pl.DataFrame, pattern: str) -> pl.Series:
+    """Return for each op or kernel whether its name matches a pattern.
+
+    Each name is looked at once, however many rows have it.
+    """
+    names = distinct_names(table)
+    return _is_one_of(table["name"], names.filter(names.str.contains(pattern)))
 
 
 @cached_per_trace
-def _plain_pairs(ops: pl.DataFrame) -> list[tuple[str, str]]:
-    """Return what ``plain_names`` does, for questions about a few of them."""
-    return plain_names(ops).select(text("name"), "plain").rows()
+def distinct_names(table: pl.DataFrame) -> pl.Series:
+    """Return the names of ops or kernels, each once, as text."""
+    return table["name"].unique().drop_nulls().cast(pl.String)
+
+
+def _is_one_of(column: pl.Series, names: Sequence[str] | pl.Series) -> pl.Series:
+    """Return where a column has one of these names; it is not where it has none."""
+    if not len(names):
+        return pl.Series([False]).new_from_index(0, len(column))
+    if len(names) > _FEW:
+        return known(column.is_in(names))
+    # Some comparisons take a fraction of the time of looking names up.
+    found = reduce(or_, (column == name for name in names))
+    return known(found) if found.null_count() else found
+
+
+@cached_per_trace
+def _overloads(ops: pl.DataFrame) -> dict[str, list[str]]:
+    """Return the names of ops by what they are called without overload."""
+    found: dict[str, list[str]] = {}
+    for name, plain in (
+        plain_names(ops).select(text("name"), "plain").drop_nulls().rows()
+    ):
+        found.setdefault(plain, []).append(name)
+    return found
 
 
 @cached_per_trace
@@ -63,13 +107,22 @@ def outermost_ops(trace: Trace, names: tuple[str, ...] | None = None) -> pl.Seri
     parent = trace.ops["parent"]
     if names is None:
         return nearest(parent, parent.is_null())
+    if not has_named(trace.ops, names):
+        return nobody(trace)
     chosen = named(trace.ops, names)
     nested = nearest(parent, chosen)[parent].is_not_null()
     return nearest(parent, chosen & ~nested)
 
 
+def nobody(trace: Trace) -> pl.Series:
+    """Return for each op that nothing is around it."""
+    return pl.Series([None], dtype=INDEX).new_from_index(0, trace.ops.height)
+
+
 def inside(trace: Trace, chosen: pl.Series) -> pl.Series:
     """Return for each op itself, if its id is chosen, or the nearest such around it."""
+    if not len(chosen):
+        return nobody(trace)
     marked = pl.Series([False]).new_from_index(0, trace.ops.height)
     return nearest(trace.ops["parent"], marked.scatter(chosen, values=True))
 
@@ -108,8 +161,8 @@ def busy(of: pl.Expr | None = None) -> pl.Expr:
 
 def at_owner(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return kernels that have an ``owner`` with its place instead of their own."""
-    source = trace.ops.select(*_PLACE, owner="id")
-    return kernels.drop(_PLACE).join(source, on="owner", maintain_order="left")
+    source = trace.ops[[*_PLACE]][kernels["owner"]]
+    return kernels.with_columns(source.get_columns())
 
 
 def by_place(

@@ -44,7 +44,7 @@ def steady_steps(trace: Trace) -> SteadySteps:
     steps = trace.steps.filter(~pl.col("warmup"))
     if steps.height:
         windows = steps.select("step", "start", "end")
-        kernels = trace.kernels.join(windows.select("step"), on="step", how="semi")
+        kernels = _kept(trace.kernels, _among(trace.kernels, windows["step"]))
         return SteadySteps(windows, kernels, int(steps["gpu_busy"].sum()))
     ends = [
         (table["ts"] + table["dur"]).max()
@@ -62,14 +62,30 @@ def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataF
     """Return the rows that belong to the steps; all of them where there are none."""
     if not trace.steps.height:
         return table
-    return table.join(steady.windows, on="step", how="semi", maintain_order="left")
+    return _kept(table, _among(table, steady.windows["step"]))
 
 
 def are_in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
     """Return which rows belong to the steps; all of them where there are none."""
     if not trace.steps.height:
         return pl.repeat(value=True, n=table.height, eager=True)
-    return known(table["step"].is_in(steady.windows["step"].implode()))
+    return _among(table, steady.windows["step"])
+
+
+def _among(table: pl.DataFrame, steps: pl.Series) -> pl.Series:
+    """Return which rows belong to these steps."""
+    first, last = steps.min(), steps.max()
+    if isinstance(first, int) and isinstance(last, int):
+        found = (table["step"] >= first) & (table["step"] <= last)
+        # Where no number is missing, that is all; it takes a fraction of looking up.
+        if last - first + 1 == steps.n_unique():
+            return known(found)
+    return known(table["step"].is_in(steps.implode()))
+
+
+def _kept(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """Return the rows of a table, which is itself where it is all of them."""
+    return table if rows.all() else table.filter(rows)
 
 
 def _busy(kernels: pl.DataFrame) -> int:

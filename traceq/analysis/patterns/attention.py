@@ -20,6 +20,7 @@ from traceq.analysis.base.ownership import (
     by_place,
     inside,
     named,
+    named_like,
     outermost_ops,
     owned,
     plain_names,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 SDPA = "aten::scaled_dot_product_attention"
 # Batch, heads, sequence, head dim.
 _RANK = 4
+_CALLED = ["id", "name", "parent"]
 _OP = "aten::_scaled_dot_product_"
 _BACKWARD = "_backward"
 
@@ -116,16 +118,16 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     ``query`` and the like are shapes. Under autocast the arguments are those after
     its casts, which are what the choice of a kernel depends on.
     """
-    ops = trace.ops.select("id", "name", "parent", "inputs", "compiling")
-    by_dispatcher = known(named(ops, [SDPA])[ops["parent"]])
-    around = outermost_ops(trace, (SDPA,))
+    every = trace.ops
+    chosen = every["id"].filter(named(every, _BACKENDS) & ~every["compiling"])
+    ops = every[_CALLED][chosen]
+    around = outermost_ops(trace, (SDPA,))[chosen]
     backends = (
         ops.with_columns(
-            owner=around.zip_with(around.is_not_null(), ops["id"]),
-            by_dispatcher=by_dispatcher,
+            owner=around.zip_with(around.is_not_null(), chosen),
+            by_dispatcher=known(named(every, [SDPA])[ops["parent"]]),
         )
-        .filter(named(ops, _BACKENDS) & ~ops["compiling"])
-        .join(plain_names(ops), on="name")
+        .join(plain_names(every), on="name", maintain_order="left")
         .with_columns(
             source=pl.when("by_dispatcher").then("parent").otherwise("id"),
             arguments=pl.when("by_dispatcher")
@@ -136,15 +138,19 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
             ),
         )
     )
-    sources = ops.select("inputs", source="id").join(
-        trace.inputs, left_on="inputs", right_on="id", how="left"
+    given = backends.with_columns(inputs=every["inputs"][backends["source"]]).join(
+        trace.inputs, left_on="inputs", right_on="id", how="left", maintain_order="left"
     )
-    given = backends.drop("inputs").join(sources, on="source", how="left")
-    prepared = ops.filter(named(ops, _MASK_OPS)).select(source="parent").unique()
+    prepared = (
+        every["parent"].filter(named(every, _MASK_OPS)).unique().to_frame("source")
+    )
+    by_op = given.partition_by("arguments", as_dict=True)
+    # Of no calls, too, the columns are those of a call.
     calls = [
-        _with_arguments(given.filter(pl.col("arguments") == name), at)
+        _with_arguments(by_op[name,], at)
         for name, at in _ARGUMENTS.items()
-    ]
+        if (name,) in by_op
+    ] or [_with_arguments(given, _ARGUMENTS[SDPA])]
     return (
         pl.concat(calls)
         .join(prepared.with_columns(prepares=True), on="source", how="left")
@@ -199,18 +205,15 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     calls = attention_calls(trace)
     ran = owned(trace, kernels, inside(trace, calls["owner"]))
-    strays = _strays(trace, kernels).join(ran, on="id", how="anti")
-    rows = pl.concat(
-        [
-            at_owner(trace, ran).join(calls, on="owner"),
-            strays.with_columns(
-                owner=pl.lit(None),
-                backend=pl.lit("efficient"),
-                back=pl.lit(False),  # noqa: FBT003 - nobody knows
-            ),
-        ],
-        how="diagonal_relaxed",
-    )
+    rows = at_owner(trace, ran).join(calls, on="owner")
+    strays = _strays(trace, kernels)
+    if strays.height:
+        strays = strays.join(ran, on="id", how="anti").with_columns(
+            owner=pl.lit(None),
+            backend=pl.lit("efficient"),
+            back=pl.lit(False),  # noqa: FBT003 - nobody knows
+        )
+        rows = pl.concat([rows, strays], how="diagonal_relaxed")
     alone = known(pl.col("alone"))
     forward = ~pl.col("back") & ~alone
     owner = pl.col("owner")
@@ -227,10 +230,10 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _strays(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    names = kernels.select(pl.col("name").unique()).filter(
-        text("name").str.contains(_EFFICIENT_KERNEL)
-    )
-    found = kernels.join(names, on="name", how="semi")
+    """Return the mem-efficient kernels, but for those of calls of xformers."""
+    found = kernels.filter(named_like(kernels, _EFFICIENT_KERNEL))
+    if not found.height:
+        return found
     launching = trace.ops["name"][found["op"]].cast(pl.String)
     return found.filter(~known(launching.str.contains(_NO_BACKEND)))
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
     at_owner,
     by_place,
     during,
+    has_named,
     host_totals,
     host_work,
     inside,
@@ -33,9 +35,16 @@ _MATMULS = {"aten::bmm": 0, "aten::baddbmm": 1}
 _SOFTMAX = "aten::_softmax"
 # A softmax may itself be written by hand: the exponentials, divided by their sum.
 _EXPONENTIAL = "aten::exp"
+_WEIGHING = (_SOFTMAX, _EXPONENTIAL)
 _SUM = ("aten::sum",)
 _DIVIDE = ("aten::div", "aten::div_", "aten::mul", "aten::mul_")
 _AROUND_MATMUL = ("aten::matmul", "aten::einsum")
+
+
+def writes_attention(trace: Trace) -> bool:
+    """Return whether a program writes attention itself, forward or not."""
+    there = (has_named(trace.ops, names) for names in (_MATMULS, _WEIGHING))
+    return all(there) and _spans(trace).height > 0
 
 
 def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -79,41 +88,63 @@ def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     )
 
 
+@cached_per_trace
 def _spans(trace: Trace) -> pl.DataFrame:
     """Return attention by its first matmul, the ``owner``, from start to end."""
     ops = trace.ops
-    wanted = named(ops, [*_MATMULS, _SOFTMAX, _EXPONENTIAL]) & ~ops["compiling"]
+    wanted = named(ops, [*_MATMULS, *_WEIGHING]) & ~ops["compiling"]
     found = (
-        ops.filter(wanted)
-        .select("id", "name", "thread", "ts", "dur", "inputs")
+        ops[["id", "name", "thread", "ts", "inputs"]]
+        .filter(wanted)
         .join(plain_names(ops), on="name", maintain_order="left")
-        .join(
-            trace.inputs.select("dims", "types", inputs="id"), on="inputs", how="left"
-        )
         .sort("thread", "ts")
+        .with_columns(matmul=pl.col("plain").is_in(list(_MATMULS)))
     )
-    at = pl.col("plain").replace_strict(_MATMULS, default=0)
-    left = pl.col("dims").list.get(at, null_on_oob=True)
-    right = pl.col("dims").list.get(at + 1, null_on_oob=True)
-    found = found.with_columns(
-        matmul=pl.col("plain").is_in(list(_MATMULS)),
-        left=left,
-        right=right,
-        scores=pl.col("dims").list.first(),
-        type=pl.col("types").list.get(at, null_on_oob=True),
+    thread, kept = pl.col("thread"), pl.col("id", "plain", "inputs", "matmul")
+    between = found.with_columns(
+        kept.shift(1).name.suffix("_before"), kept.shift(-1).name.suffix("_after")
+    ).filter(
+        ~pl.col("matmul"),
+        "matmul_before",
+        "matmul_after",
+        thread == thread.shift(1),
+        thread == thread.shift(-1),
     )
-    before = ("id", "matmul", "left", "right", "type")
-    found = found.with_columns(
-        *(
-            pl.col(name).shift(1).over("thread").alias(f"{name}_before")
-            for name in before
+    shapes = trace.inputs.select("dims", inputs="id")
+    scores = between.join(shapes, on="inputs", how="left", maintain_order="left")
+    return _softmaxes(
+        trace,
+        _with_times(
+            trace,
+            _fitting(
+                scores.with_columns(
+                    pl.col("dims").list.first().alias("scores"),
+                    *_matrices(trace, between, "before"),
+                    *_matrices(trace, between, "after"),
+                )
+            ),
         ),
-        *(
-            pl.col(name).shift(-1).over("thread").alias(f"{name}_after")
-            for name in before
-        ),
-    ).filter(~pl.col("matmul"), "matmul_before", "matmul_after")
-    return _softmaxes(trace, _with_times(trace, _fitting(found)))
+    )
+
+
+def _matrices(trace: Trace, between: pl.DataFrame, side: str) -> list[pl.Series]:
+    """Return the two matrices of the matmul on a side, and their dtype."""
+    at = pl.col(f"plain_{side}").replace_strict(_MATMULS, default=0)
+    return (
+        between.join(
+            trace.inputs.select("dims", "types", given="id"),
+            left_on=f"inputs_{side}",
+            right_on="given",
+            how="left",
+            maintain_order="left",
+        )
+        .select(
+            pl.col("dims").list.get(at, null_on_oob=True).alias(f"left_{side}"),
+            pl.col("dims").list.get(at + 1, null_on_oob=True).alias(f"right_{side}"),
+            pl.col("types").list.get(at, null_on_oob=True).alias(f"type_{side}"),
+        )
+        .get_columns()
+    )
 
 
 def _fitting(found: pl.DataFrame) -> pl.DataFrame:
@@ -166,6 +197,8 @@ def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """
     ops = trace.ops
     by_hand = spans.filter(pl.col("exponential"))
+    if not by_hand.height:
+        return spans.drop("exponential", "at")
     owners = during(trace, by_hand.select("owner", "thread", start="at", end="end"))
     among = ops.select("inputs", owner=owners).with_columns(
         sums=named(ops, _SUM), divides=named(ops, _DIVIDE)

@@ -9,7 +9,10 @@ import polars as pl
 
 from traceq.analysis.base.ownership import outermost_ops, owned
 from traceq.analysis.patterns.attention import SDPA
-from traceq.analysis.patterns.attention_handwritten import handwritten_attention
+from traceq.analysis.patterns.attention_handwritten import (
+    handwritten_attention,
+    writes_attention,
+)
 from traceq.expressions import text
 
 if TYPE_CHECKING:
@@ -67,9 +70,10 @@ def kernels_by_part(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     That is their kind, but for those between the matmuls of attention, and these
     matmuls themselves: whatever runs in attention, forward and backward, is attention.
     """
-    by_hand = handwritten_attention(trace, kernels)["kernels"].explode()
-    of_sdpa = owned(trace, kernels, outermost_ops(trace, (SDPA,)))["id"]
-    of_attention = pl.concat([by_hand.cast(of_sdpa.dtype), of_sdpa])
+    of_attention = owned(trace, kernels, outermost_ops(trace, (SDPA,)))["id"]
+    if writes_attention(trace):
+        by_hand = handwritten_attention(trace, kernels)["kernels"].explode()
+        of_attention = pl.concat([by_hand.cast(of_attention.dtype), of_attention])
     return kernels.with_columns(
         part=pl.when(pl.col("id").is_in(of_attention.implode()))
         .then(pl.lit(ATTENTION))

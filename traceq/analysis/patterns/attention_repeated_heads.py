@@ -6,15 +6,24 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import at_owner, by_place, inside, named, owned
+from traceq.analysis.base.ownership import (
+    NOTHING,
+    at_owner,
+    by_place,
+    has_named,
+    inside,
+    named,
+    owned,
+)
 from traceq.analysis.patterns.attention import attention_calls
-from traceq.expressions import asof
+from traceq.expressions import asof, nth
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
 # Kernels that support grouped heads, and so need no copies.
 _WITH_GROUPS = ("flash", "cudnn")
+_CLONE = "aten::clone"
 _AROUND_CLONE = ("aten::repeat_interleave", "aten::reshape", "aten::contiguous")
 # Heads and repeats are neighbours among five dims, before or after the sequence.
 _DIMS = 5
@@ -27,7 +36,11 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     A row has ``heads`` before the copy, ``repeats``, ``query`` and ``key`` (shapes) and
     ``backend`` of the attention, and what ``by_place`` adds, of the forward.
     """
+    if not has_named(trace.ops, [_CLONE]):
+        return NOTHING
     copies = _copies(trace)
+    if not copies.height:
+        return NOTHING
     calls = attention_calls(trace).filter(pl.col("backend").is_in(_WITH_GROUPS))
     times = trace.ops.select("thread", call_ts="ts", owner="id")
     after = calls.join(times, on="owner").rename({"owner": "call"})
@@ -51,16 +64,17 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _copies(trace: Trace) -> pl.DataFrame:
     """Return clones of tensors that were expanded along the dim after their heads."""
     ops = trace.ops
-    outer = inside(trace, ops.filter(named(ops, _AROUND_CLONE))["id"])
+    expanded = trace.inputs.select(
+        inputs="id", dims=nth("dims", 0), strides=nth("strides", 0)
+    ).filter(pl.col("dims").list.len() == _DIMS)
     clones = (
-        ops.with_columns(owner=outer.zip_with(outer.is_not_null(), ops["id"]))
-        .filter(named(ops, ["aten::clone"]) & ~ops["compiling"])
-        .select("owner", "thread", "ts", "inputs")
-        .join(trace.inputs, left_on="inputs", right_on="id")
-        .with_columns(
-            dims=pl.col("dims").list.first(), strides=pl.col("strides").list.first()
-        )
-        .filter(pl.col("dims").list.len() == _DIMS)
+        ops[["id", "thread", "ts", "inputs"]]
+        .filter(named(ops, [_CLONE]) & ~ops["compiling"])
+        .join(expanded, on="inputs", maintain_order="left")
+    )
+    outer = inside(trace, ops["id"].filter(named(ops, _AROUND_CLONE)))[clones["id"]]
+    clones = clones.with_columns(
+        owner=outer.zip_with(outer.is_not_null(), clones["id"])
     )
     dims, strides = pl.col("dims").list, pl.col("strides").list
     return pl.concat(

@@ -16,7 +16,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named, outermost_ops
 from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.expressions import elements, known, nth, text
-from traceq.graph.nesting import nearest
+from traceq.graph.nesting import INDEX, nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 from traceq.model.names import PAGEABLE, TRANSFER
 
@@ -139,10 +139,17 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     itself asks), ``viewed`` (what is cast is a view of a weight) and ``order`` (its
     position among all work on its stream).
     """
-    ordered = kernels.sort("device", "stream", "ts", maintain_order=True).with_columns(
-        order=pl.int_range(pl.len()).over("device", "stream")
+    copying = kernels["kind"] == "copy"
+    ordered = (
+        kernels[["id", "device", "stream", "ts"]]
+        .with_columns(copies=copying)
+        .sort("device", "stream", "ts", maintain_order=True)
+        .select("id", "copies", order=pl.int_range(pl.len()).over("device", "stream"))
+        .filter("copies")
+        .drop("copies")
     )
-    moved = _with_requests(trace, ordered.filter(pl.col("kind") == "copy"))
+    moved = kernels.filter(copying).join(ordered, on="id", maintain_order="left")
+    moved = _with_requests(trace, moved)
     moved = _with_reasons(trace, _with_inputs(trace, moved))
     part = pl.coalesce(pl.when(one.holds).then(pl.lit(one.name)) for one in PARTS)
     return (
@@ -193,28 +200,25 @@ def _only(values: pl.Series, keep: pl.Series) -> pl.Series:
 
 
 def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
-    given = trace.inputs.select(
-        "id",
-        dims=nth("dims", 0),
-        second=nth("dims", 1),
-        third=nth("dims", 2),
-        dst=nth("types", 0),
-        src=nth("types", 1),
-        dst_strides=nth("strides", 0),
-        src_strides=nth("strides", 1),
-        numel=elements(),
-    )
     inputs = trace.ops["inputs"]
-    own = given.drop("second", "third").rename({"id": "inputs"})
-    around = given.select("second", "third", inputs_around="id")
+    own, around = inputs[moved["op"]], inputs[moved["around"]]
     is_copy = named(trace.ops, ["aten::copy_"])[moved["op"]]
-    found = (
-        moved.with_columns(
-            inputs=inputs[moved["op"]],
-            inputs_around=inputs[moved["around"]],
+    found = moved.with_columns(
+        own.alias("inputs"),
+        around.alias("inputs_around"),
+        *trace.inputs[["dims", "types", "strides"]][own]
+        .select(
+            dims=nth("dims", 0),
+            dst=nth("types", 0),
+            src=nth("types", 1),
+            dst_strides=nth("strides", 0),
+            src_strides=nth("strides", 1),
+            numel=elements(),
         )
-        .join(own, on="inputs", how="left", maintain_order="left")
-        .join(around, on="inputs_around", how="left", maintain_order="left")
+        .get_columns(),
+        *trace.inputs[["dims"]][around]
+        .select(second=nth("dims", 1), third=nth("dims", 2))
+        .get_columns(),
     )
     typed = pl.col("src").is_in(FLOATING) & pl.col("dst").is_in(FLOATING)
     # Without dtypes, all there is to go by: a cast is a kernel, a plain copy a memcpy.
@@ -273,9 +277,12 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     follows, with no node in between that computes anything. ``viewed`` is whether the
     weight was a view when it was cast, as in einsum: its gradient is viewed too.
     """
+    if not _nodes(trace).select(pl.col("uncasts").any()).item():
+        return pl.DataFrame(schema={"viewed": pl.Boolean, "request": INDEX})
     outermost = pl.col("parent").is_null()
     nodes = (
-        trace.ops.filter(pl.col("phase") == "backward")
+        trace.ops[["name", "thread", "ts", "parent", "forward", "inputs"]]
+        .filter(trace.ops["phase"] == "backward")
         .join(_nodes(trace), on="name")
         .sort("thread", "ts")
         .with_columns(
@@ -283,7 +290,10 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
             node=outermost.cum_sum().over("thread"),
         )
         .filter(pl.col("uncasts") | pl.col("accumulates"))
-        .join(trace.inputs.select(inputs="id", numel=elements()), on="inputs")
+        .drop_nulls("inputs")
+    )
+    nodes = nodes.with_columns(
+        trace.inputs[["dims"]][nodes["inputs"]].select(numel=elements()).to_series()
     )
     weights = nodes.filter("accumulates")
     behind = (pl.col("node_right") - pl.col("node")).alias("behind")
@@ -299,6 +309,7 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     return casts.select("viewed", request=requests).drop_nulls()
 
 
+@cached_per_trace
 def _nodes(trace: Trace) -> pl.DataFrame:
     """Return what the names of ops say of them, where they are nodes of autograd."""
     name = text("name")
@@ -319,8 +330,8 @@ def _feeds_loss(trace: Trace) -> pl.Expr:
 
 def _loss_widths(trace: Trace) -> pl.Series:
     """Return the last dimensions of the inputs of losses: sizes of vocabularies."""
-    losses = trace.ops.filter(
+    losses = trace.ops["inputs"].filter(
         named(trace.ops, ["aten::cross_entropy_loss", "aten::nll_loss_nd"])
     )
-    wide = losses.select(id="inputs").unique().join(trace.inputs, on="id")
+    wide = trace.inputs[["dims"]][losses.drop_nulls().unique()]
     return wide.select(nth("dims", 0).list.last()).to_series().drop_nulls().implode()

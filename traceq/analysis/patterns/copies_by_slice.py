@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named, plain_names
+from traceq.analysis.base.ownership import (
+    NOTHING,
+    has_named,
+    named,
+    named_like,
+    plain_names,
+)
 from traceq.expressions import END, known, nth, text
 from traceq.graph.nesting import nearest
 
@@ -33,19 +39,34 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     ``start`` and ``end``, when the host cut and wrote it. A part of a row, as in
     ``out[i, :n] = x``, is cut out of the tensor that the row belongs to.
     """
+    if not has_named(trace.ops, _CUTTING) or not has_named(trace.ops, [_WRITING]):
+        return NOTHING
     outermost = (
-        ops.filter(pl.col("parent").is_null())
-        .join(plain_names(ops), on="name", how="left", maintain_order="left")
+        ops[["id", "name", "thread", "ts", "dur", "inputs"]]
+        .filter(ops["parent"].is_null())
+        .join(plain_names(trace.ops), on="name", how="left", maintain_order="left")
         .sort("thread", "ts", maintain_order=True)
         .filter(~pl.col("plain").is_in(_VIEWING))
-        .join(_positions(trace), on="inputs", how="left", maintain_order="left")
     )
-    before = pl.col("plain", "ts", "whole", "along", "at")
-    writes = outermost.with_columns(
-        before.shift(1).over("thread").name.suffix("_cut"),
-        before.shift(2).over("thread").name.suffix("_row"),
-        done=_done_before(),
-    ).filter(pl.col("plain") == _WRITING, pl.col("plain_cut").is_in(_CUTTING))
+    before = pl.col("plain", "ts", "inputs")
+    found = (
+        outermost.with_columns(
+            before.shift(1).over("thread").name.suffix("_cut"),
+            before.shift(2).over("thread").name.suffix("_row"),
+            done=_done_before(),
+        )
+        .filter(pl.col("plain") == _WRITING, pl.col("plain_cut").is_in(_CUTTING))
+        .drop("name", "thread", "ts", "dur")
+    )
+    if not found.height:
+        return NOTHING
+    writes = ops.join(
+        found.drop("inputs"), on="id", maintain_order="right"
+    ).with_columns(
+        *_positions(trace, found["inputs"]),
+        *_positions(trace, found["inputs_cut"], "_cut"),
+        *_positions(trace, found["inputs_row"], "_row"),
+    )
     of_row = known((pl.col("plain_row") == "aten::select") & _is_row())
     writes = writes.with_columns(
         written=pl.col("whole"),
@@ -62,14 +83,19 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     return writes.with_columns(start=pl.when(soon).then("done").otherwise("start"))
 
 
-def _positions(trace: Trace) -> pl.DataFrame:
+def _positions(trace: Trace, inputs: pl.Series, suffix: str = "") -> list[pl.Series]:
     """Return what inputs of ops that cut say: ``whole``, ``along`` and ``at``."""
     begin, until = nth("values", 2), nth("values", 3)
-    return trace.inputs.select(
-        inputs="id",
-        whole=nth("dims", 0),
-        along=nth("values", 1),
-        at=pl.concat_str(begin, until, separator=":", ignore_nulls=True),
+    at = pl.concat_str(begin, until, separator=":", ignore_nulls=True)
+    return (
+        trace.inputs[["id", "dims", "values"]][inputs]
+        .select(
+            nth("dims", 0).alias(f"whole{suffix}"),
+            nth("values", 1).alias(f"along{suffix}"),
+            # Of ops whose inputs are not known nothing is.
+            pl.when(pl.col("id").is_not_null()).then(at).alias(f"at{suffix}"),
+        )
+        .get_columns()
     )
 
 
@@ -92,8 +118,7 @@ def backward_of_slices(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     Autograd does not record which write they belong to, but ``whole`` is the shape of
     the tensor that was written to.
     """
-    name = trace.ops["name"].cast(pl.String)
-    nodes = nearest(trace.ops["parent"], name.str.contains(_BACKWARD))
+    nodes = nearest(trace.ops["parent"], named_like(trace.ops, _BACKWARD))
     node = nodes[kernels["op"]]
     wholes = trace.inputs.select(inputs="id", whole=nth("dims", 0))
     return (
@@ -111,11 +136,11 @@ def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     of the gradient, ``along`` and ``at`` give the slice that is not zero, ``cut`` is
     the name of the backward op.
     """
-    node = nearest(
-        trace.ops["parent"], trace.ops["name"].cast(pl.String).str.contains(_NODE)
-    )
-    made = ops.filter(named(ops, _UNCUTTING)).select("id", "inputs", "name")
-    values = trace.inputs.select(
+    if not has_named(trace.ops, _UNCUTTING):
+        return NOTHING
+    node = nearest(trace.ops["parent"], named_like(trace.ops, _NODE))
+    made = ops[["id", "inputs", "name"]].filter(named(ops, _UNCUTTING))
+    values = trace.inputs[made["inputs"].drop_nulls().unique()].select(
         inputs="id",
         whole=nth("values", 1).str.extract_all(_SIZES).cast(pl.List(pl.Int64)),
         along=nth("values", 2),

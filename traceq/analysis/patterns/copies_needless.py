@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.ownership import named, named_like
 from traceq.expressions import END, asof, elements, known, nth, text
 from traceq.model.dtypes import FLOAT32, HALF
 
@@ -29,6 +30,7 @@ _EXACT = (
 )
 
 
+@cached_per_trace
 def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     """Return the program's casts from 16-bit to float32 that the next cast undoes.
 
@@ -57,6 +59,8 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         pl.col("back_src") == pl.col("dst"),
         pl.col("back_dst") == pl.col("src"),
     )
+    if not pairs.height:
+        return pairs
     started, same = trace.ops["ts"], [*_PLACE, "numel"]
     pairs = pairs.with_columns(
         cast_at=started[pairs["request"]],
@@ -74,7 +78,7 @@ def _exact(trace: Trace) -> pl.DataFrame:
     """Return where, and of how many elements, sums and powers are in float32."""
     in_float = trace.inputs.filter(nth("types", 0) == FLOAT32)
     sizes = in_float.select(inputs="id", numel=elements())
-    exact = trace.ops.filter(named(trace.ops, _EXACT))
+    exact = trace.ops[[*_PLACE, "inputs"]].filter(named(trace.ops, _EXACT))
     return exact.join(sizes, on="inputs").select(*_PLACE, "numel").unique()
 
 
@@ -91,10 +95,13 @@ def _combining(trace: Trace) -> pl.DataFrame:
         nth("dims", 0) != nth("dims", 1),
     )
     sizes = both.select(inputs="id", numel=elements())
-    outermost = trace.ops.filter(pl.col("parent").is_null())
+    outermost = trace.ops[[*_PLACE, "inputs", "ts", "dur"]].filter(
+        trace.ops["parent"].is_null()
+    )
     return outermost.join(sizes, on="inputs").select(*_PLACE, "numel", combined_by=END)
 
 
+@cached_per_trace
 def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
     """Return the program's copies into another layout that the next copy undoes.
 
@@ -102,22 +109,27 @@ def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
     second.
     """
     keys = ["step", *_PLACE, "device", "stream"]
-    layouts = _with_memory_order(
-        moved.filter(
-            pl.col("part") == "layout",
-            pl.col("src_strides") != pl.col("dst_strides"),
-            pl.col("dst") == pl.col("src"),
+    layouts = moved.filter(
+        pl.col("part") == "layout",
+        pl.col("src_strides") != pl.col("dst_strides"),
+        pl.col("dst") == pl.col("src"),
+    )
+    if not layouts.height:
+        return layouts.with_columns(back="request")
+    return (
+        _with_memory_order(layouts)
+        .sort("order")
+        .with_columns(
+            back=pl.col("request").shift(-1).over(keys),
+            back_order=pl.col("order").shift(-1).over(keys),
+            back_dims=pl.col("dims").shift(-1).over(keys),
+            back_from=pl.col("from").shift(-1).over(keys),
         )
-    ).sort("order")
-    return layouts.with_columns(
-        back=pl.col("request").shift(-1).over(keys),
-        back_order=pl.col("order").shift(-1).over(keys),
-        back_dims=pl.col("dims").shift(-1).over(keys),
-        back_from=pl.col("from").shift(-1).over(keys),
-    ).filter(
-        pl.col("back_order") == pl.col("order") + 1,
-        pl.col("back_dims") == pl.col("from"),
-        pl.col("back_from") == pl.col("dims"),
+        .filter(
+            pl.col("back_order") == pl.col("order") + 1,
+            pl.col("back_dims") == pl.col("from"),
+            pl.col("back_from") == pl.col("dims"),
+        )
     )
 
 
@@ -153,6 +165,7 @@ def _memory_order(dims: list[int], strides: list[int]) -> list[int] | None:
     return [size for _, size in ordered]
 
 
+@cached_per_trace
 def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     """Return the program's clones in the same layout, in functions that write nothing.
 
@@ -166,8 +179,13 @@ def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         # Of the functions around captured ops it is not known what they write.
         ~known(trace.ops["captured"][moved["op"]]),
     )
-    outermost = trace.ops.filter(pl.col("parent").is_null())
-    writing = outermost.filter(text("name").str.contains(_IN_PLACE))
+    if not clones.height:
+        return clones
+    ops, alone = trace.ops, trace.ops["parent"].is_null()
+    writing = ops[[*_PLACE, "thread", "ts", "inputs"]].filter(
+        alone & named_like(ops, _IN_PLACE)
+    )
+    outermost = ops[["id", "name"]].filter(alone)
     before = outermost.select(request="id", before=text("name").shift(1))
     return (
         clones.join(writing.select(_PLACE).unique(), on=_PLACE, how="anti")

@@ -12,6 +12,7 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_in
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.expressions import END, asof, known, text
 from traceq.graph.nesting import nearest
@@ -36,7 +37,7 @@ def host_collectives(trace: Trace) -> pl.DataFrame:
     groups = text("name").str.extract_groups(HOST_COLLECTIVE)
     return (
         trace.annotations.filter(
-            ~pl.col("on_gpu"), text("name").str.contains(HOST_COLLECTIVE)
+            named_like(trace.annotations, HOST_COLLECTIVE), ~pl.col("on_gpu")
         )
         .with_columns(groups.alias("found"))
         .select(
@@ -67,6 +68,8 @@ def serves_collective(trace: Trace, rows: pl.DataFrame) -> pl.Series:
 
 def launched_for_collective(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
     """Return for work of the GPU whether its launch serves one."""
+    if not host_collectives(trace).height:
+        return pl.Series([False]).new_from_index(0, kernels.height)
     calls = trace.runtime.select(
         pl.col("thread", "ts", "op").gather(kernels["launch"])
     ).with_columns(pl.col("ts").fill_null(-1))

@@ -13,8 +13,10 @@ from traceq.analysis.base.assumptions import (
     NORM_PASSES,
 )
 from traceq.analysis.base.ownership import (
+    NOTHING,
     at_owner,
     by_place,
+    has_named,
     host_totals,
     host_work,
     inside,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _RMS = "aten::rms_norm"
 _FUSED_RMS = "aten::_fused_rms_norm"
 _NORMS = (_RMS, "aten::layer_norm", "aten::group_norm")
+_CAST = "aten::_to_copy"
 _FUSED = (_FUSED_RMS, "aten::native_layer_norm", "aten::native_group_norm")
 
 
@@ -46,14 +49,20 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     shapes), and what ``host_totals`` and ``grouped`` add.
     """
     ops = trace.ops
-    calls = named(ops, [_RMS]) & ~ops["compiling"]
-    around = inside(trace, ops.filter(calls)["id"])
+    if not has_named(ops, [_RMS]):
+        return NOTHING
+    calls = ops[["id", "inputs", "parent"]].filter(
+        named(ops, [_RMS]) & ~ops["compiling"]
+    )
+    around = inside(trace, calls["id"])
     fused = around.filter(named(ops, [_FUSED_RMS])).drop_nulls()
     # Under autocast one call is inside another.
-    outer = ops.filter(calls)["parent"].drop_nulls()
+    outer = calls["parent"].drop_nulls()
+    unfused = calls.filter(~calls["id"].is_in(pl.concat([fused, outer]).implode()))
+    if not unfused.height:
+        return NOTHING
     found = (
-        ops.filter(calls & ~ops["id"].is_in(pl.concat([fused, outer]).implode()))
-        .select("inputs", owner="id")
+        unfused.select("inputs", owner="id")
         .join(trace.inputs, left_on="inputs", right_on="id", how="left")
         .select(
             "owner",
@@ -76,7 +85,12 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     of the casts, ``cast_ns``, their time, ``cast_ops``, the casts of the forward and
     autograd's nodes that undo them, and what ``grouped`` adds.
     """
-    norms, casts = _float_norms(trace), _casts(trace)
+    if not has_named(trace.ops, _FUSED) or not has_named(trace.ops, [_CAST]):
+        return NOTHING
+    norms = _float_norms(trace)
+    if not norms.height:
+        return NOTHING
+    casts = _casts(trace)
     in_norm = inside(trace, norms["owner"])
     up = (
         casts.with_columns(owner=in_norm[casts["id"]])
@@ -94,6 +108,8 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         .select("owner", cast="id", half="to", up=False, down=True)
     )
     around = pl.concat([up, down])
+    if not around.height:
+        return NOTHING
     found = (
         around.group_by("owner", maintain_order=True)
         .agg(pl.col("half").first(), pl.col("up").any(), pl.col("down").any())
@@ -135,14 +151,19 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
     An outermost op has one row, whatever is inside it.
     """
     ops = trace.ops
-    kernels = ops.with_columns(owner=outermost_ops(trace, _NORMS)).filter(
-        named(ops, _FUSED) & ~ops["compiling"]
-    )
-    ends = ops.select("thread", "name", owner="id", end=END)
+    fused = named(ops, _FUSED) & ~ops["compiling"]
+    kernels = pl.DataFrame(
+        {
+            "owner": outermost_ops(trace, _NORMS).filter(fused),
+            "inputs": ops["inputs"].filter(fused),
+        }
+    ).drop_nulls("owner")
+    ends = ops[["thread", "name", "id", "ts", "dur"]][kernels["owner"].unique()]
+    ends = ends.select("thread", "name", owner="id", end=END)
     return (
-        kernels.select("owner", "inputs")
-        .drop_nulls("owner")
-        .join(trace.inputs, left_on="inputs", right_on="id")
+        kernels.join(
+            trace.inputs, left_on="inputs", right_on="id", maintain_order="left"
+        )
         .filter(pl.col("types").list.first() == FLOAT32)
         .select("owner", dims=pl.col("dims").list.first())
         .unique("owner", keep="first", maintain_order=True)
@@ -157,18 +178,19 @@ def _casts(trace: Trace) -> pl.DataFrame:
     """Return the casts between float32 and 16-bit dtypes, ``of`` one ``to`` another."""
     ops = trace.ops
     # The backward of a cast belongs to the op around the copy.
-    around = inside(trace, ops.filter(named(ops, ["aten::_to_copy"]))["id"])
+    around = inside(trace, ops["id"].filter(named(ops, [_CAST])))
     to, of = (pl.col("types").list.get(at, null_on_oob=True) for at in (0, 1))
     return (
-        ops.with_columns(id=around)
+        ops[["thread", "ts", "inputs"]]
+        .with_columns(id=around)
         .filter(named(ops, ["aten::copy_"]) & around.is_not_null() & ~ops["compiling"])
-        .select("id", "thread", "ts", "inputs")
         .join(
             trace.inputs.filter(
                 ((to == FLOAT32) & of.is_in(HALF)) | ((of == FLOAT32) & to.is_in(HALF))
             ),
             left_on="inputs",
             right_on="id",
+            maintain_order="left",
         )
         .select("id", "thread", "ts", dims=pl.col("dims").list.first(), to=to, of=of)
     )

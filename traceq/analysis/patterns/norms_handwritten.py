@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import (
+    NOTHING,
     during,
+    has_named,
     host_totals,
     host_work,
     outermost_ops,
@@ -39,7 +41,11 @@ def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, and
     what ``host_totals`` and traceq.analysis.patterns.norms.grouped add.
     """
+    if not has_named(trace.ops, _ROOTS) or not has_named(trace.ops, _MEANS):
+        return NOTHING
     norms = _norms(trace, kernels)
+    if not norms.height:
+        return NOTHING
     owners = during(trace, norms.select("owner", "thread", "start", "end"))
     host = norms.drop("thread", "start", "end").join(
         host_work(trace, owners), on="owner"
