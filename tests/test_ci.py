@@ -23,6 +23,7 @@ PAGE = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"<!-- ([\w-]+) -->\n```yaml\n(.*?)```", DOCS, re.DOTALL))
 (WORKFLOW,) = re.findall(r"<!-- workflow -->\n```\n(.*?)```", PAGE, re.DOTALL)
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 STEPS: dict[str, Any] = {
     step["id"]: step for step in ACTION["runs"]["steps"] if "run" in step
@@ -65,6 +66,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 ("github", BLOCKS["github"]),
                 ("github-gpu", BLOCKS["github-gpu"]),
                 ("readme", WORKFLOW),
+                ("release", RELEASE.read_text(encoding="utf-8")),
             )
         ),
         pytest.param(
@@ -85,6 +87,24 @@ def test_what_ci_systems_read_is_valid(
     named = {"on" if key is True else key: value for key, value in content.items()}
 
     jsonschema.validate(named, schemas[schema])
+
+
+def test_a_release_tests_the_wheel_on_every_python_that_is_supported() -> None:
+    jobs = yaml.safe_load(RELEASE.read_text(encoding="utf-8"))["jobs"]
+    runs = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    said = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    supported = re.findall(r"Python :: (3\.\d+)", said)
+
+    assert runs == [" ".join([".ci/wheel", *(f"python{one}" for one in supported)])]
+    assert supported
+
+
+def test_only_a_tag_publishes_and_only_what_was_tested() -> None:
+    publish = yaml.safe_load(RELEASE.read_text(encoding="utf-8"))["jobs"]["publish"]
+
+    assert publish["if"] == "github.ref_type == 'tag'"
+    assert publish["needs"] == ["build", "test"]
+    assert publish["permissions"] == {"id-token": "write"}
 
 
 def test_uses_of_the_action_have_inputs_that_it_has() -> None:

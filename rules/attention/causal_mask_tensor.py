@@ -74,7 +74,7 @@ class CausalMaskTensor(Rule):
     """
 
     code = "ATT005"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     examples = (

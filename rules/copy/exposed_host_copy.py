@@ -87,7 +87,7 @@ class ExposedHostCopy(Rule):
     """
 
     code = "CPY007"
-    since = "0.1.0"
+    since = "0.2.0"
     preview = True
     needs = frozenset({Need.GPU, Need.STEPS})
 

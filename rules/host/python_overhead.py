@@ -128,7 +128,7 @@ class PythonOverhead(Rule):
     """
 
     code = "HST003"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.STACKS})
     of_function = True
     advice = _ADVICE

@@ -146,7 +146,7 @@ class ShapeChurn(Rule):
 
     code = "HST001"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS})
 
     examples = (

@@ -93,7 +93,7 @@ class SlowHostOp(Rule):
 
     code = "HST002"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.STEPS})
 
     examples = (

@@ -75,7 +75,7 @@ class ScanOverOuterDimension(Rule):
     """
 
     code = "KRN001"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.01, "Less of the GPU's time is not reported.")

@@ -80,7 +80,7 @@ class SixteenBitAtomics(Rule):
     """
 
     code = "KRN003"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")

@@ -93,7 +93,7 @@ class SlowConvolution(Rule):
 
     code = "KRN005"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")

@@ -82,7 +82,7 @@ class SlowKernel(Rule):
 
     code = "KRN008"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     residual = True
     preview = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})

@@ -81,7 +81,7 @@ class SmallEmbeddingGradient(Rule):
     """
 
     code = "KRN004"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")

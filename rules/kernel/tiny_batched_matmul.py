@@ -82,7 +82,7 @@ class TinyBatchedMatmul(Rule):
 
     code = "KRN006"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")

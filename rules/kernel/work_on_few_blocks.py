@@ -93,7 +93,7 @@ class WorkOnFewBlocks(Rule):
 
     code = "KRN007"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     residual = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 

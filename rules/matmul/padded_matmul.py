@@ -70,7 +70,7 @@ class PaddedMatmul(Rule):
     """
 
     code = "GEM004"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     examples = (

@@ -53,7 +53,7 @@ class ClockThrottled(Rule):
     """
 
     code = "RNK002"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.JOB})
     advice = (
         "look at this GPU while the job runs: nvidia-smi -q -d PERFORMANCE,CLOCK says"

@@ -56,7 +56,7 @@ class ExpertImbalance(Rule):
     """
 
     code = "RNK007"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.JOB})
     advice = (
         "place experts by their load and copy those that are asked most; a balance"

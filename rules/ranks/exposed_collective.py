@@ -58,7 +58,7 @@ class ExposedCollective(Rule):
     """
 
     code = "RNK005"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.JOB})
     advice = (
         "start it as soon as its input is ready and wait() where its result is used:"

@@ -56,7 +56,7 @@ class Imbalance(Rule):
 
     code = "RNK003"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.JOB})
     advice = (
         "give the ranks batches of equal cost: by tokens, not by samples; where the"

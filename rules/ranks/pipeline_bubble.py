@@ -63,7 +63,7 @@ class PipelineBubble(Rule):
     """
 
     code = "RNK006"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.JOB})
 
     min_share: float = option(

@@ -54,7 +54,7 @@ class SlowLink(Rule):
     """
 
     code = "RNK004"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.JOB})
     advice = (
         "measure the link between these ranks alone with nccl-tests; look at its rate"

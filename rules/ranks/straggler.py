@@ -91,7 +91,7 @@ class Straggler(Rule):
 
     code = "RNK001"
     several_fixes = True
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.JOB})
 
     examples = (

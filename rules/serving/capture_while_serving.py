@@ -77,7 +77,7 @@ class CaptureWhileServing(Rule):
     """
 
     code = "SRV006"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.STEPS})
     priced = False
     advice = "capture graphs for all batch sizes before the first request"

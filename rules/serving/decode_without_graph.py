@@ -108,7 +108,7 @@ class DecodeWithoutGraph(Rule):
     """
 
     code = "SRV001"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.STEPS})
     several_fixes = True
 

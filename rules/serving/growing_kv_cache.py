@@ -86,7 +86,7 @@ class GrowingKvCache(Rule):
     """
 
     code = "SRV007"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS})
 
     min_share: float = option(0.01, "Less of the GPU's time is not reported.")

@@ -92,7 +92,7 @@ class PaddedDecodeGraph(Rule):
     """
 
     code = "SRV004"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.STEPS, Need.SHAPES})
     advice = (
         "capture graphs for batch sizes closer to those that occur: vLLM's"

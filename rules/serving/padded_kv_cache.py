@@ -92,7 +92,7 @@ class PaddedKvCache(Rule):
     """
 
     code = "SRV008"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS})
     advice = (
         "attend over the part of the cache that is in use, rounded up to a few lengths,"

@@ -88,7 +88,7 @@ class PrefillStall(Rule):
     """
 
     code = "SRV005"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.STEPS})
     priced = False
     advice = (

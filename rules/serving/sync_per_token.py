@@ -79,7 +79,7 @@ class SyncPerToken(Rule):
     """
 
     code = "SRV003"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.STEPS})
     advice = (
         "keep the sampled token on the GPU as the next iteration's input, and read it,"

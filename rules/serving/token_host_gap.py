@@ -88,7 +88,7 @@ class TokenHostGap(Rule):
     """
 
     code = "SRV002"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.GPU, Need.STEPS})
     advice = (
         "launch the next iteration before the host works on the last token: keep the"

@@ -61,7 +61,7 @@ class ValueReadWithoutGpu(Rule):
     """
 
     code = "SYN003"
-    since = "0.1.0"
+    since = "0.2.0"
     needs = frozenset({Need.NO_GPU, Need.OPS})
     several_fixes = True
     priced = False

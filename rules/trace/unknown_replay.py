@@ -48,7 +48,7 @@ class UnknownReplay(Rule):
     """
 
     code = "TRC007"
-    since = "0.1.0"
+    since = "0.2.0"
     severity = Severity.info
     needs = frozenset({Need.GPU})
     priced = False
