@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import gzip
 import io
 import json
@@ -36,7 +35,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mutate
-import typer.main
 from fuzz_seeds import PACK, RUN, Seeds, read_seeds
 
 from traceq.linter import pack
@@ -228,7 +226,6 @@ def _work(seed: int, folder: Path, numbers: Connection) -> None:
     from traceq.cli import main  # noqa: PLC0415 - by the worker, not by its parent
 
     _read_rules_once()
-    typer.main.get_command = functools.cache(typer.main.get_command)
     os.environ["TRACEQ_TRACEBACK"] = "1"
     os.environ["TRACEQ_CACHE"] = str(folder / "cache")
     seeds = read_seeds()

@@ -127,7 +127,7 @@ def with_rule(monkeypatch: pytest.MonkeyPatch, code: str, check: object) -> None
     """Have the command run a rule that looks in another way."""
     rules = dict(bundled_rules())
     rules[code] = type(rules[code].__name__, (rules[code],), {"check": check})
-    monkeypatch.setattr("traceq.cli.check.load_rules", lambda _: rules)
+    monkeypatch.setattr("traceq.linter.pack.load_rules", lambda _: rules)
 
 
 def test_a_rule_that_finds_nothing_any_more_is_red(

@@ -53,7 +53,7 @@ def test_every_help_shows_an_example_that_works(
     shutil.copytree(ROOT / "rules" / "sync", tmp_path / "ci" / "my_rules")
 
     shown = traceq(*command.split(), "--help", width=200)
-    (example,) = re.findall(r"Example: +traceq (.*)", shown.out)
+    (example,) = re.findall(r"Example:\n +traceq (.*)", shown.out)
     done = traceq(*shlex.split(example))
 
     assert shown.status == 0
@@ -91,7 +91,7 @@ def completed(*words: str) -> list[str]:
     """Return how bash would complete the last of some words."""
     script = Path(sys.executable).with_name("traceq")
     asked = {
-        "_TRACEQ_COMPLETE": "complete_bash",
+        "_TRACEQ_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(("traceq", *words)),
         "COMP_CWORD": str(len(words)),
         "PYTHONPROFILEIMPORTTIME": "1",
@@ -100,7 +100,8 @@ def completed(*words: str) -> list[str]:
         [script], env=os.environ | asked, capture_output=True, text=True, check=False
     )
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    return [*done.stdout.split(), *(["slowly"] if "polars" in imported else [])]
+    found = [line.partition(",")[2] for line in done.stdout.splitlines()]
+    return [*found, *(["slowly"] if "polars" in imported else [])]
 
 
 def test_shells_complete_its_commands_without_waiting_for_polars() -> None:
@@ -116,6 +117,45 @@ def test_shells_complete_codes_of_rules_without_waiting_for_polars() -> None:
         "ATT001,syn001",
         "ATT001,syn002",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shell", "script", "start"),
+    [
+        ("bash", ".bash_completions/traceq.sh", ".bashrc"),
+        ("zsh", ".zfunc/_traceq", ".zshrc"),
+        ("fish", ".config/fish/completions/traceq.fish", None),
+    ],
+)
+def test_completion_is_installed_once_and_what_is_there_stays(
+    shell: str,
+    script: str,
+    start: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    if start:
+        (tmp_path / start).write_text("alias ll='ls -l'")
+
+    answers = [traceq("--install-completion") for _ in range(2)]
+
+    assert {answer.status for answer in answers} == {0}
+    assert "_TRACEQ_COMPLETE" in (tmp_path / script).read_text()
+    if start:
+        first, added = (tmp_path / start).read_text().splitlines()
+        assert first == "alias ll='ls -l'"
+        assert script.split("/", maxsplit=1)[0] in added
+
+
+def test_an_unknown_shell_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+
+    answer = traceq("--show-completion")
+
+    assert (answer.status, answer.out) == (2, "")
+    assert "bash, zsh, fish, and SHELL is tcsh" in answer.err
 
 
 def nothing(_: Path) -> None:

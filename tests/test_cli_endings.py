@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -121,7 +120,7 @@ else:
     ("module", "how"),
     [
         ("traceq.cli.app", "module"),
-        ("typer", SCRIPT),
+        ("click", SCRIPT),
         ("polars", "module"),
         ("rich.console", SCRIPT),
         ("traceq.cli.summary", "module"),
@@ -168,8 +167,8 @@ def test_an_interruption_at_the_end_is_one_line() -> None:
 def test_a_job_in_the_background_ignores_interruptions() -> None:
     done = shell(
         "trap '' INT;"
-        f" {shlex.join([sys.executable, '-c', INTERRUPTED_AT])} typer module --version"
+        f" {shlex.join([sys.executable, '-c', INTERRUPTED_AT])} click module --help"
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.match(r"traceq \d", done.stdout)
+    assert done.stdout.startswith("Usage: traceq ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from traceq.cli import interruption, streams
 
 __all__ = ["main"]
@@ -18,10 +16,6 @@ def main() -> None:
 
 def _run() -> None:
     # Imports take longest, and may be interrupted too.
-    if "_TRACEQ_COMPLETE" in os.environ:
-        from traceq.cli.completion import complete  # noqa: PLC0415
-
-        complete()
-    from traceq.cli.app import run  # noqa: PLC0415
+    from traceq.cli.app import run
 
     run()

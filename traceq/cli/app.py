@@ -1,4 +1,4 @@
-"""The application: its commands, its errors, its exit statuses."""
+"""The application: its errors, its exit statuses."""
 
 from __future__ import annotations
 
@@ -7,60 +7,14 @@ import os
 import sys
 from contextlib import nullcontext
 from contextvars import copy_context
-from typing import Annotated, Any
-
-import typer
 
 from traceq import __version__
 from traceq.cli import interruption, output, streams
-from traceq.cli.commands import COMMANDS, Commands
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
-# The base of what typer raises for a wrong command line, whichever click it uses.
-_WRONG_CALL: Any = typer.BadParameter.__mro__[1]
 # The disk, the user's share of it, or what a file may take is used up.
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
-
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help=(
-        "The linter for GPU traces: what is wrong, where in your code, what it costs"
-        " per step and how to fix it.\n\n"
-        "Reads saved traces of the PyTorch profiler, without a GPU and without torch:"
-        " plain or gzipped, of every torch version, from kilobytes to gigabytes."
-    ),
-    epilog="Example:  [bold]traceq lint trace.json.gz[/bold]",
-)
-
-
-def _print_version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
-    if value:
-        output.write(f"traceq {__version__}\n")
-        raise typer.Exit
-
-
-@app.callback()
-def _traceq(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version.",
-        ),
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Show no progress on a terminal.")
-    ] = False,
-) -> None:
-    """Lint GPU traces."""
 
 
 def run() -> None:
@@ -79,22 +33,20 @@ def run() -> None:
 
 
 def _run() -> None:
+    words = sys.argv[1:]
+    if words == ["--version"]:
+        # Scripts ask for it often, and need not wait for anything else.
+        output.write(f"traceq {__version__}\n")
+        return
     try:
-        with output.working(sys.argv[1:]):
-            status = app(standalone_mode=False)
-    except _WRONG_CALL as error:
-        _refuse(error)
-        status = CANNOT_WORK
-    except SystemExit as end:
-        # What prints the help ends with 1 where nobody reads all of it.
-        if not isinstance(end.__context__, BrokenPipeError):
-            raise
-        streams.discard(sys.stdout)
-        sys.exit(0)
+        with output.working(words):
+            from traceq.cli.call import call
+
+            status = call(words)
     finally:
         # Here, where an interruption is caught, and not when Python ends.
         _finish()
-    if isinstance(status, int):
+    if status:
         sys.exit(status)
 
 
@@ -106,23 +58,6 @@ def _finish() -> None:
             cache.finish()
     if given := sys.modules.get("traceq.given"):
         given.clean()
-
-
-def _refuse(error: Any) -> None:  # noqa: ANN401 - typer has no name for it
-    """Say in one line what is wrong with the command line."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        return
-    text = error.format_message().replace("Value error, ", "").rstrip(". ")
-    text = " ".join(text.split())
-    command = error.ctx.command_path if error.ctx else _called()
-    output.say(f"{text[:1].lower()}{text[1:]}; {command} --help lists what there is")
-
-
-def _called() -> str:
-    """Return the command that was called, where click does not say it."""
-    names = [word for word in sys.argv[1:2] if word in COMMANDS]
-    return " ".join(["traceq", *names])
 
 
 def _sentence(error: Exception) -> str:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import typer
-
-from traceq import cache, units
 from traceq.cli import output
-from traceq.words import counted
-
-app = typer.Typer(
-    help="Show or clear the cache of tables of traces that were read before.",
-    no_args_is_help=True,
-    epilog="Example:  [bold]traceq cache clear[/bold]",
-)
 
 
-@app.command("info", epilog="Example:  [bold]traceq cache info[/bold]")
 def info() -> None:
     """Show where the cache is and how large it is."""
+    from traceq import cache, units
+    from traceq.words import counted
+
     sizes = [size for _, size, _ in (*cache.entries(), *cache.fetched())]
     traces = counted(len(list(cache.entries())), "trace")
     output.write(
@@ -26,9 +18,11 @@ def info() -> None:
     )
 
 
-@app.command("clear", epilog="Example:  [bold]traceq cache clear[/bold]")
 def clear() -> None:
     """Clear the cache; tables are made again when a trace is read again."""
+    from traceq import cache, units
+    from traceq.words import counted
+
     copies = _copies()
     count, size = cache.clear()
     traces = counted(count, "trace")
@@ -36,5 +30,11 @@ def clear() -> None:
 
 
 def _copies() -> str:
+    from traceq import cache
+    from traceq.words import counted
+
     count = len(list(cache.fetched()))
     return f" and {counted(count, 'fetched file')}" if count else ""
+
+
+COMMANDS = {"info": info, "clear": clear}

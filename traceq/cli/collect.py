@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import runpy
-from typing import Any
+import sys
 
-import typer
-from typer.core import TyperCommand
+import click
 
 from traceq._folders import bundled
+from traceq.cli.commands import Command
 
 
-class Untouched(TyperCommand):
+class Untouched(Command):
     """Passes its command line on unparsed, including `--` and `--help`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Leave the parsing to collect/, which has its own parser."""
         ctx.args = list(args)
         return []
 
 
-def command(context: typer.Context) -> None:
+def command() -> None:
     """Run an unmodified PyTorch program and record a few of its steps."""
+    import runpy
+
     # collect/ works without traceq, so that it can be copied: it is run, not imported.
     main = runpy.run_path(str(bundled("collect")), run_name="collect")["main"]
-    raise typer.Exit(main(context.args, "traceq collect"))
+    sys.exit(main(click.get_current_context().args, "traceq collect"))
 
 
 command.parser = Untouched  # type: ignore[attr-defined]  # the class of the command

@@ -1,29 +1,49 @@
-"""Completion of rule codes in the shell, without importing what takes a second.
+"""Completion in the shell; it asks at every key, so nothing slow is imported.
 
-The shell asks at every key; the codes are read from the sources of the rules.
+The codes of rules are read from their sources.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from typing import Annotated
-
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from traceq._folders import bundled
+from traceq.errors import UsageError
 
-_ASKED = "_TRACEQ_COMPLETE"
-# What shells put the words of a command line into: bash and fish, zsh, PowerShell.
-_WORDS = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-_OF_A_RULE = re.compile(
-    r"\s*\S+\s+(?:rule\s|lint\s(?:.*\s)?--(?:select|ignore)[\s=]+\S*$)"
-)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import click
+
+ASKED = "_TRACEQ_COMPLETE"
+"""What the scripts of shells set when they ask."""
 _RULE = re.compile(
     r'^class (\w+)\(\w+\):(?:(?!^class )[\s\S])*?^    code = "(\w+)"', re.MULTILINE
 )
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+class _Place(NamedTuple):
+    """Where a shell looks for the script."""
+
+    script: str
+    start: str = ""
+    """The file that the shell reads at its start, if it must name the script."""
+    lines: str = ""
+
+
+_PLACES = {
+    "bash": _Place(
+        ".bash_completions/traceq.sh", ".bashrc", "source ~/.bash_completions/traceq.sh"
+    ),
+    "zsh": _Place(
+        ".zfunc/_traceq", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"
+    ),
+    "fish": _Place(".config/fish/completions/traceq.fish"),
+}
 
 
 def codes(incomplete: str) -> Iterator[tuple[str, str]]:
@@ -44,32 +64,50 @@ def _known() -> Iterator[tuple[str, str]]:
             yield found[2], _WORD.sub("-", found[1]).lower()
 
 
-def complete() -> None:
-    """Answer a shell that asks for the code of a rule; it ends the program then."""
-    asked = next((os.environ[name] for name in _WORDS if name in os.environ), "")
-    if _ASKED in os.environ and _OF_A_RULE.match(asked):
-        _app(prog_name="traceq")
+def answer(commands: click.Group, asked: str) -> int:
+    """Print what a shell asks for, and return the exit status."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(commands, {}, "traceq", ASKED, asked)
 
 
-_app = typer.Typer(add_completion=True)
+def script(commands: click.Group) -> str:
+    """Return what makes the user's shell complete."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(_shell())
+    if found is None:
+        msg = f"there is no completion for {_shell()}"
+        raise UsageError(msg)
+    return found(commands, {}, "traceq", ASKED).source()
 
 
-@_app.callback()
-def _traceq() -> None:
-    """Stand for the application."""
+def install(commands: click.Group) -> Path:
+    """Write the script to where the user's shell finds it, and return where."""
+    from traceq.files import write_files
+
+    place = _PLACES[_shell()]
+    home = Path.home()
+    file = home / place.script
+    file.parent.mkdir(parents=True, exist_ok=True)
+    contents = {file: script(commands).encode()}
+    if place.start:
+        start = home / place.start
+        before = start.read_bytes() if start.exists() else b""
+        line = place.lines.encode()
+        if line not in before.splitlines():
+            gap = b"" if not before or before.endswith(b"\n") else b"\n"
+            contents[start] = before + gap + line + b"\n"
+    write_files(contents)
+    return file
 
 
-@_app.command("rule")
-def _rule(
-    rule: Annotated[str, typer.Argument(autocompletion=codes)],
-) -> None:
-    del rule
-
-
-@_app.command("lint", context_settings={"ignore_unknown_options": True})
-def _lint(
-    paths: list[str] | None = None,
-    select: Annotated[list[str] | None, typer.Option(autocompletion=codes)] = None,
-    ignore: Annotated[list[str] | None, typer.Option(autocompletion=codes)] = None,
-) -> None:
-    del paths, select, ignore
+def _shell() -> str:
+    name = Path(os.environ.get("SHELL", "")).name
+    if name not in _PLACES:
+        msg = (
+            f"completion is for {', '.join(_PLACES)}, and SHELL is"
+            f" {name or 'not set'}: set SHELL to one of them"
+        )
+        raise UsageError(msg)
+    return name

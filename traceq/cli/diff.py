@@ -8,9 +8,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from traceq.api.diff import diff
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
@@ -25,17 +22,9 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
-from traceq.cli.writing import deliver, refuse_to_lose
-from traceq.differ.compare import MemoryChange
-from traceq.differ.jobs import JobDiff
+from traceq.cli.parameters import Option
+from traceq.cli.writing import deliver, refuse_to_lose, renderer
 from traceq.errors import UsageError
-from traceq.report.diff import concise as diff_concise
-from traceq.report.diff import content as diff_content
-from traceq.report.diff import github as diff_github
-from traceq.report.diff import jobs as diff_jobs
-from traceq.report.diff import markdown as diff_markdown
-from traceq.report.diff import snapshots as diff_snapshots
-from traceq.report.page.views import diff_page, jobs_page, snapshots_page
 
 if TYPE_CHECKING:
     from traceq.api.diff import DiffResult
@@ -70,14 +59,14 @@ def command(  # noqa: PLR0913 - one parameter an option
     overwrite: Overwrite = False,
     step_ms: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Step times measured without the profiler, before and after.",
             metavar="MS,MS",
         ),
     ] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=(
                 "Exit 1 where something grew by more than this:"
                 " slower:5%, launches:+10, memory:+2%, new-findings; also busy, idle,"
@@ -99,6 +88,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     The causes add up to the change. Exits 1 if a limit of --fail-on is broken, 2 if
     traceq could not work, else 0.
     """
+    from traceq.api.diff import diff
+    from traceq.report.diff import content as diff_content
+
     steps = _steps(step_ms)
     refuse_to_lose(file, [before, after], overwrite=overwrite)
     found = diff(
@@ -123,6 +115,9 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 
 def _rendered(result: DiffResult, form: Format, *, to_file: bool) -> str:
+    from traceq.differ.compare import MemoryChange
+    from traceq.differ.jobs import JobDiff
+
     found, failed = result.compared, result.broken
     if form is Format.full:
         width, color = output.screen(to_file=to_file)
@@ -130,29 +125,29 @@ def _rendered(result: DiffResult, form: Format, *, to_file: bool) -> str:
     if form is Format.json:
         return result.json()
     if isinstance(found, MemoryChange):
-        return _OF_SNAPSHOTS[form](found, failed)
+        return renderer(_OF_SNAPSHOTS[form])(found, failed)
     if isinstance(found, JobDiff):
-        return _OF_JOBS[form](found, failed)
-    return _OF_TRACES[form](found, failed)
+        return renderer(_OF_JOBS[form])(found, failed)
+    return renderer(_OF_TRACES[form])(found, failed)
 
 
 _OF_TRACES = {
-    Format.concise: diff_concise.render,
-    Format.github: diff_github.render,
-    Format.markdown: diff_markdown.render,
-    Format.html: diff_page,
+    Format.concise: "diff.concise:render",
+    Format.github: "diff.github:render",
+    Format.markdown: "diff.markdown:render",
+    Format.html: "page.views:diff_page",
 }
 _OF_JOBS = {
-    Format.concise: diff_jobs.concise,
-    Format.github: diff_jobs.github,
-    Format.markdown: diff_jobs.markdown,
-    Format.html: jobs_page,
+    Format.concise: "diff.jobs:concise",
+    Format.github: "diff.jobs:github",
+    Format.markdown: "diff.jobs:markdown",
+    Format.html: "page.views:jobs_page",
 }
 _OF_SNAPSHOTS = {
-    Format.concise: diff_snapshots.concise,
-    Format.github: diff_snapshots.github,
-    Format.markdown: diff_snapshots.markdown,
-    Format.html: snapshots_page,
+    Format.concise: "diff.snapshots:concise",
+    Format.github: "diff.snapshots:github",
+    Format.markdown: "diff.snapshots:markdown",
+    Format.html: "page.views:snapshots_page",
 }
 
 

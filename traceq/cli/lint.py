@@ -9,9 +9,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from traceq.api.lint import known_findings, lint
 from traceq.cli import output
 from traceq.cli.completion import codes
 from traceq.cli.options import (
@@ -31,19 +28,9 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
-from traceq.cli.writing import deliver, refuse_to_lose, write_file
+from traceq.cli.parameters import Option
+from traceq.cli.writing import deliver, refuse_to_lose, renderer, write_file
 from traceq.errors import UsageError
-from traceq.linter.baseline import (
-    baseline_of,
-    refuse_other_files,
-    without_known,
-    write_baseline,
-)
-from traceq.report.lint import concise as lint_concise
-from traceq.report.lint import github as lint_github
-from traceq.report.lint import html as lint_html
-from traceq.report.lint import markdown as lint_markdown
-from traceq.report.lint import sarif as lint_sarif
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -86,17 +73,15 @@ def command(  # noqa: PLR0913 - one parameter an option
     overwrite: Overwrite = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Run only these rules: codes, prefixes of codes or names.",
             metavar="RULE",
-            autocompletion=codes,
+            completes=codes,
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Do not run these rules.", metavar="RULE", autocompletion=codes
-        ),
+        Option(help="Do not run these rules.", metavar="RULE", completes=codes),
     ] = None,
     packs: Packs = None,
     log: Log = None,
@@ -104,7 +89,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     fail_on: FailOn = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help=(
                 "Hide findings listed in this baseline unless they grew by more than"
                 " 10%."
@@ -114,7 +99,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     new_baseline: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--write-baseline",
             help="Write current findings as the baseline.",
             metavar="FILE",
@@ -133,6 +118,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     Exits 0 if no finding reaches --fail-on, 1 if one does, 2 if traceq could not do
     its work.
     """
+    from traceq.api.lint import known_findings, lint
+    from traceq.linter.baseline import refuse_other_files
+
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     known: list[Known] = []
     if new_baseline:
@@ -167,6 +155,8 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 def _with_baseline(found: LintResult, file: Path, known: list[Known]) -> LintResult:
     """Write what is found as the baseline, and hide it; else what was known before."""
+    from traceq.linter.baseline import baseline_of, without_known, write_baseline
+
     if not found.report.crashed and not found.unread:
         known = baseline_of(found.report)
         write_file(file, write_baseline(known).decode())
@@ -177,17 +167,18 @@ def _with_baseline(found: LintResult, file: Path, known: list[Known]) -> LintRes
 def _rendered(found: LintResult, form: Format, *, to_file: bool) -> str:
     report = found.report
     if form is Format.sarif:
-        return lint_sarif.render(report, found.rules, found.repository)
+        return renderer("lint.sarif:render")(report, found.rules, found.repository)
     if form is Format.full:
         width, color = output.screen(to_file=to_file)
         return found.text(width=width, color=color)
     if form is Format.markdown:
-        return lint_markdown.render(report, _address())
+        return renderer("lint.markdown:render")(report, _address())
     if form is Format.concise:
-        return lint_concise.render(report, color=not to_file and output.color())
-    if form is Format.html:
-        return lint_html.render(report)
-    return found.json() if form is Format.json else lint_github.render(report)
+        color = not to_file and output.color()
+        return renderer("lint.concise:render")(report, color=color)
+    if form is Format.json:
+        return found.json()
+    return renderer(f"lint.{form.value}:render")(report)
 
 
 def _address() -> str:

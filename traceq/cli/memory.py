@@ -6,11 +6,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from traceq.analysis.base.fits import label_number
-from traceq.analysis.memory.scaling import memory_scaling
-from traceq.api.memory import memory
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
@@ -23,15 +18,9 @@ from traceq.cli.options import (
     paths_argument,
     renamed,
 )
-from traceq.cli.writing import deliver, refuse_to_lose, write_file
+from traceq.cli.parameters import Option
+from traceq.cli.writing import deliver, refuse_to_lose, renderer, write_file
 from traceq.errors import UsageError
-from traceq.labels import labelled
-from traceq.report.base import markdown
-from traceq.report.memory import content as memory_content
-from traceq.report.memory import json as memory_json
-from traceq.report.memory import markdown as memory_markdown
-from traceq.report.memory import text as memory_text
-from traceq.report.page.views import memory_page, scaling_page
 
 if TYPE_CHECKING:
     from traceq.analysis.memory.summary import MemorySummary
@@ -59,11 +48,11 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     form: Annotated[Format, FORMAT] = Format.text,
     file: OutputFile = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
+    html: Annotated[Path | None, Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
     scaling: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Show how each category scales with this label of the recordings.",
             metavar="LABEL",
         ),
@@ -78,6 +67,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     Prints one screen for one snapshot and one row each for several, with leaks,
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
+    from traceq.api.memory import memory
+    from traceq.labels import labelled
+
     read = labelled(paths, label, runs)[0]
     refuse_to_lose(file, read, overwrite=overwrite)
     refuse_to_lose(html, read, overwrite=overwrite)
@@ -85,7 +77,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     summaries = list(found.summaries)
     if html is not None and summaries:
         renamed("--html FILE", "--format html -o FILE")
-        write_file(html, memory_page(summaries))
+        write_file(html, _rendered(summaries, Format.html, to_file=True))
     to_file = file is not None
     if scaling is not None and summaries:
         deliver(_scaled(scaling, summaries, form, to_file=to_file), file)
@@ -99,19 +91,24 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 def _rendered(summaries: list[MemorySummary], form: Format, *, to_file: bool) -> str:
     if form is Format.html:
-        return memory_page(summaries)
-    if form is Format.json:
-        return memory_json.render(summaries)
-    if form is Format.markdown:
-        return memory_markdown.render(summaries)
+        return renderer("page.views:memory_page")(summaries)
+    render = renderer(f"memory.{form.value}:render")
+    if form is not Format.text:
+        return render(summaries)
     width, color = output.screen(to_file=to_file)
-    return memory_text.render(summaries, width=width, color=color)
+    return render(summaries, width=width, color=color)
 
 
 def _scaled(
     label: str, summaries: list[MemorySummary], form: Format, *, to_file: bool
 ) -> str:
     """Return how memory scales with a label; of several devices the fullest counts."""
+    from traceq.analysis.memory.scaling import memory_scaling
+    from traceq.report.base import markdown
+    from traceq.report.memory import content as memory_content
+    from traceq.report.memory import json as memory_json
+    from traceq.report.memory import text as memory_text
+
     by_run: dict[str, tuple[float, MemorySummary]] = {}
     for summary in summaries:
         value = _value(summary, label)
@@ -131,7 +128,7 @@ def _scaled(
     growths = memory_scaling(fullest, values)
     names = [summary.name for summary in fullest]
     if form is Format.html:
-        return scaling_page(label, growths, values, names)
+        return renderer("page.views:scaling_page")(label, growths, values, names)
     if form is Format.json:
         return memory_json.render_scaling(label, growths, values, names)
     table = memory_content.scaling(label, growths, values)
@@ -142,6 +139,8 @@ def _scaled(
 
 
 def _value(summary: MemorySummary, label: str) -> float:
+    from traceq.analysis.base.fits import label_number
+
     text = summary.labels.get(label)
     place = summary.run.folder if summary.run else summary.name
     if text is None:

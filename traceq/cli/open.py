@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-import threading
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from traceq.annotate.serving import PAGE, Served, server
 from traceq.cli import output
-from traceq.cli.annotate import annotated
 from traceq.cli.options import NoCache, Own, StepMs, paths_argument
+from traceq.cli.parameters import Option
 from traceq.errors import InputError
-from traceq.formats.kinds import kind_of
 
 _CHECKED_S = 0.2
 
@@ -27,17 +20,17 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     as_it_is: Annotated[
         bool,
-        typer.Option("--as-is", help="Show the file as it is, without findings."),
+        Option("--as-is", help="Show the file as it is, without findings."),
     ] = False,
     steps: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Only this many steps, as 2, or only these, as 3-5.", metavar="STEPS"
         ),
     ] = None,
     no_browser: Annotated[
         bool,
-        typer.Option("--no-browser", help="Print the address; open no browser."),
+        Option("--no-browser", help="Print the address; open no browser."),
     ] = False,
     step_ms: StepMs = None,
     own: Own = None,
@@ -48,6 +41,11 @@ def command(  # noqa: PLR0913 - one parameter an option
     Serves one file to the page of Perfetto on 127.0.0.1, until the page has it. The
     page runs in the browser, so the trace stays on this machine.
     """
+    import tempfile
+
+    from traceq.cli.annotating import annotated
+    from traceq.formats.kinds import kind_of
+
     if as_it_is:
         if kind_of(path) != "trace":
             msg = f"{path} is not a trace: give the file that the profiler wrote"
@@ -64,6 +62,11 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 
 def _serve(file: Path, *, browser: bool) -> None:
+    import threading
+    import webbrowser
+
+    from traceq.annotate.serving import PAGE, Served, server
+
     served = Served(file)
     with server(served) as serving:
         port = serving.server_address[1]

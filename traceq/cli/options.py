@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import Annotated
 
 from traceq.cli import output
+from traceq.cli.parameters import Argument, Option
 from traceq.shown import typed
 
-if TYPE_CHECKING:
-    from typer.models import ArgumentInfo
 
-
-def paths_argument(help_text: str, metavar: str = "PATH") -> ArgumentInfo:
+def paths_argument(help_text: str, metavar: str = "PATH") -> Argument:
     """Return the argument for what is read: files, folders, ``-`` or URLs."""
-    return typer.Argument(help=help_text, metavar=metavar, parser=typed)
+    return Argument(help=help_text, metavar=metavar, parser=typed)
 
 
 class TableFormat(str, Enum):
@@ -29,12 +25,12 @@ class TableFormat(str, Enum):
     markdown = "markdown"
 
 
-FORMAT = typer.Option("--format", help="Output format.")
+FORMAT = Option("--format", help="Output format.")
 """For ``Annotated[Format, FORMAT]``: each command has formats of its own."""
 
 OutputFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--output",
         "-o",
         help="Write the report to this file, not to standard output.",
@@ -42,7 +38,7 @@ OutputFile = Annotated[
     ),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Overwrite the file if it exists.")
+    bool, Option("--overwrite", help="Overwrite the file if it exists.")
 ]
 
 
@@ -53,7 +49,7 @@ def renamed(old: str, new: str) -> None:
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--config",
         help="Configuration to use instead of the nearest traceq.toml.",
         metavar="FILE",
@@ -61,17 +57,17 @@ ConfigFile = Annotated[
 ]
 FailOn = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Lowest severity that exits 1: info, warning or error.", metavar="LEVEL"
     ),
 ]
 Packs = Annotated[
     list[Path] | None,
-    typer.Option("--rules", help="A folder of your own rules.", metavar="FOLDER"),
+    Option("--rules", help="A folder of your own rules.", metavar="FOLDER"),
 ]
 Log = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--log",
         help="The program's log (stdout, stderr).",
         metavar="FILE",
@@ -80,20 +76,20 @@ Log = Annotated[
 ]
 StepMs = Annotated[
     float | None,
-    typer.Option(
+    Option(
         "--step-ms",
         help="Step time measured without the profiler, in ms; a run folder has it.",
         metavar="MS",
-        min=0.000001,
+        at_least=0.000001,
     ),
 ]
 NoCache = Annotated[
     bool,
-    typer.Option("--no-cache", help="Neither read nor write the table cache."),
+    Option("--no-cache", help="Neither read nor write the table cache."),
 ]
 Own = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--own",
         help="A package, or a folder of them, that is your own code, not a library.",
         metavar="NAME",
@@ -101,7 +97,7 @@ Own = Annotated[
 ]
 GivenLabels = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--label",
         help="A label of a recording, as trace.json:seq_len=512; run folders have"
         " their own.",
@@ -110,7 +106,7 @@ GivenLabels = Annotated[
 ]
 Runs = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--runs",
         help="A TOML file of recordings: a table of labels for each path, and step_ms"
         " where it was measured.",
@@ -121,7 +117,7 @@ Runs = Annotated[
 ]
 StepsBy = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--steps-by",
         help="What steps are taken from: profiler, annotation, optimizer, repeats,"
         " graph or none; unless given, the first that tells any.",
@@ -130,7 +126,7 @@ StepsBy = Annotated[
 ]
 Root = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--root",
         help="Where the source is; the git repository around here, unless given.",
         metavar="DIR",
@@ -140,7 +136,7 @@ Root = Annotated[
 ]
 Captures = Annotated[
     list[Path] | None,
-    typer.Option(
+    Option(
         "--capture",
         help=(
             "A trace in which CUDA graphs were captured that the traces replay; a run"
@@ -152,7 +148,7 @@ Captures = Annotated[
 ]
 Kernels = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--kernels",
         help=(
             "Folder with the code that inductor generated (TORCHINDUCTOR_CACHE_DIR or"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
 from traceq.cli import streams
-from traceq.report.base.text import printable
 from traceq.watching import Watcher, watched
 
 if TYPE_CHECKING:
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
 def width() -> int | None:
     """Return how wide a line may be; none in a pipe, which has no width."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        import shutil
+
         return shutil.get_terminal_size().columns
     return None
 
@@ -59,6 +59,8 @@ def _encodable(text: str) -> str:
 
 def say(text: str) -> None:
     """Print one line to standard error, away from the result."""
+    from traceq.report.base.text import printable
+
     try:
         sys.stderr.write(printable(f"traceq: {text}") + "\n")
     except OSError:
@@ -110,7 +112,7 @@ def _start(command: str | None = None) -> Display | None:
     shown = sys.stderr.isatty() and not _dumb() and not _Shown.quiet
     if shown and _Shown.display is None:
         # Only where it is shown: what draws it takes a tenth of a second to import.
-        from traceq.cli.progress import COMMANDS, Display  # noqa: PLC0415
+        from traceq.cli.progress import COMMANDS, Display
 
         if command is None or command in COMMANDS:
             _Shown.display = Display(_Shown.command)

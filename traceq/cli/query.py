@@ -7,10 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import polars as pl
-import polars.selectors as cs
-import typer
-
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
@@ -20,14 +16,13 @@ from traceq.cli.options import (
     Own,
     paths_argument,
 )
+from traceq.cli.parameters import Argument
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
-from traceq.model.schema import TABLES
-from traceq.opening.recordings import load_shown
-from traceq.opening.settings import use_own
-from traceq.report import query as frames
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from traceq.trace import Trace
 
 _SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
@@ -51,7 +46,7 @@ class Format(str, Enum):
 
 def command(  # noqa: PLR0913 - one parameter an option
     path: Annotated[Path, paths_argument("A trace.", "TRACE")],
-    sql: Annotated[str, typer.Argument(help="The query.", metavar="SQL")],
+    sql: Annotated[str, Argument(help="The query.", metavar="SQL")],
     *,
     form: Annotated[Format, FORMAT] = Format.table,
     file: OutputFile = None,
@@ -60,6 +55,11 @@ def command(  # noqa: PLR0913 - one parameter an option
     no_cache: NoCache = False,
 ) -> None:
     """Query the tables of a trace in SQL; `traceq schema` describes them."""
+    import polars as pl
+
+    from traceq.opening.recordings import load_shown
+    from traceq.opening.settings import use_own
+
     refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)
     use_own(own)
@@ -75,6 +75,8 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 
 def _rendered(found: pl.DataFrame, form: Format, *, to_file: bool) -> str:
+    from traceq.report import query as frames
+
     if form is Format.csv:
         return frames.render_csv(found)
     if form is Format.json:
@@ -86,6 +88,9 @@ def _rendered(found: pl.DataFrame, form: Format, *, to_file: bool) -> str:
 
 def _asked(trace: Trace) -> dict[str, pl.LazyFrame]:
     """Return the tables with plain strings, which LIKE and || need."""
+    import polars as pl
+    import polars.selectors as cs
+
     coded = cs.categorical() | cs.enum()
     return {
         name: table.lazy().with_columns(coded.cast(pl.String))
@@ -104,6 +109,8 @@ def _refuse_all_but_questions(sql: str) -> None:
 
 
 def _hint(reason: str) -> str:
+    from traceq.model.schema import TABLES
+
     if reason.startswith("relation"):
         return f"the tables are {', '.join(TABLES)}"
     return "traceq schema describes the tables"

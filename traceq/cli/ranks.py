@@ -7,9 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from traceq.api.job import job
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
@@ -22,10 +19,9 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
-from traceq.cli.writing import deliver, refuse_to_lose
+from traceq.cli.parameters import Option
+from traceq.cli.writing import deliver, refuse_to_lose, renderer
 from traceq.errors import UsageError
-from traceq.report.page.views import ranks_page
-from traceq.report.ranks import markdown as ranks_markdown
 
 if TYPE_CHECKING:
     from traceq.api.job import JobResult
@@ -44,8 +40,8 @@ class Format(str, Enum):
 
 
 _RENDERERS = {
-    Format.html: ranks_page,
-    Format.markdown: ranks_markdown.render,
+    Format.html: "page.views:ranks_page",
+    Format.markdown: "ranks.markdown:render",
 }
 
 
@@ -67,11 +63,11 @@ def command(  # noqa: PLR0913 - one parameter an option
     steps_by: StepsBy = None,
     findings: Annotated[
         bool,
-        typer.Option("--findings", help="Lint each rank, too."),
+        Option("--findings", help="Lint each rank, too."),
     ] = False,
     on: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--on",
             help="Read the traces on a Dask cluster, whose scheduler is there.",
             metavar="ADDRESS",
@@ -84,6 +80,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     Exits 0 if no finding reaches --fail-on, 1 if one does, 2 if traceq could not do
     its work.
     """
+    from traceq.api.job import job
+
     refuse_to_lose(file, paths, overwrite=overwrite)
     found = job(
         paths,
@@ -111,6 +109,6 @@ def _rendered(found: JobResult, form: Format, *, to_file: bool) -> str:
     if form is Format.json:
         return found.json()
     if form is not Format.text:
-        return _RENDERERS[form](found.analysis, found.report)
+        return renderer(_RENDERERS[form])(found.analysis, found.report)
     width, color = output.screen(to_file=to_file)
     return found.text(width=width, color=color)

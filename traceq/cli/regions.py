@@ -6,10 +6,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from traceq.analysis.time.regions import BY_MODULE, REGION
-from traceq.api.regions import regions
 from traceq.cli.options import (
     FORMAT,
     NoCache,
@@ -20,15 +16,15 @@ from traceq.cli.options import (
     TableFormat,
     paths_argument,
 )
+from traceq.cli.parameters import Option
 from traceq.cli.writing import deliver_table, refuse_to_lose
-from traceq.report import regions as report
 
 
 class By(str, Enum):
     """What a region is."""
 
-    region = REGION
-    module = BY_MODULE
+    region = "region"
+    module = "module"
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -38,21 +34,21 @@ def command(  # noqa: PLR0913 - one parameter an option
     ],
     *,
     by: Annotated[
-        By, typer.Option(help="Regions of record_function, or calls of modules.")
+        By, Option(help="Regions of record_function, or calls of modules.")
     ] = By.region,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option(
+        Option(
             help="Compare two regions: by name, or by path where a name is not enough.",
             metavar="A B",
         ),
     ] = None,
     instances: Annotated[
         bool,
-        typer.Option("--instances", help="A row for each layer, not for each kind."),
+        Option("--instances", help="A row for each layer, not for each kind."),
     ] = False,
     top: Annotated[
-        int, typer.Option(help="How many rows to show.", min=1, metavar="N")
+        int, Option(help="How many rows to show.", at_least=1, metavar="N")
     ] = 30,
     form: Annotated[TableFormat, FORMAT] = TableFormat.text,
     file: OutputFile = None,
@@ -66,6 +62,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     A region is what the program names by record_function; the backward counts with the
     forward that it belongs to. Two traces, or two regions, are compared.
     """
+    from traceq.api.regions import regions
+    from traceq.report import regions as report
+
     refuse_to_lose(file, paths, overwrite=overwrite)
     found = regions(
         paths,

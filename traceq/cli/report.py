@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from traceq.api.job import job
-from traceq.api.lint import lint
 from traceq.cli import output
 from traceq.cli.options import (
     Captures,
@@ -26,12 +22,9 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
+from traceq.cli.parameters import Option
 from traceq.cli.writing import refuse_to_lose, write_file
 from traceq.errors import UsageError
-from traceq.labels import labelled
-from traceq.opening.jobs import is_job
-from traceq.report.page.build import report_page
-from traceq.report.page.views import ranks_page
 from traceq.words import listed
 
 if TYPE_CHECKING:
@@ -55,12 +48,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     file: Annotated[
         Path,
-        typer.Option("--output", "-o", help="The page to write.", metavar="FILE"),
+        Option("--output", "-o", help="The page to write.", metavar="FILE"),
     ] = Path("report.html"),
     overwrite: Overwrite = False,
     step: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="The step to draw, as in ProfilerStep#N; a typical one, unless given.",
             metavar="N",
         ),
@@ -85,6 +78,13 @@ def command(  # noqa: PLR0913 - one parameter an option
     A report that is there already is written again; any other file only with
     --overwrite.
     """
+    from traceq.api.job import job
+    from traceq.api.lint import lint
+    from traceq.labels import labelled
+    from traceq.opening.jobs import is_job
+    from traceq.report.page.build import report_page
+    from traceq.report.page.views import ranks_page
+
     paths, labels = labelled(paths, label, runs)
     read = [*paths, *([log] if log else [])]
     refuse_to_lose(file, read, overwrite=overwrite or _is_report(file))

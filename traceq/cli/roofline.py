@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from traceq.api.roofline import roofline
 from traceq.cli.options import (
     FORMAT,
     NoCache,
@@ -19,15 +16,15 @@ from traceq.cli.options import (
     TableFormat,
     paths_argument,
 )
+from traceq.cli.parameters import Option
 from traceq.cli.writing import deliver_table, refuse_to_lose
-from traceq.report import roofline as report
 
 
 def command(  # noqa: PLR0913 - one parameter an option
     path: Annotated[Path, paths_argument("A trace or a run folder.")],
     *,
     top: Annotated[
-        int, typer.Option(help="How many ops to show.", min=1, metavar="N")
+        int, Option(help="How many ops to show.", at_least=1, metavar="N")
     ] = 20,
     form: Annotated[TableFormat, FORMAT] = TableFormat.text,
     file: OutputFile = None,
@@ -42,6 +39,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     Operations and bytes come from shapes, dtypes and strides; the peaks are the
     vendor's, without sparsity.
     """
+    from traceq.api.roofline import roofline
+    from traceq.report import roofline as report
+
     refuse_to_lose(file, [path], overwrite=overwrite)
     found = roofline(
         path,

@@ -7,19 +7,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from traceq.cli import output
 from traceq.cli.completion import codes
 from traceq.cli.options import FORMAT, OutputFile, Overwrite, Packs, renamed
+from traceq.cli.parameters import Argument, Option
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.files import write_folder
-from traceq.linter.pack import load_rules
-from traceq.linter.scaffold import file_of, new_rule
-from traceq.linter.select import find_rule
-from traceq.opening.settings import configuration
-from traceq.report import rule_pages
 
 if TYPE_CHECKING:
     from traceq.linter.pack import Rules
@@ -38,23 +32,25 @@ def list_command(  # noqa: PLR0913 - one parameter an option
     form: Annotated[Format, FORMAT] = Format.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
-    markdown: Annotated[bool, typer.Option("--markdown", hidden=True)] = False,
+    markdown: Annotated[bool, Option("--markdown", hidden=True)] = False,
     new: Annotated[
         str,
-        typer.Option(
+        Option(
             "--new",
             help="Write a rule of this name to start from, as nonzero-in-forward.",
             metavar="NAME",
         ),
     ] = "",
     code: Annotated[
-        str, typer.Option("--code", help="Code of the new rule.", metavar="CODE")
+        str, Option("--code", help="Code of the new rule.", metavar="CODE")
     ] = "USR001",
     folder: Annotated[
-        Path, typer.Option("--to", help="Folder of the new rule.", metavar="FOLDER")
+        Path, Option("--to", help="Folder of the new rule.", metavar="FOLDER")
     ] = Path(),
 ) -> None:
     """List the rules: code, name, and what each one finds. Or start a new one."""
+    from traceq.report import rule_pages
+
     refuse_to_lose(file, [], overwrite=overwrite)
     if markdown:
         renamed("--markdown", "--format markdown")
@@ -68,18 +64,17 @@ def list_command(  # noqa: PLR0913 - one parameter an option
 
 
 def page_command(
-    rule: Annotated[
-        str, typer.Argument(help="Code or name of a rule.", autocompletion=codes)
-    ],
+    rule: Annotated[str, Argument(help="Code or name of a rule.", completes=codes)],
     *,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print the page as Markdown.")
-    ] = False,
+    raw: Annotated[bool, Option("--raw", help="Print the page as Markdown.")] = False,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     packs: Packs = None,
 ) -> None:
     """Print a rule's page: what it finds, why that is bad, how to fix it."""
+    from traceq.linter.select import find_rule
+    from traceq.report import rule_pages
+
     refuse_to_lose(file, [], overwrite=overwrite)
     page = rule_pages.page(find_rule(_rules(packs), rule))
     width = output.width() if sys.stdout.isatty() else None
@@ -91,6 +86,8 @@ def page_command(
 def _write_new(
     name: str, code: str, folder: Path, rules: Rules, *, overwrite: bool
 ) -> None:
+    from traceq.linter.scaffold import file_of, new_rule
+
     if code in rules:
         msg = f"{code} is {rules[code].name()}: give the new rule another --code"
         raise UsageError(msg)
@@ -102,4 +99,7 @@ def _write_new(
 
 
 def _rules(packs: list[Path] | None) -> Rules:
+    from traceq.linter.pack import load_rules
+    from traceq.opening.settings import configuration
+
     return load_rules((*configuration(None).packs, *(packs or ())))

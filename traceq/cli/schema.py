@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from traceq.cli import output
-from traceq.cli.options import OutputFile, Overwrite  # noqa: TC001 - typer reads it
+from traceq.cli.options import OutputFile, Overwrite
+from traceq.cli.parameters import Argument
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
-from traceq.model.schema import TABLES
-from traceq.report import query as frames
 
 
 def command(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Tables to describe; all if none is given.", metavar="TABLE"
-        ),
+        Argument(help="Tables to describe; all if none is given.", metavar="TABLE"),
     ] = None,
     *,
     file: OutputFile = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Describe the columns of each table: type, unit and meaning."""
+    from traceq.model.schema import TABLES
+    from traceq.report import query as frames
+
     refuse_to_lose(file, [], overwrite=overwrite)
     known = (*TABLES, "facts")
     for name in tables or []:

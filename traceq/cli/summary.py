@@ -6,9 +6,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from traceq.api.summary import summary
 from traceq.cli import output
 from traceq.cli.options import (
     FORMAT,
@@ -25,14 +22,9 @@ from traceq.cli.options import (
     paths_argument,
     renamed,
 )
-from traceq.cli.writing import deliver, refuse_to_lose, write_file
+from traceq.cli.parameters import Option
+from traceq.cli.writing import deliver, refuse_to_lose, renderer, write_file
 from traceq.errors import UsageError
-from traceq.labels import labelled
-from traceq.report.page.views import summary_page
-from traceq.report.summary import csv as summary_csv
-from traceq.report.summary import json as summary_json
-from traceq.report.summary import markdown as summary_markdown
-from traceq.report.summary import text as summary_text
 
 if TYPE_CHECKING:
     from traceq.api.summary import SummaryResult
@@ -59,18 +51,18 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     form: Annotated[Format, FORMAT] = Format.text,
     file: OutputFile = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
+    csv: Annotated[Path | None, Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
     critical_path: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--critical-path",
             help="Show the critical path: the work that decides how long a step takes.",
         ),
     ] = False,
     host: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--host",
             help="Show an account of the host's time: operators, launches, Python.",
         ),
@@ -88,6 +80,9 @@ def command(  # noqa: PLR0913 - one parameter an option
 
     One screen for one trace, one row each for several.
     """
+    from traceq.api.summary import summary
+    from traceq.labels import labelled
+
     read = labelled(paths, label, runs)[0]
     refuse_to_lose(file, read, overwrite=overwrite)
     refuse_to_lose(csv, read, overwrite=overwrite)
@@ -107,7 +102,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     summaries = list(found.summaries)
     if csv is not None:
         renamed("--csv FILE", "--format csv -o FILE")
-        write_file(csv, summary_csv.render(summaries))
+        write_file(csv, _rendered(found, Format.csv, to_file=True))
     if summaries:
         deliver(_rendered(found, form, to_file=file is not None), file)
     if found.unread:
@@ -118,13 +113,9 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 def _rendered(found: SummaryResult, form: Format, *, to_file: bool) -> str:
     if form is Format.html:
-        return summary_page(found.pairs)
-    summaries = found.summaries
-    if form is Format.json:
-        return summary_json.render(summaries)
-    if form is Format.csv:
-        return summary_csv.render(summaries)
-    if form is Format.markdown:
-        return summary_markdown.render(summaries)
+        return renderer("page.views:summary_page")(found.pairs)
+    render = renderer(f"summary.{form.value}:render")
+    if form is not Format.text:
+        return render(found.summaries)
     width, color = output.screen(to_file=to_file)
-    return summary_text.render(summaries, width=width, color=color)
+    return render(found.summaries, width=width, color=color)

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.parameters import Argument
 from traceq.errors import PackError
-from traceq.linter.pack import load_pack
-from traceq.testing.examples import Example, run_examples
+
+if TYPE_CHECKING:
+    from traceq.testing.examples import Example
+
 
 _FOUND = 1
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A folder of rules.")],
+    folder: Annotated[Path, Argument(help="A folder of rules.")],
 ) -> None:
     """Run the examples of a rule pack: Bad must find its sentences, Good nothing.
 
     Exits 0 if all hold, 1 if one does not, 2 if the pack cannot be used.
     """
+    from traceq.linter.pack import load_pack
+    from traceq.testing.examples import run_examples
+
     rules = {rule.code: rule for rule in load_pack(folder, "_traceq_tested")}
     bare = [code for code, rule in rules.items() if not rule.examples]
     if not rules or bare:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from traceq.cli import output
@@ -9,7 +10,7 @@ from traceq.errors import UsageError
 from traceq.files import write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from traceq.cli.options import TableFormat
@@ -29,6 +30,15 @@ class TableReport(Protocol):
 
     def markdown(self, shown: Any, /) -> str:  # noqa: ANN401
         """Return it for a pull request or a note."""
+
+
+def renderer(place: str) -> Callable[..., str]:
+    """Return a function of a report, as ``lint.html:render``, imported now.
+
+    A page takes longer to import than a small trace to read: only who asks waits.
+    """
+    module, _, function = place.partition(":")
+    return getattr(import_module(f"traceq.report.{module}"), function)
 
 
 def refuse_to_lose(file: Path | None, read: Sequence[Path], *, overwrite: bool) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from traceq.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
-from traceq.linter.need import Need
-from traceq.linter.rule import Bad, Good, Rule, inputs, option
-from traceq.linter.snapshot_view import SnapshotView
-from traceq.linter.view import View
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from traceq.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
+    from traceq.linter.need import Need
+    from traceq.linter.rule import Bad, Good, Rule, inputs, option
+    from traceq.linter.snapshot_view import SnapshotView
+    from traceq.linter.view import View
 
 __all__ = [
     "NOWHERE",
@@ -24,3 +28,20 @@ __all__ = [
     "inputs",
     "option",
 ]
+
+_MODULES = {
+    "finding": ("NOWHERE", "Evidence", "Finding", "Fix", "Place", "Severity"),
+    "linter.need": ("Need",),
+    "linter.rule": ("Bad", "Good", "Rule", "inputs", "option"),
+    "linter.snapshot_view": ("SnapshotView",),
+    "linter.view": ("View",),
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute can be anything
+    # Imported on first use: who reads the configuration need not wait for Polars.
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"traceq.{module}"), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
