@@ -26,7 +26,7 @@ def assert_golden(name: str, found: str) -> None:
     """Compare a text with a golden file, or write it there."""
     file = GOLDEN / name
     found = found.replace(f'"traceq": "{__version__}"', '"traceq": "VERSION"')
-    if _updating():
+    if updating():
         file.write_text(found, encoding="utf-8")
     assert file.is_file(), f"{file} is missing: run make goldens, and read it"
     assert found == file.read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def assert_golden(name: str, found: str) -> None:
 
 def assert_block(mark: str, found: str) -> None:
     """Compare a text with a block of a page, or write it there."""
-    if _updating():
+    if updating():
         page, kept = _page_with(mark)
         begin, end = kept.span("text")
         page.write_text(kept.string[:begin] + found + kept.string[end:], "utf-8")
@@ -56,7 +56,8 @@ def _page_with(mark: str) -> tuple[Path, re.Match[str]]:
     return page, found
 
 
-def _updating() -> bool:
+def updating() -> bool:
+    """Say whether texts are written again; refused where nobody reads them."""
     if not os.environ.get("UPDATE_GOLDEN"):
         return False
     if os.environ.get("CI"):

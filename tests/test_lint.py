@@ -905,8 +905,8 @@ def test_a_page_shows_all_there_is_to_a_rule(tmp_path: Path) -> None:
     assert "- `most = 3` How many are accepted." in page
     assert "- `loud = false` Whether to shout." in page
     assert '- `called = "it"` What to call it.' in page
-    assert "## Bad\n\n    host [aten::mm ]\n\n> wrong" in page
-    assert "## Good\n\n    host [aten::add ]" in page
+    assert "### Bad\n\n    host [aten::mm ]\n\n> wrong" in page
+    assert "### Good\n\n    host [aten::add ]" in page
 
 
 def test_the_page_of_no_rule_is_refused_with_a_hint() -> None:

@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import CAUSAL_MASK_SAVING
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import attention, causal_making, mask_kind
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.words import often, shape
 
@@ -75,7 +75,31 @@ class CausalMaskTensor(Rule):
 
     code = "ATT005"
     since = "0.2.0"
+    see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+
+    seen = Seen(
+        of="tests/data/compiled/masked",
+        text="""
+        ATT005 causal-mask-tensor
+          GPU 257 µs/step, but a fix saves nothing: it is not on the critical path
+          SDPA is given the lower triangle [512,512] as a tensor 6 times a step
+          at       compiled.py:32 forward in Transformer_0/Block_0/Attention_0
+                     31 |             bias = torch.zeros(t, t, dtype=x.dtype, devic…
+                   > 32 |             y = F.scaled_dot_product_attention(q, k, v, a…
+                     33 |         else:
+          mask     [512,512] made by aten::tril
+          shapes   query [8,12,512,64], key [8,12,512,64], value [8,12,512,64]
+          dtype    bfloat16
+          kernel   cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_
+                   26_64x64x64_1x4x1_cga1x1x1_kernel0_0 ×6
+          kernel   cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_
+                   7_64x128x64_4x1x1_cga1x1x1_kernel0_0 ×6
+          kernel   cudnn::fusion::compute_dot_do_o_specialized<true, 64> ×6
+          modules  Transformer_0/Block_0/Attention_0 and 5 more
+          fix      in forward: drop attn_mask and pass is_causal=True
+        """,
+    )
 
     examples = (
         Bad(

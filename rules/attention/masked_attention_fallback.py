@@ -14,7 +14,7 @@ from traceq.analysis.patterns.attention import (
     mask_kind,
     mask_shape,
 )
-from traceq.linter import Bad, Evidence, Good, Need, Rule, View, inputs
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.model.dtypes import dtype_name
 from traceq.words import often, shape
@@ -150,7 +150,33 @@ class MaskedAttentionFallback(Rule):
 
     code = "ATT001"
     since = "0.1.0"
+    see = (
+        "torch.nn.functional.scaled_dot_product_attention",
+        "torch.nn.attention.flex_attention",
+        "torch.nn.attention.varlen",
+        "torch.nn.attention.bias",
+    )
     needs = frozenset({Need.GPU, Need.OPS})
+
+    seen = Seen(
+        of="fixtures/attn_mask_fmha",
+        text="""
+        ATT001 masked-attention-fallback  saves 2.76 ms/step (23%)
+          SDPA falls back to mem-efficient kernels 4 times a step because of its
+            attn_mask: bool [1024,1024], shared by all sequences and heads
+          in       masked (dev_cases.py:48) of LM_0/Block_0
+          mask     bool [1024,1024] (often causal or a sliding window)
+          shapes   query [8,12,1024,64], key [8,12,1024,64], value [8,12,1024,64]
+          dtype    bfloat16
+          kernel   fmha_cutlassB_bf16_aligned_64x64_k64_seqaligned_sm80 ×4
+          kernel   fmha_cutlassF_bf16_aligned_64x64_rf_sm80 ×4
+          kernel   vectorized_elementwise_kernel<FillFunctor> ×4
+          modules  LM_0/Block_0 and 3 more
+          fix      in masked: if it is the lower triangle, drop attn_mask and pass
+                   is_causal=True; for any other mask use FlexAttention with
+                   create_block_mask
+        """,
+    )
 
     examples = (
         Bad(

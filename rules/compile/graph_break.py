@@ -18,7 +18,18 @@ from traceq.analysis.patterns.compilation import (
 from traceq.analysis.patterns.compile_reasons import break_reason
 from traceq.analysis.patterns.fusion import unfused
 from traceq.expressions import END, asof, known, text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Place, Rule, Severity, View
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Place,
+    Rule,
+    Seen,
+    Severity,
+    View,
+)
 from traceq.linter.evidence import module_line
 from traceq.words import listed, often
 
@@ -89,7 +100,31 @@ class GraphBreak(Rule):
     code = "JIT003"
     several_fixes = True
     since = "0.1.0"
+    see = (
+        "torch.compile",
+        "torch.compiler.disable",
+        "torch.cond",
+        "torch._logging.set_logs",
+    )
     needs = frozenset({Need.OPS})
+
+    seen = Seen(
+        of="tests/data/compiled/break",
+        text="""
+        JIT003 graph-break  saves 1.26 ms/step (9%)
+          a graph break in `forward` splits compiled code 6 times a step
+          at       compiled.py:60 forward
+                     59 |         if self.plant == "break":
+                   > 60 |             torch._dynamo.graph_break()
+                     61 |         return x + self.mlp(self.norm2(x))
+          reason   Call to `torch._dynamo.graph_break()`
+          after    Torch-Compiled Region: 2/0
+          unfused  triton_poi_fused__unsafe_view_add_1 and
+                   triton_per_fused__to_copy_add_mean_mul_pow_rsqrt_0 ×6
+          modules  Transformer_0/Block_0 and 5 more
+          fix      remove the call of torch._dynamo.graph_break()
+        """,
+    )
 
     examples = (
         Bad(

@@ -17,7 +17,7 @@ from traceq.analysis.patterns.compilation import (
     sized_inputs,
 )
 from traceq.intervals import overlap, spans
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Severity, View
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, Severity, View
 from traceq.linter.evidence import share_of_steps
 from traceq.words import listed, shape
 
@@ -75,7 +75,27 @@ class GraphRecapture(Rule):
     code = "JIT001"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.cuda.CUDAGraph", "torch.compile")
     needs = frozenset({Need.GPU, Need.OPS})
+
+    seen = Seen(
+        of="fixtures/twins/graph_rerecord",
+        text="""
+        JIT001 graph-recapture  saves 50.3 ms/step (92%)
+          compiled code sets up or captures CUDA graphs in 2 of 2 steps instead of
+            replaying them
+          in      step (dev_cases.py:65) of LM_0
+          set up  2 a step
+          shapes  [2,520], [2,576]
+          host    36.5 ms a call, as recorded
+          log     a CUDA graph was captured for each of 9 distinct input sizes
+          line    CUDAGraph supports dynamic shapes by recording a new graph for
+                  each distinct input size. We have observed 9 distinct sizes. (line
+                  1) ×2
+          fix     pad the input of shapes [2,520], [2,576] to a few fixed sizes, or
+                  compile without mode="reduce-overhead"
+        """,
+    )
 
     examples = (
         Bad(

@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.copies_needless import cast_round_trips
 from traceq.expressions import text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import dtype_name
 from traceq.words import often, shape
@@ -77,7 +77,27 @@ class CastRoundTrip(Rule):
 
     code = "CPY002"
     since = "0.1.0"
+    see = ("torch.autocast", "torch.Tensor.to")
     needs = frozenset({Need.GPU, Need.SHAPES, Need.LINES})
+
+    seen = Seen(
+        of="fixtures/copies",
+        text="""
+        CPY002 cast-round-trip  saves 766 µs/step (6%), 243 µs to 766 µs
+          [16,512,2048] is cast from bfloat16 to float32 and back again 5 times a
+            step
+          in        forward (dev_cases.py:137)
+          back      autocast in aten::linear
+          forward   370 µs a step
+          backward  365 µs a step
+          kernel    unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×10
+          kernel    vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda> ×10
+          module    Copier_0
+          fix       drop the cast to float32 in forward: autocast casts back to
+                    bfloat16 for aten::linear; elementwise ops on bfloat16 compute
+                    in float32 internally
+        """,
+    )
 
     examples = (
         Bad(

@@ -23,6 +23,7 @@ from traceq.linter import (
     Good,
     Need,
     Rule,
+    Seen,
     Severity,
     View,
     inputs,
@@ -99,11 +100,35 @@ class CopyShare(Rule):
     code = "CPY001"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.autocast", "torch.Tensor.contiguous")
     residual = True
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(
         0.1, "Copies below this share of the GPU's time are not reported."
+    )
+
+    seen = Seen(
+        of="fixtures/copies",
+        text="""
+        CPY001 copy-share
+          copies take a large share of the GPU's time, mainly pageable transfers,
+            then contiguous, clone and reshape
+          share  76% of the GPU's time
+          part   pageable transfers 7.93 ms a step (see CPY003; step
+                 (dev_cases.py:154)) ×1
+          part   contiguous, clone and reshape 825 µs a step (CPY005 reports those
+                 that are needless; forward (dev_cases.py:137)) ×18
+          part   casts in the program 445 µs a step (CPY002 reports those that are
+                 undone; forward (dev_cases.py:137)) ×12
+          part   casts inside other ops 389 µs a step (by autocast, or by the op's
+                 dtype argument; forward (dev_cases.py:137)) ×11
+          part   casts of weights and their gradients by autocast 153 µs a step (see
+                 CPY006; forward (dev_cases.py:137)) ×24
+          part   the backward of views, slices and joins 33.3 µs a step (part of the
+                 backward pass; step (dev_cases.py:154)) ×1
+          fix    start with pageable transfers (see CPY003)
+        """,
     )
 
     examples = (

@@ -20,6 +20,7 @@ from traceq.linter import (
     Need,
     Place,
     Rule,
+    Seen,
     View,
     option,
 )
@@ -107,6 +108,7 @@ class InputPipelineStall(Rule):
     code = "DAT001"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.utils.data.DataLoader",)
     needs = frozenset({Need.GPU})
 
     min_share: float = option(
@@ -115,6 +117,31 @@ class InputPipelineStall(Rule):
     workers: int = option(
         0,
         "Workers to predict the step for; 0 for as many as needed and there are cores.",
+    )
+
+    seen = Seen(
+        of="benchmarks/models/loader_alone.trace.json.gz",
+        text="""
+        DAT001 input-pipeline-stall  saves 72.1 ms/step (89%), 49.1 ms to 115 ms
+          the GPU idles while the training process itself loads the next batch
+            (num_workers=0)
+          in       loss (programs.py:557)
+          region   enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ ×1
+          idle     116 ms a step
+          share    86% of the step
+          steps    2 of 2
+          loading  116 ms a step
+          inside   __getitem__ (programs.py:537) 114 ms a step ×32
+          workers  8: 8.87 ms a step, estimated
+          workers  9: 8.24 ms a step, estimated
+          tensors  1 of a batch are copied
+          fix      give the DataLoader num_workers=8 (check that the machine has 8
+                   cores), pin_memory=True and persistent_workers=True, so that
+                   batches are prepared while the GPU computes; it takes 9 workers
+                   to load as fast as the rest of the step goes: do less per sample
+                   too (decode and augment on the GPU, cache what is computed every
+                   time)
+        """,
     )
 
     examples = (

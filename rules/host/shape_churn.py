@@ -9,7 +9,18 @@ import polars as pl
 
 from traceq.analysis.base.ownership import WHATEVER_LIBRARY
 from traceq.expressions import text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.linter.evidence import located_advice, module_line
 from traceq.words import counted, listed, often
 
@@ -147,7 +158,34 @@ class ShapeChurn(Rule):
     code = "HST001"
     several_fixes = True
     since = "0.2.0"
+    see = ("torch.nn.functional.pad", "torch.backends.cudnn.benchmark")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS})
+
+    seen = Seen(
+        of="fixtures/varying_length",
+        text="""
+        HST001 shape-churn  saves 142 ms/step (88%)
+          cuDNN builds a plan for attention of a new shape twice a step, backward
+            included: dimension 2 of input 0 of aten::_cudnn_attention_forward
+            varies
+          in       forward (fixtures/programs/varying_length.py:25) of
+                   Sequential_0/Block_0
+                   > 25 |     def forward(self, x: torch.Tensor) -> torch.Tensor:
+                     26 |         batch, length, _ = x.shape
+                     27 |         q, k, v = (
+          ops      aten::_cudnn_attention_forward, aten::_cudnn_attention_backward
+                   of 12 calls a step
+          sizes    303, 773
+          new      67.8 ms each, as recorded
+          known    70.2 µs each, as recorded
+          modules  Sequential_0/Block_0 and 1 more
+          fix      in forward: use an SDPA backend that makes no plans, with
+                   torch.backends.cuda.enable_cudnn_sdp(False); or pad that
+                   dimension to multiples of 128 (384, 896 are left), so that shapes
+                   repeat; mask the padding in attention, and leave it out of the
+                   loss
+        """,
+    )
 
     examples = (
         Bad(

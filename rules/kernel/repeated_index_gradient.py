@@ -13,7 +13,18 @@ from traceq.analysis.base.assumptions import (
     SORTED_ROWS_NS,
 )
 from traceq.expressions import nth
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.model.dtypes import HALF, dtype_name
 from traceq.words import often, shape
 
@@ -91,11 +102,29 @@ class RepeatedIndexGradient(Rule):
 
     code = "KRN002"
     since = "0.2.0"
+    see = ("torch.nn.functional.embedding",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(
         0.05, "What reaches more of the GPU's bandwidth is not reported."
+    )
+
+    seen = Seen(
+        of="fixtures/twins/moe_batched",
+        text="""
+        KRN002 repeated-index-gradient  saves 863 µs/step (14%), nothing to 863 µs
+          the gradient of an index into [8192,512] adds rows one by one, 3 times a
+            step
+          in       forward (dev_cases.py:105) of Sequential_0/BatchedMoE_2
+          gpu      1.20 ms a step
+          peak     5.24 µs at the GPU's peaks
+          rows     bfloat16 [4096,512] → [8192,512]
+          kernel   indexing_backward_kernel<BFloat16, 4> ×3
+          modules  Sequential_0/BatchedMoE_2 and 2 more
+          fix      pick rows with F.embedding(index, x), whose gradient is added in
+                   float32; compare the gradients once
+        """,
     )
 
     examples = (

@@ -11,7 +11,18 @@ from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.expressions import nth, text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import ALL_SIZES, HALF, dtype_name
 from traceq.words import often, shape
@@ -76,9 +87,27 @@ class ScanOverOuterDimension(Rule):
 
     code = "KRN001"
     since = "0.2.0"
+    see = ("torch.cumsum",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.01, "Less of the GPU's time is not reported.")
+
+    seen = Seen(
+        of="fixtures/twins/moe_batched",
+        text="""
+        KRN001 scan-over-outer-dimension
+          saves 1.42 ms/step (24%), nothing to 2.24 ms
+          a scan goes along dimension 0 of [4096,32], not the last one, 3 times a
+            step
+          in       forward (dev_cases.py:105) of Sequential_0/BatchedMoE_0
+          gpu      2.26 ms
+          input    int64 [4096,32]
+          kernel   tensor_kernel_scan_outer_dim<plus> ×3
+          modules  Sequential_0/BatchedMoE_0 and 2 more
+          fix      scan along the last dimension: x.t().contiguous().cumsum(-1).t(),
+                   or keep the tensor that way around
+        """,
+    )
 
     examples = (
         Bad(

@@ -14,7 +14,18 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.device import used_gpu
 from traceq.expressions import known, nth
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.model.dtypes import HALF, dtype_name
 from traceq.words import counted, shape
 
@@ -94,11 +105,28 @@ class SlowConvolution(Rule):
     code = "KRN005"
     several_fixes = True
     since = "0.2.0"
+    see = ("torch.memory_format", "torch.nn.functional.unfold")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(
         0.2, "What reaches more of the GPU's peaks is not reported."
+    )
+
+    seen = Seen(
+        of="tests/data/kernels/depthwise.trace.json.gz",
+        text="""
+        KRN005 slow-convolution  saves 357 µs/step (8%)
+          1 depthwise NCHW convolution a step runs on slow kernels
+          in      run (kernels.py:645) of Program_0
+          gpu     549 µs a step
+          peak    12.6 µs at the GPU's peaks
+          shapes  bfloat16 [64,480,14,14], weight [480,1,5,5]
+          kernel  conv_depthwise2d_grad_weight_kernel<BFloat16, unsigned int> ×1
+          module  Program_0
+          fix     use channels_last for the model and its input:
+                  .to(memory_format=torch.channels_last)
+        """,
     )
 
     examples = (

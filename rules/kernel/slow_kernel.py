@@ -9,7 +9,18 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.time.roofline import roofline
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.words import often
 
 from ._shared import evidence, groups, judged, saved
@@ -83,6 +94,7 @@ class SlowKernel(Rule):
     code = "KRN008"
     several_fixes = True
     since = "0.2.0"
+    see = ("torch.compile", "torch.utils.benchmark.Timer")
     residual = True
     preview = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
@@ -94,6 +106,28 @@ class SlowKernel(Rule):
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(
         0.03, "What reaches more of the GPU's peaks is not reported."
+    )
+
+    seen = Seen(
+        of="tests/data/compiled/masked",
+        text="""
+        KRN008 slow-kernel
+          GPU 756 µs/step, but a fix saves nothing: it is not on the critical path
+          aten::mm takes far longer than its bytes need, once a step
+          at      compiled.py:76 forward in Transformer_0/Linear_24
+                    75 |             x = block(x)
+                  > 76 |         return self.head(self.norm(x))
+                    77 |
+          gpu     2.79 ms a step
+          peak    204 µs at the GPU's peaks
+          shapes  [[4096,32000],[32000,768],[4096,768]]
+          else    77% of the peaks, reached by other calls of this op
+          kernel  nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT ×1
+          module  Transformer_0/Linear_24
+          fix     check the shapes and strides of its inputs, and try a contiguous
+                  input, the long dimension at the end, float32, or torch.compile
+                  around the function
+        """,
     )
 
     examples = (

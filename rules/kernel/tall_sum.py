@@ -9,7 +9,18 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import ONES_EFFICIENCY
 from traceq.expressions import known, nth
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.model.dtypes import FLOAT32, HALF, dtype_name
 from traceq.words import often, shape
 
@@ -76,11 +87,25 @@ class TallSum(Rule):
 
     code = "KRN009"
     since = "0.2.0"
+    see = ("torch.sum",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(
         0.25, "What reaches more of the GPU's bandwidth is not reported."
+    )
+
+    seen = Seen(
+        text="""
+        KRN009 tall-sum  saves 8.00 µs/step (14%), nothing to 22.7 µs
+          the rows of [65536,64] are summed by a slow reduction, once a step
+          in      forward (model.py:9)
+          gpu     57.0 µs a step
+          peak    1.75 µs at the GPU's peaks
+          input   bfloat16 [65536,64]
+          kernel  reduce_kernel ×1
+          fix     multiply with ones: (x.new_ones(1, len(x)) @ x).squeeze(0)
+        """,
     )
 
     examples = (

@@ -14,7 +14,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.patterns.optimizers import optimizer_steps
 from traceq.expressions import END
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:
@@ -90,11 +90,27 @@ class OptimizerLoop(Rule):
 
     code = "LCH003"
     since = "0.1.0"
+    see = ("torch.optim.AdamW",)
     needs = frozenset({Need.GPU, Need.OPS})
 
     # Chosen by judgement: fewer parameters launch fewer than a hundred kernels.
     min_parameters: int = option(
         8, "Optimizers with fewer parameters are not reported."
+    )
+
+    seen = Seen(
+        of="fixtures/twins/optimizer_loop_sync",
+        text="""
+        LCH003 optimizer-loop  saves 1.97 ms/step (24%)
+          AdamW updates 52 parameters one by one, with 8 kernels for each
+          in        step (dev_cases.py:65)
+          ops       aten::mul_, aten::lerp_, aten::addcmul_, aten::sqrt, aten::div,
+                    aten::add_, aten::addcdiv_
+          launches  416 kernels a step
+          host      7.25 ms a step, as recorded
+          gpu       1.22 ms of kernels a step
+          fix       pass fused=True to torch.optim.AdamW, and drop foreach=False
+        """,
     )
 
     examples = (

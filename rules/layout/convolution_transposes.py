@@ -12,7 +12,18 @@ from traceq.analysis.base.ownership import WHATEVER_LIBRARY, same_place
 from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.patterns.batch_norms import nchw_batch_norms
 from traceq.expressions import known, text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import SHORT_HALF
 from traceq.words import counted, shape
@@ -88,10 +99,35 @@ class ConvolutionTransposes(Rule):
 
     code = "LAY001"
     since = "0.1.0"
+    see = ("torch.memory_format",)
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_share: float = option(
         0.01, "Report only if transposes take at least this share of the GPU's time."
+    )
+
+    seen = Seen(
+        of="benchmarks/models/loader_alone.trace.json.gz",
+        text="""
+        LAY001 convolution-transposes
+          GPU 1.27 ms/step, but a fix saves nothing: it is not on the critical path
+          157 kernels a step transpose NCHW tensors for convolutions
+          in       loss (programs.py:557) via forward
+                   (torchvision/models/resnet.py:89)
+          time     1.27 ms of transposes a step
+          ops      39 a step, forward and backward
+          shapes   [32,64,112,112]
+          kernel   cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float,
+                   false, true, (cudnnKernelDataType_t)0> ×83
+          kernel   cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float,
+                   false, true, (cudnnKernelDataType_t)2> ×26
+          kernel   cudnn::engines_precompiled::nhwcToNchwKernel<float, float, float,
+                   true, false, (cudnnKernelDataType_t)0> ×48
+          modules  ResNet_0/Conv2d_0 and 19 more
+          fix      call model = model.to(memory_format=torch.channels_last) once,
+                   and images.to(device, memory_format=torch.channels_last) for the
+                   images
+        """,
     )
 
     examples = (

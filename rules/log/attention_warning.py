@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule, Severity
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
@@ -128,8 +128,20 @@ class AttentionWarning(Rule):
 
     code = "LOG002"
     since = "0.1.0"
+    see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        text="""
+        LOG002 attention-warning
+          FlashAttention does not support an attn_mask
+          line  train.py:9: UserWarning: Flash Attention does not support non-null
+                attn_mask. (line 3)
+          fix   drop a causal mask and pass is_causal=True; for padding use
+                variable-length sequences, for a bias FlexAttention
+        """,
+    )
 
     examples = (
         Bad(

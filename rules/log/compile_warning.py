@@ -11,7 +11,7 @@ from traceq.analysis.patterns.compile_reasons import (
     guard_reason,
     guard_text,
 )
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
 from traceq.linter.log_messages import Message, findings, frames_of, hits, place_of
 
 if TYPE_CHECKING:
@@ -117,8 +117,23 @@ class CompileWarning(Rule):
     code = "LOG001"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.compile", "torch._logging.set_logs")
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        text="""
+        LOG001 compile-warning
+          torch.compile gave up on forward after 8 recompilations, and it now runs
+            uncompiled: the size of dim 1 of `x` changes (8, then 9)
+          in     forward (/src/model.py:12)
+          line   W0101 torch/_dynamo/convert_frame.py:1016] [0/8] torch._dynamo hit
+                 config.recompile_limit (8) (line 2)
+          guard  tensor 'x' size mismatch at index 1. expected 8, actual 9
+          fix    call torch._dynamo.mark_dynamic(x, 1) before the first call, or pad
+                 it to a few sizes
+        """,
+    )
 
     examples = (
         Bad(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule, Severity
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
@@ -103,8 +103,24 @@ class CudaGraphWarning(Rule):
     code = "LOG008"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.compiler.cudagraph_mark_step_begin", "torch.cuda.graph")
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        of="fixtures/captures/graph_rerecord.log",
+        text="""
+        LOG008 cuda-graph-warning
+          a CUDA graph was captured for each of 9 distinct input sizes
+          line  torch/_inductor/cudagraph_utils.py:343] [__cudagraphs] CUDAGraph
+                supports dynamic shapes by recording a new graph for each distinct
+                input size. Recording too many CUDAGraphs may lead to extra overhead
+                … (line 5) ×2
+          fix   pad the inputs to a few fixed sizes, or skip graphs for those that
+                vary: torch._inductor.config.triton.cudagraph_skip_dynamic_graphs =
+                True
+        """,
+    )
 
     examples = (
         Bad(

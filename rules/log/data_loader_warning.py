@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule
+from traceq.linter import Bad, Good, Need, Rule, Seen
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
@@ -70,8 +70,22 @@ class DataLoaderWarning(Rule):
     code = "LOG005"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.utils.data.DataLoader",)
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        text="""
+        LOG005 data-loader-warning
+          the DataLoader has 64 workers for 8 cores
+          line  dataloader.py:604: UserWarning: This DataLoader will create 64
+                worker processes in total. Our suggested max number of worker in
+                current system is 8, which is smaller than what this DataLoader is
+                going … (line 1)
+          fix   set num_workers=8 or less: workers without a core of their own slow
+                each other down
+        """,
+    )
 
     examples = (
         Bad(

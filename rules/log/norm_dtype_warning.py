@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule
+from traceq.linter import Bad, Good, Need, Rule, Seen
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
@@ -62,8 +62,22 @@ class NormDtypeWarning(Rule):
 
     code = "LOG003"
     since = "0.1.0"
+    see = ("torch.nn.RMSNorm", "torch.autocast")
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        text="""
+        LOG003 norm-dtype-warning
+          RMSNorm falls back from its fused kernel: its input is c10::BFloat16, its
+            weight float
+          line  UserWarning: Mismatch dtype between input and weight: input dtype =
+                c10::BFloat16, weight dtype = float, Cannot dispatch to fused
+                implementation. (Triggered internally) (line 1)
+          fix   give the norm's weight the dtype of its input:
+                model.to(torch.bfloat16) or nn.RMSNorm(..., dtype=torch.bfloat16)
+        """,
+    )
 
     examples = (
         Bad(

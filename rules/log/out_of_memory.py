@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule, Severity
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
@@ -75,9 +75,25 @@ class OutOfMemory(Rule):
     code = "LOG006"
     several_fixes = True
     since = "0.1.0"
+    see = ("PYTORCH_ALLOC_CONF",)
     severity = Severity.error
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        of="fixtures/captures/oom_fragmented.log",
+        text="""
+        LOG006 out-of-memory (error)
+          OOM: 512.00 MiB could not be allocated
+          line  OOM CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a
+                total capacity of 139.80 GiB of which 135.48 GiB is free. Including
+                non-PyTorch memory, this process has 4.31 GiB memory in use. 4.00  …
+                (line 1)
+          fix   the GPU has 135.48 GiB free that the process may not use: look for
+                set_per_process_memory_fraction or another limit; within it, use
+                less memory or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+        """,
+    )
 
     examples = (
         Bad(

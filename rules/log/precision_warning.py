@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule
+from traceq.linter import Bad, Good, Need, Rule, Seen
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
@@ -61,8 +61,21 @@ class PrecisionWarning(Rule):
 
     code = "LOG004"
     since = "0.1.0"
+    see = ("torch.set_float32_matmul_precision",)
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        text="""
+        LOG004 precision-warning
+          float32 matmuls do not use tensor cores, since TF32 is off
+          line  compile_fx.py:322: UserWarning: TensorFloat32 tensor cores for
+                float32 matrix multiplication available but not enabled. Consider
+                setting (line 1)
+          fix   call torch.set_float32_matmul_precision('high') at the start, or
+                compute in bfloat16
+        """,
+    )
 
     examples = (
         Bad(

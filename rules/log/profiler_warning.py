@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule, Severity
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:
@@ -66,8 +66,20 @@ class ProfilerWarning(Rule):
 
     code = "LOG007"
     since = "0.1.0"
+    see = ("torch.profiler.profile",)
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        text="""
+        LOG007 profiler-warning
+          the profiler records without warm-up, so its first step is slow
+          line  UserWarning: Profiler won't be using warmup, this can skew profiler
+                results (line 1)
+          fix   use schedule(warmup=2, …), so that the profiler's own start is not
+                recorded
+        """,
+    )
 
     examples = (
         Bad(

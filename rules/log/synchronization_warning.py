@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule
+from traceq.linter import Bad, Good, Need, Rule, Seen
 from traceq.linter.log_messages import WARNED_AT, Message, findings
 
 if TYPE_CHECKING:
@@ -61,8 +61,20 @@ class SynchronizationWarning(Rule):
     code = "LOG009"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.cuda.set_sync_debug_mode", "torch.where")
     needs = frozenset({Need.LOG})
     priced = False
+
+    seen = Seen(
+        text="""
+        LOG009 synchronization-warning
+          torch warns that this line syncs with the GPU
+          at    train.py:31
+          line  train.py:31: UserWarning: called a synchronizing CUDA operation
+                (Triggered internally at CUDAFunctions.cpp:177.) (line 1)
+          fix   keep the value on the GPU, or do this less often
+        """,
+    )
 
     examples = (
         Bad(

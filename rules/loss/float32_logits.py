@@ -11,7 +11,18 @@ from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
 from traceq.analysis.base.ownership import named, same_place
 from traceq.analysis.patterns.compilation import REGION
 from traceq.expressions import text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
 from traceq.words import shape
@@ -99,9 +110,35 @@ class Float32Logits(Rule):
     code = "LOS001"
     several_fixes = True
     since = "0.1.0"
+    see = (
+        "torch.nn.functional.cross_entropy",
+        "torch.nn.functional.linear_cross_entropy",
+    )
     needs = frozenset({Need.GPU, Need.SHAPES})
 
     min_vocabulary: int = option(8192, "Smaller vocabularies are not reported.")
+
+    seen = Seen(
+        of="fixtures/twins/norm_mismatch",
+        text="""
+        LOS001 float32-logits  saves 1.11 ms/step (9%), 50.2 µs to 1.11 ms
+          log-probabilities [8192,32000] are cast from bfloat16 to float32 for the
+            loss
+          in       step (dev_cases.py:65)
+          cast by  aten::nll_loss
+          tokens   8,192
+          vocab    32,000
+          size     1,000 MiB in float32
+          casts    1.11 ms a step, forward and backward
+          kernel   unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×1
+          kernel   vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda> ×1
+          fix      call the loss inside torch.autocast("cuda", enabled=False):
+                   autocast casts log-probabilities that were computed in bfloat16,
+                   which makes them no more accurate; or use a loss that never holds
+                   all logits at once: F.linear_cross_entropy (torch 2.13), Liger's
+                   fused linear cross entropy, or torch.compile around head and loss
+        """,
+    )
 
     examples = (
         Bad(

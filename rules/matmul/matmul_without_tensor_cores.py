@@ -11,7 +11,7 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
 from traceq.expressions import text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import BFLOAT16, HALF, dtype_name
 from traceq.words import counted, listed
@@ -80,7 +80,21 @@ class MatmulWithoutTensorCores(Rule):
     code = "GEM003"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.autocast", "torch.amp.GradScaler")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+
+    seen = Seen(
+        text="""
+        GEM003 matmul-without-tensor-cores
+          saves 9.90 µs/step (25%), nothing to 18.6 µs
+          1 float16 matmul a step runs without tensor cores
+          shapes  [256,1023] × [1023,511]
+          time    39.0 µs a step
+          gpu     NVIDIA H200
+          kernel  turing_fp16_sgemm_fp16_128x64_tn ×1
+          fix     pad 511, 1023 to multiples of 8
+        """,
+    )
 
     examples = (
         Bad(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.matmul_padding import matmul_padding
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, inputs
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.words import counted
 
@@ -71,7 +71,28 @@ class PaddedMatmul(Rule):
 
     code = "GEM004"
     since = "0.2.0"
+    see = ("torch.nn.Linear", "torch.compile")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+
+    seen = Seen(
+        of="tests/data/compiled/vocabulary",
+        text="""
+        GEM004 padded-matmul
+          GPU 251 µs/step, but a fix saves nothing: it is not on the critical path
+          torch.compile copies 3 tensors a step to pad 32003 to 32008 for its matmul
+          at      compiled.py:76 forward in Transformer_0/Linear_24
+                    75 |             x = block(x)
+                  > 76 |         return self.head(self.norm(x))
+                    77 |
+          copies  251 µs a step
+          kernel  triton_poi_fused_mm_t_view_0 ×1
+          kernel  triton_poi_fused_mm_t_5 ×1
+          kernel  triton_poi_fused_mm_t_1 ×1
+          module  Transformer_0/Linear_24
+          fix     make the dimension 32064, a multiple of 64: if it is the
+                  vocabulary, give embedding and head 32064 rows
+        """,
+    )
 
     examples = (
         Bad(

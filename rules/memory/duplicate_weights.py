@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.linter import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.model.schema import NUMBER
 from traceq.words import counted, size
 
@@ -71,6 +71,7 @@ class DuplicateWeights(Rule):
 
     code = "MEM009"
     since = "0.1.0"
+    see = ("torch.autocast",)
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "keep the weights in 16-bit and fp32 copies in the optimizer only (an optimizer"
@@ -79,6 +80,27 @@ class DuplicateWeights(Rule):
     )
 
     min_mib: int = option(1, "Copies of less than this in total are not reported.")
+
+    seen = Seen(
+        of="fixtures/captures/norm_mismatch.snapshot.pickle.gz",
+        text="""
+        MEM009 duplicate-weights  101 MiB (2%)
+          17 weights are held twice at the peak: 101 MiB of 16-bit copies
+          at       dev_cases.py:41 forward
+          weights  202 MiB in fp32
+          copies   101 MiB in 16-bit
+          from     dev_cases.py:70 step, dev_cases.py:207 main, dev_cases.py:217
+                   <module>
+          op       aten::linear
+          also     dev_cases.py:27 forward: 36.0 MiB in 8 copies
+          also     dev_cases.py:25 forward: 13.5 MiB in 4 copies
+          also     dev_cases.py:26 forward: 4.50 MiB in 4 copies
+          fix      keep the weights in 16-bit and fp32 copies in the optimizer only
+                   (an optimizer with master weights, or FSDP's
+                   MixedPrecisionPolicy, which shards them); if the program makes
+                   the copies itself, make them once and drop the fp32 ones
+        """,
+    )
 
     examples = (
         Bad(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceq.analysis.memory.oom import Room, droppable, failures, room
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -70,9 +70,30 @@ class FailedAllocation(Rule):
     code = "MEM010"
     several_fixes = True
     since = "0.1.0"
+    see = ("PYTORCH_ALLOC_CONF", "torch.cuda.memory._record_memory_history")
     severity = Severity.error
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY})
     priced = False
+
+    seen = Seen(
+        of="fixtures/twins/oom_fragmented",
+        text="""
+        MEM010 failed-allocation (error)  512 MiB (13%)
+          OOM on 512 MiB: 2.09 GiB are reserved and free, but fragmented into 195
+            blocks of at most 11.0 MiB
+          at       dev_cases.py:198 oom
+          held     1.71 GiB by tensors, of 3.81 GiB reserved
+          device   135 GiB free; a limit forbids using it
+                   (set_per_process_memory_fraction)
+          held by  dev_cases.py:195 oom: 1.71 GiB in 195 allocations, 2.09 GiB free
+                   in the same segments
+          from     dev_cases.py:212 main, dev_cases.py:239 <module>
+          op       aten::empty
+          fix      set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: free blocks
+                   between tensors can be used then; or free first what lies between
+                   them: dev_cases.py:195 oom
+        """,
+    )
 
     examples = (
         Bad(

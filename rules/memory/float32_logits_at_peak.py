@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.linter import Bad, Evidence, Good, Need, Rule
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -74,11 +74,34 @@ class Float32LogitsAtPeak(Rule):
 
     code = "MEM007"
     since = "0.1.0"
+    see = (
+        "torch.nn.functional.cross_entropy",
+        "torch.nn.functional.linear_cross_entropy",
+        "torch.utils.checkpoint.checkpoint",
+    )
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use a loss that never materialises all logits: F.linear_cross_entropy (torch"
         " 2.13), Liger's fused linear cross entropy, or chunks of tokens under"
         " torch.utils.checkpoint; without the upcast to float32, half of this goes"
+    )
+
+    seen = Seen(
+        of="fixtures/captures/norm_mismatch.snapshot.pickle.gz",
+        text="""
+        MEM007 float32-logits-at-peak  2.44 GiB (46%)
+          fp32 logits hold 1.95 GiB of the 4.84 GiB peak, 16-bit logits 1,000 MiB
+          at       dev_cases.py:71 step
+          logits   6 allocations 61% of the peak
+          largest  1,000 MiB
+          saves    2.44 GiB of the peak if they are never materialised
+          from     dev_cases.py:207 main, dev_cases.py:217 <module>
+          op       aten::cross_entropy_loss
+          fix      use a loss that never materialises all logits:
+                   F.linear_cross_entropy (torch 2.13), Liger's fused linear cross
+                   entropy, or chunks of tokens under torch.utils.checkpoint;
+                   without the upcast to float32, half of this goes
+        """,
     )
 
     examples = (

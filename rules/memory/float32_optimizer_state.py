@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.weight_copies import weight_copies
-from traceq.linter import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Float32OptimizerState(Rule):
 
     code = "MEM008"
     since = "0.1.0"
+    see = ("torch.optim.Adafactor", "torch.optim.AdamW")
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "keep the state in 8-bit (torchao.optim.AdamW8bit, bitsandbytes), which saves"
@@ -80,6 +81,20 @@ class Float32OptimizerState(Rule):
     )
 
     min_share: float = option(1 / 3, "A smaller share of the peak is not reported.")
+
+    seen = Seen(
+        text="""
+        MEM008 float32-optimizer-state  96.0 MiB (33%)
+          fp32 optimizer state holds 128 MiB of the 288 MiB peak
+          state    2 tensors 44% of the peak
+          weights  64.0 MiB
+          dtype    fp32: weights of the same sizes are cast to 16-bit
+          fix      keep the state in 8-bit (torchao.optim.AdamW8bit, bitsandbytes),
+                   which saves three quarters of it, shard it over GPUs (FSDP,
+                   ZeroRedundancyOptimizer), or use an optimizer with less state
+                   (Adafactor, Muon)
+        """,
+    )
 
     examples = (
         Bad(

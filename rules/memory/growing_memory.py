@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.leaks import memory_leaks
-from traceq.linter import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -70,10 +70,26 @@ class GrowingMemory(Rule):
 
     code = "MEM003"
     since = "0.1.0"
+    see = ("torch.Tensor.detach", "torch.Tensor.item")
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
     priced = False
 
     min_kib: int = option(1024, "A step that leaks less than this is not reported.")
+
+    seen = Seen(
+        of="fixtures/twins/memory_leak",
+        text="""
+        MEM003 growing-memory  32.0 MiB (2%)
+          each step leaks 32.0 MiB from 1 line
+          at      dev_cases.py:168 step in Linear_17
+          leaked  64.0 MiB in 4 allocations of 2 steps
+          from    dev_cases.py:207 main, dev_cases.py:217 <module>
+          op      aten::linear, aten::randn
+          fix     find what keeps a reference after the step: a list or dict that it
+                  is appended to, an attribute, a hook; keep .item() or
+                  .detach().cpu() instead, or clear the container
+        """,
+    )
 
     examples = (
         Bad(

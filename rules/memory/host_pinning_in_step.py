@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.driver_allocations import driver_calls
-from traceq.linter import Bad, Good, View
+from traceq.linter import Bad, Good, Seen, View
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.linter.evidence import module_line
 from traceq.model.names import HOST_PIN, HOST_UNPIN
@@ -66,10 +66,23 @@ class HostPinningInStep(DriverCallRule):
 
     code = "MEM002"
     since = "0.1.0"
+    see = ("torch.Tensor.pin_memory", "torch.utils.data.DataLoader")
     advice = (
         "pin one buffer before the loop and copy_() each batch into it, or let"
         " DataLoader(pin_memory=True) do it with batches of one size; then copy to the"
         " GPU with non_blocking=True"
+    )
+
+    seen = Seen(
+        text="""
+        MEM002 host-pinning-in-step  saves 7.34 µs/step (22%), 5.13 µs to 12.5 µs
+          `.pin_memory()` calls cudaHostAlloc once a step
+          calls  17.0 µs a step on the host
+          op     aten::pin_memory ×1
+          fix    pin one buffer before the loop and copy_() each batch into it, or
+                 let DataLoader(pin_memory=True) do it with batches of one size;
+                 then copy to the GPU with non_blocking=True
+        """,
     )
 
     examples = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.memory.peak_without import peak_savings
-from traceq.linter import Bad, Evidence, Good, Need, Rule
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -70,10 +70,28 @@ class KeptAttentionScores(Rule):
 
     code = "MEM006"
     since = "0.1.0"
+    see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use F.scaled_dot_product_attention (is_causal=True for a causal mask), or"
         " FlexAttention for other masks and biases: they keep one number per query"
+    )
+
+    seen = Seen(
+        of="fixtures/attn_manual",
+        text="""
+        MEM006 kept-attention-scores  768 MiB (17%)
+          attention scores hold 768 MiB of the 3.98 GiB peak
+          at       dev_cases.py:54 manual
+          scores   4 allocations 19% of the peak
+          largest  192 MiB
+          from     dev_cases.py:26 forward, dev_cases.py:40 forward, dev_cases.py:70
+                   step and 2 more
+          op       aten::softmax
+          fix      use F.scaled_dot_product_attention (is_causal=True for a causal
+                   mask), or FlexAttention for other masks and biases: they keep one
+                   number per query
+        """,
     )
 
     examples = (

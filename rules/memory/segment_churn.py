@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.memory.fragmentation import emptied_by, segment_churn
-from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.words import size
 
 if TYPE_CHECKING:
@@ -68,10 +68,24 @@ class SegmentChurn(Rule):
     code = "MEM005"
     several_fixes = True
     since = "0.1.0"
+    see = ("PYTORCH_ALLOC_CONF", "torch.cuda.empty_cache")
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
     priced = False
 
     min_mib: int = option(2, "A step that frees less than this is not reported.")
+
+    seen = Seen(
+        text="""
+        MEM005 segment-churn
+          each step frees 64.0 MiB to the driver and allocates 64.0 MiB again
+          frees   1 a step
+          allocs  1 a step
+          fix     memory is so full that the allocator frees cached blocks to find
+                  room: use less (smaller batch, activation checkpointing), give all
+                  steps the same shapes, or set
+                  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+        """,
+    )
 
     examples = (
         Bad(

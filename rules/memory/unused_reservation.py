@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.memory.fragmentation import fullest, holders, shared_free_blocks
-from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.words import counted, size
 
 if TYPE_CHECKING:
@@ -71,10 +71,27 @@ class UnusedReservation(Rule):
     code = "MEM004"
     several_fixes = True
     since = "0.1.0"
+    see = ("PYTORCH_ALLOC_CONF", "torch.cuda.empty_cache")
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY})
 
     min_share: float = option(0.25, "A smaller share of what is reserved may be free.")
     min_mib: int = option(64, "Less than this may be free.")
+
+    seen = Seen(
+        of="fixtures/captures/graph_rerecord.snapshot.pickle.gz",
+        text="""
+        MEM004 unused-reservation  1.38 GiB (57%)
+          1.38 GiB of 2.43 GiB reserved are free at the fullest moment, in 36 blocks
+            of at most 84.0 MiB
+          held  931 MiB by tensors at that moment
+          free  14.1 MiB fragmented: in segments with live tensors
+          free  1.37 GiB in segments that are free as a whole
+          fix   whole segments are free, in sizes that nothing asks for any more:
+                give all steps the same shapes (pad to a few fixed sizes), call
+                torch.cuda.empty_cache() once after what needed them (warm-up,
+                validation), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+        """,
+    )
 
     examples = (
         Bad(

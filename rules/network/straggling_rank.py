@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.patterns.collectives import exposed_by_collective
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines
 from traceq.words import counted, often
 
@@ -62,6 +62,7 @@ class StragglingRank(Rule):
     code = "NET002"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.distributed.checkpoint.async_save",)
     needs = frozenset({Need.GPU})
 
     min_share: float = option(
@@ -69,6 +70,24 @@ class StragglingRank(Rule):
     )
     slowest_link: float = option(
         1.0, "GB/s; time beyond what this rate needs is a wait for other ranks."
+    )
+
+    seen = Seen(
+        text="""
+        NET002 straggling-rank  saves 69.9 µs/step (40%)
+          allreduce of 2 ranks waits for a straggler once a step
+          kernel   ncclDevKernel_AllReduce_Sum_f32 ×1
+          waits    69.9 µs a step
+          share    40% of the collective's time
+          longest  174 µs
+          sent     2.00 KiB each, estimated
+          op       c10d::allreduce_
+          fix      this rank is not the straggler in these, and one rank's trace
+                   does not show who is: run `traceq ranks` on the traces of all
+                   ranks, which names the rank and the cause; without them, look for
+                   the one with the shortest allreduce, and for what it does more of
+                   (longer batches, logging, checkpoints)
+        """,
     )
 
     examples = (

@@ -9,7 +9,7 @@ from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
-from traceq.linter import Bad, Evidence, Good, Need, Rule, View, inputs
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
@@ -64,7 +64,36 @@ class UnfusedRmsNorm(Rule):
 
     code = "NRM001"
     since = "0.1.0"
+    see = ("torch.nn.RMSNorm", "torch.nn.functional.rms_norm")
     needs = frozenset({Need.GPU, Need.OPS})
+
+    seen = Seen(
+        of="fixtures/lines/norm_dtype_mismatch",
+        text="""
+        NRM001 unfused-rms-norm  saves 5.04 ms/step (54%), 2.76 ms to 5.04 ms
+          RMSNorm runs as 8 kernels instead of 1, 8 times a step, because its input
+            is bfloat16 and its weight float32
+          at       fixtures/programs/norm_dtype_mismatch.py:23 forward in
+                   Sequential_0/Block_0/RMSNorm_0
+                     22 |     def forward(self, x: torch.Tensor) -> torch.Tensor:
+                   > 23 |         return x + self.linear(self.norm(x))
+                     24 |
+          op       aten::rms_norm [8192,2048]
+          dtype    input bfloat16, weight float32
+          kernel   elementwise_kernel<BinaryFunctor, MulFunctor> ×30
+          kernel   vectorized_elementwise_kernel<BinaryFunctor, MulFunctor> ×29
+          kernel   unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×16
+          kernel   vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda> ×15
+          modules  Sequential_0/Block_0/RMSNorm_0 and 7 more
+          log      RMSNorm falls back from its fused kernel: its input is
+                   c10::BFloat16, its weight float
+          line     Mismatch dtype between input and weight: input dtype =
+                   c10::BFloat16, weight dtype = float, Cannot dispatch to fused
+                   implementation. (line 1)
+          fix      give the norm a bfloat16 weight (norm.to(torch.bfloat16)), its
+                   kernel computes in float32 inside; or compile the model
+        """,
+    )
 
     examples = (
         Bad(

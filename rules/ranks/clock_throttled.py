@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.linter import Bad, Evidence, Good, Need, Rule
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
 
 from ._shared import EARLY, MORE, SLOW, hold, late_lines, ranks, saving
 
@@ -54,11 +54,27 @@ class ClockThrottled(Rule):
 
     code = "RNK002"
     since = "0.2.0"
+    see = ("torch.cuda.clock_rate",)
     needs = frozenset({Need.JOB})
     advice = (
         "look at this GPU while the job runs: nvidia-smi -q -d PERFORMANCE,CLOCK says"
         " whether heat, power or a setting keeps its clocks low; leave the node out"
         " until it is repaired"
+    )
+
+    seen = Seen(
+        text="""
+        RNK002 clock-throttled  saves 2.95 µs/step (5%)
+          rank 1 holds the others up: the same kernels take longer
+          late     2.95 µs a step, more than its peers
+          compute  2.95 µs of it
+          last     in 2 of 2 collectives
+          slower   120% at the median of its kernels
+          kernel   gemm
+          fix      look at this GPU while the job runs: nvidia-smi -q -d
+                   PERFORMANCE,CLOCK says whether heat, power or a setting keeps its
+                   clocks low; leave the node out until it is repaired
+        """,
     )
 
     examples = (

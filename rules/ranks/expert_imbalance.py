@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.linter import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.words import counted
 
 from ._shared import EXPERTS, TOKENS, TOKENS_EVEN, ranks, saving
@@ -57,6 +57,7 @@ class ExpertImbalance(Rule):
 
     code = "RNK007"
     since = "0.2.0"
+    see = ("torch.distributed.all_to_all_single",)
     needs = frozenset({Need.JOB})
     advice = (
         "place experts by their load and copy those that are asked most; a balance"
@@ -66,6 +67,18 @@ class ExpertImbalance(Rule):
 
     min_balance: float = option(
         0.8, "Layers with at least this balancedness (mean ÷ max) are not reported."
+    )
+
+    seen = Seen(
+        text="""
+        RNK007 expert-imbalance
+          rank 1 gets most tokens in 1 all-to-all of a step
+          balance  62% mean ÷ max, at the median of these
+          worst    62%
+          fix      place experts by their load and copy those that are asked most; a
+                   balance loss, a bias for each expert or a cap on tokens change
+                   what the model learns: check its loss
+        """,
     )
 
     examples = (

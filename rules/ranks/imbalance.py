@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.linter import Bad, Evidence, Good, Need, Rule
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
 
 from ._shared import EARLY, MORE, SLOW, hold, late_lines, ranks, saving
 
@@ -57,10 +57,24 @@ class Imbalance(Rule):
     code = "RNK003"
     several_fixes = True
     since = "0.2.0"
+    see = ("torch.utils.data.distributed.DistributedSampler",)
     needs = frozenset({Need.JOB})
     advice = (
         "give the ranks batches of equal cost: by tokens, not by samples; where the"
         " model is split unevenly, move layers or experts"
+    )
+
+    seen = Seen(
+        text="""
+        RNK003 imbalance  saves 2.95 µs/step (5%)
+          rank 1 holds the others up: more work than elsewhere
+          late     2.95 µs a step, more than its peers
+          compute  2.95 µs of it
+          last     in 2 of 2 collectives
+          kernel   gemm_of_more_rows
+          fix      give the ranks batches of equal cost: by tokens, not by samples;
+                   where the model is split unevenly, move layers or experts
+        """,
     )
 
     examples = (

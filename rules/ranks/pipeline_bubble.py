@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.linter import Bad, Evidence, Good, Need, Rule, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 
 from ._shared import EARLY, STAGE_0, STAGE_1, STAGES, saving
 
@@ -64,10 +64,22 @@ class PipelineBubble(Rule):
 
     code = "RNK006"
     since = "0.2.0"
+    see = ("torch.distributed.pipelining",)
     needs = frozenset({Need.JOB})
 
     min_share: float = option(
         0.1, "Bubbles below this share of the ranks' time are not reported."
+    )
+
+    seen = Seen(
+        text="""
+        RNK006 pipeline-bubble
+          2 stages of a pipeline wait for each other, with 1 micro-batch
+          bubble    33% of the ranks' time
+          expected  50% with one forward, one backward
+          fix       use more micro-batches, or a schedule that interleaves stages or
+                    fills the bubble with the gradients of weights
+        """,
     )
 
     examples = (

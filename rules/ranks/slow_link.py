@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.linter import Bad, Evidence, Good, Need, Rule
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
 
 from ._shared import EARLY, FAST_GROUP, GROUPS, SLOW_GROUP, ranks, saving
 
@@ -55,11 +55,23 @@ class SlowLink(Rule):
 
     code = "RNK004"
     since = "0.2.0"
+    see = ("torch.distributed",)
     needs = frozenset({Need.JOB})
     advice = (
         "measure the link between these ranks alone with nccl-tests; look at its rate"
         " and error counters, and at NCCL_DEBUG=INFO for another transport than the"
         " others have"
+    )
+
+    seen = Seen(
+        text="""
+        RNK004 slow-link  saves 1.96 µs/step (3%)
+          the collectives of ranks 4, 5 take longer than those of others
+          lost  16.9 µs a step, of all transfers
+          fix   measure the link between these ranks alone with nccl-tests; look at
+                its rate and error counters, and at NCCL_DEBUG=INFO for another
+                transport than the others have
+        """,
     )
 
     examples = (

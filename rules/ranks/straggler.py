@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceq.linter import Bad, Good, Need, Rule
+from traceq.linter import Bad, Good, Need, Rule, Seen
 
 from ._shared import EARLY, LATE, hold, late_lines, ranks, saving
 
@@ -92,7 +92,22 @@ class Straggler(Rule):
     code = "RNK001"
     several_fixes = True
     since = "0.2.0"
+    see = ("torch.nn.parallel.DistributedDataParallel",)
     needs = frozenset({Need.JOB})
+
+    seen = Seen(
+        text="""
+        RNK001 straggler  saves 9.72 µs/step (16%)
+          rank 1 holds the others up: the GPU idles for the host
+          late  11.8 µs a step, more than its peers
+          host  11.8 µs of it
+          last  in 2 of 2 collectives
+          fix   look at what the host does there on this rank alone: logging,
+                checkpoints, evaluation and Python that only one rank runs belong on
+                all ranks or off the step; compare its machine's CPU clock and load
+                with the others'
+        """,
+    )
 
     examples = (
         Bad(

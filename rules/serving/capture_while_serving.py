@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import iterations
 from traceq.expressions import END, text
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
 from traceq.words import counted, time
 
@@ -78,9 +78,21 @@ class CaptureWhileServing(Rule):
 
     code = "SRV006"
     since = "0.2.0"
+    see = ("torch.cuda.graph", "torch.compile")
     needs = frozenset({Need.GPU, Need.STEPS})
     priced = False
     advice = "capture graphs for all batch sizes before the first request"
+
+    seen = Seen(
+        of="tests/data/serving/graph_32_for_20.capture.json.gz",
+        text="""
+        SRV006 capture-while-serving
+          host 3.06 ms/step, but a fix saves nothing: it is not on the critical path
+          a CUDA graph is captured in 1 of 3 iterations
+          takes  10.6 ms such an iteration, as recorded; a decode 12.1 ms
+          fix    capture graphs for all batch sizes before the first request
+        """,
+    )
 
     examples = (
         Bad(_CAPTURED, finds="a CUDA graph is captured in 1 of 2 iterations"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.kv_cache import cache_cats
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.words import often, shape
 
@@ -87,9 +87,22 @@ class GrowingKvCache(Rule):
 
     code = "SRV007"
     since = "0.2.0"
+    see = ("torch.cat", "torch.Tensor.index_copy_")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS})
 
     min_share: float = option(0.01, "Less of the GPU's time is not reported.")
+
+    seen = Seen(
+        text="""
+        SRV007 growing-kv-cache  saves 18.1 µs/step (44%), 2.12 µs to 25.0 µs
+          the KV cache [16,8,1024,128] grows by cat, once a step
+          gpu     29.0 µs
+          kernel  CatArrayBatchedCopy ×1
+          fix     allocate keys and values once and write each token in place
+                  (keys.index_copy_(2, position, key)); with transformers
+                  generate(…, cache_implementation="static")
+        """,
+    )
 
     examples = (
         Bad(

@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.patterns.iteration_marks import DECODE, MIXED, PREFILL
 from traceq.analysis.patterns.iterations import iterations
-from traceq.linter import Bad, Evidence, Good, Need, Rule, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, option
 from traceq.words import counted
 
 from ._shared import DECODE as DRAWN
@@ -100,6 +100,19 @@ class PrefillStall(Rule):
         1.5, "Iterations shorter than this many decodes are not reported."
     )
     min_ms: float = option(5.0, "A stall shorter than this is not reported.")
+
+    seen = Seen(
+        text="""
+        SRV005 prefill-stall
+          a prefill of 8,192 tokens makes 16 decoding requests wait
+          takes   6.00 ms as recorded
+          decode  42.0 µs at the median
+          stalls  1 in the trace
+          chunks  of 1,024 tokens: about 787 µs each, if time grows with the tokens
+          fix     read long prompts in chunks together with the decodes: vLLM's
+                  --max-num-batched-tokens, SGLang's --chunked-prefill-size
+        """,
+    )
 
     examples = (
         Bad(

@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import SHORT_PROGRAM_SYNC_US
 from traceq.analysis.time.device_syncs import syncs_outside_ops
 from traceq.analysis.time.serving import token_syncs
-from traceq.linter import Bad, Evidence, Good, Need, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
 
 from ._shared import DeviceSync
 
@@ -75,10 +75,24 @@ class ExplicitDeviceSync(DeviceSync):
     code = "SYN002"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.cuda.synchronize", "torch.cuda.Event")
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_wait_us: int = option(
         SHORT_PROGRAM_SYNC_US, "Waits shorter than this are not counted."
+    )
+
+    seen = Seen(
+        of="tests/data/compiled/break",
+        text="""
+        SYN002 explicit-device-sync
+          `torch.cuda.synchronize()` makes the host wait for the GPU once a step
+          call   cudaDeviceSynchronize
+          waits  32.5 µs each
+          idle   0 ns on the GPU after each
+          fix    take it out of the loop; to time steps, record
+                 torch.cuda.Event(enable_timing=True) and read it a few steps later
+        """,
     )
 
     examples = (

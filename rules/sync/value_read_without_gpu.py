@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.host_calls import value_reads
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
 from traceq.linter.evidence import module_line
 from traceq.words import often
 
@@ -62,11 +62,17 @@ class ValueReadWithoutGpu(Rule):
 
     code = "SYN003"
     since = "0.2.0"
+    see = ("torch.Tensor.item", "torch.Tensor.detach")
     needs = frozenset({Need.NO_GPU, Need.OPS})
     several_fixes = True
     priced = False
 
     min_reads: float = option(0.5, "Fewer reads a step are not reported.")
+
+    seen = Seen(
+        text="""
+        """,
+    )
 
     examples = (
         Bad(

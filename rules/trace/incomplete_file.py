@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Evidence, Good, Rule, View
+from traceq.linter import Bad, Evidence, Good, Rule, Seen, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,19 @@ class IncompleteFile(Rule):
     code = "TRC004"
     several_fixes = True
     since = "0.1.0"
+    see = ("torch.profiler.profile",)
     priced = False
+
+    seen = Seen(
+        text="""
+        TRC004 incomplete-file
+          part of the trace is missing or unreadable
+          damage  the file ends before the trace does; what came before was read
+          damage  1 event of 3 could not be read (63 bytes)
+          fix     record it again, and let the program end by itself so that the
+                  profiler can finish the file; what is missing looks like idle time
+        """,
+    )
 
     examples = (
         Bad(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time.launch_overhead import launches_outside_captures
-from traceq.linter import Bad, Evidence, Good, Rule, Severity, View, option
+from traceq.linter import Bad, Evidence, Good, Rule, Seen, Severity, View, option
 from traceq.words import counted
 
 if TYPE_CHECKING:
@@ -49,11 +49,23 @@ class LostGpuWork(Rule):
 
     code = "TRC005"
     since = "0.1.0"
+    see = ("torch.profiler.profile",)
     priced = False
 
     # Chosen by judgement: the window cuts off the kernels of a few launches.
     min_share: float = option(
         0.05, "Smaller shares of launches without a kernel are not reported."
+    )
+
+    seen = Seen(
+        text="""
+        TRC005 lost-gpu-work
+          1 of 2 launches has no kernel in the trace
+          missing  50% of the launches have no kernel
+          fix      record with activities=[ProfilerActivity.CPU,
+                   ProfilerActivity.CUDA] and no other profiler on the GPU; if
+                   CUPTI's buffers filled up, record fewer steps
+        """,
     )
 
     examples = (

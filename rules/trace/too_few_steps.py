@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.linter import Bad, Good, Need, Rule, Severity, View
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,9 +51,20 @@ class TooFewSteps(Rule):
 
     code = "TRC002"
     since = "0.1.0"
+    see = ("torch.profiler.schedule",)
     severity = Severity.info
     needs = frozenset({Need.OPS})
     priced = False
+
+    seen = Seen(
+        of="fixtures/twins/moe_loop",
+        text="""
+        TRC002 too-few-steps
+          only one step was recorded, and it may not be typical
+          fix  record three: profile(schedule=torch.profiler.schedule(wait=5,
+               warmup=2, active=3))
+        """,
+    )
 
     examples = (
         Bad(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.compilation import without_capture
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
 from traceq.words import often
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class UnknownReplay(Rule):
 
     code = "TRC007"
     since = "0.2.0"
+    see = ("torch.cuda.graph",)
     severity = Severity.info
     needs = frozenset({Need.GPU})
     priced = False
@@ -59,6 +60,20 @@ class UnknownReplay(Rule):
 
     min_share: float = option(
         0.05, "A smaller share of the GPU's time is not reported."
+    )
+
+    seen = Seen(
+        of="fixtures/graph_replay",
+        text="""
+        TRC007 unknown-replay
+          CUDA graphs whose capture is not known are replayed twice a step: rules on
+            operators skip their kernels
+          share    48% of the GPU's time
+          kernels  160 a step
+          mostly   nvjet_sm90_tst_96x64_64x8_1x2_h_bz_NNN
+          fix      record with traceq collect, which profiles captures, or give the
+                   trace of the capture with --capture
+        """,
     )
 
     examples = (

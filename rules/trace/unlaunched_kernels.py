@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
 from traceq.linter.evidence import kernel_lines
 from traceq.words import counted
 
@@ -48,6 +48,7 @@ class UnlaunchedKernels(Rule):
 
     code = "TRC006"
     since = "0.1.0"
+    see = ("torch.profiler.profile",)
     severity = Severity.info
     needs = frozenset({Need.GPU})
     priced = False
@@ -55,6 +56,18 @@ class UnlaunchedKernels(Rule):
     # Chosen by judgement: the window cuts off the launches of a few kernels.
     min_share: float = option(
         0.05, "Smaller shares of the GPU's time are not reported."
+    )
+
+    seen = Seen(
+        text="""
+        TRC006 unlaunched-kernels
+          1 of 2 kernels has no launch in the trace
+          time    12.0 µs a step
+          share   34% of the GPU's time
+          kernel  gemm ×1
+          fix     record host and GPU together in one window:
+                  activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        """,
     )
 
     examples = (

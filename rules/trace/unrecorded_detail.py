@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.lines import lines_are_known
-from traceq.linter import Bad, Good, Need, Rule, Severity, View, inputs
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +53,19 @@ class UnrecordedDetail(Rule):
 
     code = "TRC001"
     since = "0.1.0"
+    see = ("torch.profiler.profile",)
     severity = Severity.info
     needs = frozenset({Need.OPS})
     priced = False
+
+    seen = Seen(
+        of="fixtures/recompile",
+        text="""
+        TRC001 unrecorded-detail
+          stacks were not recorded: findings lack source lines
+          fix  record two or three steps with profile(with_stack=True)
+        """,
+    )
 
     examples = (
         Bad(

@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.patterns.iteration_marks import MIXED, PREFILL
 from traceq.analysis.patterns.iterations import iterations
 from traceq.intervals import disjoint, spans
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Severity, View
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View
 from traceq.words import listed
 
 if TYPE_CHECKING:
@@ -57,8 +57,18 @@ class WarmUpInWindow(Rule):
 
     code = "TRC003"
     since = "0.1.0"
+    see = ("torch.profiler.schedule",)
     needs = frozenset({Need.OPS})
     priced = False
+
+    seen = Seen(
+        of="tests/data/kernels/index.trace.json.gz",
+        text="""
+        TRC003 warm-up-in-window
+          step 1 takes far longer than the others and is left out of the averages
+          fix  record later steps, as with schedule(wait=5, warmup=2, active=3)
+        """,
+    )
 
     examples = (
         Bad(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from traceq.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
     from traceq.linter.need import Need
-    from traceq.linter.rule import Bad, Good, Rule, inputs, option
+    from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
     from traceq.linter.view import View
 
@@ -22,6 +22,7 @@ __all__ = [
     "Need",
     "Place",
     "Rule",
+    "Seen",
     "Severity",
     "SnapshotView",
     "View",
@@ -32,7 +33,7 @@ __all__ = [
 _MODULES = {
     "finding": ("NOWHERE", "Evidence", "Finding", "Fix", "Place", "Severity"),
     "linter.need": ("Need",),
-    "linter.rule": ("Bad", "Good", "Rule", "inputs", "option"),
+    "linter.rule": ("Bad", "Good", "Rule", "Seen", "inputs", "option"),
     "linter.snapshot_view": ("SnapshotView",),
     "linter.view": ("View",),
 }

@@ -56,6 +56,16 @@ class Good:
     ranks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A finding of the rule as lint prints it, for its page."""
+
+    text: str
+    of: str = ""
+    """Which recording of traceq's repository was linted, as lint's arguments; if none,
+    the first ``Bad`` example."""
+
+
 def inputs(
     dims: Sequence[Sequence[int]],
     types: Sequence[str],
@@ -110,6 +120,10 @@ class Rule:
     residual: ClassVar[bool] = False
     """Whether it reports what no other rule explains, and so comes last."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()
+    seen: ClassVar[Seen | None] = None
+    """What a finding looks like."""
+    see: ClassVar[tuple[str, ...]] = ()
+    """Names in torch's documentation, as torch.compile."""
 
     @classmethod
     def name(cls) -> str:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.markdown import Markdown
 
+from traceq.linter.need import Need
 from traceq.report.base.text import rendered
+from traceq.report.base.torch_docs import TORCH_PAGES
 
 if TYPE_CHECKING:
     from traceq.linter.pack import Rules
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
 
 # Longer lines are hard to read.
 _WIDEST = 100
+_TIMELINE = """\
+Drawn, with time from left to right: the host's threads, and the GPU's streams. `>1`
+launches what has `<1`."""
+_HISTORY = """\
+Drawn, with time from left to right: places in the program, and the memory they hold."""
+_LOG = "Lines of a log."
 
 
 def listing(rules: Rules) -> str:
@@ -38,17 +46,8 @@ def table(rules: Rules) -> str:
 def page(rule: type[Rule]) -> str:
     """Return the page of a rule."""
     parts = [f"# {rule.name()} ({rule.code})", *_status(rule), rule.page()]
-    if rule.needs:
-        names = sorted(need.name.lower().replace("_", " ") for need in rule.needs)
-        needs = ", ".join(names)
-        parts.append(f"## Needs\n\n{needs}")
-    if rule.options():
-        lines = [
-            f"- `{option.name} = {_toml(option.default)}` {option.meaning}"
-            for option in rule.options()
-        ]
-        parts.append("\n".join(["## Options", "", *lines]))
-    parts += [_example(example) for example in rule.examples]
+    parts += [*_seen(rule), *_needs(rule), *_options(rule)]
+    parts += [*_examples(rule), *_see(rule)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -64,12 +63,66 @@ def _status(rule: type[Rule]) -> list[str]:
     return [" ".join(filter(None, (since, trial)))] if since or trial else []
 
 
+def _seen(rule: type[Rule]) -> list[str]:
+    """Show a finding as lint prints it."""
+    if rule.seen is None:
+        return []
+    command = f"traceq {'ranks' if Need.JOB in rule.needs else 'lint'}"
+    if rule.seen.of:
+        of = f"`{command} {rule.seen.of}`, in traceq's repository, prints:"
+    else:
+        of = (
+            "No recording in traceq's repository has it: this is what"
+            f" `{command}` prints\nof the first example below:"
+        )
+    text = textwrap.dedent(rule.seen.text).strip("\n")
+    return [f"## A finding\n\n{of}\n\n```text\n{text}\n```"]
+
+
+def _needs(rule: type[Rule]) -> list[str]:
+    names = sorted(need.name.lower().replace("_", " ") for need in rule.needs)
+    return [f"## Needs\n\n{', '.join(names)}"] if names else []
+
+
+def _options(rule: type[Rule]) -> list[str]:
+    lines = [
+        f"- `{option.name} = {_toml(option.default)}` {option.meaning}"
+        for option in rule.options()
+    ]
+    return ["\n".join(["## Options", "", *lines])] if lines else []
+
+
+def _examples(rule: type[Rule]) -> list[str]:
+    """Show what a rule is tested with, and how to read it."""
+    legends = dict.fromkeys(_legend(one) for one in rule.examples)
+    shown = [_example(example) for example in rule.examples]
+    return ["\n\n".join(["## Examples", *legends, *shown])] if shown else []
+
+
+def _legend(example: Bad | Good) -> str:
+    if example.history:
+        return _HISTORY
+    return _TIMELINE if example.drawing or example.ranks else _LOG
+
+
 def _example(example: Bad | Good) -> str:
-    drawing = textwrap.dedent(example.drawing or example.history).strip("\n")
-    text = drawing or example.log.strip("\n")
-    sentences = getattr(example, "sentences", ())
-    found = "".join(f"\n\n> {sentence}" for sentence in sentences)
-    return f"## {type(example).__name__}\n\n{textwrap.indent(text, '    ')}{found}"
+    shown = example.ranks or (example.drawing or example.history or example.log,)
+    names = [f"Rank {number}:\n\n" for number in range(len(example.ranks))] or [""]
+    texts = [
+        name + textwrap.indent(textwrap.dedent(text).strip("\n"), "    ")
+        for name, text in zip(names, shown, strict=True)
+    ]
+    found = [f"> {one}" for one in getattr(example, "sentences", ())]
+    return "\n\n".join([f"### {type(example).__name__}", *texts, *found])
+
+
+def _see(rule: type[Rule]) -> list[str]:
+    """Link what the page names of torch; a pack may name more than we have pages of."""
+    lines = [
+        f"- [{name}]({TORCH_PAGES[name]})" if name in TORCH_PAGES else f"- {name}"
+        for name in rule.see
+    ]
+    return ["\n".join(["## In torch's documentation", "", *lines])] if lines else []
 
 
 def _toml(value: bool | float | str) -> str:  # noqa: FBT001 - a value of any type

@@ -61,7 +61,7 @@ def findings(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
             minor.append(finding)
             continue
         yield ""
-        yield from _block(finding, outcome, width, color=color)
+        yield from block(finding, outcome, width, color=color)
     if minor:
         yield ""
         yield "Minor:"
@@ -71,9 +71,10 @@ def findings(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
             yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
 
 
-def _block(
+def block(
     finding: Finding, outcome: Outcome, width: int, *, color: bool
 ) -> Iterator[str]:
+    """Yield the lines of a finding: cost, sentence, place, evidence and fix."""
     head = f"{finding.code} {finding.name}"
     if finding.severity is Severity.error:
         head += " (error)"
