@@ -71,6 +71,12 @@ class ValueReadWithoutGpu(Rule):
 
     seen = Seen(
         text="""
+        SYN003 value-read-without-gpu
+          `.item()` reads a value of a tensor once a step: if it is on a GPU, the
+            host waits each time
+          in   main (train.py:12)
+          op   aten::item
+          fix  keep the value on the GPU, and read it only once in many steps
         """,
     )
 
