@@ -16,6 +16,7 @@ from mkdocs.structure.files import File
 from traceq.api.lint import lint
 from traceq.linter.pack import load_rules
 from traceq.report import rule_pages
+from traceq.report.base.site import SITE
 from traceq.report.page.build import report_page
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ ELSEWHERE = {
 _REPORT = re.compile(r"\]\(gallery/(\w+)\.html\)")
 _TUTORIAL = "tutorial"  # its first state, of several
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the address of the site from where SARIF's links have it."""
+    config.site_url = f"{SITE}/"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -24,6 +24,7 @@ BLOCKS = dict(re.findall(r"<!-- ([\w-]+) -->\n```yaml\n(.*?)```", DOCS, re.DOTAL
 (WORKFLOW,) = re.findall(r"<!-- workflow -->\n```\n(.*?)```", PAGE, re.DOTALL)
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
+PAGES = ROOT / ".github" / "workflows" / "docs.yml"
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 STEPS: dict[str, Any] = {
     step["id"]: step for step in ACTION["runs"]["steps"] if "run" in step
@@ -67,6 +68,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 ("github-gpu", BLOCKS["github-gpu"]),
                 ("readme", WORKFLOW),
                 ("release", RELEASE.read_text(encoding="utf-8")),
+                ("docs", PAGES.read_text(encoding="utf-8")),
             )
         ),
         pytest.param(

@@ -17,12 +17,15 @@ from conftest import ROOT
 from goldens import updating
 from linting import bundled_rules
 
+from traceq import toml_text
 from traceq.api.lint import lint
+from traceq.errors import TraceqError
 from traceq.linter import Need
 from traceq.linter.config import Config
 from traceq.linter.engine import lint as run_rules
 from traceq.linter.rule import Bad
 from traceq.ranks.findings import lint_job
+from traceq.report.base.site import SITE
 from traceq.report.base.torch_docs import TORCH_PAGES
 from traceq.report.lint.full import block
 from traceq.report.rule_pages import page
@@ -165,3 +168,9 @@ def test_a_name_that_has_no_page_is_named_without_a_link() -> None:
         "\n\n- [torch.compile](https://docs.pytorch.org/docs/stable/generated/"
         "torch.compile.html)\n- apex.of_a_pack\n"
     )
+
+
+def test_the_site_is_named_alike_in_the_two_places() -> None:
+    project = toml_text.read(ROOT / "pyproject.toml", TraceqError)
+
+    assert project["project"]["urls"]["Documentation"] == SITE

@@ -22,6 +22,9 @@ from linting import bundled_rules
 from traceq.check.fixture import Fixture, find_fixtures, read_fixture
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
+from traceq.linter.pack import load_rules
+from traceq.linter.scaffold import new_rule
+from traceq.report.base.site import SITE
 from traceq.report.lint import sarif
 
 if TYPE_CHECKING:
@@ -81,6 +84,7 @@ def test_every_rule_has_the_texts_that_code_scanning_shows() -> None:
         for key in ("shortDescription", "fullDescription"):
             assert 0 < len(rule[key]["text"].strip()) <= 1000
         assert rule["help"]["text"].strip()
+        assert rule["helpUri"] == f"{SITE}/rules/{rule['id']}.html"
         assert rule["help"]["markdown"].startswith(f"# {rule['id']} ")
         assert re.fullmatch(r"[A-Z][A-Za-z0-9]+", rule["name"])
         assert rule["properties"]["precision"] in ("very-high", "high", "medium", "low")
@@ -89,6 +93,19 @@ def test_every_rule_has_the_texts_that_code_scanning_shows() -> None:
         assert severity in ("error", "warning", "recommendation")
     assert len(driver["rules"]) <= MOST["rules"]
     assert len({rule["id"] for rule in driver["rules"]}) == len(driver["rules"])
+
+
+def test_a_rule_of_another_pack_has_no_page_on_our_site(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text(new_rule("their-own", "USR001"))
+    rules = load_rules([tmp_path])
+
+    (run,) = json.loads(sarif.render(lint([], rules, Config()), rules))["runs"]
+
+    linked = {
+        rule["id"] for rule in run["tool"]["driver"]["rules"] if "helpUri" in rule
+    }
+    assert linked == {*RULES}
+    assert {*rules} - linked == {"USR001"}
 
 
 @pytest.mark.slow

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Rules: TypeAlias = "Mapping[str, type[Rule]]"
 
+# The module of a rule tells its pack: traceq's own is the first.
+_MODULE = "_traceq_pack"
 _CODE = re.compile(r"[A-Z]{2,5}\d{3}")
 
 
@@ -26,7 +28,7 @@ def load_rules(packs: Iterable[Path] = ()) -> Rules:
     """Return traceq's rules and those of ``packs``, by code."""
     rules: dict[str, type[Rule]] = {}
     for number, folder in enumerate((bundled("rules"), *packs)):
-        for rule in load_pack(folder, f"_traceq_pack{number}"):
+        for rule in load_pack(folder, f"{_MODULE}{number}"):
             known = rules.setdefault(rule.code, rule)
             if known is not rule:
                 msg = (
@@ -35,6 +37,11 @@ def load_rules(packs: Iterable[Path] = ()) -> Rules:
                 )
                 raise PackError(msg)
     return dict(sorted(rules.items()))
+
+
+def is_own(rule: type[Rule]) -> bool:
+    """Say whether a rule is one of traceq's, and not of another pack."""
+    return rule.__module__.startswith(f"{_MODULE}0.")
 
 
 def load_pack(folder: Path, name: str) -> Iterator[type[Rule]]:

@@ -12,6 +12,8 @@ import orjson
 
 from traceq import __version__
 from traceq.finding import Place, Severity
+from traceq.linter.pack import is_own
+from traceq.report.base.site import rule_address
 from traceq.report.base.text import as_unicode, plain_json
 from traceq.report.lint import content as words
 
@@ -83,6 +85,7 @@ def _rule(code: str, rules: Rules) -> dict[str, Any]:
         "name": rule.__name__,
         "shortDescription": {"text": summary},
         "fullDescription": {"text": _described(page)[:_LONGEST]},
+        **({"helpUri": rule_address(code)} if is_own(rule) else {}),
         "help": {"text": page, "markdown": f"# {code} {rule.name()}\n\n{page}"},
         "defaultConfiguration": {"level": _LEVEL[rule.severity]},
         "properties": {
