@@ -30,7 +30,14 @@ _MOST_ENDS = 1000
 _SAMPLE = 1 << 16
 
 _EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
-_SEPARATOR = re.compile(rb'\s{0,64}\}\s{0,64},\s{0,64}\{\s{0,64}"')
+# What Layout tells of a file.
+_LAYOUT = {
+    "separator": re.compile(rb'\s{0,64}\}\s{0,64},\s{0,64}\{\s{0,64}"'),
+    "start": re.compile(rb'ph":\s{0,64}"X",\s{0,64}"cat":\s{0,64}"'),
+    "ts": re.compile(rb'"ts":\s{0,64}'),
+    "dur": re.compile(rb'[\s,]{0,64}"dur":\s{0,64}'),
+    "args": re.compile(rb'[\s,]{0,64}"args":\s{0,64}'),
+}
 _OPENING = re.compile(rb'\s*\{\s*"')
 _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
 _NO_EVENTS = re.compile(rb"\s*\]")
@@ -106,12 +113,14 @@ def chunks(
 
 
 def _layout(sample: bytes) -> Layout:
-    separators = Counter(match[0] for match in _SEPARATOR.finditer(sample))
-    separator = max(separators, key=separators.__getitem__, default=_NO_SEPARATOR)
-    blanks = Layout(separator).blanks + "".join(
-        blank for blank in "\r\t" if blank.encode() in sample
-    )
-    return Layout(separator, blanks)
+    usual = {
+        name: max(found, key=found.__getitem__)
+        for name, pattern in _LAYOUT.items()
+        if (found := Counter(pattern.findall(sample)))
+    }
+    separator = usual.pop("separator", _NO_SEPARATOR)
+    texts = {name: text.decode() for name, text in usual.items()}
+    return Layout(separator, **texts)
 
 
 def events_end(head: bytes, text: bytes) -> int | None:

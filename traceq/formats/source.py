@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
 
-BLOCK = 4 << 20
+# Blocks of this size stay in the processor's cache, and their memory is used again.
+BLOCK = 1 << 20
 # Of all traces that were seen none unpacks to more than 35 times its size; a text that
 # repeats itself does to 1,000 times, and its events would take as much memory.
 MOST_PACKED = 200

@@ -92,12 +92,10 @@ def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
-    described = host.describe(raw, partial(names.describe_frames, owners=owners))
-    frames = pl.concat([raw, described], how="horizontal").with_columns(
-        pl.col("file", "function").cast(schema.TEXT)
-    )
+    described = host.describe(raw, partial(source.describe_frames, owners=owners))
+    frames = pl.concat([raw, described], how="horizontal")
     return source.with_first_lines(frames).with_columns(
-        source.VIA.cast(schema.TEXT), *source.calls(raw["caller"], owners)
+        source.calls(raw["caller"], owners)
     )
 
 

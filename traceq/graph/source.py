@@ -29,28 +29,58 @@ _TOLD = r"^(?<function>[^@]+)@(?<begins>\d*)@(?<module>[^@]*)$"
 _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
+def describe_frames(of: pl.Series, owners: Owners) -> pl.DataFrame:
+    """Return what is known of frames by their names, with ``via`` of a library's."""
+    return names.describe_frames(of, owners).with_columns(
+        pl.col("file", "function").cast(schema.TEXT), VIA.cast(schema.TEXT)
+    )
+
+
 def with_first_lines(frames: pl.DataFrame) -> pl.DataFrame:
-    """Return the frames with the line at which each function begins, or none.
+    """Return described frames with the line at which each function begins, or none.
 
     torch names a call by the line of its function, but a call that is open when the
     profiler starts by the line that it was at. That is the one of another call of the
     function; where there is none, or functions share the name, it is not known.
     """
-    started = frames.filter(
-        pl.col("file").cast(pl.String).str.contains(_STARTS_PROFILER)
+    files = frames["file"].unique()
+    profiler = files.filter(files.cast(pl.String).str.contains(_STARTS_PROFILER))
+    started = frames.select("ts", "thread").filter(
+        frames["file"].is_in(profiler.implode())
     )
     first = started.sort("ts").head(1)
     if first.is_empty():
         return frames
-    mine = frames.filter(pl.col("thread") == first["thread"].item())
-    began = mine.select((pl.col("ts") + pl.col("dur")).min()).item()
+    end = pl.col("ts") + pl.col("dur")
+    mine = pl.col("thread") == first["thread"].item()
+    began = frames.select(end.filter(mine).min()).item()
     if first["ts"].item() >= began:
         return frames  # the trace begins earlier: this profiler is another one
-    is_open = pl.col("ts") < began
-    lines = pl.col("line").filter(~is_open)
-    only_line = pl.when(lines.n_unique() == 1).then(lines.first())
+    is_open = frames["ts"] < began
+    opened = frames.filter(is_open)
+    function = ["file", "function"]
+    others = (
+        frames.select(*function, "line")
+        .filter(
+            ~is_open
+            & frames["function"].is_in(
+                opened["function"].unique().implode(), nulls_equal=True
+            )
+        )
+        .join(opened, on=function, how="semi", nulls_equal=True)
+    )
+    lines = others.group_by(function).agg(
+        line=pl.when(pl.col("line").n_unique() == 1).then(pl.col("line").first())
+    )
+    opened = opened.select(*function, "library").join(
+        lines, on=function, how="left", maintain_order="left", nulls_equal=True
+    )
+    # Few are open, and their rows alone change.
+    rows = row_numbers(frames.height).filter(is_open)
+    nothing = pl.repeat(None, frames.height, dtype=pl.String, eager=True)
+    via = nothing.scatter(rows, opened.select(VIA).to_series()).cast(schema.TEXT)
     return frames.with_columns(
-        line=pl.when(is_open).then(only_line.over("file", "function")).otherwise("line")
+        frames["line"].scatter(rows, opened["line"]), via=pl.coalesce(via, "via")
     )
 
 
@@ -102,9 +132,11 @@ def _call_lines(tree: HostTree, frames: pl.DataFrame, is_own: pl.Series) -> pl.S
 
 def written(caller: pl.Series) -> pl.DataFrame:
     """Return the places that are written in the trace, as ``model.py(42): forward``."""
-    known = describe(caller.to_frame("name"), names.describe_frames)
-    return known.select(
-        pl.col("file", "function").cast(schema.TEXT), call_line=pl.col("line")
+    return describe(
+        caller.to_frame("name"),
+        lambda of: names.describe_frames(of).select(
+            pl.col("file", "function").cast(schema.TEXT), call_line=pl.col("line")
+        ),
     )
 
 
@@ -114,18 +146,20 @@ def told(caller: pl.Series) -> pl.DataFrame:
     Such an op has that place, whatever Python calls are around it: compiled code runs
     ops of many functions in one.
     """
-    known = describe(caller.to_frame("name"), names.describe_frames)
+    return describe(caller.to_frame("name"), _told)
+
+
+def _told(callers: pl.Series) -> pl.DataFrame:
+    known = names.describe_frames(callers)
     full = known["function"].str.extract_groups(_TOLD).struct.unnest()
-    return pl.DataFrame({"call_line": known["line"], "file": known["file"]}).select(
+    in_full = full["function"].is_not_null()
+    return known.select(
         full["module"].replace("", None).cast(schema.TEXT),
-        pl.when(full["function"].is_not_null())
-        .then("file")
-        .cast(schema.TEXT)
-        .alias("file"),
+        pl.when(in_full).then("file").cast(schema.TEXT).alias("file"),
         full["begins"].cast(schema.ID, strict=False).alias("line"),
         full["function"].cast(schema.TEXT),
         pl.lit(None, schema.TEXT).alias("via"),
-        pl.when(full["function"].is_not_null()).then("call_line").alias("call_line"),
+        pl.when(in_full).then("line").alias("call_line"),
     )
 
 
@@ -219,14 +253,15 @@ def own(rows: pl.DataFrame) -> pl.DataFrame:
 
 def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
     """Take each row's module and place from the first source that has one."""
+    places: dict[str, pl.Expr] = dict.fromkeys(_PLACE, pl.lit(None))
+    for source in reversed(sources):
+        known = source["file"].is_not_null() | source["via"].is_not_null()
+        places = {
+            column: pl.when(known).then(source[column]).otherwise(later).alias(column)
+            for column, later in places.items()
+        }
     module = pl.coalesce(source["module"] for source in sources)
-    place = pl.coalesce(
-        pl.when(source["file"].is_not_null() | source["via"].is_not_null()).then(
-            pl.struct(source[column] for column in _PLACE)
-        )
-        for source in sources
-    )
-    return pl.select(module, place.alias("place")).unnest("place").select(COLUMNS)
+    return pl.select(module, *places.values())
 
 
 def gathered(source: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
