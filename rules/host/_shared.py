@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def own_time(view: View, ops: Collection[int]) -> pl.DataFrame:
     """Return when the host was at ops themselves: not in ops or launches in them."""
-    return view.host_account.segments.filter("own", pl.col("op").is_in(list(ops)))
+    return view.host_account.own_time(ops)
 
 
 def settled_ops(view: View) -> pl.DataFrame:

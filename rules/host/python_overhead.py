@@ -10,6 +10,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
 from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
 from traceq.analysis.time.serving import token_work
+from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.words import often
 
@@ -171,7 +172,7 @@ class PythonOverhead(Rule):
         for row in functions.iter_rows(named=True):
             if row["extra"] >= least:
                 yield self._of_function(view, row, segments)
-        hooks = view.host_account.segments.filter(pl.col("kind") == HOOKS)
+        hooks = view.host_account.of(pl.col("kind") == HOOKS)
         for row in _grouped(hooks).iter_rows(named=True):
             if row["estimated"] >= least:
                 yield self._of_hook(view, row, hooks)
@@ -225,18 +226,15 @@ def _inside(view: View) -> pl.DataFrame:
     edge = pl.col("start").is_in(windows["start"].implode()) | pl.col("end").is_in(
         windows["end"].implode()
     )
-    torch = pl.col("library").str.contains("^(torch|<)")
-    looks = pl.col("library").str.contains(_LOOKS[0][1])
+    called = text("library")
+    torch, looks = called.str.contains("^(torch|<)"), called.str.contains(_LOOKS[0][1])
     library = (pl.col("kind") == LIBRARY) & (~torch | looks)
     return (
-        view.host_account.segments.filter(
-            pl.col("kind").is_in((PYTHON, LIBRARY)),
-            pl.col("file").is_not_null(),
-            ~edge,
-            ~pl.col("start").is_in(token_work(view.trace).implode()),
+        view.host_account.of(
+            pl.col("file").is_not_null() & ((pl.col("kind") == PYTHON) | library)
         )
-        .with_columns(pl.col("library", "called").cast(pl.String))
-        .filter((pl.col("kind") == PYTHON) | library)
+        .filter(~edge, ~pl.col("start").is_in(token_work(view.trace).implode()))
+        .with_columns(text("library"), text("called"))
     )
 
 

@@ -8,7 +8,7 @@ the GPU idled, which is all that can be saved, and an estimate without the profi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,17 +25,18 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     UNKNOWN,
     WITH_LIBRARIES,
+    Described,
     describe,
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
-from traceq.expressions import known
+from traceq.expressions import known, matching
 from traceq.graph.nesting import nearest
 from traceq.watching import tell
 from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from traceq.analysis.replay.simulation import Replay, TimeScale
     from traceq.analysis.time.host_segments import HostSegments
@@ -51,6 +52,10 @@ _NODE = "^autograd::engine::evaluate_function"
 _OF_CALLER = (PYTHON, WITH_LIBRARIES, LIBRARY, MODULES, NO_STACKS, UNKNOWN)
 
 
+_COLUMNS = (
+    *("start", "end", "step", "at", "idle", "recorded", "estimated", "kind", "name"),
+    *(*PLACE, "module", "op", "own", "caller", "library", "called"),
+)
 _TIMES = ("recorded", "idle", "estimated")
 # Entries that are functions of the user's.
 _FUNCTIONS = (PYTHON, WITH_LIBRARIES, HOOKS)
@@ -58,17 +63,66 @@ _FUNCTIONS = (PYTHON, WITH_LIBRARIES, HOOKS)
 
 @dataclass(frozen=True)
 class HostAccount:
-    """Where the host's time of a step goes."""
+    """Where the host's time of a step goes.
+
+    A long recording has millions of spans: what the host did in them is looked up for
+    those that are asked for.
+    """
 
     calls: pl.DataFrame
     """Operator calls: ``op``, ``name``, ``own`` (time in no other op, launches aside),
     ``usual``, ``excess`` (0 unless it is far beyond the usual), ``idle``, ``new`` (the
     first use of this op on these inputs), ``planned`` and ``loads``."""
-    segments: pl.DataFrame
-    """The host's time in order: ``start``, ``end``, ``idle``, ``kind``, ``name``,
-    ``file``, ``line``, ``function``, ``op`` (around it), ``own`` (of that op),
-    ``caller``, ``library`` and ``called`` (see host_kinds)."""
+    spans: pl.DataFrame
+    """The host's time in order: ``start``, ``end``, ``at`` (the row of the host's
+    tree), ``idle`` (of it, while the GPU idled), ``estimated`` (without the profiler)
+    and ``thing``, what the host did."""
+    described: Described
+    """What the things and the rows of the tree are."""
+    windows: pl.DataFrame
+    """The steps: ``step``, ``start`` and ``end``, in order."""
     steps: int
+
+    @cached_property
+    def segments(self) -> pl.DataFrame:
+        """All of the host's time, with all columns that ``told`` knows."""
+        return self.told(self.spans)
+
+    def of(self, thing: pl.Expr, *columns: str) -> pl.DataFrame:
+        """Return the host's time at things for which this holds, as ``told`` does."""
+        chosen = known(self.described.things.select(thing).to_series())
+        return self.told(self.spans.filter(chosen[self.spans["thing"]]), *columns)
+
+    def own_time(self, ops: Collection[int]) -> pl.DataFrame:
+        """Return the host's time at ops themselves, not in ops or launches in them."""
+        rows = self.described.rows
+        chosen = rows["op"].is_in(list(ops))
+        chosen &= self.described.things["own"][rows["thing"]]
+        return self.told(self.spans.filter(known(chosen[self.spans["at"]])))
+
+    def told(self, spans: pl.DataFrame, *columns: str) -> pl.DataFrame:
+        """Return what there is to know of some of the spans, or these columns of it.
+
+        ``start``, ``end``, ``step``, ``at``, ``idle``, ``recorded``, ``estimated``,
+        ``kind``, ``name``, ``file``, ``line``, ``function``, ``module``, ``op`` (around
+        it), ``own`` (whether it is of that op), ``caller``, ``library`` and ``called``
+        (see host_kinds).
+        """
+        return pl.DataFrame(
+            {one: self._column(spans, one) for one in columns or _COLUMNS}
+        )
+
+    def _column(self, spans: pl.DataFrame, column: str) -> pl.Series:
+        if column in spans.columns:
+            return spans[column]
+        if column == "recorded":
+            return spans["end"] - spans["start"]
+        if column == "step":
+            begun = self.windows["start"].search_sorted(spans["start"], side="right")
+            return self.windows["step"][begun - 1]
+        if column in self.described.rows.columns:
+            return self.described.rows[column][spans["at"]]
+        return self.described.things[column][spans["thing"]]
 
     @cached_property
     def entries(self) -> pl.DataFrame:
@@ -79,7 +133,7 @@ class HostAccount:
         ``recorded``, ``idle`` (of it, while the GPU idled) and ``estimated`` (without
         the profiler).
         """
-        return _entries(self.segments, self.steps)
+        return _entries(self)
 
     @property
     def kinds(self) -> pl.DataFrame:
@@ -127,68 +181,92 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     tell("replay", 3, REPLAY_STAGES)
     host = host_segments(trace)
     tell("replay", 4, REPLAY_STAGES)
-    worked = [_worked(replay, scale, host.segments[side]) for side in ("start", "end")]
-    segments = host.segments.with_columns(
-        recorded=pl.col("end") - pl.col("start"), estimated=worked[1] - worked[0]
-    )
     full = blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)
     waits = pl.concat([replay.model.waits["id"], full["id"]]).unique()
-    tell("replay", 5, REPLAY_STAGES)
-    rows = describe(trace, host, waits)
     calls = op_calls(trace)
-    nothing = UNKNOWN if trace.frames.height else NO_STACKS
-    described = segments.join(
-        _with_excess(rows, calls), on="at", how="left", maintain_order="left"
-    ).with_columns(
-        pl.col("kind").replace(UNKNOWN, nothing).fill_null(nothing),
-        pl.col("own").fill_null(value=False),
-    )
+    tell("replay", 5, REPLAY_STAGES)
+    described = _with_excess(describe(trace, host, waits), calls)
     tell("replay", 6, REPLAY_STAGES)
-    described = _with_engine(trace, host, described)
-    return HostAccount(calls, described, host.steps)
-
-
-def _with_engine(
-    trace: Trace, host: HostSegments, segments: pl.DataFrame
-) -> pl.DataFrame:
-    """Return the segments, with autograd's engine between the nodes of a backward.
-
-    Of that time the main thread knows nothing but that it waits, if that.
-    """
-    ops, op = trace.ops, segments["op"]
-    root = nearest(ops["parent"], ops["parent"].is_null())[op]
-    node = ops["name"].cast(pl.String).str.contains(_NODE)[root]
-    thread = ops["thread"][op]
-    mine = host.tree["thread"][segments["at"]]
-    around = pl.DataFrame({"node": node, "thread": thread, "mine": mine}).with_columns(
-        before=pl.col("node").forward_fill(),
-        after=pl.col("node").backward_fill(),
-        of=pl.col("thread").forward_fill(),
+    # Where nothing is open, it is the last of the things.
+    nothing = UNKNOWN if trace.frames.height else NO_STACKS
+    things = pl.concat(
+        [described.things, pl.DataFrame({"kind": [nothing], "own": [False]})],
+        how="diagonal",
+    ).with_columns(pl.col("kind").replace(UNKNOWN, nothing))
+    thing = described.rows["thing"][host.segments["at"]].fill_null(things.height - 1)
+    things, thing = _with_engine(things, thing, _between_nodes(trace, host))
+    spans = host.segments.with_columns(
+        estimated=_estimated(replay, scale, host.segments), thing=thing
     )
-    between = around.select(
-        known(pl.col("before") & pl.col("after"))
-        & pl.col("node").is_null()
-        & (pl.col("mine").is_null() | (pl.col("mine") != pl.col("of")))
-    ).to_series()
-    engine = between & segments["kind"].is_in(_OF_CALLER)
-    return segments.with_columns(
-        kind=pl.when(engine).then(pl.lit(ENGINE)).otherwise("kind"),
-        name=pl.when(engine).then(pl.lit("torch")).otherwise("name"),
-    )
+    described = replace(described, things=things)
+    return HostAccount(calls, spans, described, host.windows, host.steps)
+
+
+def _estimated(replay: Replay, scale: TimeScale, segments: pl.DataFrame) -> pl.Series:
+    """Return how long the host works in each segment, at this speed."""
+    start, end = segments["start"], segments["end"]
+    until = _worked(replay, scale, start)
+    # Nearly all end where the next one begins.
+    after = until.shift(-1)
+    last = end.ne_missing(start.shift(-1)).arg_true()
+    return after.scatter(last, _worked(replay, scale, end[last])) - until
 
 
 def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
-    """Return how long the host has worked until each moment, at this speed."""
+    """Return how long the host has worked until each moment, of moments in order."""
     edges, worked = replay.host_time(scale)
-    at = edges.search_sorted(moments, side="right").cast(pl.Int64) - 1
-    at = at.clip(0, max(0, len(edges) - 2))
-    begin, end = edges[at], edges[at + 1]
-    into = ((moments - begin) / (end - begin)).clip(0, 1)
-    return worked[at] + into * (worked[at + 1] - worked[at])
+    pieces = pl.DataFrame({"begin": edges, "before": worked}).select(
+        "begin",
+        "before",
+        rate=(pl.col("before").diff() / pl.col("begin").diff()).shift(-1, fill_value=0),
+    )
+    inside = moments.clip(edges[0], edges[-1]).alias("moment").to_frame()
+    return (
+        inside.join_asof(pieces, left_on="moment", right_on="begin")
+        .select(
+            pl.col("before") + (pl.col("moment") - pl.col("begin")) * pl.col("rate")
+        )
+        .to_series()
+    )
 
 
-def _with_excess(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows, with a kind of their own where an op was slower than usual."""
+def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
+    """Return which segments lie between nodes of a backward in another thread."""
+    ops, at = trace.ops, host.segments["at"]
+    root = nearest(ops["parent"], ops["parent"].is_null())
+    node = matching(ops["name"], _NODE)[root][host.op]
+    around = pl.DataFrame(
+        {
+            "node": node[at],
+            "thread": ops["thread"][host.op][at],
+            "mine": host.tree["thread"][at],
+        }
+    )
+    of = pl.col("thread").forward_fill()
+    return around.select(
+        pl.col("node").is_null()
+        & known(pl.col("node").forward_fill() & pl.col("node").backward_fill())
+        & (pl.col("mine").is_null() | (pl.col("mine") != of))
+    ).to_series()
+
+
+def _with_engine(
+    things: pl.DataFrame, thing: pl.Series, between: pl.Series
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the things, with autograd's engine between the nodes of a backward.
+
+    Of that time the main thread knows nothing but that it waits, if that.
+    """
+    engine = between & things["kind"].is_in(_OF_CALLER)[thing]
+    of_engine = things.with_columns(kind=pl.lit(ENGINE), name=pl.lit("torch"))
+    return pl.concat([things, of_engine]), (thing + things.height).zip_with(
+        engine, thing
+    )
+
+
+def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
+    """Return what rows are, of another kind where an op was slower than usual."""
+    rows, things = described.rows, described.things
     reason = (
         pl.when(pl.col("new") & pl.col("planned"))
         .then(pl.lit(NEW_SHAPE))
@@ -196,17 +274,25 @@ def _with_excess(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(LOADING))
         .otherwise(pl.lit(SLOW))
     )
-    slow = calls.filter(pl.col("excess") > 0).select("op", reason=reason)
-    return rows.join(slow, on="op", how="left", maintain_order="left").with_columns(
-        kind=pl.when(pl.col("own") & pl.col("reason").is_not_null())
-        .then("reason")
-        .otherwise("kind")
+    slow = calls.filter(pl.col("excess") > 0).select("op", kind=reason)
+    own = things["own"][rows["thing"]] & rows["op"].is_in(slow["op"].implode())
+    found = (
+        rows.with_row_index("row")
+        .filter(known(own))
+        .join(slow, on="op", maintain_order="left")
     )
-
-
-def _called() -> pl.Expr:
-    """Return what to count: calls of the function, not of what is built in to it."""
-    return pl.when(pl.col("kind").is_in(_FUNCTIONS)).then("caller").otherwise("at")
+    more = found.select("thing", "kind").unique(maintain_order=True)
+    number = found.join(
+        more.with_row_index("number", things.height),
+        on=["thing", "kind"],
+        maintain_order="left",
+    )["number"]
+    return Described(
+        rows.with_columns(rows["thing"].scatter(found["row"], number)),
+        pl.concat(
+            [things, things[more["thing"]].with_columns(more["kind"])],
+        ),
+    )
 
 
 def _in_order(modules: pl.DataFrame) -> pl.DataFrame:
@@ -221,12 +307,25 @@ def _in_order(modules: pl.DataFrame) -> pl.DataFrame:
     return modules[order]
 
 
-def _entries(segments: pl.DataFrame, steps: int) -> pl.DataFrame:
+def _entries(account: HostAccount) -> pl.DataFrame:
+    spans, steps = account.spans, account.steps
+    things = account.described.things.select("kind", "name", *PLACE, "module")
+    entries = things.unique(maintain_order=True).with_row_index("entry")
+    entry = things.join(
+        entries, on=things.columns, nulls_equal=True, maintain_order="left"
+    )["entry"]
+    # Calls of the function, not of what is built in to it.
+    of_function = things["kind"].is_in(_FUNCTIONS)[spans["thing"]]
+    called = account.told(spans, "caller")["caller"].zip_with(of_function, spans["at"])
     return (
-        segments.group_by("kind", "name", *PLACE, "module", maintain_order=True)
+        account.told(spans, *_TIMES)
+        .with_columns(entry=entry[spans["thing"]], called=called)
+        .group_by("entry")
         .agg(
-            calls=_called().drop_nulls().n_unique() / steps,
+            calls=pl.col("called").drop_nulls().n_unique() / steps,
             **{one: pl.col(one).sum() / steps for one in _TIMES},
         )
+        .join(entries, on="entry")
+        .select(*things.columns, "calls", *_TIMES)
         .sort("estimated", "kind", "name", descending=[True, False, False])
     )

@@ -7,14 +7,16 @@ does belongs to the hook, operators and launches included.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.base.assumptions import PAGEABLE_COPY_BYTES
 from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_directions
-from traceq.expressions import known
+from traceq.expressions import known, matching
 from traceq.graph.host import only
+from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.graph.source import module_paths
 from traceq.model.names import CALL_OF_GRAPH, DATA_REGION, GRAPH_CAPTURE, MODULE
 from traceq.model.owners import GENERATED_FILE, RECORDER_FILE
@@ -46,16 +48,9 @@ NO_STACKS = "Python between operators (stacks were not recorded)"
 UNKNOWN = "unknown"
 
 PLACE = ("file", "line", "function")
-_DESCRIBED = (
-    *("at", "kind", "name", *PLACE, "module", "op", "own", "caller", "library"),
-    "called",
-)
-# What tells the kind and the name of a row.
-_TELLING = (
-    *("call", "call_name", "waited", "blocking", "is_op", "op_name", "compiling"),
-    *("is_frame", "called", "source", "user", "region", "inner_region", "function"),
-    "recorder",
-)
+_THING = ("kind", "name", *PLACE, "module", "own", "library", "called")
+# What stands for null where numbers are compared.
+_NO_NUMBER = 2**32 - 1
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
     "graph launch": "launches of CUDA graphs",
@@ -98,103 +93,220 @@ _CALLS_HOOKS = r"^torch/nn/modules/module\.py$|^torch/utils/hooks\.py$"
 _FORWARD = r"^(forward|__\w+__)$"
 
 
-def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
-    """Return for each row of the host's tree, ``at``, what it is.
+@dataclass(frozen=True)
+class Described:
+    """What each row of the host's tree is. There are few things, and many rows."""
 
-    ``kind`` and ``name``; the user's ``file``, ``line`` and ``function``; ``module``;
-    the ``op`` around it; ``caller``, the row of the Python function that it belongs to;
-    ``library``, what the user's function calls where it is a library's; ``called``, the
-    Python call that it is, built-in or not; ``own``, whether it is the op's own time.
+    rows: pl.DataFrame
+    """Of each row of the tree ``thing``, the row of ``things`` that it is; the ``op``
+    around it; ``caller``, the row of the Python function that it belongs to."""
+    things: pl.DataFrame
+    """``kind`` and ``name``; the user's ``file``, ``line`` and ``function``;
+    ``module``; ``own``, whether it is an op's own time; ``library``, what the user's
+    function calls where it is a library's; ``called``, the Python call that it is,
+    built-in or not."""
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The rows of the tree that say where in the program all others are.
+
+    They are functions that are in a file, modules and regions.
+    """
+
+    inside: pl.Series
+    """For each row of the tree the one of these that it is in."""
+    table: pl.DataFrame
+    """Of each of these ``row`` (of the tree) and ``frame`` (of that table); which of
+    these is the function, ``caller``, the ``user`` function around it, what that calls,
+    ``library``, and the ``hook`` around it; ``region`` (its name), ``module`` and
+    ``recorder``, whether it is the recorder's."""
+
+    def of(self, column: str, rows: pl.Series) -> pl.Series:
+        """Return the frames of the ``column`` of some of these."""
+        return self.table["frame"][self.table[column][rows]]
+
+
+def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
+    """Return what each row of the host's tree is.
+
     ``waits`` are the runtime calls that waited for the GPU.
     """
-    tree = _tree(trace, host, waits).with_row_index("at")
-    rows = tree.join(
-        _kinds(tree), on=_TELLING, nulls_equal=True, maintain_order="left"
-    ).with_columns(
-        # What an op asks of the runtime before it launches is its own time.
-        own=pl.col("is_op")
-        | known((pl.col("call") == "other") & pl.col("op").is_not_null())
+    places = _places(trace, host)
+    inside, op = places.inside, host.op
+    frame, call = host.rows_of("frames"), host.rows_of("runtime")
+    calls = trace.runtime.select(
+        "call",
+        call_name="name",
+        waited=pl.col("id").is_in(waits.implode()),
+        blocking=pl.col("id").is_in(_blocking_copies(trace).implode()),
     )
-    if not _keeps_libraries(trace):
-        rows = rows.with_columns(pl.col("kind").replace(PYTHON, WITH_LIBRARIES))
-    of_hook = pl.col("hook").is_not_null() & pl.col("kind").is_in(_OF_HOOK)
-    return rows.with_columns(
+    first = _alike(
+        host.tree["part"],
+        trace.frames["name"][frame],
+        _alike(*calls)[call],
+        _alike(*trace.ops.select("name", "compiling", "module", *PLACE))[op],
+        _signs(trace, places)[inside],
+    )
+    # One row of each thing tells what it is.
+    rows = row_numbers(len(first))
+    told = rows.filter(first == rows)
+    thing = (first == rows).cast(INDEX).cum_sum()[first] - 1
+    facts = _facts(trace, places, inside[told], frame[told], op[told]).with_columns(
+        calls.select(pl.all().gather(call[told])),
+        is_op=host.rows_of("ops")[told].is_not_null(),
+        inner_region=host.rows_of("annotations")[told].is_not_null(),
+    )
+    things = _things(facts, keeps_libraries=_keeps_libraries(trace))
+    row, caller, hook = places.table.select("row", "caller", "hook")
+    caller = row[caller[inside]]
+    if things["of_hook"].any():
+        caller = row[hook[inside]].zip_with(things["of_hook"][thing], caller)
+    return Described(
+        pl.DataFrame({"thing": thing, "op": op, "caller": caller}),
+        things.select(_THING),
+    )
+
+
+def _alike(*columns: pl.Series) -> pl.Series:
+    """Return for each row the first row that is the same in all these columns.
+
+    By two numbers at a time, as one: that is much faster than by many columns.
+    """
+    found, *others = (_number(column) for column in columns)
+    for other in others:
+        pairs = pl.DataFrame(
+            {
+                "row": row_numbers(len(found)),
+                "pair": found.cast(pl.UInt64) * 2**32 + other,
+            }
+        )
+        found = pairs.select(pl.col("row").first().over("pair")).to_series()
+    return found
+
+
+def _number(values: pl.Series) -> pl.Series:
+    """Return the values, categories or truth, as numbers that are never null."""
+    if values.dtype in (pl.Categorical, pl.Enum):
+        values = values.to_physical()
+    values = values.cast(INDEX)
+    nothing = pl.Series([_NO_NUMBER], dtype=INDEX)
+    return values.zip_with(values.is_not_null(), nothing)
+
+
+def _signs(trace: Trace, places: _Places) -> pl.Series:
+    """Return for each place the first one that says the same."""
+    table = places.table
+    frame = table["frame"]
+    function = _alike(*(trace.frames[one][frame] for one in ("name", *PLACE)))
+    return _alike(
+        *(function[table[one]] for one in ("caller", "user", "library", "hook")),
+        *table.select("region", "module", "recorder"),
+    )
+
+
+def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
+    """Return what things are, by what is known of them."""
+    texts = facts.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    # The hash in the name of a compiled graph's call tells nobody anything.
+    name = _first_of(_NAMES).str.replace(CALL_OF_GRAPH, "a compiled graph")
+    things = facts.with_columns(
+        texts.select(kind=_first_of(_KINDS), name=name),
+        # What an op asks of the runtime before it launches is its own time.
+        own=pl.col("is_op") | known((pl.col("call") == "other") & pl.col("in_op")),
+    )
+    if not keeps_libraries:
+        things = things.with_columns(pl.col("kind").replace(PYTHON, WITH_LIBRARIES))
+    of_hook = pl.col("hook") & pl.col("kind").is_in(_OF_HOOK)
+    return things.with_columns(
+        of_hook=of_hook,
         kind=pl.when(of_hook).then(pl.lit(HOOKS)).otherwise("kind"),
         name=pl.when(of_hook).then("hook_function").otherwise("name"),
-        caller=pl.when(of_hook).then("hook").otherwise("caller"),
         **{
             column: pl.when(of_hook).then(f"hook_{column}").otherwise(column)
             for column in PLACE
         },
-    ).select(*_DESCRIBED)
-
-
-def _kinds(tree: pl.DataFrame) -> pl.DataFrame:
-    """Return kind and name by what tells them; there are few of these."""
-    telling = tree.select(_TELLING).unique(maintain_order=True)
-    texts = telling.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    # The hash in the name of a compiled graph's call tells nobody anything.
-    name = _first_of(_NAMES).str.replace(CALL_OF_GRAPH, "a compiled graph")
-    return telling.hstack(texts.select(kind=_first_of(_KINDS), name=name))
-
-
-def _tree(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.DataFrame:
-    """Return what there is to know of each row of the host's tree."""
-    region, frame, op, call = map(
-        host.rows_of, ("annotations", "frames", "ops", "runtime")
     )
-    frames, ops, runtime = trace.frames, trace.ops, trace.runtime
-    in_file = known(frames["file"].is_not_null()[frame])
-    own = known(frames["own"][frame])
-    # Built-in functions have no file; their time is of the function that calls them.
-    caller = host.nearest(in_file)
-    python, user = frame[caller], frame[host.nearest(own)]
-    around = op[host.nearest(op.is_not_null())]
-    is_region, in_python = region.is_not_null(), frame.is_not_null()
-    # Inside of the innermost Python call, or around it: what of the two is it in?
-    inner = known(is_region[host.nearest(is_region | in_python)])
-    region = region[host.nearest(is_region)]
-    first = host.nearest(in_file & ~own & known(own[host.around(in_file)]))
-    ours = known(frames["own"][python])
-    files = frames["file"][frame]
-    recorder = _matching(files, RECORDER_FILE)
-    # What the recorder calls of Python's own is the recorder's, too.
-    inside = host.nearest(own | recorder | _matching(files, r"^torch/"))
-    hook = host.nearest(_hooks(trace, host))
-    called = frames["name"][frame]
-    module = only(called, _matching(called, MODULE)).cast(pl.String)
-    modules = module_paths(module.str.extract(MODULE), host.tree["parent"])
-    hooked = frame[hook]
+
+
+def _facts(
+    trace: Trace,
+    places: _Places,
+    inside: pl.Series,
+    frame: pl.Series,
+    op: pl.Series,
+) -> pl.DataFrame:
+    """Return what there is to know of rows of the tree."""
+    frames, ops, table = trace.frames, trace.ops, places.table
+    python, user, hook = (places.of(one, inside) for one in ("caller", "user", "hook"))
+    modules = ops["module"][op], table["module"][inside]
     return pl.DataFrame(
         {
-            "call": runtime["call"][call],
-            "call_name": runtime["name"][call],
-            "waited": call.is_in(waits.implode()),
-            "blocking": call.is_in(_blocking_copies(trace).implode()),
-            "is_op": op.is_not_null(),
-            "op": around,
-            "op_name": ops["name"][around],
-            "compiling": ops["compiling"][around],
+            "in_op": op.is_not_null(),
+            "op_name": ops["name"][op],
+            "compiling": ops["compiling"][op],
             "is_frame": frame.is_not_null(),
-            "called": called,
-            "caller": caller,
+            "called": frames["name"][frame],
             "source": frames["file"][python],
-            "user": ours,
-            "library": frames["name"][only(frame[first], ~ours)],
-            "region": trace.annotations["name"][region],
-            "inner_region": inner,
-            "recorder": known(recorder[inside]),
-            # Not as text: the path of a deep module is long, and each op has one.
-            "module": pl.select(
-                pl.coalesce(ops["module"][around], modules)
-            ).to_series(),
-            "hook": hook,
-            **{f"hook_{column}": _plain(frames[column][hooked]) for column in PLACE},
+            "user": known(frames["own"][python]),
+            "library": frames["name"][places.of("library", inside)],
+            "region": table["region"][inside],
+            "recorder": known(table["recorder"][inside]),
+            "module": pl.select(pl.coalesce(modules)).to_series(),
+            "hook": hook.is_not_null(),
+            **{f"hook_{column}": _plain(frames[column][hook]) for column in PLACE},
             **{
-                column: _first(ops[column][around], frames[column][user])
+                column: _first(ops[column][op], frames[column][user])
                 for column in PLACE
             },
         }
+    )
+
+
+def _places(trace: Trace, host: HostSegments) -> _Places:
+    """Return the rows of the tree that say where in the program all others are."""
+    frames, annotations = trace.frames, trace.annotations
+    frame, region = host.rows_of("frames"), host.rows_of("annotations")
+    in_file = known(frames["file"].is_not_null()[frame])
+    is_module = known(matching(frames["name"], MODULE)[frame])
+    chosen = in_file | is_module | region.is_not_null()
+    number = chosen.cast(INDEX).cum_sum() - 1
+    inside = number[host.nearest(chosen)]
+    row = row_numbers(len(chosen)).filter(chosen)
+    # From here on all is about these rows, which are fewer, and their own tree.
+    parent = inside[host.tree["parent"][row]]
+    in_file, frame, region = in_file[row], frame[row], region[row]
+    own = known(frames["own"][frame])
+    caller = nearest(parent, in_file)
+    above = caller[parent]
+    # Built-in functions have no file; their time is of the function that calls them.
+    ours = known(own[caller])
+    called = nearest(parent, in_file & ~own & known(own[above]))
+    files = frames["file"][frame]
+    recorder = matching(files, RECORDER_FILE)
+    if recorder.any():
+        # What the recorder calls of Python's own is the recorder's, too.
+        whose = nearest(parent, own | recorder | matching(files, r"^torch/"))
+        recorder = known(recorder[whose])
+    module = only(frames["name"][frame], is_module[row]).cast(pl.String)
+    return _Places(
+        inside,
+        pl.DataFrame(
+            {
+                "row": row,
+                "frame": frame,
+                "caller": caller,
+                # Of what a library does, the user's function that called it.
+                "user": caller.zip_with(ours, above[called]),
+                "library": only(called, ~ours),
+                "hook": nearest(parent, _hooks(trace, host)[row]),
+                "region": annotations["name"][
+                    region[nearest(parent, region.is_not_null())]
+                ],
+                "module": module_paths(module.str.extract(MODULE), parent),
+                "recorder": recorder,
+            }
+        ),
     )
 
 
@@ -217,48 +329,38 @@ def _hooks(trace: Trace, host: HostSegments) -> pl.Series:
     They are functions that a module's call machinery calls beside the forward, which
     is another function or, where libraries' calls were not kept, operators.
     """
-    frame = host.rows_of("frames")
-    frames = trace.frames
-    names, files = frames["name"][frame], frames["file"][frame]
-    function = frames["function"][frame]
-    module = _matching(names, MODULE)
-    machinery = _matching(files, _CALLS_HOOKS)
-    is_op = host.rows_of("ops").is_not_null()
-    called = (frame.is_not_null() & files.is_not_null() & ~machinery) | is_op
-    # What a module's call calls itself, not counting its machinery.
+    frame, frames, parent = host.rows_of("frames"), trace.frames, host.tree["parent"]
+    nowhere = pl.repeat(value=False, n=len(frame), dtype=pl.Boolean, eager=True)
+    module = known(matching(frames["name"], MODULE)[frame])
+    in_file = known(frames["file"].is_not_null()[frame])
+    machinery = known(matching(frames["file"], _CALLS_HOOKS)[frame])
+    called = (in_file & ~machinery) | host.rows_of("ops").is_not_null()
+    function = known((frames["own"] & ~matching(frames["function"], _FORWARD))[frame])
+    # What a module's call calls itself, not counting its machinery. Few functions are
+    # the user's, and fewer are hooks: most traces have none.
+    mine = row_numbers(len(frame)).filter(called & function)
+    by = _first_up(parent, module | called, mine)
+    hooks = pl.DataFrame({"row": mine, "by": by}).filter(known(module[by]))
+    if not hooks.height:
+        return nowhere
     around = host.around(module | called)
-    direct = called & known(module[around])
-    hook = direct & known(frames["own"][frame]) & ~_matching(function, _FORWARD)
-    rows = pl.DataFrame(
-        {
-            "hook": hook,
-            "by": around,
-            "forward": direct & ~hook,
-            "file": files,
-            "function": function,
-        }
+    forward = around.filter(called & ~function & known(module[around])).unique()
+    hooks = hooks.with_columns(
+        frames.select(pl.col("file", "function").gather(frame[hooks["row"]]))
     )
-    beside = rows.filter("forward").select(pl.col("by").unique())["by"].implode()
-    seen = rows.filter("hook", pl.col("by").is_in(beside))
-    functions = seen.select("file", "function").unique()
-    return (
-        rows.with_row_index("at")
-        .join(
-            functions.with_columns(known=pl.lit(value=True)),
-            on=["file", "function"],
-            how="left",
-            maintain_order="left",
-        )
-        .select(pl.col("hook") & known(pl.col("known")))
-        .to_series()
-    )
+    beside = hooks.filter(pl.col("by").is_in(forward.implode()))
+    found = hooks.join(beside, on=["file", "function"], how="semi")
+    return nowhere.scatter(found["row"], values=True)
 
 
-def _matching(names: pl.Series, pattern: str) -> pl.Series:
-    """Return which names match; each distinct one is looked at once."""
-    distinct = names.unique()
-    found = distinct.filter(known(distinct.cast(pl.String).str.contains(pattern)))
-    return known(names.is_in(found.implode()))
+def _first_up(parent: pl.Series, marked: pl.Series, rows: pl.Series) -> pl.Series:
+    """Return for these rows the nearest marked one around each, not itself."""
+    found = parent[rows]
+    looking = known(~marked[found]).arg_true()
+    while len(looking):
+        found = found.scatter(looking, parent[found[looking]])
+        looking = looking.filter(known(~marked[found[looking]]))
+    return found
 
 
 def _plain(values: pl.Series) -> pl.Series:

@@ -10,6 +10,7 @@ does something counts: while backward runs in autograd's thread, the main thread
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -33,14 +34,26 @@ class HostSegments:
     """The host's time in the steady-state steps, cut into segments."""
 
     segments: pl.DataFrame
-    """``start``, ``end`` and ``step``, ``at`` (the row of ``tree`` that it belongs to,
+    """``start`` and ``end``, ``at`` (the row of ``tree`` that it belongs to,
     none if nothing was open) and ``idle``, how much of it the GPU idled."""
     tree: pl.DataFrame
     """What the threads did: ``part`` (the index in PARTS), ``row`` (of that table),
     ``thread`` and ``parent``, the row of this frame around it."""
-    steps: int
+    windows: pl.DataFrame
+    """The steps, or all of the recording: ``step``, ``start`` and ``end``."""
     threads: tuple[int, ...]
     """The threads that launch, the main one last."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return max(1, self.windows.height)
+
+    @cached_property
+    def op(self) -> pl.Series:
+        """For each row of the tree the op that it is, or is in."""
+        op = self.rows_of("ops")
+        return op[self.nearest(op.is_not_null())]
 
     def nearest(self, marked: pl.Series) -> pl.Series:
         """Return for each row of the tree itself, if marked, or the nearest around."""
@@ -63,9 +76,7 @@ def host_segments(trace: Trace) -> HostSegments:
     threads = _threads(trace)
     tree = _tree(trace, threads)
     segments = _in_windows(_opened(tree, threads, windows), windows, idle_gaps(trace))
-    return HostSegments(
-        segments, tree.drop("ts", "end"), max(1, windows.height), threads
-    )
+    return HostSegments(segments, tree.drop("ts", "end"), windows, threads)
 
 
 def _in_windows(
@@ -73,7 +84,6 @@ def _in_windows(
 ) -> pl.DataFrame:
     """Return the time from each moment to the next as segments, those in the steps."""
     idle = covered_until(gaps, opened["time"])
-    steps = windows.select("step", begin="start", close="end").sort("begin")
     return (
         opened.select(
             start="time",
@@ -82,16 +92,20 @@ def _in_windows(
             idle=idle.shift(-1) - idle,
         )
         .head(-1)
-        .join_asof(steps, left_on="start", right_on="begin")
+        .join_asof(
+            windows.select(begin="start", close="end"),
+            left_on="start",
+            right_on="begin",
+        )
         .filter(pl.col("start") < pl.col("close"))
-        .select("start", "end", "step", "at", "idle")
+        .select("start", "end", "at", "idle")
     )
 
 
 def _windows(trace: Trace) -> pl.DataFrame:
     steps = trace.steps.filter(~pl.col("warmup"))
     if steps.height:
-        return steps.select("step", start="ts", end=END)
+        return steps.select("step", start="ts", end=END).sort("start")
     ends = [table.select(END.max()).item() for table in (trace.ops, trace.runtime)]
     end = max((one for one in ends if one is not None), default=0)
     return pl.DataFrame(

@@ -17,7 +17,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.host_segments import host_segments
-from traceq.expressions import known, text
+from traceq.expressions import known, matching, text
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -43,9 +43,6 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     of this op on these inputs, as far as can be told), ``planned`` and ``loads`` (code
     of a kernel).
     """
-    first = trace.host_ops.sort("ts", maintain_order=True).select(
-        text("name"), "step", op="id", new=_new_inputs()
-    )
     own = (
         own_segments(trace)
         .group_by("op")
@@ -60,34 +57,41 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     far = pl.col("own") > pl.max_horizontal(
         pl.lit(EXCESS_NS), EXCESS_FACTOR * pl.col("usual")
     )
+    calls = own.sort("op").with_columns(
+        trace.ops.select(pl.col("name", "step").gather(own["op"].sort())),
+    )
     return (
-        own.join(first, on="op")
-        .sort("op")
-        .with_columns(planned=pl.col("name").str.contains(PLANNED))
+        calls.join(_new_inputs(trace), on="op", maintain_order="left")
+        .with_columns(planned=matching(calls["name"], PLANNED))
         .with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
         .with_columns(
             excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
         )
         .with_columns(planned=pl.col("planned") | _seen_planned().over("name"))
+        .with_columns(text("name"))
         .drop("step")
     )
 
 
-def _new_inputs() -> pl.Expr:
-    """Return whether a call is the first of its op on its inputs.
+def _new_inputs(trace: Trace) -> pl.DataFrame:
+    """Return for each ``op`` whether it is the first on its inputs: ``new``.
 
     In the first step of a recording every call is the first that is seen. Its inputs
     count as new only if later steps bring new ones too, or there is no later step.
     """
-    seen_first = (
-        pl.struct("name", "inputs").is_first_distinct() & pl.col("inputs").is_not_null()
-    )
+    # Name and inputs as one number, which is faster to compare than both.
+    both = pl.col("name").to_physical().cast(pl.UInt64) * 2**32 + pl.col("inputs")
+    seen_first = both.is_first_distinct() & pl.col("inputs").is_not_null()
     step = pl.col("step")
     later = (step > step.min()).fill_null(value=False)
     has_later, later_new = (
         found.any().over("name") for found in (later, later & seen_first)
     )
-    return seen_first & (later_new | ~has_later)
+    return (
+        trace.host_ops.select("id", "ts", "name", "step", "inputs")
+        .sort("ts", maintain_order=True)
+        .select(op="id", new=seen_first & (later_new | ~has_later))
+    )
 
 
 def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
@@ -116,18 +120,16 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     whether code of a kernel was loaded then.
     """
     host = host_segments(trace)
-    op, call = host.rows_of("ops"), host.rows_of("runtime")
-    around = op[host.nearest(op.is_not_null())]
-    asks = known(trace.runtime["call"][call] == "other")
-    names = trace.runtime["name"][call].cast(pl.String)
-    rows = pl.DataFrame(
-        {
-            "op": around,
-            "own": op.is_not_null() | (asks & around.is_not_null()),
-            "loads": known(names.str.contains(_LOADS)),
-        }
-    ).with_row_index("at")
-    segments = host.segments.with_columns(lazy=_lazily_loaded(trace, host.segments))
-    return segments.join(
-        rows.filter("own").drop("own"), on="at", maintain_order="left"
-    ).select("start", "end", "idle", "op", loads=pl.col("loads") | pl.col("lazy"))
+    runtime, call, op = trace.runtime, host.rows_of("runtime"), host.op
+    asks = known((runtime["call"] == "other")[call])
+    own = host.rows_of("ops").is_not_null() | (asks & op.is_not_null())
+    loads = known(matching(runtime["name"], _LOADS)[call])
+    segments = host.segments.filter(known(own[host.segments["at"]]))
+    at = segments["at"]
+    return segments.select(
+        "start",
+        "end",
+        "idle",
+        op=op[at],
+        loads=loads[at] | _lazily_loaded(trace, segments),
+    )

@@ -31,6 +31,7 @@ from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.roofline import roofline
 from traceq.expressions import END, known, text
 from traceq.graph.devices import busiest_device
+from traceq.graph.nesting import row_numbers
 from traceq.intervals import overlap
 
 if TYPE_CHECKING:
@@ -249,7 +250,6 @@ def host_in_gaps(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
             time=overlap(host.segments, windows.select(start="begin", end="close"))
         )
         .filter(pl.col("time") > 0)
-        .drop("step")
         .join_asof(windows.sort("begin"), left_on="end", right_on="begin")
     )
     described = _described(trace, host)
@@ -264,7 +264,12 @@ def host_in_gaps(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
     """Return for each row of the host's tree, ``at``, which activity it is part of."""
     waits = blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS))["id"]
-    rows = describe(trace, host, waits)
+    described = describe(trace, host, waits)
+    of_thing = described.things.select("kind", "name", "called")
+    thing = described.rows["thing"]
+    rows = of_thing.select(pl.all().gather(thing)).with_columns(
+        described.rows["op"], at=row_numbers(len(thing))
+    )
     frame = host.rows_of("frames")
     function = trace.frames["function"].cast(pl.String).gather(frame)
     told = _of_names(function, _FUNCTIONS)
