@@ -23,10 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq.cache import find
 from traceq.errors import InputError
 from traceq.formats.run import is_run, read_run
 from traceq.loading import load
+from traceq.table_cache import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable

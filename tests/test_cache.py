@@ -13,7 +13,7 @@ from conftest import FIXTURES, ROOT
 from polars.testing import assert_frame_equal
 
 import traceq
-from traceq import cache
+from traceq import cache, table_cache
 from traceq.testing import draw
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def load_and_keep(path: Path) -> traceq.Trace:
 
 
 def is_kept(path: Path) -> bool:
-    return cache.find(path) is not None
+    return table_cache.find(path) is not None
 
 
 def entry_of(folder: Path) -> Path:
@@ -57,7 +57,7 @@ def assert_equal(one: traceq.Trace, other: traceq.Trace) -> None:
 def test_what_is_kept_equals_what_was_read(path: Path) -> None:
     read = load_and_keep(path)
 
-    found = cache.find(path)
+    found = table_cache.find(path)
 
     assert found is not None
     assert_equal(found, read)
@@ -80,7 +80,7 @@ def test_a_copy_under_another_name_is_found_and_has_its_own_name(
 ) -> None:
     load_and_keep(write_trace(tmp_path / "one.json"))
 
-    found = cache.find(write_trace(tmp_path / "two.json"))
+    found = table_cache.find(write_trace(tmp_path / "two.json"))
 
     assert found is not None
     assert found.facts.path == str(tmp_path / "two.json")
@@ -117,7 +117,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     trace = traceq.load(path, cache=False)
     write_trace(path, DRAWING.replace("aten::mm", "aten::mv"))
 
-    cache.keep(path, trace, before)
+    table_cache.keep(path, trace, before)
     cache.finish()
 
     assert not list(kept.glob("code-*/*"))
@@ -140,7 +140,7 @@ def test_a_damaged_byte_anywhere_makes_no_wrong_trace(
             flipped = bytes([content[at] ^ 1])
             (entry / damaged).write_bytes(content[:at] + flipped + content[at + 1 :])
 
-            assert cache.find(path) is None, (damaged, at)
+            assert table_cache.find(path) is None, (damaged, at)
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 10, -1])

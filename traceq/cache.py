@@ -1,10 +1,12 @@
-"""Tables of traces that were read before, kept in the user's cache directory.
+"""What was worked out before, kept in the user's cache directory.
 
-An entry is a folder named after the size and the SHA-256 of the trace file, inside a
-folder named after the code that made it: a changed file or a changed traceq never
-meets old tables. Reading a large file only to hash it would take longer than the
-tables take to load, so what was hashed is remembered by the file's identity, as git
-does. Nothing here may keep a trace from being read: trouble means there is no entry.
+Tables of a trace are a folder named after the size and the SHA-256 of the trace file,
+inside a folder named after the code that made them: a changed file or a changed traceq
+never meets old tables. An answer, as what lint found, is a file named after the size
+and the content of all that it depends on. Reading a large file only to hash it would
+take longer than the tables take to load, so what was hashed is remembered by the file's
+identity, as git does. Nothing here may keep a trace from being read: trouble means that
+nothing is kept. ``table_cache`` reads and writes the tables.
 """
 
 from __future__ import annotations
@@ -17,32 +19,30 @@ import tempfile
 import threading
 import time
 import zlib
-from contextlib import suppress
-from dataclasses import asdict, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
-import polars as pl
 
 from traceq.errors import TraceqError, UsageError
-from traceq.model.facts import Facts
-from traceq.model.schema import TABLES
-from traceq.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-_FACTS = "facts.json"
-_SUMS = "sums.json"
+FACTS = "facts.json"
+"""The file of an entry that says when the entry was last used."""
 _SEEN = "seen"
 _FETCHED = "fetched"
+_ANSWERS = "answers"
 # The names that traceq gives, and nobody else.
 _CODE = "code-" + "[0-9a-f]" * 16
 _ENTRY = f"{_CODE}/*-" + "[0-9a-f]" * 64
 _SEEN_NAME = "[0-9a-f]" * 32 + ".json"
 _FETCHED_NAME = "[0-9a-f]" * 64
+_ANSWER_NAME = "*-" + "[0-9a-f]" * 64 + ".json"
 _MOST_SEEN = 10_000
 _ASIDE = "traceq-new-"
 _ASIDE_LEFT_S = 24 * 3600
@@ -50,18 +50,48 @@ _DEFAULT_LIMIT = 4 << 30
 # A file changed this shortly before it was hashed could change again unnoticed.
 _UNSETTLED_NS = 2_000_000_000
 _BLOCK = 8 << 20
-_TROUBLE = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    pl.exceptions.PolarsError,
-    TraceqError,
-)
+_SUM = 9
+TROUBLE = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError)
+"""What keeping may run into, none of which is the user's concern."""
 
 _writers: list[threading.Thread] = []
 _given_up = threading.Event()
+_hashing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What an answer depends on, as it was before the files were read."""
+
+    files: tuple[Path, ...]
+    statuses: tuple[os.stat_result, ...]
+    rest: str
+    """All that is no file, as text."""
+
+    @classmethod
+    def of(cls, files: Iterable[Path], rest: str) -> Question:
+        """Return the question; raise ``OSError`` if a file is not there."""
+        known = tuple(files)
+        return cls(known, tuple(file.stat() for file in known), rest)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(status.st_size for status in self.statuses)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the files are still as they were."""
+        pairs = zip(self.files, self.statuses, strict=True)
+        return all(_identity(file.stat()) == _identity(then) for file, then in pairs)
+
+    def key(self) -> str:
+        """Return the name of the answer: another one for any other content."""
+        pairs = zip(self.files, self.statuses, strict=True)
+        # Answers speak of the files by their names.
+        known = [(str(file), digest(file, then)) for file, then in pairs]
+        name = hashlib.sha256(repr((self.rest, known)).encode(errors="surrogatepass"))
+        return f"{self.size}-{name.hexdigest()}"
 
 
 def directory() -> Path:
@@ -89,51 +119,44 @@ def size_limit() -> int:
     return _DEFAULT_LIMIT
 
 
-def find(path: Path, key: str = "") -> Trace | None:
-    """Return the trace of a file whose content was loaded before, if it is kept.
-
-    ``key`` is what else the tables depend on.
-    """
-    with suppress(*_TROUBLE):
-        status = path.stat()
-        # Hashing pays only if there may be an entry at all.
-        if not list(_entries().glob(f"{status.st_size}-*")):
+def find_answer(question: Question) -> bytes | None:
+    """Return the answer that was kept, if there is one and it is whole."""
+    with suppress(*TROUBLE):
+        folder = directory() / _ANSWERS
+        # Hashing pays only if there may be an answer at all.
+        if not any(folder.glob(f"{question.size}-*")):
             return None
-        digest = _seen(path, status) or _hash(path)
-        entry = _entry(status, digest, key)
-        if not entry.is_dir():
-            return None
-        try:
-            trace = _read(entry, path)
-        except _TROUBLE:
-            # Out of the way of a whole one.
-            shutil.rmtree(entry, ignore_errors=True)
+        file = folder / f"{question.key()}.json"
+        known = file.read_bytes()
+        content = known[_SUM:]
+        if known[:_SUM] != _sum(content):
+            file.unlink(missing_ok=True)
             return None
         with suppress(OSError):
-            os.utime(entry / _FACTS)
-            _remember(path, status, digest)
-        return trace
+            os.utime(file)
+        return content
     return None
 
 
-def keep(path: Path, trace: Trace, status: os.stat_result, key: str = "") -> None:
-    """Write an entry behind the caller's back; the program ends when it is written.
+def keep_answer(question: Question, content: bytes) -> None:
+    """Keep an answer, behind the caller's back."""
+    later(_write_answer, question, content)
 
-    ``status`` is the file's from before it was read: if it changed since, the tables
-    are of a content that no longer has a name.
-    """
-    writer = threading.Thread(target=_write, args=(path, trace, status, key))
+
+def later(work: Callable[..., None], *given: object) -> None:
+    """Let a thread write something; the program ends when it is written."""
+    writer = threading.Thread(target=work, args=given)
     _writers.append(writer)
     writer.start()
 
 
 def busy() -> bool:
-    """Return whether an entry is being written."""
+    """Return whether something is being written."""
     return any(writer.is_alive() for writer in _writers)
 
 
 def finish() -> None:
-    """Wait until all entries are written; who interrupts the waiting gives them up."""
+    """Wait until all is written; who interrupts the waiting gives it up."""
     try:
         while _writers:
             _writers[0].join()
@@ -143,9 +166,14 @@ def finish() -> None:
         raise
 
 
+def given_up() -> bool:
+    """Return whether nobody waits for what is being written."""
+    return _given_up.is_set()
+
+
 def entries() -> Iterator[tuple[Path, int, float]]:
-    """Yield each entry with its size in bytes and when it was last used."""
-    for facts in directory().glob(f"{_ENTRY}/{_FACTS}"):
+    """Yield the tables of each trace: folder, size in bytes, and when last used."""
+    for facts in directory().glob(f"{_ENTRY}/{FACTS}"):
         with suppress(OSError):
             files = [file.stat().st_size for file in facts.parent.iterdir()]
             yield facts.parent, sum(files), facts.stat().st_mtime
@@ -164,22 +192,32 @@ def fetched() -> Iterator[tuple[Path, int, float]]:
             yield folder, sum(files), folder.stat().st_mtime
 
 
+def answers() -> Iterator[tuple[Path, int, float]]:
+    """Yield each answer as ``entries`` does."""
+    for file in (directory() / _ANSWERS).glob(_ANSWER_NAME):
+        with suppress(OSError):
+            status = file.stat()
+            yield file, status.st_size, status.st_mtime
+
+
 def clear() -> tuple[int, int]:
-    """Remove everything; return how many entries there were, and how many bytes."""
-    found, copies = list(entries()), list(fetched())
+    """Remove everything; return of how many traces it was, and how many bytes."""
+    count = len(list(entries()))
+    size = sum(size for _, size, _ in (*entries(), *answers(), *fetched()))
     # Only what traceq puts there: the directory may be the user's choice.
-    for folder in (
+    for place in (
         *directory().glob(_ENTRY),
         *directory().glob(f"{_ASIDE}*"),
+        *directory().glob(f"{_SEEN}/{_SEEN_NAME}"),
+        *directory().glob(f"{_ANSWERS}/{_ANSWER_NAME}"),
         *fetched_folder().glob(_FETCHED_NAME),
     ):
-        shutil.rmtree(folder, ignore_errors=True)
-    for file in directory().glob(f"{_SEEN}/{_SEEN_NAME}"):
-        file.unlink(missing_ok=True)
-    for folder in (*directory().glob(_CODE), directory() / _SEEN, fetched_folder()):
+        _remove(place)
+    names = (_SEEN, _ANSWERS, _FETCHED)
+    for folder in (*directory().glob(_CODE), *(directory() / name for name in names)):
         with suppress(OSError):
             folder.rmdir()
-    return len(found), sum(size for _, size, _ in (*found, *copies))
+    return count, size
 
 
 @cache
@@ -193,14 +231,31 @@ def _code() -> str:
     return f"code-{digest.hexdigest()[:16]}"
 
 
-def _entries() -> Path:
-    return directory() / _code()
-
-
-def _entry(status: os.stat_result, digest: str, key: str) -> Path:
+def entry_of(status: os.stat_result, content: str, key: str) -> Path:
+    """Return where the tables of a content are, or would be."""
     if key:
-        digest = hashlib.sha256(f"{digest}\n{key}".encode()).hexdigest()
-    return _entries() / f"{status.st_size}-{digest}"
+        content = hashlib.sha256(f"{content}\n{key}".encode()).hexdigest()
+    return directory() / _code() / f"{status.st_size}-{content}"
+
+
+def any_of_size(size: int) -> bool:
+    """Return whether there are tables of a file of this size."""
+    return any((directory() / _code()).glob(f"{size}-*"))
+
+
+def digest(path: Path, status: os.stat_result) -> str:
+    """Return the SHA-256 of a file's content; a file that is as it was is not read."""
+    if known := _seen(path, status):
+        return known
+    # Tables and answers of one file are kept at the same time.
+    with _hashing:
+        if known := _seen(path, status):
+            return known
+        found = _hash(path)
+        with suppress(OSError):
+            if not given_up():
+                _remember(path, status, found)
+        return found
 
 
 def _hash(path: Path) -> str:
@@ -221,102 +276,80 @@ def _identity(status: os.stat_result) -> list[int]:
 
 
 def _seen(path: Path, status: os.stat_result) -> str | None:
-    with suppress(*_TROUBLE):
+    with suppress(*TROUBLE):
         known = orjson.loads(_seen_file(path).read_bytes())
         if known["identity"] == _identity(status):
             return str(known["digest"])
     return None
 
 
-def _remember(path: Path, status: os.stat_result, digest: str) -> None:
+def _remember(path: Path, status: os.stat_result, content: str) -> None:
     changed = max(status.st_mtime_ns, status.st_ctime_ns)
     if time.time_ns() - changed < _UNSETTLED_NS:
         return
     file = _seen_file(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    _replace(file, orjson.dumps({"identity": _identity(status), "digest": digest}))
+    _replace(file, orjson.dumps({"identity": _identity(status), "digest": content}))
 
 
 def _replace(file: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=file.parent)
+    # Where it is found if this process is killed.
+    handle, name = tempfile.mkstemp(dir=directory(), prefix=_ASIDE)
     with os.fdopen(handle, "wb") as temporary:
         temporary.write(content)
     Path(name).replace(file)
 
 
-def _read(entry: Path, path: Path) -> Trace:
-    sums = orjson.loads((entry / _SUMS).read_bytes())
-    contents = {}
-    for name in (_FACTS, *map(_table_file, TABLES)):
-        contents[name] = (entry / name).read_bytes()
-        # Parquet would read a flipped bit as another number.
-        if zlib.crc32(contents[name]) != sums[name]:
-            msg = f"{entry / name} is damaged"
-            raise ValueError(msg)
-    facts = orjson.loads(contents[_FACTS])
-    facts["damage"] = tuple(facts["damage"])
-    tables = {
-        name: table.shaped(pl.read_parquet(contents.pop(_table_file(name))))
-        for name, table in TABLES.items()
-    }
-    return Trace.of(replace(Facts(**facts), path=str(path)), tables)
-
-
-def _table_file(name: str) -> str:
-    return f"{name}.parquet"
-
-
-def _write(path: Path, trace: Trace, status: os.stat_result, key: str) -> None:
-    # Polars raises KeyboardInterrupt in whatever thread it is used.
-    with suppress(*_TROUBLE, KeyboardInterrupt):
-        digest = _hash(path)
-        if _identity(path.stat()) != _identity(status):
+def _write_answer(question: Question, content: bytes) -> None:
+    with suppress(*TROUBLE, KeyboardInterrupt):
+        key = question.key()
+        if given_up() or not question.unchanged or len(content) > size_limit():
             return
-        _entries().mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: a reader sees a whole entry or none, and of two
-        # writers one wins.
-        with tempfile.TemporaryDirectory(dir=directory(), prefix=_ASIDE) as folder:
-            aside = Path(folder) / "entry"
-            aside.mkdir()
-            _write_entry(aside, trace)
-            size = sum(file.stat().st_size for file in aside.iterdir())
-            if size <= size_limit() and not _given_up.is_set():
-                # Another process may have been faster.
-                with suppress(OSError):
-                    aside.rename(_entry(status, digest, key))
-        if not _given_up.is_set():
-            _remember(path, status, digest)
-            make_room()
+        file = directory() / _ANSWERS / f"{key}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _replace(file, _sum(content) + content)
+        make_room()
 
 
-def _write_entry(folder: Path, trace: Trace) -> None:
-    for name, table in trace.frames_by_name().items():
-        if _given_up.is_set():
-            return
-        table.write_parquet(
-            folder / _table_file(name), compression="zstd", compression_level=1
-        )
-    (folder / _FACTS).write_bytes(orjson.dumps(asdict(trace.facts)))
-    sums = {file.name: zlib.crc32(file.read_bytes()) for file in folder.iterdir()}
-    (folder / _SUMS).write_bytes(orjson.dumps(sums))
+def _sum(content: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(content)
+
+
+@contextmanager
+def aside() -> Iterator[Path]:
+    """Give a new folder in the cache, which is removed after it."""
+    directory().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory(), prefix=_ASIDE) as folder:
+        yield Path(folder)
 
 
 def make_room() -> None:
-    """Remove the entries that were not used for longest, until the rest fits."""
-    found = sorted([*entries(), *fetched()], key=lambda entry: entry[2], reverse=True)
+    """Remove what was not used for longest, until the rest fits."""
+    every = [*entries(), *answers(), *fetched()]
     kept = 0
-    for folder, size, _ in found:
+    for place, size, _ in sorted(every, key=lambda one: one[2], reverse=True):
         kept += size
         if kept > size_limit():
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(place)
     seen = sorted(directory().glob(f"{_SEEN}/{_SEEN_NAME}"), key=_last_change)
     for file in seen[:-_MOST_SEEN]:
         file.unlink(missing_ok=True)
     # What a process that was killed left behind.
     for folder in directory().glob(f"{_ASIDE}*"):
         if _last_change(folder) < time.time() - _ASIDE_LEFT_S:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            place.unlink()
 
 
 def _last_change(file: Path) -> float:
-    return file.stat().st_mtime
+    # Another process may have removed it.
+    with suppress(OSError):
+        return file.stat().st_mtime
+    return 0.0

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.cache import find, keep
 from traceq.errors import InputError, UsageError
 from traceq.expressions import known, text
 from traceq.formats.chrome import read
@@ -24,6 +23,7 @@ from traceq.graph.steps import SOURCES
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.shown import typed
+from traceq.table_cache import find, keep
 from traceq.trace import Trace
 from traceq.watching import tell
 

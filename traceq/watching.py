@@ -93,8 +93,11 @@ def watched(watcher: Watcher) -> Iterator[None]:
 def noted() -> Iterator[list[str]]:
     """Keep what is said inside, whoever hears it."""
     notes: list[str] = []
+    outer = _notes.get()
     token = _notes.set(notes)
     try:
         yield notes
     finally:
         _notes.reset(token)
+        if outer is not None:
+            outer += notes

@@ -10,10 +10,10 @@ from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.errors import TraceqError
 from traceq.linter.baseline import read_baseline, without_known
 from traceq.linter.config import severity
-from traceq.linter.engine import Report
+from traceq.linter.engine import Report, reported
 from traceq.linter.engine import lint as run_rules
 from traceq.linter.pack import load_rules
-from traceq.opening import settings
+from traceq.opening import kept, settings
 from traceq.opening.recordings import load_program, programs
 from traceq.opening.trust import named
 from traceq.report.lint import content as words
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from traceq.labels import Labels
     from traceq.linter.baseline import Known
     from traceq.linter.config import Config
+    from traceq.linter.engine import Outcome
     from traceq.linter.pack import Rules
     from traceq.recording import Recording
     from traceq.report.base.content import Content
@@ -43,15 +44,21 @@ class LintResult(Result):
     report: Report
     """By recording: the findings, what bounds the step, skipped rules and why."""
     recordings: tuple[Recording, ...]
-    """What was linted, with its tables: as long as the result is kept, so are they."""
-    rules: Rules
-    """The rules that were loaded, by code."""
+    """What was linted, with its tables: as long as the result is kept, so are they.
+    None if they were not asked for."""
     packs: tuple[Path, ...] = ()
     """Folders of rules other than traceq's own."""
     repository: Path | None = None
     """The git repository that places are looked up in."""
+    loaded: Rules | None = None
+    """The rules that ran; none if what they found before came from the cache."""
     not_in_repository: str = ""
     """Which files of places are not in it, as a sentence."""
+
+    @property
+    def rules(self) -> Rules:
+        """The rules that there are, by code."""
+        return self.loaded or load_rules(self.packs)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -99,6 +106,7 @@ def lint(  # noqa: PLR0913 - as the command's options
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
     root: Name | None = None,
+    tables: bool = True,
     cache: bool = True,
 ) -> LintResult:
     """Return what is wrong in a trace, a memory snapshot or a run folder, worst first.
@@ -118,7 +126,9 @@ def lint(  # noqa: PLR0913 - as the command's options
     to hide, ``config`` the configuration instead of the nearest traceq.toml,
     ``captures`` traces of CUDA graphs' captures, ``kernels`` the folder of inductor's
     code, ``own`` packages that are your own code, ``steps_by`` what steps are taken
-    from, ``root`` where the source is, and ``cache`` whether the table cache is used.
+    from, ``root`` where the source is, and ``cache`` whether the cache is used. Without
+    ``tables`` the result has no ``recordings``, and where files, settings and rules are
+    as they were, it comes from the cache.
 
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
@@ -128,7 +138,6 @@ def lint(  # noqa: PLR0913 - as the command's options
         wanted = _overridden(wanted, several(select), several(ignore), fail_on)
         wanted = replace(wanted, packs=(*wanted.packs, *paths(rules)))
         known = known_findings(path(baseline))
-        loaded = load_rules(wanted.packs)
         with settings.asked(
             wanted,
             own=several(own),
@@ -139,34 +148,85 @@ def lint(  # noqa: PLR0913 - as the command's options
             given, unread = programs(paths(recording), cache=cache)
             if labels:
                 labels.refuse_unused([*paths(recording), *_places(given)])
-            alone = len(given) == 1 and not unread
-            found = [_loaded(one, path(log), cache=cache, alone=alone) for one in given]
-        step_ns = settings.nanoseconds(step_ms)
-        recordings = [
-            replace(one, step_ns=_said(labels, one) or step_ns or one.step_ns)
-            for one in found
-            if one
-        ]
-        report = without_known(run_rules(recordings, loaded, wanted), known)
+            step_ns = settings.nanoseconds(step_ms)
+            code = "" if tables or not cache else kept.code_of(wanted.packs)
+            tasks = [
+                _Task(one, code, wanted, path(log), _said(labels, one) or step_ns)
+                for one in given
+            ]
+            known_all = tasks and all(task.outcome for task in tasks)
+            loaded = None if known_all else load_rules(wanted.packs)
+            alone = len(tasks) == 1 and not unread
+            for task in tasks:
+                task.load(cache=cache, alone=alone)
+        read = [task for task in tasks if task.outcome or task.recording]
+        outcomes = _linted(read, loaded, wanted)
+        recordings = [task.recording for task in read if tables and task.recording]
+        report = without_known(reported(outcomes, wanted), known)
         tell("writing")
-        report = with_sources(report, _sources(recordings))
         folder = path(root) or find_root(Path.cwd())
         report, outside = _in_repository(report, folder, asked=root is not None)
     return LintResult(
         report=report,
         recordings=tuple(recordings),
-        rules=loaded,
         packs=wanted.packs,
+        loaded=loaded,
         repository=folder,
         not_in_repository=outside,
         notes=tuple(notes),
-        unread=unread + len(found) - len(recordings),
+        unread=unread + len(tasks) - len(read),
     )
 
 
-def _said(labels: Labels | None, recording: Recording) -> int | None:
+class _Task:
+    """A program to lint, or what was found of it before."""
+
+    def __init__(
+        self,
+        program: Program,
+        code: str,
+        config: Config,
+        log: Path | None,
+        step_ns: int | None,
+    ) -> None:
+        self.program, self.log, self.step_ns = program, log, step_ns
+        self.asked = kept.question(program, code, config, log, step_ns)
+        self.recording: Recording | None = None
+        self.outcome: Outcome | None = None
+        self.notes: Sequence[str] = ()
+        if found := kept.find(self.asked):
+            self.outcome, self.notes = found
+
+    def load(self, *, cache: bool, alone: bool) -> None:
+        """Load what is not known; say what there is to say either way."""
+        if self.outcome:
+            for sentence in self.notes:
+                say(sentence)
+            return
+        with noted() as self.notes:
+            self.recording = _loaded(self.program, self.log, cache=cache, alone=alone)
+        if self.recording and self.step_ns:
+            self.recording = replace(self.recording, step_ns=self.step_ns)
+
+
+def _linted(
+    tasks: Sequence[_Task], rules: Rules | None, config: Config
+) -> list[Outcome]:
+    """Return the outcomes of all: those that are not known are found, and kept."""
+    if rules is not None:
+        new = [task.recording for task in tasks if task.recording]
+        report = run_rules(new, rules, config)
+        fresh = iter(with_sources(report, _sources(new)).outcomes)
+        for task in tasks:
+            if task.outcome is None:
+                task.outcome = next(fresh)
+                kept.keep(task.asked, task.outcome, task.notes)
+    return [task.outcome for task in tasks if task.outcome]
+
+
+def _said(labels: Labels | None, program: Program) -> int | None:
     """Return the step time that the user says of one recording."""
-    return labels.step_ns(Path(recording.name)) if labels else None
+    return labels.step_ns(Path(program.name)) if labels else None
 
 
 def _overridden(

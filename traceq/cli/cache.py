@@ -1,4 +1,4 @@
-"""`traceq cache`: the tables kept of traces."""
+"""`traceq cache`: what is kept of traces that were read before."""
 
 from __future__ import annotations
 
@@ -10,31 +10,36 @@ def info() -> None:
     from traceq import cache, units
     from traceq.words import counted
 
-    sizes = [size for _, size, _ in (*cache.entries(), *cache.fetched())]
+    every = (*cache.entries(), *cache.answers(), *cache.fetched())
+    size = units.size(sum(size for _, size, _ in every))
     traces = counted(len(list(cache.entries())), "trace")
     output.write(
-        f"{cache.directory()}: {traces}{_copies()}, {units.size(sum(sizes))}"
+        f"{cache.directory()}: {traces}{_others()}, {size}"
         f" of at most {units.size(cache.size_limit())}\n"
     )
 
 
 def clear() -> None:
-    """Clear the cache; tables are made again when a trace is read again."""
+    """Clear the cache; a trace is read and linted again when it is needed again."""
     from traceq import cache, units
     from traceq.words import counted
 
-    copies = _copies()
+    others = _others()
     count, size = cache.clear()
     traces = counted(count, "trace")
-    output.write(f"removed the tables of {traces}{copies}, {units.size(size)}\n")
+    output.write(f"removed the tables of {traces}{others}, {units.size(size)}\n")
 
 
-def _copies() -> str:
+def _others() -> str:
     from traceq import cache
     from traceq.words import counted
 
-    count = len(list(cache.fetched()))
-    return f" and {counted(count, 'fetched file')}" if count else ""
+    parts = (
+        (len(list(cache.answers())), "lint result"),
+        (len(list(cache.fetched())), "fetched file"),
+    )
+    found = [counted(count, what) for count, what in parts if count]
+    return f" and {', '.join(found)}" if found else ""
 
 
 COMMANDS = {"info": info, "clear": clear}

@@ -142,6 +142,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         own=own,
         steps_by=steps_by,
         root=root,
+        tables=False,
         cache=not no_cache,
     )
     if new_baseline:
