@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import CAUSAL_MASK_SAVING
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention import attention, causal_making, mask_kind
+from traceq.analysis.base.ownership import has_named, together
+from traceq.analysis.patterns.attention import (
+    SDPA_BACKENDS,
+    attention,
+    causal_making,
+    mask_kind,
+)
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.words import often, shape
@@ -120,6 +125,8 @@ class CausalMaskTensor(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place."""
         rows = []
+        if not has_named(view.trace.ops, SDPA_BACKENDS):
+            return
         calls = attention(view.trace, view.kernels).filter(
             pl.col("backend") == "cudnn", pl.col("masked"), ~pl.col("causal")
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import NOTHING, named_like
 from traceq.analysis.patterns.compilation import (
     CALL,
     LOOKUP,
@@ -146,8 +147,11 @@ class GraphBreak(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the inner regions by the line at which the outer one broke."""
-        found = _breaks(view)
         known = graph_breaks(view.trace)
+        found = _breaks(view)
+        if not found.height:
+            yield from map(self._not_seen, known)
+            return
         rows = view.by_place(
             found,
             before=pl.col("before").drop_nulls().unique(maintain_order=True),
@@ -259,11 +263,13 @@ def _breaks(view: View) -> pl.DataFrame:
     and file, line and function are those of the break.
     """
     ops = view.ops
-    region = view.trace.ops.select(text("name").str.contains(REGION)).to_series()
-    inside = known(region.gather(ops["parent"]))
+    region = named_like(view.trace.ops, REGION)
+    inside = known(region[ops["parent"]])
+    inner = ops.filter(inside & region[ops["id"]])
+    if not inner.height:
+        return NOTHING
     parts = ops.filter(inside)
     outer = view.trace.ops["name"].cast(pl.String).str.extract(REGION_FRAME)
-    inner = ops.filter(inside & region.gather(ops["id"]))
     return (
         inner.drop("file", "line", "function")
         .with_columns(frame=outer.gather(inner["parent"]))

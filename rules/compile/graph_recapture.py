@@ -132,6 +132,8 @@ class GraphRecapture(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls that captured by where the compiled code was called."""
         found = captures(view.trace, view.steady)
+        if not found.height:
+            return
         compiled = compilations(view.trace, view.steady).select("step")
         found = found.join(compiled, on="step", how="anti", nulls_equal=True)
         found = settled(found, view.steady)

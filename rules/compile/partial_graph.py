@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import has_named, named
 from traceq.analysis.patterns.compilation import CALL, captures
-from traceq.expressions import text
+from traceq.graph.nesting import nearest
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.words import counted
 
@@ -129,6 +130,8 @@ class PartialGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Compare what the forward and the backward of each compiled call launch."""
+        if not has_named(view.trace.ops, [CALL, _BACKWARD]):
+            return
         if captures(view.trace, view.steady).height:
             return
         launches = _launches(view)
@@ -217,8 +220,9 @@ def _advice(why: str) -> str:
 
 def _launches(view: View) -> pl.DataFrame:
     """Return what each compiled call launches: graphs, kernels, and the host's time."""
-    calls = view.runtime.filter(pl.col("op").is_not_null())
-    roots = view.roots(text("name").is_in([CALL, _BACKWARD]))
+    calls = view.runtime[["id", "op", "call", "dur"]].drop_nulls("op")
+    ops = view.trace.ops
+    roots = nearest(ops["parent"], named(ops, [CALL, _BACKWARD]))
     single = pl.col("call") == "launch"
     return (
         calls.with_columns(root=roots.gather(calls["op"]))

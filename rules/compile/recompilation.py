@@ -123,7 +123,10 @@ class Recompilation(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the compilations by frame and by where it was called."""
-        found = compilations(view.trace, view.steady).with_columns(
+        found = compilations(view.trace, view.steady)
+        if not found.height:
+            return
+        found = found.with_columns(
             frame=pl.col("compile_id").str.extract(_FRAME),
             version=pl.col("compile_id").str.extract(_VERSION).cast(pl.Int64),
         )

@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.callers import called_inside, callers
 from traceq.analysis.base.gpu_idle import busy_spans
+from traceq.analysis.base.ownership import named_like
 from traceq.expressions import END, text
 from traceq.intervals import disjoint, overlap
 from traceq.linter import (
@@ -168,11 +169,11 @@ class InputPipelineStall(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the regions by loader, and add up the GPU's idle time in them."""
-        regions = disjoint(
-            view.annotations.filter(
-                ~pl.col("on_gpu"), text("name").str.contains(DATA_REGION)
-            ).with_columns(start="ts", end=END)
-        )
+        found = view.annotations
+        found = found.filter(named_like(found, DATA_REGION) & ~found["on_gpu"])
+        if not found.height:
+            return
+        regions = disjoint(found.with_columns(start="ts", end=END))
         busy = overlap(regions, busy_spans(view.trace.kernels))
         loading = pl.col("end") - pl.col("start")
         stalls = (

@@ -37,6 +37,10 @@ def groups(
     them, ``least_ns``, the longest ``kernel``, the inputs of the first op, and in
     ``calls`` how many there are, gradients not counted where they come with their op.
     """
+    long = min_share * view.bound.step_ns * view.steps
+    # All of them together are no shorter than any group.
+    if not ops.height or ops["gpu"].sum() < long:
+        return
     first = ("name", "dims", "types", "values", "strides", "phase")
     found = view.by_place(
         ops,
@@ -51,7 +55,6 @@ def groups(
         least_ns=pl.col("least").sum(),
         kernel=pl.col("kernel").get(pl.col("gpu").arg_max()),
     ).sort("gpu_ns", descending=True, maintain_order=True)
-    long = min_share * view.bound.step_ns * view.steps
     yield from found.filter(pl.col("gpu_ns") >= long).iter_rows(named=True)
 
 

@@ -9,8 +9,9 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.expressions import nth, text
+from traceq.expressions import nth
 from traceq.linter import (
     Bad,
     Evidence,
@@ -126,16 +127,16 @@ class ScanOverOuterDimension(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the scans by place and shape."""
-        scans = view.kernels.filter(text("name").str.contains(_KERNEL))
-        known = view.with_inputs(view.trace.ops.select("inputs", op="id")).select(
-            "op",
+        scans = view.kernels.filter(named_like(view.kernels, _KERNEL))
+        if not scans.height:
+            return
+        given = view.trace.ops["inputs"][scans["op"]]
+        placed = view.with_inputs(scans.with_columns(inputs=given)).with_columns(
             dims=nth("dims", 0),
             type=nth("types", 0),
             along=nth("values", 1).cast(pl.Int64, strict=False),
         )
-        placed = scans.join(known, on="op", how="left", maintain_order="left").filter(
-            pl.col("dims").list.len() > 0
-        )
+        placed = placed.filter(pl.col("dims").list.len() > 0)
         groups = view.by_place(
             placed,
             "dims",

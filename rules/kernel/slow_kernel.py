@@ -144,10 +144,16 @@ class SlowKernel(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the ops that nothing else names by place and shape."""
-        ops = judged(view, ~pl.col("name").str.contains(_NOT)).filter(
-            ~pl.col("kernels")
+        # What all calls of an op do not take, those of one place do not either.
+        together = pl.col("gpu").sum().over("name", "phase")
+        long = self.min_share * view.bound.step_ns * view.steps
+        ops = judged(
+            view,
+            (together >= long)
+            & ~pl.col("name").str.contains(_NOT)
+            & ~pl.col("kernels")
             .list.eval(pl.element().is_in(list(view.named)))
-            .list.any()
+            .list.any(),
         )
         best = _best(view)
         for row in groups(view, ops, self.min_share):

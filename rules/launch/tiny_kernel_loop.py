@@ -184,6 +184,8 @@ class TinyKernelLoop(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the loops by the function they are in."""
         found = loops(view.trace, view.steady, self.min_iterations)
+        if not found.table.height:
+            return
         for row in found.table.drop_nulls("kernels").iter_rows(named=True):
             if self._is_tiny(row, view):
                 yield self._finding(view, row, found)

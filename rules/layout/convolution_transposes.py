@@ -163,6 +163,8 @@ class ConvolutionTransposes(Rule):
             _on_tensor_cores(gpu),
             ~known((strides == 1) & (channels > 1)),
         )
+        if not turned.height:
+            return
         busy = int(view.kernels["dur"].sum())
         groups = (
             # One call of channels_last is the fix for all functions of a library.

@@ -163,6 +163,8 @@ class Float32Logits(Rule):
             pl.col("dst") == FLOAT32,
             pl.col("dims").list.last() >= self.min_vocabulary,
         )
+        if not casts.height:
+            return
         groups = (
             casts.group_by(*same_place(), "dims", "src", "own")
             .agg(
@@ -238,8 +240,9 @@ def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evid
 
 def _softmax(view: View) -> pl.DataFrame:
     """Return the kernels of softmaxes in float32, with the ``width`` of their input."""
-    ops = view.trace.ops.filter(named(view.trace.ops, _SOFTMAX))
-    known = view.with_inputs(ops.select("inputs", op="id")).select(
+    ops = view.trace.ops
+    softmaxes = ops[["inputs", "id"]].filter(named(ops, _SOFTMAX))
+    known = view.with_inputs(softmaxes.rename({"id": "op"})).select(
         "op",
         type=pl.col("types").list.first(),
         width=pl.col("dims").list.first().list.last(),

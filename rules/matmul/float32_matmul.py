@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.matmul import (
     matmuls,
     saved,
@@ -145,11 +146,13 @@ class Float32Matmul(Rule):
         in_tf32 = (calls["dtype"].cast(pl.String) == "tf32").any()
         if gpu.amd or gpu.capability < _TF32 or in_tf32:
             return
-        plain = text("name").str.contains(_SIMT)
+        calls = calls.filter(named_like(calls, _SIMT))
+        if not calls.height:
+            return
         wide = pl.col("type").is_null() | (pl.col("type") == FLOAT32)
         # KRN006 is about batches of tiny ones, which TF32 does not help.
         tiny = tiny_matmuls(pl.col("left"), pl.col("right"))
-        slow = with_fastest(calls.filter(plain, wide, ~tiny), gpu, "tf32")
+        slow = with_fastest(calls.filter(wide, ~tiny), gpu, "tf32")
         least = self.min_share * int(view.kernels["dur"].sum())
         if slow.height and slow.select(saved().sum()).item() >= least:
             yield self._finding(view, slow)

@@ -115,8 +115,11 @@ class PaddedMatmul(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the kernels that pad by line and by the dimension."""
+        padding = matmul_padding(view.trace, view.kernels)
+        if not padding.height:
+            return
         rows = view.by_place(
-            matmul_padding(view.trace, view.kernels),
+            padding,
             "size",
             "padded",
             gpu_ns=pl.col("dur").sum(),

@@ -22,10 +22,11 @@ _METHODS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()"}
 
 def steady_iterations(view: View, *phases: str) -> pl.DataFrame:
     """Return the steady iterations of these phases; none where nothing is served."""
-    return (
-        iterations(view.trace)
-        .filter(pl.col("phase").is_in(phases))
-        .join(view.steady.windows.select("step"), on="step", how="semi")
+    found = iterations(view.trace)
+    if not found.height:
+        return found
+    return found.filter(pl.col("phase").is_in(phases)).join(
+        view.steady.windows.select("step"), on="step", how="semi"
     )
 
 

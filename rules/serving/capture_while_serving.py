@@ -102,6 +102,8 @@ class CaptureWhileServing(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Report the iterations in which the program captures graphs."""
         found = iterations(view.trace)
+        if not found.height:
+            return
         spans = _captures(view).join(found, on="step", how="semi")
         if not spans.height:
             return

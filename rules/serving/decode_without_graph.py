@@ -142,6 +142,8 @@ class DecodeWithoutGraph(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Report the decodes that are eager, if the GPU idles in them."""
         decodes = steady_iterations(view, DECODE)
+        if not decodes.height:
+            return
         eager = decodes.filter(pl.col("run") == "eager").select("step")
         steps = view.trace.steps.join(eager, on="step", how="semi")
         whole = int(steps["time"].sum())

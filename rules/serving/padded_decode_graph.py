@@ -140,9 +140,11 @@ class PaddedDecodeGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the padded iterations by the size of their graph."""
+        decodes = steady_iterations(view, DECODE)
+        if not decodes.height:
+            return
         padded = (
-            steady_iterations(view, DECODE)
-            .filter(pl.col("known_by") == "annotation", pl.col("run") != "eager")
+            decodes.filter(pl.col("known_by") == "annotation", pl.col("run") != "eager")
             .with_columns(padding=1 - pl.col("requests") / pl.col("graph_batch"))
             .filter(pl.col("padding") > self.max_padding)
         )

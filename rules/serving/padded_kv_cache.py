@@ -143,7 +143,10 @@ class PaddedKvCache(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place and length of the cache."""
-        calls = padded_attention(view.trace).filter(
+        calls = padded_attention(view.trace)
+        if not calls.height:
+            return
+        calls = calls.filter(
             pl.col("cache") >= self.min_times * pl.col("context"),
             pl.col("cache") - pl.col("context") >= _BUCKET,
         )

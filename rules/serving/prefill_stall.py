@@ -124,7 +124,10 @@ class PrefillStall(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the longest of these iterations, and how many there are."""
-        found = iterations(view.trace).with_columns(waiting=_waiting())
+        found = iterations(view.trace)
+        if not found.height:
+            return
+        found = found.with_columns(waiting=_waiting())
         usual = found.filter(pl.col("phase") == DECODE)["time"].median()
         if not isinstance(usual, float) or not usual:
             return

@@ -116,17 +116,18 @@ def _chains(view: View) -> pl.DataFrame:
 
     The longest one of a chain has those of all.
     """
-    calls = view.trace.runtime.group_by("op").agg(mine="id").drop_nulls("op")
+    chains = sync_chains(view.trace)
+    calls = view.trace.runtime[["id", "op"]]
+    calls = calls.filter(known(calls["op"].is_in(chains["op"].unique().implode())))
+    calls = calls.group_by("op").agg(mine="id")
     # All calls of an op: a copy and the sync that follows it wait for the same.
-    found = (
-        sync_chains(view.trace)
-        .join(calls, on="op", how="left", maintain_order="left")
-        .with_columns(pl.coalesce("mine", pl.concat_list("id")), place=_PLACE)
+    found = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
+        pl.coalesce("mine", pl.concat_list("id")), place=_PLACE
     )
-    chains = found.group_by("chain").agg(
+    together = found.group_by("chain").agg(
         chained=pl.col("mine").explode(), places=pl.col("place").drop_nulls()
     )
-    return found.join(chains, on="chain", how="left", maintain_order="left").select(
+    return found.join(together, on="chain", how="left", maintain_order="left").select(
         "id",
         calls=pl.when("longest").then("chained").otherwise("mine"),
         places=pl.when("longest").then("places"),

@@ -149,6 +149,8 @@ class ImplicitDeviceSync(DeviceSync):
             pl.col("wait") >= self.min_wait_us * 1000,
             ~pl.col("id").is_in(token_syncs(view.trace).implode()),
         )
+        if not waits.height:
+            return
         called = outermost_ops(view.trace, tuple(WRITTEN)).gather(waits["op"])
         causes = view.trace.ops["name"].gather(called.fill_null(waits["op"]))
         waits = waits.with_columns(

@@ -22,7 +22,10 @@ _PROGRAM = "<module>"
 
 def with_libraries(ran: Ran, trace: Trace | None) -> Ran:
     """Name the library's function where a rule placed a finding by the user's line."""
-    if trace is None:
+    if trace is None or not any(
+        table["via"].null_count() < table.height
+        for table in (trace.ops, trace.kernels, trace.runtime)
+    ):
         return ran
     return replace(ran, findings=tuple(_placed(one, trace) for one in ran.findings))
 
@@ -32,8 +35,12 @@ def entry_of(trace: Trace) -> Place | None:
 
     The program's own file begins at its first line.
     """
-    own = trace.frames.filter("own").sort("dur", "ts", descending=[True, False]).head(1)
-    for row in own.iter_rows(named=True):
+    frames = trace.frames
+    own = frames["dur"].filter(frames["own"])
+    longest = frames[["file", "line", "function", "ts"]].filter(
+        frames["own"] & (frames["dur"] == own.max())
+    )
+    for row in longest.sort("ts").head(1).iter_rows(named=True):
         line = 1 if row["function"] == _PROGRAM else row["line"]
         return Place(row["file"], line or 1, row["function"])
     return None
@@ -50,6 +57,8 @@ def _placed(finding: Finding, trace: Trace) -> Finding:
             (trace.runtime, finding.calls),
         )
     )
+    if seen.null_count() == len(seen):
+        return finding
     most = (
         seen.to_frame()
         .group_by(text("via"))

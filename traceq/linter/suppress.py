@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import NOTHING, named_like
 from traceq.linter.select import find_rule
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ def suppress(
 ) -> tuple[list[Finding], list[Allowed]]:
     """Return the findings that stay, and those that are allowed."""
     trace = recording.trace
-    inside = _regions(trace) if trace else None
+    inside = _regions(trace) if trace else NOTHING
     kept: list[Finding] = []
     allowed: list[Allowed] = []
     for finding in findings:
         entry = _entry_for(finding, allows.get(finding.code, ()), recording.name)
         if entry:
             allowed.append(Allowed(finding, entry.reason, entry))
-        elif trace and inside is not None and _lies_in(finding, trace, inside):
+        elif trace and inside.height and _lies_in(finding, trace, inside):
             allowed.append(Allowed(finding, _IN_PROGRAM))
         else:
             kept.append(finding)
@@ -87,7 +88,9 @@ def _entry_for(finding: Finding, allows: Iterable[Allow], path: str) -> Allow | 
 
 def _regions(trace: Trace) -> pl.DataFrame:
     """Return where the program allows rules: ``rule``, ``start`` and ``end``."""
-    named = trace.annotations.filter(~pl.col("on_gpu")).with_columns(
+    regions = trace.annotations
+    regions = regions.filter(named_like(regions, _REGION) & ~regions["on_gpu"])
+    named = regions.with_columns(
         codes=pl.col("name").cast(pl.String).str.extract(_REGION, 1)
     )
     return (

@@ -144,8 +144,8 @@ class View:
 
     def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""
-        inputs = self.trace.inputs.rename({"id": "inputs"})
-        return ops.join(inputs, on="inputs", how="left", maintain_order="left")
+        given = self.trace.inputs.drop("id")[ops["inputs"]]
+        return ops.with_columns(given.get_columns())
 
     def roots(self, marked: pl.Expr) -> pl.Series:
         """Return for each op of the trace itself, if marked, or the nearest around it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.expressions import END, asof, text
 from traceq.graph.nesting import nearest, parents
 from traceq.model.owners import third_party
@@ -69,9 +70,10 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     null where the user's own code runs. Torch and Python's standard library do not
     count as libraries: their callers do.
     """
-    files = frames.select("file", "own").drop_nulls().unique()
+    near = _around(frames, moments)
+    files = near.select("file", "own").drop_nulls().unique()
     files = files.select("file", library=third_party(text("file"), pl.col("own")))
-    known = frames.join(files, on="file").filter(
+    known = near.join(files, on="file", maintain_order="left").filter(
         pl.col("library").is_not_null() | pl.col("own")
     )
     theirs = pl.col("library").is_not_null()
@@ -88,7 +90,7 @@ def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame
     The moments have ``thread`` and ``ts``; the result has a row for each, in their
     order: ``inner_file``, ``inner_line`` and ``inner_function``, null if none runs.
     """
-    known = frames.filter(pl.col("file").is_not_null())
+    known = _around(frames, moments).drop_nulls("file")
     return innermost(known, moments).select(
         inner_file=text("file"), inner_line="line", inner_function=text("function")
     )
@@ -100,6 +102,7 @@ def innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     The frames, or regions, have ``thread``, ``ts`` and ``dur``, the moments have
     the first two; where none is around, the row is null.
     """
+    frames = _around(frames, moments)
     calls = frames.select("thread", start="ts", end=END).with_row_index("call")
     rows = moments.select("thread", start="ts", end=pl.col("ts") + 1)
     tree = pl.concat([calls, rows.with_row_index("moment")], how="diagonal").sort(
@@ -112,3 +115,15 @@ def innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
         .sort("moment")["call"]
     )
     return frames.select(pl.all().gather(innermost))
+
+
+@cached_per_trace
+def _around(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
+    """Return the frames during which any moment is, of whatever thread.
+
+    Of many frames that is a few, and all others are around none.
+    """
+    times = moments["ts"].drop_nulls().sort()
+    begin = times.search_sorted(frames["ts"])
+    end = times.search_sorted(frames["ts"] + frames["dur"])
+    return frames.filter(end > begin)

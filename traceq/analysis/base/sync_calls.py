@@ -18,6 +18,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
+from traceq.analysis.base.ownership import named_like
 from traceq.expressions import known, text
 from traceq.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
@@ -46,14 +47,19 @@ TO_HOST, TO_GPU = "to host", "to GPU"
 @cached_per_trace
 def blocking_calls(trace: Trace) -> pl.DataFrame:
     """Return the rows of ``runtime`` that block, with their ``kind``."""
-    calls = trace.runtime.join(
-        copy_directions(trace),
-        left_on="id",
-        right_on="launch",
-        how="left",
-        maintain_order="left",
+    runtime = trace.runtime
+    calls = (
+        runtime[["id", "call"]]
+        .with_columns(frees=named_like(runtime, BLOCKING_FREE))
+        .join(
+            copy_directions(trace),
+            left_on="id",
+            right_on="launch",
+            how="left",
+            maintain_order="left",
+        )
     )
-    blocking = (pl.col("call") == "copy") & text("name").str.contains(BLOCKING_COPY)
+    blocking = (pl.col("call") == "copy") & named_like(runtime, BLOCKING_COPY)
     copies = blocking | known(pl.col("pageable"))
     queue = (pl.col("call") == "launch") & (_queued(trace) >= LAUNCH_QUEUE)
     queue |= _throttled(trace)
@@ -64,16 +70,13 @@ def blocking_calls(trace: Trace) -> pl.DataFrame:
         .then(pl.lit(COPY_TO_HOST))
         .when(copies)
         .then(pl.lit(OTHER_COPY))
-        .when(text("name").str.contains(BLOCKING_FREE))
+        .when("frees")
         .then(pl.lit(FREE))
         .when(queue)
         .then(pl.lit(FULL_QUEUE))
     )
-    return (
-        calls.with_columns(kind=kind)
-        .drop_nulls("kind")
-        .select(*trace.runtime.columns, "kind")
-    )
+    kinds = calls.select(kind=kind).to_series()
+    return runtime.with_columns(kinds).filter(kinds.is_not_null())
 
 
 @cached_per_trace
@@ -84,7 +87,8 @@ def copy_directions(trace: Trace) -> pl.DataFrame:
     """
     name = text("name")
     return (
-        trace.kernels.filter(pl.col("activity") == "memcpy")
+        trace.kernels[["launch", "bytes", "name"]]
+        .filter(trace.kernels["activity"] == "memcpy")
         .select(
             "launch",
             "bytes",
@@ -126,7 +130,7 @@ def _throttled(trace: Trace) -> pl.Series:
 
 def _queued(trace: Trace) -> pl.Series:
     """Return how much work was launched before each call and had not begun."""
-    work = trace.kernels.drop_nulls("launch")
+    work = trace.kernels[["launch", "ts"]].drop_nulls("launch")
     launched = trace.runtime["ts"][work["launch"]].sort()
     begun = work["ts"].sort()
     before, started = (

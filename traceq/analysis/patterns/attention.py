@@ -18,6 +18,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
     at_owner,
     by_place,
+    has_named,
     inside,
     named,
     named_like,
@@ -67,7 +68,8 @@ _ARGUMENTS = {
     f"{_OP}efficient_attention_backward": Arguments(1, 4, 9, 11),
     f"{_OP}cudnn_attention_backward": Arguments(1, 8, 13, 14),
 }
-_BACKENDS = [name for name in _ARGUMENTS if name != SDPA]
+SDPA_BACKENDS = [name for name in _ARGUMENTS if name != SDPA]
+"""The ops by which attention is computed, called by SDPA or by themselves."""
 FUSED_ARGUMENTS = {
     name: at
     for name, at in _ARGUMENTS.items()
@@ -119,7 +121,7 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     its casts, which are what the choice of a kernel depends on.
     """
     every = trace.ops
-    chosen = every["id"].filter(named(every, _BACKENDS) & ~every["compiling"])
+    chosen = every["id"].filter(named(every, SDPA_BACKENDS) & ~every["compiling"])
     ops = every[_CALLED][chosen]
     around = outermost_ops(trace, (SDPA,))[chosen]
     backends = (
@@ -245,6 +247,9 @@ def fallbacks(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> list[Row]:
     nothing faster are left out: before compute capability 8 mem-efficient attention is
     the best there is, and on AMD it is as fast as FlashAttention.
     """
+    there = has_named(trace.ops, SDPA_BACKENDS) or _strays(trace, kernels).height
+    if not there:
+        return []
     rows = attention(trace, kernels).filter(
         pl.col("backend").is_in(("efficient", "math"))
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import outermost_ops
+from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.expressions import END, asof, known, text
 from traceq.model.names import BEGIN_CAPTURE
@@ -47,6 +47,8 @@ def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     ops = trace.ops
     inner = known(ops["compiling"][ops["parent"]])
     roots = in_steps(ops.filter(ops["compiling"] & ~inner), trace, steady)
+    if not roots.height:
+        return roots.with_columns(compile_id=pl.lit(None, pl.String))
     host = trace.annotations.filter(~pl.col("on_gpu"))
     ids = pl.concat(
         [
@@ -95,6 +97,11 @@ def all_captures(trace: Trace) -> pl.DataFrame:
         ],
         how="diagonal",
     )
+    if not seen.height:
+        nothing = pl.lit(None, pl.UInt32)
+        return ops.clear().with_columns(
+            set_up=nothing, captured=nothing, region=nothing
+        )
     roots = outermost_ops(trace)
     counts = (
         seen.with_columns(root=roots[seen["id"]])
@@ -180,14 +187,13 @@ def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
 
 def _outer_timers(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
     """Return the ops of a name, without timers of the same name inside them."""
-    marked = ops["name"].cast(pl.String).str.contains(pattern)
+    marked = named_like(ops, pattern)
     inner = known(marked[ops["parent"]])
-    return ops.filter(marked & ~inner).select("id", pl.lit(value=True).alias(label))
+    found = ops["id"].filter(marked & ~inner).to_frame()
+    return found.with_columns(pl.lit(value=True).alias(label))
 
 
 def _begun_captures(trace: Trace) -> pl.DataFrame:
     """Return the ops that call ``cudaStreamBeginCapture``."""
-    begun = text("name").str.contains(BEGIN_CAPTURE)
-    return trace.runtime.filter(begun, pl.col("op").is_not_null()).select(
-        id="op", begun=pl.lit(value=True)
-    )
+    ops = trace.runtime["op"].filter(named_like(trace.runtime, BEGIN_CAPTURE))
+    return ops.drop_nulls().to_frame("id").with_columns(begun=True)

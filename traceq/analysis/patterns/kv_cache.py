@@ -8,7 +8,12 @@ import orjson
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.base.ownership import (
+    NOTHING,
+    has_named,
+    named,
+    outermost_ops,
+)
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, SDPA
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import iterations
@@ -23,6 +28,7 @@ _RANK = 3
 _LONGEST_NEW = 4
 _ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
 _HEADS_RANK = 4
+_GROWN = {"length": pl.Int64(), "shape": pl.List(pl.Int64())}
 
 
 @cached_per_trace
@@ -32,6 +38,8 @@ def cache_cats(trace: Trace) -> pl.DataFrame:
     Rows of ``ops`` with ``length``, the tokens that are copied, and ``shape``.
     """
     decodes = iterations(trace).filter(pl.col("phase") == DECODE).select("step")
+    if not decodes.height:
+        return pl.DataFrame(schema={"id": pl.UInt32, **_GROWN})
     ops = trace.ops.filter(~pl.col("captured") | COPY).join(
         decodes, on="step", how="semi", maintain_order="left"
     )
@@ -46,7 +54,7 @@ def cache_cats(trace: Trace) -> pl.DataFrame:
     ]
     told = pl.DataFrame(
         grown,
-        {"inputs": pl.UInt32, "length": pl.Int64, "shape": pl.List(pl.Int64)},
+        {"inputs": pl.UInt32, **_GROWN},
         orient="row",
     )
     return cats.join(told, on="inputs", maintain_order="left")
@@ -81,6 +89,8 @@ def padded_attention(trace: Trace) -> pl.DataFrame:
     decodes = iterations(trace).filter(
         pl.col("phase") == DECODE, pl.col("context").is_not_null()
     )
+    if not decodes.height or not has_named(trace.ops, _ATTENTION):
+        return NOTHING
     ops = trace.ops.filter(~pl.col("captured") | COPY).join(
         decodes.select("step", "requests", total="context"), on="step"
     )

@@ -27,7 +27,7 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.base.ownership import outermost_ops
+from traceq.analysis.base.ownership import NOTHING, named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.expressions import END, text
 from traceq.graph.nesting import nearest, parents
@@ -64,6 +64,8 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
     it, is taken to be as long as the median.
     """
     marks = _marks(trace, steady, min_iterations).sort("ts")
+    if not marks.height:
+        return marks
     first = marks.group_by(_CALL, maintain_order=True).agg(pl.col("name").first())
     begins = marks.join(first, on=[*_CALL, "name"], nulls_equal=True).sort("ts")
     length = (pl.col("ts").shift(-1) - pl.col("ts")).over(_CALL)
@@ -116,9 +118,10 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     ``ops``, ``gradients`` (the number of weights that get theirs in its backward),
     ``called`` (the most modules that a call runs in the loop).
     """
-    found = iterations(trace, steady, min_iterations).with_columns(
-        layer=layer_names(pl.col("module"))
-    )
+    found = iterations(trace, steady, min_iterations)
+    if not found.height:
+        return Loops(NOTHING, NOTHING)
+    found = found.with_columns(layer=layer_names(pl.col("module")))
     ops = _ops_of(trace, found)
     backward = ops.filter(pl.col("forward").is_not_null())
     gradients = _gradients(trace, backward)
@@ -254,11 +257,15 @@ def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFra
     if trace.frames.height:
         often = pl.len().over("step", *_PLACE, "name") >= fewest
         ops = ops.filter(often)
+        if not ops.height:
+            return ops
         ops = ops.with_columns(call=_calls(trace, ops, fewest))
     else:
         ops = ops.with_columns(call=_layers(ops)).filter("syncs")
     times = pl.len().over(*_CALL, "name")
     repeated = ops.with_columns(times=times).filter(pl.col("times") >= fewest)
+    if not repeated.height:
+        return repeated
     marks = repeated.join(
         _iteration_counts(repeated), on=[*_CALL, "times"], how="semi", nulls_equal=True
     )
@@ -349,7 +356,7 @@ def _scores(parts: pl.DataFrame) -> pl.DataFrame:
 
 def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost ops of the forward that start work on the GPU."""
-    calls = trace.runtime.filter(pl.col("op").is_not_null())
+    calls = trace.runtime[["op", "kernels", "call"]].drop_nulls("op")
     roots = outermost_ops(trace)
     used = (
         calls.select(id=roots[calls["op"]], kernels="kernels", call="call")
@@ -361,7 +368,7 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         pl.col("parent").is_null(),
         pl.col("forward").is_null(),
         ~pl.col("compiling"),
-        ~text("phase").is_in(_NO_LOOP),
+        ~pl.col("phase").is_in(_NO_LOOP),
     ).join(used, on="id", maintain_order="left")
     return in_steps(ops, trace, steady)
 
@@ -389,11 +396,16 @@ def _callers(trace: Trace, fewest: int) -> pl.DataFrame:
     A module that one call calls this often, such as a cell of an RNN for each moment,
     is what the loop goes over: the loop is in the caller.
     """
-    module = text("name").str.starts_with("nn.Module: ")
-    frames = trace.frames.filter(pl.col("own") | module).sort(
-        pl.col("thread"), pl.col("ts"), -END, maintain_order=True
+    modules = named_like(trace.frames, "^nn.Module: ")
+    frames = (
+        trace.frames[["id", "name", "thread", "ts", "dur"]]
+        .with_columns(module=modules)
+        .filter(trace.frames["own"] | modules)
+        .sort(pl.col("thread"), pl.col("ts"), -END, maintain_order=True)
     )
     around = parents(frames["thread"], frames.select(END).to_series())
     repeated = pl.len().over("around", "name") >= fewest
     called = pl.col("around").is_not_null()
-    return frames.with_columns(around=around).filter(~(module & repeated & called))
+    return frames.with_columns(around=around).filter(
+        ~(pl.col("module") & repeated & called)
+    )

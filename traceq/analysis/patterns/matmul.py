@@ -13,7 +13,7 @@ from traceq.analysis.base.assumptions import (
     UNKNOWN_SAVING,
 )
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import plain_names
+from traceq.analysis.base.ownership import named, plain_names
 from traceq.analysis.base.roofline import roofline_ns
 from traceq.expressions import known
 from traceq.model.dtypes import SIZES
@@ -54,7 +54,12 @@ def matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     where shapes were not recorded. Convolutions are not included.
     """
     names = plain_names(trace.ops).filter(pl.col("plain").is_in(MATMULS))
-    ops = trace.ops.join(names, on="name").select("inputs", op="id", matmul="plain")
+    ops = (
+        trace.ops[["id", "inputs", "name"]]
+        .filter(named(trace.ops, MATMULS))
+        .join(names, on="name")
+        .select("inputs", op="id", matmul="plain")
+    )
     calls = kernels.filter(pl.col("kind") == "gemm").join(
         ops, on="op", maintain_order="left"
     )

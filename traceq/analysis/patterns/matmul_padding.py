@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
+from traceq.analysis.base.ownership import NOTHING, named_like
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -23,7 +23,10 @@ def matmul_padding(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     ``size`` is the dimension that is not aligned, ``padded`` what it is padded to. A
     kernel whose shapes show no such dimension is not returned.
     """
-    ops = trace.ops.filter(text("name").str.contains(_PADS)).select("inputs", op="id")
+    ops = trace.ops[["inputs", "id"]].filter(named_like(trace.ops, _PADS))
+    if not ops.height:
+        return NOTHING
+    ops = ops.rename({"id": "op"})
     shapes = trace.inputs.filter(pl.col("id").is_in(ops["inputs"].unique().implode()))
     found = [
         (key, *pair)

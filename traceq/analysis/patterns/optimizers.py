@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import outermost_ops
+from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.expressions import END, asof, text
 from traceq.model.names import OPTIMIZER_STEP
@@ -22,10 +22,9 @@ _MANY = r"^aten::(_foreach_|_fused_|_amp_foreach)|^Torch-Compiled Region"
 
 def optimizer_regions(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the regions of the steps in which an optimizer updates its weights."""
-    named = trace.annotations.filter(
-        ~pl.col("on_gpu"), text("name").str.contains(OPTIMIZER_STEP)
-    )
-    return in_steps(named, trace, steady)
+    regions = trace.annotations
+    chosen = named_like(regions, OPTIMIZER_STEP) & ~regions["on_gpu"]
+    return in_steps(regions.filter(chosen), trace, steady)
 
 
 @cached_per_trace
@@ -93,7 +92,7 @@ def _launching(trace: Trace) -> pl.DataFrame:
         .agg(kernels=pl.len(), gpu_ns=pl.col("dur").sum())
     )
     return (
-        trace.ops.filter(pl.col("parent").is_null())
-        .select("id", "name", "thread", "ts", "file", "line", "function")
+        trace.ops[["id", "name", "thread", "ts", "file", "line", "function"]]
+        .filter(trace.ops["parent"].is_null())
         .join(work, on="id")
     )

@@ -15,6 +15,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import gap_at, idle_gaps
+from traceq.analysis.base.ownership import inside
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import (
     DEVICE_SYNCS,
@@ -26,7 +27,6 @@ from traceq.analysis.base.sync_calls import (
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import serves_collective
 from traceq.expressions import END, asof, text
-from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -94,11 +94,10 @@ def _by_op(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _directions(trace: Trace) -> pl.DataFrame:
     """Return the ops that copy between host and GPU: ``op`` and ``copies``."""
-    copies = copy_directions(trace).drop_nulls("direction")
+    copies = copy_directions(trace).drop_nulls("direction").sort("launch")
     return (
-        trace.runtime.select("op", launch="id")
+        copies.select("direction", op=trace.runtime["op"][copies["launch"]])
         .drop_nulls("op")
-        .join(copies, on="launch", maintain_order="left")
         .group_by("op")
         .agg(copies=pl.col("direction").first())
     )
@@ -109,7 +108,7 @@ def _outside_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
     Nothing is launched after the one with which the profiler ends.
     """
-    launches = trace.runtime.filter(pl.col("kernels") > 0)
+    launches = trace.runtime[["thread", "ts"]].filter(trace.runtime["kernels"] > 0)
     last = launches.group_by("thread").agg(last=pl.col("ts").max())
     return (
         calls.filter(pl.col("op").is_null(), pl.col("kind") == SYNC)
@@ -154,8 +153,13 @@ def written_as(trace: Trace, syncs: pl.DataFrame) -> pl.Series:
 
     It is ``print`` for all that printing a tensor does.
     """
-    frames = trace.frames.join(_methods(trace), on="name").select(
-        "thread", "ts", "method", until=END
+    methods, frames = _methods(trace), trace.frames
+    chosen = frames["name"].is_in(methods["name"].implode())
+    frames = (
+        frames[["name", "thread", "ts", "dur"]]
+        .filter(chosen)
+        .join(methods, on="name", maintain_order="left")
+        .select("thread", "ts", "method", until=END)
     )
     printing = pl.col("method") == "print"
     found = syncs.select("ts", "end", "thread").with_row_index("row")
@@ -186,17 +190,16 @@ def _methods(trace: Trace) -> pl.DataFrame:
 
 def _explained_ops(trace: Trace) -> pl.DataFrame:
     """Return the ops whose syncs belong to something else that they do: ``op``."""
-    ops = trace.ops
-    captured = all_captures(trace)["id"]
-    around = nearest(ops["parent"], ops["id"].is_in(captured.implode()))
-    other = ops.filter(around.is_not_null() | ops["compiling"]).select(op="id")
-    allocating = trace.runtime.filter(pl.col("call") == "allocation").select("op")
+    ops, runtime = trace.ops, trace.runtime
+    around = inside(trace, all_captures(trace)["id"])
+    other = ops[["id"]].filter(around.is_not_null() | ops["compiling"]).select(op="id")
+    allocating = runtime[["op"]].filter(runtime["call"] == "allocation")
     large = copy_directions(trace).filter(
         "pageable",
         pl.col("direction") == TO_GPU,
         pl.col("bytes") >= PAGEABLE_COPY_BYTES,
     )
-    copying = trace.runtime.select("op").select(pl.col("op").gather(large["launch"]))
+    copying = runtime[["op"]][large["launch"]]
     return pl.concat([other, allocating, copying]).drop_nulls().unique()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.base.assumptions import ATTENTION_BACKWARD
-from traceq.analysis.base.ownership import plain_names
+from traceq.analysis.base.ownership import named, plain_names
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, attention_flops
 from traceq.analysis.patterns.matmul import MATMULS
 from traceq.model.dtypes import FLOAT32, SHORT
@@ -32,10 +32,12 @@ _COUNTED = (*_MATMULS, *FUSED_ARGUMENTS, _CONVOLUTION, _CONVOLUTION_BACKWARD)
 
 def op_flops(trace: Trace) -> pl.DataFrame:
     """Return the ops that can be counted: ``op``, ``flops``, ``type`` of their data."""
+    ops = trace.kernel_ops
     calls = (
-        trace.kernel_ops.join(plain_names(trace.ops), on="name", maintain_order="left")
+        ops[["id", "inputs", "name"]]
+        .filter(named(ops, _COUNTED))
+        .join(plain_names(trace.ops), on="name", maintain_order="left")
         .select("id", "inputs", name="plain")
-        .filter(pl.col("name").is_in(_COUNTED))
     )
     distinct = calls.select("name", "inputs").unique(maintain_order=True)
     shapes = distinct.join(

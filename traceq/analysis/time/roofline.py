@@ -14,12 +14,16 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import plain_names
+from traceq.analysis.base.ownership import (
+    inside,
+    named,
+    named_like,
+    plain_names,
+)
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.expressions import text
-from traceq.graph.nesting import nearest
+from traceq.expressions import known, text
 from traceq.model.dtypes import ALL_SIZES
 from traceq.model.names import TRANSFER
 
@@ -82,89 +86,81 @@ def roofline(trace: Trace) -> Roofline:
     """Return the roofline of each op of a trace's steady steps."""
     steady = steady_steps(trace)
     gpu = used_gpu(trace)
-    work = steady.kernels.select(
-        "id", "op", "dur", kernel=text("name"), kind=text("kind"), dtype=text("dtype")
-    )
-    apart = (pl.col("kind") == "communication") | pl.col("kernel").str.contains(
-        TRANSFER
-    )
-    judged = _costed(trace, work.filter(~apart))
-    ops = _judged(judged, gpu)
-    counted = int(ops["gpu"].sum())
-    whole = int(work.filter(~apart)["dur"].sum())
+    kernels = steady.kernels
+    communicates = known(kernels["kind"] == "communication")
+    apart = communicates | named_like(kernels, TRANSFER)
+    work = kernels.select("id", "op", "dur", "dtype", kernel="name").filter(~apart)
+    ops = _judged(_costed(trace, work), gpu)
+    counted, whole = int(ops["gpu"].sum()), int(work["dur"].sum())
     return Roofline(
         ops,
         gpu,
         counted,
         whole - counted,
-        int(work.filter(apart)["dur"].sum()),
+        int(kernels["dur"].sum()) - whole,
         steady.count,
     )
 
 
 def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """Return the ops that work is of, with their operations and bytes."""
-    kernels = (
-        work.filter(pl.col("op").is_not_null())
-        .group_by("op")
-        .agg(pl.col("kernel", "dtype").first())
-    )
-    plain = trace.ops.select("id", "name", "inputs").join(
-        plain_names(trace.ops), on="name", how="left", maintain_order="left"
-    )
-    costs = _bytes(trace, plain, kernels)
+    placed = work.drop_nulls("op")
+    kernels = placed.group_by("op").agg(pl.col("kernel", "dtype").first())
+    moved = _bytes(trace, kernels)
     flops = op_flops(trace).select("op", "flops", "type")
-    known = (
-        plain.select(op="id")
-        .with_columns(costs)
-        .join(flops, on="op", how="left", maintain_order="left")
-    )
-    found = known["bytes"].is_not_null() | (known["flops"] > 0).fill_null(value=False)
-    root = nearest(trace.ops["parent"], found)
-    placed = work.filter(pl.col("op").is_not_null())
-    placed = placed.with_columns(root.gather(placed["op"]).alias("root")).drop_nulls(
-        "root"
-    )
-    return (
-        placed.group_by(op="root")
+    counted = pl.concat([moved["op"], flops["op"].filter(known(flops["flops"] > 0))])
+    root = inside(trace, counted)[placed["op"]]
+    found = (
+        placed.with_columns(root=root)
+        .drop_nulls("root")
+        .group_by(op="root")
         .agg(
             kernels=pl.col("id"),
             gpu=pl.col("dur").sum(),
             kernel=pl.col("kernel").get(pl.col("dur").arg_max()),
             kernel_dtype=pl.col("dtype").drop_nulls().first(),
         )
-        .join(known, on="op", how="left")
-        .join(
-            trace.ops.select("id", "inputs", *_PLACE, name=text("name")),
-            left_on="op",
-            right_on="id",
-            how="left",
-        )
+        .with_columns(text("kernel"), text("kernel_dtype"))
+        .join(moved, on="op", how="left")
+        .join(flops, on="op", how="left")
         .sort("op")
     )
+    return found.with_columns(
+        trace.ops[["inputs", *_PLACE]][found["op"]].get_columns(),
+        name=trace.ops["name"][found["op"]].cast(pl.String),
+    )
 
 
-def _bytes(trace: Trace, ops: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
-    """Return the bytes of each op, counted once for each name and set of inputs."""
-    calls = ops.select("id", "inputs", name="plain").join(
-        kernels, left_on="id", right_on="op", how="left", maintain_order="left"
+def _bytes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the ``bytes`` of each ``op`` that has any.
+
+    They are counted once for each name, set of inputs and kernel.
+    """
+    names = plain_names(trace.ops).drop_nulls()
+    names = names.filter(pl.Series(map(is_counted, names["plain"]), dtype=pl.Boolean))
+    calls = (
+        trace.ops[["id", "name", "inputs"]]
+        .filter(named(trace.ops, names["plain"]))
+        .join(kernels, left_on="id", right_on="op", how="left", maintain_order="left")
     )
     keys = ["name", "inputs", "kernel", "dtype"]
-    names = calls["name"].drop_nulls().unique()
-    counted_names = [name for name in names if is_counted(name)]
-    distinct = (
-        calls.select(keys)
-        .filter(pl.col("name").is_in(counted_names))
-        .unique(maintain_order=True)
-    )
-    shapes = distinct.join(
-        trace.inputs, left_on="inputs", right_on="id", how="left", maintain_order="left"
+    distinct = calls.select(keys).unique(maintain_order=True)
+    shapes = (
+        distinct.join(names, on="name", how="left", maintain_order="left")
+        .with_columns(text("kernel"), text("dtype"))
+        .join(
+            trace.inputs,
+            left_on="inputs",
+            right_on="id",
+            how="left",
+            maintain_order="left",
+        )
     )
     gradients = _gradient_bytes(trace)
     counted = [
         least_bytes(
             Call(
-                row["name"] or "",
+                row["plain"] or "",
                 row["dims"],
                 row["types"],
                 row["strides"],
@@ -177,13 +173,17 @@ def _bytes(trace: Trace, ops: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
         )
         for row in shapes.iter_rows(named=True)
     ]
-    return calls.join(
-        distinct.with_columns(pl.Series("bytes", counted, dtype=pl.Float64)),
-        on=keys,
-        how="left",
-        maintain_order="left",
-        nulls_equal=True,
-    )["bytes"]
+    return (
+        calls.join(
+            distinct.with_columns(pl.Series("bytes", counted, dtype=pl.Float64)),
+            on=keys,
+            how="left",
+            maintain_order="left",
+            nulls_equal=True,
+        )
+        .select("bytes", op="id")
+        .drop_nulls("bytes")
+    )
 
 
 def _gradient_bytes(trace: Trace) -> float:
@@ -191,14 +191,24 @@ def _gradient_bytes(trace: Trace) -> float:
 
     Where a step adds up the gradients of several passes, that is too much.
     """
-    ops = trace.ops.filter(text("name") == _GRADIENT).join(
-        trace.inputs, left_on="inputs", right_on="id", how="inner"
+    ops = (
+        trace.ops[["step", "inputs"]]
+        .filter(trace.ops["name"] == _GRADIENT)
+        .drop_nulls("inputs")
     )
-    sized = ops.select(
-        "step",
-        bytes=pl.col("dims").list.first().list.eval(pl.element().product()).list.first()
-        * pl.col("types").list.first().replace_strict(ALL_SIZES, default=None),
-    ).drop_nulls("bytes")
+    given = trace.inputs[["dims", "types"]][ops["inputs"]]
+    sized = (
+        ops.with_columns(given.get_columns())
+        .select(
+            "step",
+            bytes=pl.col("dims")
+            .list.first()
+            .list.eval(pl.element().product())
+            .list.first()
+            * pl.col("types").list.first().replace_strict(ALL_SIZES, default=None),
+        )
+        .drop_nulls("bytes")
+    )
     totals = sized.group_by("step").agg(pl.col("bytes").sum())
     least = totals["bytes"].min()
     return float(least) if isinstance(least, (int, float)) else 0.0

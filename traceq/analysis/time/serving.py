@@ -370,6 +370,8 @@ class TokenGaps:
 def token_gaps(trace: Trace) -> TokenGaps | None:
     """Return why the GPU idles between steady decode iterations, if there are any."""
     found = iterations(trace)
+    if not found.height:
+        return None
     steady = trace.steps.filter(~pl.col("warmup")).select("step")
     decodes = found.filter(pl.col("phase") == DECODE).join(
         steady, on="step", how="semi"
