@@ -37,6 +37,8 @@ def entry_of(trace: Trace) -> Place | None:
     """
     frames = trace.frames
     own = frames["dur"].filter(frames["own"])
+    if not len(own):
+        return None
     longest = frames[["file", "line", "function", "ts"]].filter(
         frames["own"] & (frames["dur"] == own.max())
     )
