@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from string import digits
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
+
+    from traceq.linter.pack import Rules
 
 ROOT = Path(__file__).parent.parent
 # Texts that lie elsewhere in the repository, and the page of each.
@@ -49,7 +52,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of rules and of texts that lie elsewhere."""
     rules = load_rules()
     for code, rule in rules.items():
-        text = rule_pages.page(rule)
+        title, _, rest = rule_pages.page(rule).partition("\n")
+        text = f"{title}\n\n{_family(code, rules)}\n{rest}"
         files.append(File.generated(config, f"rules/{code}.md", content=text))
     for source, page in ELSEWHERE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
@@ -60,6 +64,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         path = f"gallery/{name}.html"
         files.append(File.generated(config, path, content=_report(name)))
     return files
+
+
+def _family(code: str, rules: Rules) -> str:
+    """Return links to all rules, and to those of the same family."""
+    family = code.rstrip(digits)
+    links = [
+        f"**{other}**" if other == code else f"[{other}]({other}.md)"
+        for other in rules
+        if other.rstrip(digits) == family
+    ]
+    return " · ".join(["[All rules](../rules.md)", *links])
 
 
 def _report(name: str) -> str:

@@ -80,8 +80,9 @@ def _seen(rule: type[Rule]) -> list[str]:
 
 
 def _needs(rule: type[Rule]) -> list[str]:
-    names = sorted(need.name.lower().replace("_", " ") for need in rule.needs)
-    return [f"## Needs\n\n{', '.join(names)}"] if names else []
+    """Say when a rule is skipped, in the words of the report."""
+    lines = [f"- {need.value}" for need in Need if need in rule.needs]
+    return ["\n".join(["## When it is skipped", "", *lines])] if lines else []
 
 
 def _options(rule: type[Rule]) -> list[str]:
