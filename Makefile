@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
 
+# What is spelled right: all that people read, code and tests included.
+TEXTS := *.md docs rules collect traceq benchmarks fixtures tests action.yml mkdocs.yml
+
 # Tests start many processes: let the first of them compile what all import.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -26,6 +29,7 @@ check: $(VENV)/test-installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell $(TEXTS)
 	$(BIN)/traceq check --no-cache fixtures
 
 tests: $(VENV)/test-installed

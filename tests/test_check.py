@@ -356,7 +356,7 @@ def test_a_budget_of_what_was_not_recorded_is_red(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("launchs = 5", "did you mean 'launches'"),
+        ("launchs = 5", "did you mean 'launches'"),  # codespell:ignore
         ('launches = "5"', "must be a number of 0 or more"),
         ("launches = -1", "must be a number of 0 or more"),
         ("launches = nan", "must be a number of 0 or more"),

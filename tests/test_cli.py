@@ -69,7 +69,7 @@ def test_it_says_its_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["sumary", "x"], "Did you mean 'summary'?"),
+        (["sumary", "x"], "Did you mean 'summary'?"),  # codespell:ignore
         (["summary", "--formt", "json", "x"], "--format"),
         (["summary", "--format", "xml", "x"], "'text', 'json', 'csv', 'markdown'"),
         (["summary"], "missing argument 'PATH'"),

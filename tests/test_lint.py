@@ -166,7 +166,10 @@ def found_in(recording: Recording, **config: Any) -> Outcome:  # noqa: ANN401 - 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("selct = ['SYN']", "unknown key 'selct': did you mean 'select'?"),
+        (
+            "selct = ['SYN']",  # codespell:ignore
+            "unknown key 'selct': did you mean 'select'?",  # codespell:ignore
+        ),
         ("file = 'x'", "unknown key 'file': known: ['allow', 'budget', 'budgets', "),
         ("select = 'SYN'", "select must be a list of texts, not 'SYN'"),
         ("ignore = [1]", "ignore must be a list of texts, not [1]"),

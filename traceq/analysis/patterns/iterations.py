@@ -95,7 +95,7 @@ _DECODES = (
     r"(?i)paged_attention|decode|splitkv|split_kv|_stage[12]\b|grouped_kernel_stage"
 )
 _PREFILLS = r"(?i)prefill|context_attention|extend_attention"
-_TRAINS = r"[Bb]ackward|_bwd|bwd_|dgrad|wgrad|[Aa]dam(W|_|\b)"
+_TRAINS = r"[Bb]ackward|_bwd|bwd_|dgrad|wgrad|[Aa]dam(W|_|\b)"  # codespell:ignore
 _TRAINING = ("backward", "optimizer")
 
 

@@ -60,7 +60,8 @@ _FUNCTIONS = {
     DETOKENISING: r"(?i)detok|(^|_)tokeni[sz]|batch_decode|convert_ids|_text(s)?$"
     r"|streamer|incremental_decode",
     SAMPLING: r"(?i)sampl|logits_(process|warp)|argmax|multinomial|penalt|top_[kp]",
-    SCHEDULING: r"(?i)schedul|next_batch|process_batch_result|update_from_output"
+    SCHEDULING: r"(?i)schedul"  # codespell:ignore
+    r"|next_batch|process_batch_result|update_from_output"
     r"|stopping_criteria|check_(stop|finish)|is_finished|engine_core|(^|_)step_fn",
     PREPARING: r"(?i)prepare_(input|model|pos|attn|cache)|_update_model_kwargs"
     r"|init_forward_metadata|replay_prepare|populate_from|build_(input|metadata)"
