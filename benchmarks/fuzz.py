@@ -37,14 +37,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mutate
 from fuzz_seeds import PACK, RUN, Seeds, read_seeds
 
-from traceq.linter import pack
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-    from traceq.linter import Rule
 
 _SECONDS = 10.0
 # The limit is on the processor's time, as others may keep the machine busy.
@@ -225,7 +222,6 @@ def _work(seed: int, folder: Path, numbers: Connection) -> None:
     """Run inputs until no more come; send what became of each."""
     from traceq.cli import main  # noqa: PLC0415 - by the worker, not by its parent
 
-    _read_rules_once()
     os.environ["TRACEQ_TRACEBACK"] = "1"
     os.environ["TRACEQ_CACHE"] = str(folder / "cache")
     seeds = read_seeds()
@@ -238,22 +234,6 @@ def _work(seed: int, folder: Path, numbers: Connection) -> None:
         made = _make(seed, number, seeds, place)
         numbers.send(made)
         numbers.send(_result(number, made, place, main))
-
-
-def _read_rules_once() -> None:
-    """Keep traceq's own rules, which take longer to read than most inputs."""
-    known: dict[str, list[type[Rule]]] = {}
-    load = pack.load_pack
-
-    def kept(folder: Path, name: str) -> Iterator[type[Rule]]:
-        if name != _OWN_PACK:
-            yield from load(folder, name)
-            return
-        if name not in known:
-            known[name] = list(load(folder, name))
-        yield from known[name]
-
-    pack.load_pack = kept
 
 
 def _warm(seeds: Seeds, folder: Path, main: Callable[[], None]) -> None:

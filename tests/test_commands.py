@@ -25,6 +25,7 @@ def test_what_help_lists_of_a_command_is_the_first_sentence_of_its_own_help(
 SLOW = {
     "--version": {"click", "polars", "rich", "json", "dataclasses", "subprocess"},
     "--help": {"polars", "rich", "pydantic", "jinja2", "networkx", "dataclasses"},
+    "rules": {"polars", "rich", "jinja2", "networkx"},
     **{
         f"{name} --help": {"polars", "rich", "jinja2", "networkx"}
         for name in COMMANDS

@@ -1,4 +1,4 @@
-"""Where the two folders beside the package, rules/ and collect/, are at run time.
+"""Where folders are: rules/ and collect/ beside the package, and the user's cache.
 
 A wheel carries them inside the package, under ``_bundled/``; in a checkout, and
 so in an editable install, they are the package's neighbours.
@@ -6,13 +6,17 @@ so in an editable install, they are the package's neighbours.
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Literal
 
-from traceq.errors import InstallError
+from traceq.errors import InstallError, UsageError
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parent
+KEPT_PAGES = "rules-*.json"
+"""The names of files with pages of rules in the cache directory."""
 
 
 def bundled(name: Literal["rules", "collect"]) -> Path:
@@ -27,3 +31,21 @@ def bundled(name: Literal["rules", "collect"]) -> Path:
         return neighbour
     msg = f"traceq is installed without its {name}/ folder; reinstall it"
     raise InstallError(msg)
+
+
+def cache_directory() -> Path:
+    """Return where things are kept: $TRACEQ_CACHE, or the platform's usual place."""
+    if chosen := os.environ.get("TRACEQ_CACHE"):
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        msg = "this user has no home directory: set TRACEQ_CACHE to keep tables"
+        raise UsageError(msg) from None
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    return Path(base) / "traceq"

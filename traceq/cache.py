@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -27,7 +26,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from traceq.errors import TraceqError, UsageError
+from traceq._folders import KEPT_PAGES, cache_directory
+from traceq.errors import TraceqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -95,21 +95,8 @@ class Question:
 
 
 def directory() -> Path:
-    """Return where entries are kept: $TRACEQ_CACHE, or the platform's usual place."""
-    if chosen := os.environ.get("TRACEQ_CACHE"):
-        return Path(chosen)
-    try:
-        home = Path.home()
-    except RuntimeError:
-        msg = "this user has no home directory: set TRACEQ_CACHE to keep tables"
-        raise UsageError(msg) from None
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
-    return Path(base) / "traceq"
+    """Return where entries are kept."""
+    return cache_directory()
 
 
 def size_limit() -> int:
@@ -210,6 +197,7 @@ def clear() -> tuple[int, int]:
         *directory().glob(f"{_ASIDE}*"),
         *directory().glob(f"{_SEEN}/{_SEEN_NAME}"),
         *directory().glob(f"{_ANSWERS}/{_ANSWER_NAME}"),
+        *directory().glob(KEPT_PAGES),
         *fetched_folder().glob(_FETCHED_NAME),
     ):
         _remove(place)

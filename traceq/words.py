@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from traceq.units import share, size, time
@@ -73,6 +72,8 @@ def often(count: float) -> str:
     """
     if not 0 < count < 1:
         return f"{times(count)} a step"
+    from fractions import Fraction  # noqa: PLC0415 - few need it, and it takes long
+
     part = Fraction(count).limit_denominator(_MOST_STEPS)
     if not part:
         return f"less than once in {_MOST_STEPS:,} steps"
@@ -111,6 +112,15 @@ def listed(texts: Sequence[str], most: int = 3) -> str:
     shown = ", ".join(texts[:most])
     rest = len(texts) - most
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def rule_name(of_class: str) -> str:
+    """Return how a rule is called whose class is called this.
+
+    >>> rule_name("ImplicitDeviceSync")
+    'implicit-device-sync'
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", of_class).lower()
 
 
 def layer_name(module: str) -> str:

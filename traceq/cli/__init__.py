@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+
 from traceq.cli import interruption, streams
 
 __all__ = ["main"]
+
+_OBJECTS_UNTIL_COLLECTED = 100_000
 
 
 def main() -> None:
     """Run the command line; exit 2 if traceq could not do its work."""
     interruption.watch()
+    # Imports make many objects and no garbage: the collector would walk over them
+    # again and again, a twentieth of the time of a small trace.
+    gc.set_threshold(_OBJECTS_UNTIL_COLLECTED)
     streams.open_closed()
     interruption.call(_run)
 

@@ -6,7 +6,6 @@ completion wait for nothing.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -205,6 +204,8 @@ class Commands(Several):
 
 
 def _unknown(word: str) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(word, COMMANDS, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"No such command {word!r}.{hint}"

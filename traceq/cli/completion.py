@@ -1,16 +1,11 @@
-"""Completion in the shell; it asks at every key, so nothing slow is imported.
-
-The codes of rules are read from their sources.
-"""
+"""Completion in the shell; it asks at every key, so nothing slow is imported."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq._folders import bundled
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,10 +15,6 @@ if TYPE_CHECKING:
 
 ASKED = "_TRACEQ_COMPLETE"
 """What the scripts of shells set when they ask."""
-_RULE = re.compile(
-    r'^class (\w+)\(\w+\):(?:(?!^class )[\s\S])*?^    code = "(\w+)"', re.MULTILINE
-)
-_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class _Place(NamedTuple):
@@ -52,16 +43,12 @@ def codes(incomplete: str) -> Iterator[tuple[str, str]]:
     The last of several codes, as in ATT001,SYN, is completed, small letters as such.
     """
     before, comma, last = incomplete.rpartition(",")
-    for code, name in sorted(_known()):
+    from traceq.opening.cards import listed
+
+    for code, card in listed().items():
         if code.startswith(last.upper()):
             written = code.lower() if last.islower() else code
-            yield before + comma + written, name
-
-
-def _known() -> Iterator[tuple[str, str]]:
-    for file in bundled("rules").rglob("[!_]*.py"):
-        for found in _RULE.finditer(file.read_text(encoding="utf-8")):
-            yield found[2], _WORD.sub("-", found[1]).lower()
+            yield before + comma + written, card.name()
 
 
 def answer(commands: click.Group, asked: str) -> int:

@@ -13,10 +13,11 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from click.shell_completion import CompletionItem
 
     Completes = Callable[[str], Iterable[tuple[str, str]]]
 
@@ -71,6 +72,8 @@ class Declared:
         def complete(
             _context: click.Context, _parameter: click.Parameter, incomplete: str
         ) -> list[CompletionItem]:
+            from click.shell_completion import CompletionItem
+
             return [
                 CompletionItem(one, help=name) for one, name in completes(incomplete)
             ]
@@ -92,6 +95,8 @@ class _Parsed(click.types.FuncParamType):  # type: ignore[type-arg]  # in new cl
     def shell_complete(
         self, _context: click.Context, _parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(incomplete, type="file")]
 
 

@@ -16,7 +16,9 @@ from traceq.errors import UsageError
 from traceq.files import write_folder
 
 if TYPE_CHECKING:
-    from traceq.linter.pack import Rules
+    from collections.abc import Mapping
+
+    from traceq.opening.cards import Card
 
 
 class Format(str, Enum):
@@ -49,13 +51,14 @@ def list_command(  # noqa: PLR0913 - one parameter an option
     ] = Path(),
 ) -> None:
     """List the rules: code, name, and what each one finds. Or start a new one."""
+    from traceq.opening.cards import listed
     from traceq.report import rule_pages
 
     refuse_to_lose(file, [], overwrite=overwrite)
     if markdown:
         renamed("--markdown", "--format markdown")
         form = Format.markdown
-    rules = _rules(packs)
+    rules = listed(_packs(packs))
     if new:
         _write_new(new, code.upper(), folder, rules, overwrite=overwrite)
         return
@@ -73,10 +76,11 @@ def page_command(
 ) -> None:
     """Print a rule's page: what it finds, why that is bad, how to fix it."""
     from traceq.linter.select import find_rule
+    from traceq.opening.cards import whole
     from traceq.report import rule_pages
 
     refuse_to_lose(file, [], overwrite=overwrite)
-    page = rule_pages.page(find_rule(_rules(packs), rule))
+    page = find_rule(whole(_packs(packs)), rule).said_page
     width = output.width() if sys.stdout.isatty() else None
     if width and not raw and file is None:
         page = rule_pages.rendered_page(page, width=width, color=output.color())
@@ -84,7 +88,7 @@ def page_command(
 
 
 def _write_new(
-    name: str, code: str, folder: Path, rules: Rules, *, overwrite: bool
+    name: str, code: str, folder: Path, rules: Mapping[str, Card], *, overwrite: bool
 ) -> None:
     from traceq.linter.scaffold import file_of, new_rule
 
@@ -98,8 +102,7 @@ def _write_new(
     output.write(f"{path}\nNext: traceq test {folder}\n")
 
 
-def _rules(packs: list[Path] | None) -> Rules:
-    from traceq.linter.pack import load_rules
+def _packs(given: list[Path] | None) -> tuple[Path, ...]:
     from traceq.opening.settings import configuration
 
-    return load_rules((*configuration(None).packs, *(packs or ())))
+    return (*configuration(None).packs, *(given or ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from traceq._folders import bundled
@@ -25,10 +26,17 @@ _CODE = re.compile(r"[A-Z]{2,5}\d{3}")
 
 
 def load_rules(packs: Iterable[Path] = ()) -> Rules:
-    """Return traceq's rules and those of ``packs``, by code."""
+    """Return traceq's rules and those of ``packs``, by code.
+
+    Packs are read again each time, as their author may just have changed them.
+    """
     rules: dict[str, type[Rule]] = {}
-    for number, folder in enumerate((bundled("rules"), *packs)):
-        for rule in load_pack(folder, f"{_MODULE}{number}"):
+    loaded = {
+        folder: load_pack(folder, f"{_MODULE}{number}")
+        for number, folder in enumerate(packs, 1)
+    }
+    for folder, found in ((bundled("rules"), _own_rules()), *loaded.items()):
+        for rule in found:
             known = rules.setdefault(rule.code, rule)
             if known is not rule:
                 msg = (
@@ -37,6 +45,11 @@ def load_rules(packs: Iterable[Path] = ()) -> Rules:
                 )
                 raise PackError(msg)
     return dict(sorted(rules.items()))
+
+
+@cache
+def _own_rules() -> tuple[type[Rule], ...]:
+    return tuple(load_pack(bundled("rules"), f"{_MODULE}0"))
 
 
 def is_own(rule: type[Rule]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from traceq.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
+from traceq.words import rule_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from traceq.linter.view import View
 
 _EXAMPLE = re.compile(r"^```diff\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
-_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 Value = TypeVar("Value", bool, int, float, str)
 
@@ -128,7 +128,7 @@ class Rule:
     @classmethod
     def name(cls) -> str:
         """Return the rule's name: that of its class, as implicit-device-sync."""
-        return _WORD.sub("-", cls.__name__).lower()
+        return rule_name(cls.__name__)
 
     @classmethod
     def page(cls) -> str:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from traceq.errors import UsageError
 from traceq.linter.retired import RETIRED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from traceq.linter.pack import Rules
-    from traceq.linter.rule import Rule
 
 ALL = "ALL"
 
 
-def find_rule(rules: Rules, wanted: str) -> type[Rule]:
+class Named(Protocol):
+    """A rule, or what stands for one."""
+
+    def name(self) -> str:
+        """Return what it is called."""
+
+
+Rule = TypeVar("Rule", bound=Named)
+
+
+def find_rule(rules: Mapping[str, Rule], wanted: str) -> Rule:
     """Return the rule of a code or a name."""
     found = _matching(rules, wanted)
     if len(found) == 1:
@@ -44,7 +53,7 @@ def _all_matching(rules: Rules, wanted: Iterable[str]) -> set[str]:
     return chosen
 
 
-def _matching(rules: Rules, wanted: str) -> list[str]:
+def _matching(rules: Mapping[str, Any], wanted: str) -> list[str]:
     by_name = [code for code, rule in rules.items() if rule.name() == wanted.lower()]
     if by_name or not wanted:
         return by_name
@@ -53,7 +62,7 @@ def _matching(rules: Rules, wanted: str) -> list[str]:
     return [code for code in rules if code.startswith(wanted.upper())]
 
 
-def _unknown(rules: Rules, wanted: str) -> str:
+def _unknown(rules: Mapping[str, Any], wanted: str) -> str:
     if wanted.upper() in RETIRED:
         return f"{wanted.upper()} was retired: {RETIRED[wanted.upper()]}"
     known = [*rules, *(rule.name() for rule in rules.values())]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
-
-from rich.markdown import Markdown
+from typing import TYPE_CHECKING, Protocol
 
 from traceq.linter.need import Need
 from traceq.report.base.text import rendered
 from traceq.report.base.torch_docs import TORCH_PAGES
 
 if TYPE_CHECKING:
-    from traceq.linter.pack import Rules
+    from collections.abc import Mapping
+
     from traceq.linter.rule import Bad, Good, Rule
 
 # Longer lines are hard to read.
@@ -25,7 +24,17 @@ Drawn, with time from left to right: places in the program, and the memory they 
 _LOG = "Lines of a log."
 
 
-def listing(rules: Rules) -> str:
+class Listed(Protocol):
+    """A rule, or what stands for one."""
+
+    def name(self) -> str:
+        """Return what it is called."""
+
+    def summary(self) -> str:
+        """Return what it finds, in a sentence."""
+
+
+def listing(rules: Mapping[str, Listed]) -> str:
     """Return the rules, a line each."""
     widest = max((len(rule.name()) for rule in rules.values()), default=0)
     return "".join(
@@ -34,7 +43,7 @@ def listing(rules: Rules) -> str:
     )
 
 
-def table(rules: Rules) -> str:
+def table(rules: Mapping[str, Listed]) -> str:
     """Return the rules as a table in Markdown."""
     lines = ["| code | rule | finds |", "| --- | --- | --- |"]
     lines += [
@@ -53,6 +62,8 @@ def page(rule: type[Rule]) -> str:
 
 def rendered_page(page: str, *, width: int, color: bool) -> str:
     """Return a page for a terminal: headings, lists and code instead of their marks."""
+    from rich.markdown import Markdown  # noqa: PLC0415 - only where it is shown
+
     return rendered([Markdown(page)], width=min(width, _WIDEST), color=color)
 
 
