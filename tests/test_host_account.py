@@ -31,7 +31,7 @@ from traceq.analysis.time.host_kinds import (
     SYNC,
     WITH_LIBRARIES,
 )
-from traceq.analysis.time.host_segments import host_segments
+from traceq.analysis.time.host_segments import _in_windows, host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.linter import View, inputs
 from traceq.testing.timeline import load_drawn
@@ -88,6 +88,32 @@ def test_the_module_of_a_segment_is_a_category_as_its_path_may_be_long() -> None
     found = account(load_drawn(STEP))
 
     assert found.segments["module"].dtype == pl.Categorical
+
+
+def test_what_is_asked_of_some_kinds_is_what_all_segments_say_of_them() -> None:
+    found = account(load_drawn(STEP))
+    wanted = pl.col("kind").is_in([DISPATCH, SYNC])
+
+    assert found.of(wanted).equals(found.segments.filter(wanted))
+    assert found.of(wanted, "start", "op").equals(
+        found.segments.filter(wanted).select("start", "op")
+    )
+
+
+def test_the_own_time_of_an_op_is_without_its_launch() -> None:
+    trace = load_drawn(STEP)
+    found = account(trace)
+
+    own = found.own_time(trace.ops["id"].to_list())
+
+    assert own["recorded"].sum() == kind(found, DISPATCH)
+
+
+def test_of_steps_that_overlap_the_last_one_to_begin_counts() -> None:
+    windows = pl.DataFrame({"step": [1, 2], "start": [0, 4], "end": [10, 6]})
+    opened = pl.DataFrame({"time": [0, 2, 4, 6, 8, 10], "at": [0, 1, 2, 3, 4, None]})
+
+    assert _in_windows(opened, windows).rows() == [(0, 2, 0), (2, 4, 1), (4, 6, 2)]
 
 
 def test_python_has_what_is_in_no_operator() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.time.host_kinds import (
     ENGINE,
@@ -32,6 +33,7 @@ from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.expressions import known, matching
 from traceq.graph.nesting import nearest
+from traceq.intervals import overlap
 from traceq.watching import tell
 from traceq.words import layer_names
 
@@ -75,13 +77,20 @@ class HostAccount:
     first use of this op on these inputs), ``planned`` and ``loads``."""
     spans: pl.DataFrame
     """The host's time in order: ``start``, ``end``, ``at`` (the row of the host's
-    tree), ``idle`` (of it, while the GPU idled), ``estimated`` (without the profiler)
-    and ``thing``, what the host did."""
+    tree) and ``thing``, what the host did."""
     described: Described
     """What the things and the rows of the tree are."""
-    windows: pl.DataFrame
-    """The steps: ``step``, ``start`` and ``end``, in order."""
-    steps: int
+    host: HostSegments
+    gaps: pl.DataFrame
+    """When the GPU idled."""
+    replay: Replay
+    scale: TimeScale
+    """How fast the host is without the profiler."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.host.steps
 
     @cached_property
     def segments(self) -> pl.DataFrame:
@@ -103,10 +112,11 @@ class HostAccount:
     def told(self, spans: pl.DataFrame, *columns: str) -> pl.DataFrame:
         """Return what there is to know of some of the spans, or these columns of it.
 
-        ``start``, ``end``, ``step``, ``at``, ``idle``, ``recorded``, ``estimated``,
-        ``kind``, ``name``, ``file``, ``line``, ``function``, ``module``, ``op`` (around
-        it), ``own`` (whether it is of that op), ``caller``, ``library`` and ``called``
-        (see host_kinds).
+        ``start``, ``end``, ``step``, ``at``, ``idle`` (of it, while the GPU idled),
+        ``recorded``, ``estimated`` (without the profiler), ``kind``, ``name``,
+        ``file``, ``line``, ``function``, ``module``, ``op`` (around it), ``own``
+        (whether it is of that op), ``caller``, ``library`` and ``called`` (see
+        host_kinds).
         """
         return pl.DataFrame(
             {one: self._column(spans, one) for one in columns or _COLUMNS}
@@ -115,14 +125,22 @@ class HostAccount:
     def _column(self, spans: pl.DataFrame, column: str) -> pl.Series:
         if column in spans.columns:
             return spans[column]
-        if column == "recorded":
-            return spans["end"] - spans["start"]
-        if column == "step":
-            begun = self.windows["start"].search_sorted(spans["start"], side="right")
-            return self.windows["step"][begun - 1]
         if column in self.described.rows.columns:
             return self.described.rows[column][spans["at"]]
-        return self.described.things[column][spans["thing"]]
+        if column in self.described.things.columns:
+            return self.described.things[column][spans["thing"]]
+        return self._computed(spans, column)
+
+    def _computed(self, spans: pl.DataFrame, column: str) -> pl.Series:
+        if column == "recorded":
+            return spans["end"] - spans["start"]
+        if column == "estimated":
+            return _estimated(self.replay, self.scale, spans)
+        if column == "idle":
+            return overlap(spans, self.gaps)
+        windows = self.host.windows
+        begun = windows["start"].search_sorted(spans["start"], side="right")
+        return windows["step"][begun - 1]
 
     @cached_property
     def entries(self) -> pl.DataFrame:
@@ -195,11 +213,15 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     ).with_columns(pl.col("kind").replace(UNKNOWN, nothing))
     thing = described.rows["thing"][host.segments["at"]].fill_null(things.height - 1)
     things, thing = _with_engine(things, thing, _between_nodes(trace, host))
-    spans = host.segments.with_columns(
-        estimated=_estimated(replay, scale, host.segments), thing=thing
+    return HostAccount(
+        calls,
+        host.segments.with_columns(thing=thing),
+        replace(described, things=things),
+        host,
+        idle_gaps(trace),
+        replay,
+        scale,
     )
-    described = replace(described, things=things)
-    return HostAccount(calls, spans, described, host.windows, host.steps)
 
 
 def _estimated(replay: Replay, scale: TimeScale, segments: pl.DataFrame) -> pl.Series:
@@ -233,20 +255,19 @@ def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
 def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
     """Return which segments lie between nodes of a backward in another thread."""
     ops, at = trace.ops, host.segments["at"]
-    root = nearest(ops["parent"], ops["parent"].is_null())
-    node = matching(ops["name"], _NODE)[root][host.op]
+    is_node = matching(ops["name"], _NODE)
+    if is_node.any():
+        is_node = is_node[nearest(ops["parent"], ops["parent"].is_null())]
     around = pl.DataFrame(
-        {
-            "node": node[at],
-            "thread": ops["thread"][host.op][at],
-            "mine": host.tree["thread"][at],
-        }
+        {"node": is_node[host.op][at], "thread": host.tree["thread"][at]}
     )
-    of = pl.col("thread").forward_fill()
+    node, thread = pl.col("node"), pl.col("thread")
+    # The thread in which the last op ran.
+    last = pl.when(node.is_not_null()).then(thread).forward_fill()
     return around.select(
-        pl.col("node").is_null()
-        & known(pl.col("node").forward_fill() & pl.col("node").backward_fill())
-        & (pl.col("mine").is_null() | (pl.col("mine") != of))
+        node.is_null()
+        & known(node.forward_fill() & node.backward_fill())
+        & (thread.is_null() | (thread != last))
     ).to_series()
 
 

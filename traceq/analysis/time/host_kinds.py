@@ -14,7 +14,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import PAGEABLE_COPY_BYTES
 from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_directions
-from traceq.expressions import known, matching
+from traceq.expressions import known, text
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.graph.source import module_paths
@@ -51,6 +51,8 @@ PLACE = ("file", "line", "function")
 _THING = ("kind", "name", *PLACE, "module", "own", "library", "called")
 # What stands for null where numbers are compared.
 _NO_NUMBER = 2**32 - 1
+# A row of a part of the tree as one number: the part times this, and what it is.
+_PART = 2**30
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
     "graph launch": "launches of CUDA graphs",
@@ -132,19 +134,20 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
 
     ``waits`` are the runtime calls that waited for the GPU.
     """
-    places = _places(trace, host)
-    inside, op = places.inside, host.op
     frame, call = host.rows_of("frames"), host.rows_of("runtime")
+    places = _places(trace, host, frame)
+    inside, op = places.inside, host.op
     calls = trace.runtime.select(
         "call",
         call_name="name",
         waited=pl.col("id").is_in(waits.implode()),
         blocking=pl.col("id").is_in(_blocking_copies(trace).implode()),
     )
+    # A row is a call of Python or of the runtime; an op or a region is told below.
+    itself = _number(trace.frames["name"])[frame]
+    itself = itself.zip_with(frame.is_not_null(), _alike(*calls)[call])
     first = _alike(
-        host.tree["part"],
-        trace.frames["name"][frame],
-        _alike(*calls)[call],
+        host.tree["part"].cast(INDEX) * _PART + itself.fill_null(_PART - 1),
         _alike(*trace.ops.select("name", "compiling", "module", *PLACE))[op],
         _signs(trace, places)[inside],
     )
@@ -173,8 +176,10 @@ def _alike(*columns: pl.Series) -> pl.Series:
 
     By two numbers at a time, as one: that is much faster than by many columns.
     """
-    found, *others = (_number(column) for column in columns)
+    found, *others = map(_number, columns)
     for other in others:
+        if (other == _NO_NUMBER).all():
+            continue
         pairs = pl.DataFrame(
             {
                 "row": row_numbers(len(found)),
@@ -198,7 +203,8 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
     """Return for each place the first one that says the same."""
     table = places.table
     frame = table["frame"]
-    function = _alike(*(trace.frames[one][frame] for one in ("name", *PLACE)))
+    # The name tells all but the line, which may not be known.
+    function = _alike(trace.frames["name"][frame], trace.frames["line"][frame])
     return _alike(
         *(function[table[one]] for one in ("caller", "user", "library", "hook")),
         *table.select("region", "module", "recorder"),
@@ -263,51 +269,74 @@ def _facts(
     )
 
 
-def _places(trace: Trace, host: HostSegments) -> _Places:
+@dataclass(frozen=True)
+class _Names:
+    """What the names of Python calls tell; each distinct one is looked at once."""
+
+    distinct: pl.DataFrame
+    """A row of the frames for each name."""
+    of_rows: pl.Series
+    """The number of the name of each row of the tree that is a Python call."""
+
+    def tell(self, told: pl.Expr) -> pl.Series:
+        """Return for each row of the tree what its name tells, null if nothing."""
+        values = self.distinct.select(told).to_series()
+        number = self.distinct["name"].to_physical()
+        size = 1 + int(number.cast(pl.Int64).max() or 0)
+        table = pl.repeat(None, size, dtype=values.dtype, eager=True)
+        return table.scatter(number, values)[self.of_rows]
+
+    def are(self, told: pl.Expr) -> pl.Series:
+        """Return for which rows of the tree their name tells this."""
+        return known(self.tell(told))
+
+
+def _places(trace: Trace, host: HostSegments, frame: pl.Series) -> _Places:
     """Return the rows of the tree that say where in the program all others are."""
     frames, annotations = trace.frames, trace.annotations
-    frame, region = host.rows_of("frames"), host.rows_of("annotations")
-    in_file = known(frames["file"].is_not_null()[frame])
-    is_module = known(matching(frames["name"], MODULE)[frame])
+    names = _Names(
+        frames.select("name", "file", "function", "own")
+        .unique("name")
+        .drop_nulls("name"),
+        frames["name"].to_physical()[frame],
+    )
+    region = host.rows_of("annotations")
+    in_file = names.are(pl.col("file").is_not_null())
+    is_module = names.are(text("name").str.contains(MODULE))
     chosen = in_file | is_module | region.is_not_null()
     number = chosen.cast(INDEX).cum_sum() - 1
     inside = number[host.nearest(chosen)]
     row = row_numbers(len(chosen)).filter(chosen)
+    hooks = _hooks(host, names, is_module)
     # From here on all is about these rows, which are fewer, and their own tree.
+    names = _Names(names.distinct, names.of_rows[row])
     parent = inside[host.tree["parent"][row]]
-    in_file, frame, region = in_file[row], frame[row], region[row]
-    own = known(frames["own"][frame])
+    in_file, region = in_file[row], region[row]
+    own = names.are(pl.col("own"))
+    # Built-in functions have no file; their time is of the function that calls them.
     caller = nearest(parent, in_file)
     above = caller[parent]
-    # Built-in functions have no file; their time is of the function that calls them.
     ours = known(own[caller])
     called = nearest(parent, in_file & ~own & known(own[above]))
-    files = frames["file"][frame]
-    recorder = matching(files, RECORDER_FILE)
+    recorder = names.are(text("file").str.contains(RECORDER_FILE))
     if recorder.any():
         # What the recorder calls of Python's own is the recorder's, too.
-        whose = nearest(parent, own | recorder | matching(files, r"^torch/"))
-        recorder = known(recorder[whose])
-    module = only(frames["name"][frame], is_module[row]).cast(pl.String)
-    return _Places(
-        inside,
-        pl.DataFrame(
-            {
-                "row": row,
-                "frame": frame,
-                "caller": caller,
-                # Of what a library does, the user's function that called it.
-                "user": caller.zip_with(ours, above[called]),
-                "library": only(called, ~ours),
-                "hook": nearest(parent, _hooks(trace, host)[row]),
-                "region": annotations["name"][
-                    region[nearest(parent, region.is_not_null())]
-                ],
-                "module": module_paths(module.str.extract(MODULE), parent),
-                "recorder": recorder,
-            }
-        ),
-    )
+        torch = names.are(text("file").str.contains("^torch/"))
+        recorder = recorder[nearest(parent, own | recorder | torch)]
+    region = region[nearest(parent, region.is_not_null())]
+    table = {
+        "row": row,
+        "frame": frame[row],
+        "caller": caller,
+        # Of what a library does, the user's function that called it.
+        "user": caller.zip_with(ours, above[called]),
+        "library": only(called, ~ours),
+        "hook": nearest(parent, hooks[row]),
+        "region": annotations["name"][region],
+        "module": module_paths(names.tell(text("name").str.extract(MODULE)), parent),
+        "recorder": recorder,
+    }
+    return _Places(inside, pl.DataFrame(table))
 
 
 def _keeps_libraries(trace: Trace) -> bool:
@@ -323,32 +352,34 @@ def _blocking_copies(trace: Trace) -> pl.Series:
     return copies.join(size, left_on="id", right_on="launch", how="semi")["id"]
 
 
-def _hooks(trace: Trace, host: HostSegments) -> pl.Series:
+def _hooks(host: HostSegments, names: _Names, module: pl.Series) -> pl.Series:
     """Return which rows of the tree are calls of the user's hooks on modules.
 
     They are functions that a module's call machinery calls beside the forward, which
-    is another function or, where libraries' calls were not kept, operators.
+    is another function or, where libraries' calls were not kept, operators. ``module``
+    is whether a row is the call of one.
     """
-    frame, frames, parent = host.rows_of("frames"), trace.frames, host.tree["parent"]
-    nowhere = pl.repeat(value=False, n=len(frame), dtype=pl.Boolean, eager=True)
-    module = known(matching(frames["name"], MODULE)[frame])
-    in_file = known(frames["file"].is_not_null()[frame])
-    machinery = known(matching(frames["file"], _CALLS_HOOKS)[frame])
-    called = (in_file & ~machinery) | host.rows_of("ops").is_not_null()
-    function = known((frames["own"] & ~matching(frames["function"], _FORWARD))[frame])
+    machinery = text("file").str.contains(_CALLS_HOOKS)
+    in_file = names.are(pl.col("file").is_not_null() & ~machinery)
+    called = in_file | host.rows_of("ops").is_not_null()
+    forward = text("function").str.contains(_FORWARD).fill_null(value=False)
+    function = names.are(pl.col("own") & ~forward)
     # What a module's call calls itself, not counting its machinery. Few functions are
     # the user's, and fewer are hooks: most traces have none.
-    mine = row_numbers(len(frame)).filter(called & function)
-    by = _first_up(parent, module | called, mine)
+    mine = row_numbers(len(called)).filter(called & function)
+    by = _first_up(host.tree["parent"], module | called, mine)
     hooks = pl.DataFrame({"row": mine, "by": by}).filter(known(module[by]))
+    nowhere = pl.repeat(value=False, n=len(called), dtype=pl.Boolean, eager=True)
     if not hooks.height:
         return nowhere
     around = host.around(module | called)
-    forward = around.filter(called & ~function & known(module[around])).unique()
-    hooks = hooks.with_columns(
-        frames.select(pl.col("file", "function").gather(frame[hooks["row"]]))
+    forwards = around.filter(called & ~function & known(module[around])).unique()
+    name = names.of_rows[hooks["row"]].alias("number")
+    place = names.distinct.select(
+        "file", "function", number=pl.col("name").to_physical()
     )
-    beside = hooks.filter(pl.col("by").is_in(forward.implode()))
+    hooks = hooks.with_columns(name).join(place, on="number", maintain_order="left")
+    beside = hooks.filter(pl.col("by").is_in(forwards.implode()))
     found = hooks.join(beside, on=["file", "function"], how="semi")
     return nowhere.scatter(found["row"], values=True)
 

@@ -16,8 +16,10 @@ from traceq.analysis.base.assumptions import (
     USUAL_PLANNED_OP_NS,
 )
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.time.host_segments import host_segments
 from traceq.expressions import known, matching, text
+from traceq.intervals import overlap
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -129,7 +131,7 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     return segments.select(
         "start",
         "end",
-        "idle",
+        idle=overlap(segments, idle_gaps(trace)),
         op=op[at],
         loads=loads[at] | _lazily_loaded(trace, segments),
     )
