@@ -31,7 +31,7 @@ from traceq.analysis.time.host_kinds import (
     SYNC,
     WITH_LIBRARIES,
 )
-from traceq.analysis.time.host_segments import _in_windows, host_segments
+from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.linter import View, inputs
 from traceq.testing.timeline import load_drawn
@@ -109,11 +109,15 @@ def test_the_own_time_of_an_op_is_without_its_launch() -> None:
     assert own["recorded"].sum() == kind(found, DISPATCH)
 
 
-def test_of_steps_that_overlap_the_last_one_to_begin_counts() -> None:
-    windows = pl.DataFrame({"step": [1, 2], "start": [0, 4], "end": [10, 6]})
-    opened = pl.DataFrame({"time": [0, 2, 4, 6, 8, 10], "at": [0, 1, 2, 3, 4, None]})
+def test_a_main_thread_that_does_nothing_has_its_time_all_the_same() -> None:
+    trace = load_drawn("""
+        host    [ProfilerStep#1            ]
+        host 2   [aten::mm            ]
+    """)
 
-    assert _in_windows(opened, windows).rows() == [(0, 2, 0), (2, 4, 1), (4, 6, 2)]
+    found = host_segments(trace).segments
+
+    assert found["at"].null_count() == found.height == 1
 
 
 def test_python_has_what_is_in_no_operator() -> None:

@@ -239,7 +239,7 @@ class HostBoundStep(Rule):
 def _idle_ns(view: View) -> float:
     """Return how long the GPU idled as recorded, in the share that is not explained."""
     before = view.bound.waits.idle_ns if view.bound.waits else 0.0
-    recorded = float(view.host_account.segments["idle"].sum()) / view.steps
+    recorded = view.host_account.idle_ns / view.steps
     return recorded * view.waits.idle_ns / before if before else 0.0
 
 
@@ -264,13 +264,13 @@ def _removed(view: View, kinds: Sequence[str]) -> pl.DataFrame:
 
     What the optimizer does stays, and so does Python outside of modules.
     """
-    segments = view.host_account.segments
-    phase = view.trace.ops["phase"].cast(pl.String).gather(segments["op"])
     removed = pl.col("kind").is_in(list(kinds))
     if MODULES in kinds:
         python = pl.col("kind").is_in([PYTHON, WITH_LIBRARIES])
         removed |= python & pl.col("module").is_not_null()
-    return segments.filter(removed, phase.ne_missing("optimizer"))
+    spans = view.host_account.of(removed, "start", "end", "kind", "op")
+    phase = view.trace.ops["phase"][spans["op"]]
+    return spans.filter(phase.ne_missing("optimizer"))
 
 
 def _fixes(view: View, removed: pl.DataFrame) -> list[Fix]:

@@ -178,17 +178,19 @@ class DecodeWithoutGraph(Rule):
 
 def _removed(view: View, eager: pl.DataFrame) -> pl.DataFrame:
     """Return the host's time in the model's part of these iterations."""
-    segments = view.host_account.segments.join(eager, on="step", how="semi")
     python = pl.col("kind").is_in([PYTHON, WITH_LIBRARIES])
     of_model = pl.col("kind").is_in(_OF_MODEL) | (
         python & pl.col("module").is_not_null()
+    )
+    segments = view.host_account.of(of_model, "start", "end", "step", "kind").join(
+        eager, on="step", how="semi"
     )
     gaps = gaps_before(view.trace, eager).select("start", "end")
     # Without stacks, what Python does between iterations looks as the model's does.
     between = pl.col("kind") == NO_STACKS
     inside = segments.with_columns(in_gap=overlap(segments, gaps))
     return inside.filter(
-        of_model, ~(between & (2 * pl.col("in_gap") > pl.col("end") - pl.col("start")))
+        ~(between & (2 * pl.col("in_gap") > pl.col("end") - pl.col("start")))
     ).select("start", "end")
 
 

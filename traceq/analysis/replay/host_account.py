@@ -92,6 +92,11 @@ class HostAccount:
         """How many steps there are."""
         return self.host.steps
 
+    @property
+    def idle_ns(self) -> int:
+        """How long the GPU idled in all steps, as recorded."""
+        return int(overlap(self.host.windows, self.gaps).sum())
+
     @cached_property
     def segments(self) -> pl.DataFrame:
         """All of the host's time, with all columns that ``told`` knows."""

@@ -39,7 +39,8 @@ class HostSegments:
     """What the threads did: ``part`` (the index in PARTS), ``row`` (of that table),
     ``thread`` and ``parent``, the row of this frame around it."""
     windows: pl.DataFrame
-    """The steps, or all of the recording: ``step``, ``start`` and ``end``."""
+    """The steps, or all of the recording: ``step``, ``start`` and ``end``. They are in
+    order and do not overlap."""
     threads: tuple[int, ...]
     """The threads that launch, the main one last."""
 
@@ -80,9 +81,7 @@ def host_segments(trace: Trace) -> HostSegments:
 
 def _in_windows(opened: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the time from each moment to the next as segments, those in the steps."""
-    # Where steps overlap, an instant is of the one that began last.
-    until = pl.min_horizontal("end", pl.col("start").shift(-1))
-    spans = windows.with_columns(end=until).filter(pl.col("end") > pl.col("start"))
+    spans = windows.filter(pl.col("end") > pl.col("start"))
     first, after = (opened["time"].search_sorted(spans[side]) for side in _SIDES)
     inside = pl.repeat(None, opened.height, dtype=pl.Boolean, eager=True)
     inside = inside.scatter(after, values=False).scatter(first, values=True)
@@ -94,7 +93,10 @@ def _in_windows(opened: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 def _windows(trace: Trace) -> pl.DataFrame:
     steps = trace.steps.filter(~pl.col("warmup"))
     if steps.height:
-        return steps.select("step", start="ts", end=END).sort("start")
+        found = steps.select("step", start="ts", end=END).sort("start")
+        # Where steps overlap, an instant is of the one that began last.
+        until = pl.min_horizontal("end", pl.col("start").shift(-1))
+        return found.with_columns(end=until)
     ends = [table.select(END.max()).item() for table in (trace.ops, trace.runtime)]
     end = max((one for one in ends if one is not None), default=0)
     return pl.DataFrame(
@@ -207,8 +209,8 @@ def _counting(runs: pl.DataFrame, threads: int) -> pl.Series:
     )
     for _ in range(threads.bit_length()):
         found = _in_pairs(found)
-    counts = pl.col("counts")
-    return found.sort("run").select(pl.when(counts >= 0).then(counts)).to_series()
+    counts = pl.when(pl.col("counts") >= 0).then("counts").cast(INDEX)
+    return found.sort("run").select(counts).to_series()
 
 
 def _in_pairs(found: pl.DataFrame) -> pl.DataFrame:
