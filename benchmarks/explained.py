@@ -29,7 +29,7 @@ from traceq.report.lint import content as words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SHARED = _ROOT.parent / "shared"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from traceq.linter import Finding
-    from traceq.linter.engine import Outcome
     from traceq.linter.pack import Rules
     from traceq.model.snapshot import Snapshot
+    from traceq.outcome import Outcome
 
 
 @cache

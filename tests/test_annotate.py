@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.annotate.one import Annotated
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 FIXTURES = ROOT / "fixtures"
 COPIES = FIXTURES / "copies" / "trace.json.gz"

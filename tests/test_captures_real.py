@@ -11,9 +11,10 @@ import pytest
 from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES, ROOT, SERVING
 
-from traceq.analysis.base.replayed import Replayed, replayed
+from traceq.analysis.base.replayed import replayed
 from traceq.expressions import text
 from traceq.loading import load
+from traceq.outcome import Replayed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import traceq
 from traceq.finding import Place, Severity
 from traceq.formats.run import read_run
 from traceq.linter import Rule
-from traceq.linter.engine import Outcome, Report
+from traceq.outcome import Outcome, Report
 from traceq.report.located import with_sources
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from traceq.analysis.summary import summarise
 from traceq.differ.compare import compare
 from traceq.errors import InputError
 from traceq.finding import Severity
-from traceq.linter.engine import Report
 from traceq.loading import load
+from traceq.outcome import Report
 from traceq.report.diff import full as diff_full
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.lint import full as lint_full

@@ -9,6 +9,8 @@ import gzip
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +25,11 @@ from traceq import cache
 from traceq.api.lint import lint
 from traceq.finding import CodeFrame, Evidence, Finding
 from traceq.given import Program
-from traceq.linter.config import Allow, Config, read_config
+from traceq.linter.config import Config, read_config
 from traceq.linter.kept import decode, encode
-from traceq.linter.suppress import Allowed
 from traceq.opening import kept as kept_outcomes
 from traceq.opening import settings
+from traceq.outcome import Allow, Allowed
 from traceq.recording import Recording
 from traceq.report.lint import concise, github, html, markdown, sarif
 from traceq.testing import load_drawn, load_history
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.api.lint import LintResult
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 FORMATS = ("full", "concise", "json", "sarif", "github", "markdown", "html")
 COPIES = ROOT / "fixtures" / "copies" / "trace.json.gz"
@@ -477,6 +479,30 @@ def test_a_snapshot_that_changed_is_read_again(tmp_path: Path) -> None:
     shutil.copy(second, path)
 
     assert not was_kept(found_in(path))
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_report_of_what_was_kept_loads_neither_polars_nor_rules(
+    tmp_path: Path,
+) -> None:
+    found_in(path := write_trace(tmp_path))
+    code = """
+import sys
+from traceq.cli import main
+try:
+    main()
+finally:
+    heavy = ("polars", "networkx", "jinja2", "_traceq_pack0", "traceq.analysis")
+    print([one for one in heavy if one in sys.modules], file=sys.stderr)
+"""
+    for form in ("full", "json", "concise", "github", "markdown"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "lint", path, "--format", form],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+        assert done.stdout, form
+        assert done.stderr.splitlines()[-1] == "[]", form
 
 
 def test_the_outcomes_unused_for_longest_go_when_the_bound_is_reached(

@@ -16,10 +16,11 @@ from linting import bundled_rules, outcome
 from traceq.errors import ConfigError, PackError, UsageError
 from traceq.finding import Place, Severity
 from traceq.linter import Evidence, Fix, Need, Rule, View
-from traceq.linter.config import Allow, Config, configured, find_config, read_config
+from traceq.linter.config import Config, configured, find_config, read_config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.linter.select import find_rule, selected
+from traceq.outcome import Allow
 from traceq.recording import Recording
 from traceq.testing import draw, load_drawn
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.linter import Finding
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 WAITS = """
 host   [ProfilerStep#1                                    ]

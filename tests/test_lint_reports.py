@@ -19,9 +19,9 @@ from linting import bundled_rules
 
 from traceq.finding import Evidence, Place, Severity
 from traceq.linter import Bad, Fix, Rule, View
-from traceq.linter.config import Allow, Config
-from traceq.linter.engine import Report, lint
-from traceq.linter.savings import Together
+from traceq.linter.config import Config
+from traceq.linter.engine import lint
+from traceq.outcome import Allow, Report, Together
 from traceq.recording import Recording
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full

@@ -15,7 +15,7 @@ from linting import memory_findings, outcome
 
 from traceq.analysis.memory.curve import memory_curve
 from traceq.formats.log import log_lines
-from traceq.linter.config import Allow
+from traceq.outcome import Allow
 from traceq.recording import Recording
 from traceq.testing import draw_history, load_history
 

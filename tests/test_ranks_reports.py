@@ -28,7 +28,7 @@ from traceq.report.ranks.content import content, verdict
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
 
 
 @cache

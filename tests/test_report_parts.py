@@ -17,7 +17,7 @@ from command import traceq
 from conftest import ROOT
 from recordings import FIXTURE_TRACES, loaded, path_of
 
-from traceq.linter.engine import Outcome
+from traceq.outcome import Outcome
 from traceq.recording import Recording
 from traceq.report.page.page import render
 from traceq.report.page.parts.kernels import kernels

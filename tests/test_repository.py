@@ -10,7 +10,7 @@ from command import traceq
 
 from traceq.finding import Place, Severity
 from traceq.linter import Rule
-from traceq.linter.engine import Outcome, Report
+from traceq.outcome import Outcome, Report
 from traceq.report.located import located
 from traceq.repository import Repository, find_root, read_repository
 from traceq.testing import draw

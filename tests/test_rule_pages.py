@@ -33,7 +33,7 @@ from traceq.testing.examples import drawn, drawn_job
 
 if TYPE_CHECKING:
     from traceq.linter import Rule
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
 
 RULES = bundled_rules()
 SEEN = {

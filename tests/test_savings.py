@@ -24,7 +24,7 @@ from traceq.testing import load_drawn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 BENCHMARKS = ROOT / "benchmarks"
 _MS = 1_000_000
@@ -167,7 +167,7 @@ def test_the_gpu_is_busy_as_was_measured_without_the_profiler(
 
     found = bound.bottleneck
     assert found is not None
-    between = dict(found.causes.iter_rows()).get("between kernels", 0.0)
+    between = dict(found.rows).get("between kernels", 0.0)
     assert bound.gpu_busy - between / found.step_ns == pytest.approx(busy, abs=0.04)
 
 

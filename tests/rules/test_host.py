@@ -17,7 +17,7 @@ from traceq.recording import Recording
 
 if TYPE_CHECKING:
     from traceq.linter import Finding
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 HST = ("HST001", "HST002", "HST003")
 SICK = ("moe_dropless", "varying_length", "python_in_step", "forward_hooks")

@@ -9,14 +9,14 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.replayed import Replayed, replayed
+from traceq.analysis.base.replayed import replayed
 from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
 from traceq.analysis.patterns.attention_kernels import (
     AttentionParts,
     softmax_and_matmuls,
 )
-from traceq.analysis.replay.bound import Bound, bound_of, calibration_of, replay_of
+from traceq.analysis.replay.bound import bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
 from traceq.analysis.replay.host_account import HostAccount, host_account
 from traceq.analysis.replay.recoverable import recoverable_ns
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from traceq.model.facts import Facts
     from traceq.model.run import Rank, Run
+    from traceq.outcome import Bound, Replayed
     from traceq.trace import Trace
 
 # Of less of the kernels' time than this, a roofline tells too little.

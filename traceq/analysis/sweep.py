@@ -22,7 +22,7 @@ from traceq.analysis.time.tokens import tokens_per_step
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceq.analysis.replay.bound import By, StepFrom
+    from traceq.outcome import By, StepFrom
     from traceq.trace import Trace
 
 Figure = Literal["step", "part", "rest", "memory", "rate"]

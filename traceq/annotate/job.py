@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceq.annotate.splice import Output
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
     from traceq.ranks.analysis import Analysis
     from traceq.ranks.job import Job
     from traceq.trace import Trace

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.annotate.tracks import Added
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
     from traceq.trace import Trace
     from traceq.watching import Progress
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.finding import Finding
-    from traceq.linter.engine import Outcome
     from traceq.linter.view import View
+    from traceq.outcome import Outcome
     from traceq.trace import Trace
 
 # Marks of a finding this close to each other become one slice, first; then half as far

@@ -24,8 +24,8 @@ from traceq.report.lint import content as words
 from traceq.units import share, time
 
 if TYPE_CHECKING:
-    from traceq.linter.engine import Outcome
     from traceq.linter.view import View
+    from traceq.outcome import Outcome
     from traceq.trace import Trace
 
 PROCESS = "traceq"
@@ -144,10 +144,10 @@ def _steps(
         (steps["start"][0], steps["end"][-1]) if rows else _whole(trace, start, end)
     )
     bound = outcome.bound
-    causes = bound.bottleneck.causes if bound and bound.bottleneck else None
+    causes = bound.bottleneck.rows if bound and bound.bottleneck else ()
     parts = {
         cause_name(cause): share(taken, bound.step_ns)
-        for cause, taken in (causes.iter_rows() if causes is not None else ())
+        for cause, taken in causes
         if bound
     }
     whole = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from traceq.annotate.job import JobWritten
     from traceq.annotate.one import Annotated
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 
 def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:

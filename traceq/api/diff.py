@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from traceq.differ.findings import FindingChange
     from traceq.differ.limits import Broken
     from traceq.linter.config import Config
-    from traceq.linter.engine import Outcome
     from traceq.linter.pack import Rules
+    from traceq.outcome import Outcome
     from traceq.recording import Recording
     from traceq.report.base.content import Content
 

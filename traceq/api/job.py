@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.finding import Finding
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
     from traceq.ranks.analysis import Analysis
 
 

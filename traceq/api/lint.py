@@ -10,12 +10,10 @@ from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.errors import TraceqError
 from traceq.linter.baseline import read_baseline, without_known
 from traceq.linter.config import severity
-from traceq.linter.engine import Report, reported
-from traceq.linter.engine import lint as run_rules
-from traceq.linter.pack import load_rules
 from traceq.opening import kept, settings
-from traceq.opening.recordings import load_program, programs
+from traceq.opening.programs import programs
 from traceq.opening.trust import named
+from traceq.outcome import Report
 from traceq.report.lint import content as words
 from traceq.report.lint import full as lint_full
 from traceq.report.lint import json as lint_json
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
     from traceq.labels import Labels
     from traceq.linter.baseline import Known
     from traceq.linter.config import Config
-    from traceq.linter.engine import Outcome
     from traceq.linter.pack import Rules
+    from traceq.outcome import Outcome
     from traceq.recording import Recording
     from traceq.report.base.content import Content
 
@@ -58,7 +56,7 @@ class LintResult(Result):
     @property
     def rules(self) -> Rules:
         """The rules that there are, by code."""
-        return self.loaded or load_rules(self.packs)
+        return self.loaded or _rules(self.packs)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -155,14 +153,14 @@ def lint(  # noqa: PLR0913 - as the command's options
                 for one in given
             ]
             known_all = tasks and all(task.outcome for task in tasks)
-            loaded = None if known_all else load_rules(wanted.packs)
+            loaded = None if known_all else _rules(wanted.packs)
             alone = len(tasks) == 1 and not unread
             for task in tasks:
                 task.load(cache=cache, alone=alone)
         read = [task for task in tasks if task.outcome or task.recording]
         outcomes = _linted(read, loaded, wanted)
         recordings = [task.recording for task in read if tables and task.recording]
-        report = without_known(reported(outcomes, wanted), known)
+        report = without_known(Report.of(outcomes, wanted.fail_on, wanted.allow), known)
         tell("writing")
         folder = path(root) or find_root(Path.cwd())
         report, outside = _in_repository(report, folder, asked=root is not None)
@@ -209,11 +207,21 @@ class _Task:
             self.recording = replace(self.recording, step_ns=self.step_ns)
 
 
+def _rules(packs: Sequence[Path]) -> Rules:
+    # They are many files, and of what is known none is needed.
+    from traceq.linter.pack import load_rules  # noqa: PLC0415
+
+    return load_rules(packs)
+
+
 def _linted(
     tasks: Sequence[_Task], rules: Rules | None, config: Config
 ) -> list[Outcome]:
     """Return the outcomes of all: those that are not known are found, and kept."""
     if rules is not None:
+        # Of what is known nothing of this is needed.
+        from traceq.linter.engine import lint as run_rules  # noqa: PLC0415
+
         new = [task.recording for task in tasks if task.recording]
         report = run_rules(new, rules, config)
         fresh = iter(with_sources(report, _sources(new)).outcomes)
@@ -266,6 +274,8 @@ def _loaded(
     program: Program, log: Path | None, *, cache: bool, alone: bool
 ) -> Recording | None:
     """Load a program; one that cannot be read does not keep the others from it."""
+    from traceq.opening.recordings import load_program  # noqa: PLC0415 - as above
+
     try:
         return load_program(program, log=log, cache=cache)
     except TraceqError as error:

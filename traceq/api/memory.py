@@ -13,7 +13,8 @@ from traceq.errors import InputError, TraceqError
 from traceq.formats.run import is_run, read_run
 from traceq.labels import Labels, labelled
 from traceq.opening import settings
-from traceq.opening.recordings import load_shown, programs, snapshot_of
+from traceq.opening.programs import programs
+from traceq.opening.recordings import load_shown, snapshot_of
 from traceq.report.base.content import Content
 from traceq.report.memory import content as words
 from traceq.report.memory import json as memory_json

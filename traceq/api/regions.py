@@ -10,7 +10,8 @@ from traceq.analysis.time.regions import regions as regions_of
 from traceq.api.result import Names, Result, paths, several
 from traceq.errors import InputError, UsageError
 from traceq.opening import settings
-from traceq.opening.recordings import load_shown, traces
+from traceq.opening.programs import traces
+from traceq.opening.recordings import load_shown
 from traceq.report import regions as report
 from traceq.watching import noted
 

@@ -11,7 +11,8 @@ from traceq.analysis.time.roofline import roofline as roofline_of
 from traceq.api.result import Name, Result, several
 from traceq.errors import InputError, UsageError
 from traceq.opening import settings
-from traceq.opening.recordings import load_shown, traces
+from traceq.opening.programs import traces
+from traceq.opening.recordings import load_shown
 from traceq.report import roofline as report
 from traceq.shown import typed
 from traceq.watching import noted

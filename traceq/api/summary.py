@@ -10,7 +10,8 @@ from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.errors import TraceqError
 from traceq.labels import Labels, labelled
 from traceq.opening import settings
-from traceq.opening.recordings import load_shown, ranks_of, traces
+from traceq.opening.programs import traces
+from traceq.opening.recordings import load_shown, ranks_of
 from traceq.report.base.content import Content
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import text as summary_text

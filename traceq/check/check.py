@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from traceq.finding import Severity
     from traceq.linter.config import Config
-    from traceq.linter.engine import Outcome
     from traceq.linter.pack import Rules
     from traceq.linter.same import Extent
+    from traceq.outcome import Outcome
     from traceq.recording import Recording
 
 

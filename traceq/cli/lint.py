@@ -36,7 +36,7 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from traceq.api.lint import LintResult
     from traceq.linter.baseline import Known
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
 
 _FOUND = 1
 _WORKFLOW = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_SHA")

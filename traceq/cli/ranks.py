@@ -25,7 +25,7 @@ from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     from traceq.api.job import JobResult
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
 
 _FOUND = 1
 

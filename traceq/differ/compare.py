@@ -33,12 +33,11 @@ from traceq.model.names import DATA_REGION
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.analysis.replay.bound import Bound
     from traceq.differ.calibration import Scale
     from traceq.differ.causes import Entries
     from traceq.differ.modules import ModuleChanges
     from traceq.differ.structure import Parts
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Bound, Outcome
     from traceq.recording import Recording
     from traceq.trace import Trace
 

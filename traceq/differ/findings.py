@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.finding import Finding
-    from traceq.linter.engine import Outcome
     from traceq.linter.same import Growth
+    from traceq.outcome import Outcome
 
 State = Literal["new", "worse", "better", "gone", "same"]
 STATES: tuple[State, ...] = ("new", "worse", "better", "gone")

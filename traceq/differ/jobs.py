@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.differ.compare import Verdict
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
     from traceq.ranks.analysis import Analysis, Straggler
 
 StragglerState = Literal["new", "changed", "same", "gone"]

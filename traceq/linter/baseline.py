@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.finding import Finding
-    from traceq.linter.engine import Outcome, Report
+    from traceq.outcome import Outcome, Report
 
 VERSION = 2
 _NO_BASELINE = "{file} is not a baseline: write one with --write-baseline"

@@ -11,6 +11,7 @@ from traceq import toml_text
 from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.linter.select import ALL, find_rule
+from traceq.outcome import Allow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
 _OWN_FILE = "traceq.toml"
 _SHARED_FILE = "pyproject.toml"
 _BUDGETS = "budgets"
-
-
-@dataclass(frozen=True)
-class Allow:
-    """A finding that is intentional."""
-
-    rule: str
-    reason: str
-    where: str = "*"
-    """A pattern of the finding's file, module or subject."""
-    trace: str = "*"
-    """A pattern of the trace's path."""
 
 
 @dataclass(frozen=True)

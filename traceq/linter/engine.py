@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.replayed import replayed
@@ -15,86 +14,23 @@ from traceq.linter.need import Need
 from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
 from traceq.linter.savings import Savings, price
 from traceq.linter.select import selected
-from traceq.linter.snapshot_view import Memory, highest
+from traceq.linter.snapshot_view import highest
 from traceq.linter.suppress import allows_by_code, suppress
+from traceq.outcome import Outcome, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceq.analysis.base.replayed import Replayed
-    from traceq.analysis.replay.bound import Bound
     from traceq.analysis.replay.simulation import Change
-    from traceq.finding import Finding, Place
-    from traceq.linter.config import Allow, Config
-    from traceq.linter.idle import ExplainedIdle
+    from traceq.finding import Finding
+    from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
-    from traceq.linter.run import Crashed, Ran, Skipped
-    from traceq.linter.savings import Together
-    from traceq.linter.suppress import Allowed
-    from traceq.model.facts import Facts
+    from traceq.linter.run import Ran
+    from traceq.outcome import (
+        Allow,
+    )
     from traceq.recording import Recording
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What lint reports of one recording."""
-
-    name: str
-    """The path that was given."""
-    facts: Facts | None
-    bound: Bound | None
-    steps: int
-    """How many steps the averages are over."""
-    step_ns: int
-    """What a step takes: as measured, else as it likely does without the profiler."""
-    findings: tuple[Finding, ...]
-    """Worst first."""
-    together: tuple[Together, ...]
-    """What fixing the worst of them saves together."""
-    below_min_cost: int
-    """How many findings cost less than the user wants to see."""
-    skipped: tuple[Skipped, ...]
-    crashed: tuple[Crashed, ...]
-    allowed: tuple[Allowed, ...]
-    ran: int
-    """How many rules ran to their end."""
-    memory: Memory | None = None
-    """The peak, where there is a memory snapshot."""
-    idle: ExplainedIdle | None = None
-    """How much of the GPU's idle time the findings explain; none if it bounds a step,
-    or where that was not asked for."""
-    entry: Place | None = None
-    """Where the program begins, as far as its stacks show: for what has no place."""
-    in_baseline: int = 0
-    """How many findings are hidden, since a baseline lists them."""
-    replayed: Replayed | None = None
-    """What replays of CUDA graphs ran, if there are any."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What lint reports of all recordings."""
-
-    outcomes: tuple[Outcome, ...]
-    fail_on: Severity
-    unused: tuple[Allow, ...] = ()
-    """Entries of the configuration that allow nothing that was found."""
-
-    @property
-    def failing(self) -> list[Finding]:
-        """The findings that fail the run."""
-        return [
-            finding
-            for outcome in self.outcomes
-            for finding in outcome.findings
-            if finding.severity.rank >= self.fail_on.rank
-        ]
-
-    @property
-    def crashed(self) -> bool:
-        """Whether a rule crashed, so that what it looks for may be there."""
-        return any(outcome.crashed for outcome in self.outcomes)
 
 
 def lint(
@@ -119,15 +55,7 @@ def lint(
         _lint(recording, ready, allows, config.min_cost_us * 1000, brief=brief)
         for recording in recordings
     )
-    return reported(outcomes, config)
-
-
-def reported(outcomes: Iterable[Outcome], config: Config) -> Report:
-    """Return the report of all recordings."""
-    known = tuple(outcomes)
-    used = {allowed.entry for one in known for allowed in one.allowed}
-    unused = tuple(entry for entry in config.allow if entry not in used)
-    return Report(known, config.fail_on, unused)
+    return Report.of(outcomes, config.fail_on, config.allow)
 
 
 def _concerns(rule: Rule, recording: Recording) -> bool:

@@ -9,39 +9,17 @@ intervals that fixes cover would get the last two wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.outcome import ExplainedIdle
 from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.analysis.replay.idle_account import Entry
     from traceq.finding import Finding
     from traceq.linter.savings import Savings
     from traceq.linter.view import View
-
-
-@dataclass(frozen=True)
-class ExplainedIdle:
-    """How much of the GPU's idle time findings explain; times are per step."""
-
-    idle_ns: float
-    """How long the GPU idles while the host bounds the step."""
-    explained_ns: float
-    """How much of that the fixes of findings remove, without those on what remains."""
-    with_residual_ns: float
-    """The same, with those."""
-    residual: tuple[str, ...]
-    """The codes of the findings on what remains."""
-    unexplained: Entry | None
-    """What the GPU waits for most in the time that no finding explains."""
-
-    @property
-    def share(self) -> float:
-        """The share of the idle time that is explained."""
-        return self.explained_ns / self.idle_ns if self.idle_ns else 1.0
 
 
 def explained_idle(

@@ -1,51 +1,59 @@
 """What lint reported of a recording, as JSON that can be read again.
 
-All is kept but the findings' fixes, which only the replay asks for, and of the frames
-what reports show.
+All is kept but the findings' fixes, which only the replay asks for, and of what bounds
+a step what reports ask for.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import orjson
-import polars as pl
 
-from traceq.analysis.base.replayed import Replayed
-from traceq.analysis.replay.bottleneck import Bottleneck
-from traceq.analysis.replay.bound import Bound
-from traceq.analysis.replay.idle_account import Entry, IdleAccount
 from traceq.finding import CodeFrame, Evidence, Finding, Place, Severity
-from traceq.linter.config import Allow
-from traceq.linter.engine import Outcome
-from traceq.linter.idle import ExplainedIdle
-from traceq.linter.run import Crashed, Skipped
-from traceq.linter.savings import Together
-from traceq.linter.snapshot_view import Memory
-from traceq.linter.suppress import Allowed
 from traceq.model.facts import Facts
+from traceq.outcome import (
+    Allow,
+    Allowed,
+    Bound,
+    Crashed,
+    Entry,
+    ExplainedIdle,
+    Memory,
+    Outcome,
+    Replayed,
+    Skipped,
+    Together,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from traceq.outcome import ByCause, Waits
 
 _Json: TypeAlias = dict[str, Any]
 _Value = TypeVar("_Value")
 
-_CAUSES = pl.Schema({"cause": pl.String, "time": pl.Float64})
-_STEPS = pl.Schema({"step": pl.Int64, "busy": pl.Float64, "idle": pl.Float64})
-_KINDS = pl.Schema({"kind": pl.String, "time": pl.Float64, "calls": pl.Float64})
-_LINES = pl.Schema(
-    {
-        "kind": pl.String,
-        "name": pl.String,
-        "file": pl.String,
-        "line": pl.UInt32,
-        "function": pl.String,
-        "time": pl.Float64,
-        "calls": pl.Float64,
-    }
-)
+
+@dataclass(frozen=True)
+class KeptByCause:
+    """The time of a step by cause, as it was kept."""
+
+    rows: Sequence[tuple[str, float]]
+    step_rows: Sequence[tuple[int, float, float]]
+    idle_ns: float
+    step_ns: float
+
+
+@dataclass(frozen=True)
+class KeptWaits:
+    """What the host does while the GPU waits for it, as it was kept."""
+
+    idle_ns: float
+    kind_rows: Sequence[tuple[str, float]]
+    line_rows: Sequence[Mapping[str, Any]]
+    largest: Entry | None
 
 
 def encode(outcome: Outcome, notes: Sequence[str]) -> bytes:
@@ -157,67 +165,47 @@ def _idle(found: _Json) -> ExplainedIdle:
 
 
 def _bound_data(bound: Bound) -> _Json:
-    plain = {
-        item.name: getattr(bound, item.name)
-        for item in fields(bound)
-        if item.name not in ("bottleneck", "waits")
-    }
+    plain = {item.name: getattr(bound, item.name) for item in fields(bound)}
     return plain | {
-        "bottleneck": _maybe(_bottleneck_data, bound.bottleneck),
+        "bottleneck": _maybe(_by_cause_data, bound.bottleneck),
         "waits": _maybe(_waits_data, bound.waits),
     }
 
 
 def _bound(found: _Json) -> Bound:
     read: dict[str, Any] = {
-        "bottleneck": _maybe(_bottleneck, found["bottleneck"]),
+        "bottleneck": _maybe(_by_cause, found["bottleneck"]),
         "waits": _maybe(_waits, found["waits"]),
     }
     return Bound(**(found | read))
 
 
-def _bottleneck_data(found: Bottleneck) -> _Json:
+def _by_cause_data(found: ByCause) -> _Json:
     return {
-        "causes": _rows(found.causes),
-        "steps": _rows(found.steps),
+        "rows": list(map(list, found.rows)),
+        "step_rows": list(map(list, found.step_rows)),
+        "idle_ns": found.idle_ns,
         "step_ns": found.step_ns,
     }
 
 
-def _bottleneck(found: _Json) -> Bottleneck:
-    return Bottleneck(
-        _frame_of(found["causes"], _CAUSES),
-        _frame_of(found["steps"], _STEPS),
-        found["step_ns"],
-    )
+def _by_cause(found: _Json) -> KeptByCause:
+    rows = {key: tuple(map(tuple, found[key])) for key in ("rows", "step_rows")}
+    return KeptByCause(**(found | rows))
 
 
-def _waits_data(waits: IdleAccount) -> _Json:
+def _waits_data(waits: Waits) -> _Json:
     return {
-        "kinds": _rows(waits.kinds),
-        "lines": _rows(waits.lines),
-        "steps": waits.steps,
         "idle_ns": waits.idle_ns,
-        "step_ns": waits.step_ns,
+        "kind_rows": list(map(list, waits.kind_rows)),
+        "line_rows": list(waits.line_rows),
+        "largest": waits.largest and asdict(waits.largest),
     }
 
 
-def _waits(found: _Json) -> IdleAccount:
-    """Return the account by kind and by line; the segments it was made of are gone."""
-    kinds, lines = (
-        _frame_of(found["kinds"], _KINDS),
-        _frame_of(found["lines"], _LINES),
-    )
-    waits = IdleAccount(
-        lines.clear(), found["steps"], found["idle_ns"], found["step_ns"]
-    )
-    vars(waits).update(kinds=kinds, lines=lines)
-    return waits
-
-
-def _rows(frame: pl.DataFrame) -> list[list[Any]]:
-    return list(map(list, frame.iter_rows()))
-
-
-def _frame_of(rows: list[list[Any]], schema: pl.Schema) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema, orient="row")
+def _waits(found: _Json) -> KeptWaits:
+    read: dict[str, Any] = {
+        "kind_rows": tuple(map(tuple, found["kind_rows"])),
+        "largest": _maybe(lambda one: Entry(**one), found["largest"]),
+    }
+    return KeptWaits(**(found | read))

@@ -13,6 +13,7 @@ from traceq.linter.lines import with_function, with_line
 from traceq.linter.need import Need
 from traceq.linter.snapshot_view import SnapshotView, snapshot_views
 from traceq.linter.view import View
+from traceq.outcome import Crashed, Skipped
 from traceq.watching import tell
 
 if TYPE_CHECKING:
@@ -29,24 +30,6 @@ _MOST_REASONS = 3
 _PART_OF_A_STEP = re.compile(r"\b(in|of) a step\b")
 _A_STEP = re.compile(r"\ba step\b")
 _NO_TRACE = "there is no trace"
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A rule that did not run, and why."""
-
-    code: str
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Crashed:
-    """A rule that raised an error, which says nothing about the recording."""
-
-    code: str
-    name: str
-    error: str
 
 
 @dataclass(frozen=True)

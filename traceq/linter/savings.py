@@ -7,7 +7,7 @@ Here that becomes changes of the replay, alone and together with others.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +25,8 @@ from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.finding import Fix, Severity
 from traceq.intervals import disjoint, spans
 from traceq.linter.need import Need
-from traceq.linter.run import Crashed, crashed
+from traceq.linter.run import crashed
+from traceq.outcome import Crashed, Together
 from traceq.watching import tell
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
     from traceq.finding import Finding
     from traceq.linter.rule import Rule
-    from traceq.linter.snapshot_view import Memory
     from traceq.linter.view import View
+    from traceq.outcome import Memory
 
 # A finding that costs less than this share of the step is minor. Chosen by judgement.
 WORTH_FIXING = 0.01
@@ -44,23 +45,6 @@ LARGE_IDLE = 1 - GPU_BOUND
 # A fix that removes this share of an op removes the op's blocking calls too.
 _MOSTLY = 0.5
 _MOST_TOGETHER = 5
-
-
-@dataclass(frozen=True)
-class Together:
-    """What fixing the worst findings saves together."""
-
-    findings: int
-    """How many of them, from the worst on."""
-    step_ns: int
-    """What a step takes then."""
-    step_low_ns: int
-    """The lowest that it may be then; known only where all are fixed."""
-    step_high_ns: int
-    by: Literal["gpu", "host"]
-    """What bounds the step then; known only where all are fixed."""
-    gpu_ns: int | None = None
-    """How long the GPU has work in such a step; known only where all are fixed."""
 
 
 def price(

@@ -15,6 +15,7 @@ from traceq.expressions import text
 from traceq.finding import Evidence, Place
 from traceq.linter.evidence import module_line
 from traceq.linter.need import Need
+from traceq.outcome import Memory
 from traceq.words import listed
 
 if TYPE_CHECKING:
@@ -121,19 +122,6 @@ def _ops(row: Mapping[str, Any]) -> list[str]:
     """Return the operators that a row's stacks name."""
     found = row.get("op") or []
     return found if isinstance(found, list) else [found]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The peak of one device of one rank."""
-
-    rank: int
-    device: int
-    allocated: int
-    reserved: int
-    """The most ever reserved."""
-    damage: tuple[str, ...]
-    """What is missing in the snapshots."""
 
 
 def snapshot_views(recording: Recording) -> tuple[SnapshotView, ...]:

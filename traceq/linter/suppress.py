@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
@@ -10,13 +9,14 @@ import polars as pl
 
 from traceq.analysis.base.ownership import NOTHING, named_like
 from traceq.linter.select import find_rule
+from traceq.outcome import Allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.finding import Finding
-    from traceq.linter.config import Allow
     from traceq.linter.pack import Rules
+    from traceq.outcome import Allow
     from traceq.recording import Recording
     from traceq.trace import Trace
 
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 _REGION = r"(?i)^\s*traceq:\s*allow\s+([a-z0-9, -]+?)\s*(?::|$)"
 _CODE = r"^[A-Z]{2,5}\d{0,3}$"
 _IN_PROGRAM = "allowed in the program"
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """A finding that is intentional."""
-
-    finding: Finding
-    reason: str
-    entry: Allow | None = None
-    """The entry of the configuration that allows it; none if the program does."""
 
 
 def allows_by_code(

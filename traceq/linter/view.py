@@ -14,7 +14,6 @@ from traceq.analysis.base.ownership import same_place
 from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
 from traceq.analysis.patterns.copies import copies
 from traceq.analysis.replay.bound import (
-    Bound,
     bound_of,
     calibration_of,
     host_account_of,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.idle_account import IdleAccount
     from traceq.analysis.replay.simulation import Change, Replay
+    from traceq.outcome import Bound
     from traceq.trace import Trace
 
 PLACE = ("file", "line", "function", "module", "via")
@@ -87,8 +87,6 @@ class View:
     @cached_property
     def waits(self) -> IdleAccount:
         """What the host does while the GPU waits for it, once that is ``fixed``."""
-        if self.bound.waits and not self.fixed:
-            return self.bound.waits
         return waits_after(self.trace, self.step_ns, self.fixed)
 
     def after(self, fixed: tuple[Change, ...]) -> View:

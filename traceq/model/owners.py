@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import polars as pl
+if TYPE_CHECKING:
+    import polars as pl
 
 # Libraries that call operators: what they do is not the user's to change, and a place
 # in them needs the user's line that called them.
@@ -95,6 +97,8 @@ def is_own(
     With the functions, all of a trace's at once, a package that has the name of a
     library without modules is the user's if a ``forward`` is in it.
     """
+    import polars as pl  # noqa: PLC0415 - who owns what is known without any table
+
     short = file.str.replace(_INSTALLED, "")
     name = short.str.extract(_NAME).fill_null("")
     in_package = short.str.contains("/")
@@ -122,11 +126,14 @@ def is_own(
 def third_party(file: pl.Expr, own: pl.Expr) -> pl.Expr:
     """Return the files of libraries other than torch and Python, as in the package.
 
+    >>> import polars as pl
     >>> files = ["/env/lib/python3.11/site-packages/peft/b.py", "torch/x.py", "a.py"]
     >>> file = pl.col("file")
     >>> pl.DataFrame({"file": files}).select(third_party(file, is_own(file))).item(0, 0)
     'peft/b.py'
     """
+    import polars as pl  # noqa: PLC0415 - as above
+
     short = file.str.replace(_INSTALLED, "")
     runtime = short.str.contains(_TORCH_FILE) | short.str.contains(_STDLIB)
     return pl.when(~own & ~runtime).then(short)

@@ -8,7 +8,8 @@ from traceq.errors import InputError, TraceqError
 from traceq.fleet.dask import connect
 from traceq.formats.run import is_run
 from traceq.given import found_in
-from traceq.opening.recordings import ranks_of, traces
+from traceq.opening.programs import traces
+from traceq.opening.recordings import ranks_of
 from traceq.opening.settings import own_code, steps_source
 from traceq.ranks.analysis import analyse
 from traceq.ranks.gather import digest_tasks, gather, local_executor

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from traceq import cache
 from traceq._folders import bundled
-from traceq.check.fixture import ORIGIN
 from traceq.errors import TraceqError
 from traceq.formats.run import is_run, read_run
 from traceq.linter.kept import decode, encode
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from traceq.given import Program
     from traceq.linter.config import Config
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
 
 _MOST_FILES = 10_000
 _LARGEST_CODE = 16 << 20
@@ -127,8 +126,9 @@ def _files(program: Program, log: Path | None) -> tuple[list[Path], list[str]]:
     files = [*program.logs, *given_captures()]
     others: list[str] = []
     files += [one for one in (program.snapshot, log) if one]
-    if program.folder and (program.folder / ORIGIN).is_file():
-        files.append(program.folder / ORIGIN)
+    if program.folder:
+        # A fixture says in one of them what a step takes.
+        files += sorted(program.folder.glob("*.toml"))
     if program.trace and is_run(program.trace):
         unread = _other_ranks(program.trace)
         inside = sorted(one for one in program.trace.rglob("*") if one.is_file())

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.check.fixture import ORIGIN, read_fixture
-from traceq.errors import TraceqError
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
 from traceq.formats.snapshot import read_snapshot
-from traceq.given import found_in, joined, one_program, refuse_two_stdins
+from traceq.given import one_program
 from traceq.loading import load, with_kernels
 from traceq.model.owners import NOBODY
 from traceq.opening.settings import (
@@ -22,11 +21,10 @@ from traceq.opening.settings import (
     steps_source,
 )
 from traceq.recording import Recording
-from traceq.watching import expect, reading, say
+from traceq.watching import reading, say
 from traceq.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from traceq.given import Program
@@ -80,44 +78,6 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
             " traced"
         )
     return trace
-
-
-def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]:
-    """Return what was given of each program, and how many paths cannot be read.
-
-    One path that cannot be read is an error; of several it is said.
-    """
-    refuse_two_stdins(paths)
-    found: list[Program] = []
-    unread = 0
-    for path in paths:
-        here = _found_in(path, cache=cache, alone=len(paths) == 1)
-        found += here
-        unread += not here
-    together = joined(found, say)
-    expect(len(together))
-    return together, unread
-
-
-def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
-    """Return the programs of a path; none if it cannot be read and is not alone."""
-    try:
-        with reading(path.name) as progress:
-            return found_in(path, say=say, cache=cache, progress=progress)
-    except TraceqError as error:
-        if alone:
-            raise
-        say(str(error))
-        return []
-
-
-def traces(paths: Sequence[Path], *, cache: bool) -> tuple[list[Path], int]:
-    """Return the traces and run folders of all paths, and how many cannot be read."""
-    found, unread = programs(paths, cache=cache)
-    traced = [one.trace for one in found if one.trace]
-    # Alone, another kind of file is refused by who reads traces, which says what it is.
-    others = [one.snapshot or one.logs[0] for one in found if not one.trace]
-    return (traced, unread) if traced else (others, unread)
 
 
 def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.linter.config import Config
-    from traceq.linter.engine import Outcome
     from traceq.linter.pack import Rules
+    from traceq.outcome import Outcome
     from traceq.ranks.analysis import Analysis
 
 _STEP, _SLOWDOWN = "step-ms", "slowdown"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.assumptions import MEASURED_NOISE
 from traceq.finding import Severity
 from traceq.linter.config import configured
-from traceq.linter.engine import Outcome, Report
 from traceq.linter.need import Need
 from traceq.linter.run import Views, run, worst_first
 from traceq.linter.select import selected
 from traceq.linter.suppress import allows_by_code, suppress
+from traceq.outcome import Outcome, Report
 from traceq.recording import Recording
 
 if TYPE_CHECKING:

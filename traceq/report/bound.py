@@ -5,27 +5,12 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from traceq.analysis.replay import host_account
-from traceq.analysis.time import host_kinds, idle_causes
-from traceq.analysis.time.gpu_causes import (
-    BETWEEN,
-    COMMUNICATING,
-    COMPUTING,
-    COPYING,
-    MOVING,
-    ON_GPU,
-)
-from traceq.analysis.time.host_kinds import DISPATCH
-from traceq.analysis.time.idle_causes import UNKNOWN
 from traceq.report.base.text import of_function, printable, styled
 from traceq.units import share, time
 from traceq.words import counted
 
 if TYPE_CHECKING:
-    from traceq.analysis.replay.bound import Bound
-    from traceq.analysis.replay.idle_account import Entry, IdleAccount
+    from traceq.outcome import Bound, Entry, Waits
 
 NO_GPU = "no GPU work in the trace"
 AS_RECORDED = "as recorded"
@@ -35,51 +20,54 @@ _SOURCES = {
     "estimated": "estimated without the profiler",
     "recorded": AS_RECORDED,
 }
-_FILL = {
-    COMPUTING: "█",
-    MOVING: "▓",
-    COMMUNICATING: "▒",
-    COPYING: "░",
-    BETWEEN: "╌",
+# The analyses' own words, which a test holds to theirs: of an outcome that was kept
+# nothing is analysed, so that nothing of that is imported.
+FILL = {
+    "computing": "█",
+    "moving memory": "▓",
+    "communicating": "▒",
+    "copying to or from the host": "░",
+    "between kernels": "╌",
 }
+OPERATORS = "operators"
+UNKNOWN = "unknown"
 # A letter for each thing that the host does, so that a bar reads without colour.
-_LETTERS = {
-    host_kinds.DISPATCH: "o",
-    host_account.NEW_SHAPE: "s",
-    host_account.LOADING: "v",
-    host_account.SLOW: "t",
-    host_kinds.LAUNCHES: "l",
-    host_kinds.PYTHON: "p",
-    host_kinds.WITH_LIBRARIES: "P",
-    host_kinds.NO_STACKS: "q",
-    host_kinds.HOOKS: "h",
-    host_kinds.LIBRARY: "b",
-    host_kinds.MODULES: "m",
-    host_kinds.OPTIMIZER: "z",
-    host_kinds.ENGINE: "a",
-    host_kinds.COMPILED: "g",
-    host_kinds.DATA: "d",
-    host_kinds.COMPILING: "c",
-    host_kinds.CAPTURING: "r",
-    host_kinds.SYNC: "w",
-    host_kinds.BLOCKING: "k",
-    host_kinds.BLOCKED: "i",
-    host_kinds.PROFILER: "f",
-    idle_causes.ALLOCATING: "e",
-    idle_causes.COMMUNICATING: "n",
-    idle_causes.LAUNCHING: "l",
-    idle_causes.OPERATORS: "o",
-    idle_causes.PYTHON: "p",
+LETTERS = {
+    OPERATORS: "o",
+    "operators on new shapes": "s",
+    "loading kernels": "v",
+    "operators slower than usual": "t",
+    "launches": "l",
+    "Python": "p",
+    "Python with its libraries": "P",
+    "Python between operators (stacks were not recorded)": "q",
+    "module hooks": "h",
+    "Python of libraries": "b",
+    "module calls": "m",
+    "Python of the optimizer": "z",
+    "autograd engine": "a",
+    "guards and wrappers of compiled code": "g",
+    "loading data": "d",
+    "compiling": "c",
+    "capturing CUDA graphs": "r",
+    "waiting for the GPU": "w",
+    "copies that block": "k",
+    "waiting for locks and I/O": "i",
+    "the profiler itself": "f",
+    "allocating memory": "e",
+    "communicating through the host": "n",
+    "launching": "l",
+    "running operators": "o",
+    "running Python": "p",
 }
 _IDLE = "·"
-_GLYPHS = _FILL | _LETTERS
+_GLYPHS = FILL | LETTERS
 _BAR = 40
 _MOST_STEPS = 6
 # Causes that take a smaller share of the step are not listed.
 _WORTH_NAMING = 0.01
 # A line that has more of its kind is all of it.
 _WHOLE = 0.995
-_MOST_ENTRIES = 20
 
 
 def source(bound: Bound) -> str:
@@ -105,7 +93,7 @@ def sentence(bound: Bound) -> str:
     return f"{likely}host-bound: the GPU idles {idle} of {step}{_mostly(bound.waits)}"
 
 
-def _mostly(waits: IdleAccount | None) -> str:
+def _mostly(waits: Waits | None) -> str:
     """Return what the host does most while the GPU idles, and where most of that."""
     largest = waits.largest if waits else None
     if waits is None or largest is None:
@@ -117,7 +105,7 @@ def _mostly(waits: IdleAccount | None) -> str:
 def entry(largest: Entry) -> str:
     """Return a kind of what the host does, with its largest line."""
     kind = "something unknown" if largest.kind == UNKNOWN else largest.kind
-    if largest.kind == DISPATCH:
+    if largest.kind == OPERATORS:
         kind = f"{counted(round(largest.calls), 'operator')} at their usual cost"
     source = of_function(largest.file, largest.line, largest.function)
     # A function is named by its place already.
@@ -133,13 +121,13 @@ def entry(largest: Entry) -> str:
 def by_step(bound: Bound) -> str:
     """Return how long the GPU waits for the host in each of several steps."""
     found = bound.bottleneck
-    if found is None or found.steps.height < 2 or not found.idle_ns:  # noqa: PLR2004 - one is the whole
+    if found is None or len(found.step_rows) < 2 or not found.idle_ns:  # noqa: PLR2004 - one is the whole
         return ""
     parts = [
         f"{share(idle, busy + idle)} of #{step}"
-        for step, busy, idle in found.steps.head(_MOST_STEPS).iter_rows()
+        for step, busy, idle in found.step_rows[:_MOST_STEPS]
     ]
-    more = ", …" if found.steps.height > _MOST_STEPS else ""
+    more = ", …" if len(found.step_rows) > _MOST_STEPS else ""
     return f"the GPU idles {', '.join(parts)}{more}, {source(bound)}"
 
 
@@ -164,7 +152,7 @@ def bar(bound: Bound) -> str:
 def colored_bar(line: str, *, color: bool) -> str:
     """Return a line with a bar in colour: the GPU's work, and what it waits for."""
     drawn, rest = line[:_BAR], line[_BAR:]
-    work = "".join(_FILL.values())
+    work = "".join(FILL.values())
     runs = [
         styled("".join(run), "green" if gpu else "yellow", color=color)
         for gpu, run in groupby(drawn, lambda glyph: glyph in work)
@@ -180,11 +168,11 @@ def parts(bound: Bound) -> list[tuple[str, float]]:
     found = bound.bottleneck
     if found is None:
         return []
-    rows = found.causes.rows()
+    rows = list(found.rows)
     if bound.waits is not None:
-        on_gpu = found.causes.filter(pl.col("cause").is_in(ON_GPU))
-        rows = [*on_gpu.rows(), *bound.waits.kinds.select("kind", "time").rows()]
-    rank = {cause: index for index, cause in enumerate(ON_GPU)}
+        rows = [row for row in rows if row[0] in FILL]
+        rows += bound.waits.kind_rows
+    rank = {cause: index for index, cause in enumerate(FILL)}
     return sorted(rows, key=lambda row: rank.get(row[0], len(rank)))
 
 
@@ -200,15 +188,13 @@ def bound_data(bound: Bound) -> dict[str, Any]:
         "recorded_step_ns": round(bound.recorded_step_ns),
         "gpu_busy": bound.gpu_busy,
         "gpu_idle": bound.gpu_idle,
-        "causes": [
-            {"cause": cause, "ns": round(ns)} for cause, ns in found.causes.rows()
-        ]
+        "causes": [{"cause": cause, "ns": round(ns)} for cause, ns in found.rows]
         if found
         else [],
         "waits": waits_data(bound.waits) if bound.waits else None,
         "steps": [
             {"step": step, "busy_ns": round(busy), "idle_ns": round(idle)}
-            for step, busy, idle in found.steps.rows()
+            for step, busy, idle in found.step_rows
         ]
         if found
         else [],
@@ -228,18 +214,15 @@ def entry_data(one: Entry) -> dict[str, Any]:
     }
 
 
-def waits_data(waits: IdleAccount) -> dict[str, Any]:
+def waits_data(waits: Waits) -> dict[str, Any]:
     """Return what the host does while the GPU waits as plain data, per step."""
     columns = ("kind", "name", "file", "line", "function", "calls")
-    lines = waits.lines.head(_MOST_ENTRIES)
     return {
         "idle_ns": round(waits.idle_ns),
-        "kinds": [
-            {"kind": kind, "ns": round(ns)} for kind, ns, _ in waits.kinds.iter_rows()
-        ],
+        "kinds": [{"kind": kind, "ns": round(ns)} for kind, ns in waits.kind_rows],
         "entries": [
             {name: row[name] for name in columns} | {"ns": round(row["time"])}
-            for row in lines.iter_rows(named=True)
+            for row in waits.line_rows
         ],
     }
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceq.finding import Finding, Place
-    from traceq.linter.engine import Outcome, Report
+    from traceq.outcome import Outcome, Report
     from traceq.repository import Repository
 
 _AROUND = 1

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from traceq.words import counted
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.replayed import Replayed
+    from traceq.outcome import Replayed
 
 
 def sentence(found: Replayed) -> str:
     """Return how many replayed kernels have the op of their capture, or how to get it.
 
-    >>> from traceq.analysis.base.replayed import Replayed
+    >>> from traceq.outcome import Replayed
     >>> print(sentence(Replayed(kernels=9, mapped=8, certain=7, captures=True)))
     8 of 9 replayed kernels are mapped to the ops of their capture, 7 for certain
     """

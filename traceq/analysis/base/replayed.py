@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.outcome import Replayed
+
 if TYPE_CHECKING:
     from traceq.trace import Trace
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """Kernels, copies and sets that replays of CUDA graphs ran, of the whole trace."""
-
-    kernels: int
-    mapped: int
-    """How many have the op of their capture."""
-    certain: int
-    """How many of these can have no other."""
-    captures: bool
-    """Whether a capture was at hand, in the trace or beside it."""
 
 
 def replayed(trace: Trace) -> Replayed | None:

@@ -7,6 +7,7 @@ recorded, the host is slower and the GPU idles more.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -36,6 +37,16 @@ class Bottleneck:
     ``idle``; none where the trace has no steps."""
     step_ns: float
     """What a step takes in the replay."""
+
+    @cached_property
+    def rows(self) -> list[tuple[str, float]]:
+        """Cause and time per step."""
+        return self.causes.rows()
+
+    @cached_property
+    def step_rows(self) -> list[tuple[int, float, float]]:
+        """Each step, how long the GPU had work in it, and waited for the host."""
+        return self.steps.rows()
 
     @property
     def idle_ns(self) -> float:

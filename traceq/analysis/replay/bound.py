@@ -6,19 +6,19 @@ that was done, else estimated by the replay. A trace without GPU work is as reco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import GPU_BOUND
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.replay.bottleneck import Bottleneck, bottleneck, gpu_busy
+from traceq.analysis.replay.bottleneck import bottleneck, gpu_busy
 from traceq.analysis.replay.calibration import Calibration, calibrate
 from traceq.analysis.replay.host_account import REPLAY_STAGES, HostAccount, host_account
 from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 from traceq.analysis.replay.unslowed import unslowed
+from traceq.outcome import Bound, By
 from traceq.watching import tell
 
 if TYPE_CHECKING:
@@ -26,41 +26,6 @@ if TYPE_CHECKING:
 
     from traceq.analysis.replay.simulation import Change
     from traceq.trace import Trace
-
-By = Literal["gpu", "host"]
-StepFrom = Literal["measured", "estimated", "recorded"]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What bounds a step, and how busy the GPU is in it."""
-
-    by: By
-    sure: bool
-    """Whether it holds for the fastest and the slowest host that the recording allows,
-    and as recorded too where no step was measured without the profiler."""
-    step_ns: float
-    """What a step takes."""
-    step_from: StepFrom
-    """Where that comes from: measured without the profiler, estimated without it, or
-    as recorded."""
-    recorded_step_ns: float
-    """What a step takes as recorded, on average."""
-    gpu_busy: float
-    """Share of the step in which the GPU has work."""
-    gpu_idle: float
-    """Share of the step in which the GPU waits for the host."""
-    bottleneck: Bottleneck | None
-    """The time of the step by cause; none without GPU work."""
-    stepped: bool
-    """Whether the trace has steps; else the whole of it counts as one."""
-    waits: IdleAccount | None = None
-    """What the host does while the GPU waits; none where the step is GPU-bound."""
-
-    @property
-    def measured(self) -> bool:
-        """Whether the step was measured without the profiler."""
-        return self.step_from == "measured"
 
 
 def bound_by(busy: float) -> By:
@@ -91,6 +56,7 @@ def host_account_of(trace: Trace, step_ns: int | None) -> HostAccount:
     return host_account(trace, replay_of(trace), calibration_of(trace, step_ns).likely)
 
 
+@cached_per_trace
 def waits_after(
     trace: Trace, step_ns: int | None, changes: Sequence[Change] = ()
 ) -> IdleAccount:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import polars as pl
 
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_kinds import UNKNOWN
 from traceq.intervals import disjoint, overlap
+from traceq.outcome import MOST_LINES, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,23 +28,6 @@ if TYPE_CHECKING:
 
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 _LINE = ("kind", "name", "file", "line", "function")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A kind of what the host does, and its largest line; times are per step."""
-
-    kind: str
-    ns: float
-    """How long the GPU waits in all of this kind."""
-    calls: float
-    name: str | None
-    """Of the op, function, library or call that is the largest in it."""
-    file: str | None
-    line: int | None
-    function: str | None
-    line_ns: float
-    """How long the GPU waits there."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +52,16 @@ class IdleAccount:
     def lines(self) -> pl.DataFrame:
         """By kind, name and place: ``time`` per step and ``calls``, longest first."""
         return self._by(*_LINE)
+
+    @property
+    def kind_rows(self) -> list[tuple[str, float]]:
+        """Kind and time per step."""
+        return self.kinds.select("kind", "time").rows()
+
+    @property
+    def line_rows(self) -> list[dict[str, Any]]:
+        """The longest of the lines, by column."""
+        return self.lines.head(MOST_LINES).rows(named=True)
 
     @property
     def largest(self) -> Entry | None:

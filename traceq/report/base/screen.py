@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from traceq.report.base.columns import fitted
 from traceq.report.base.text import tied
 
@@ -14,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
+    from rich.text import Text
 
     from traceq.report.base.content import Content, TextTable
 
@@ -29,6 +27,10 @@ def line_width(width: int | None) -> int:
 
 def screen(words: Content, width: int) -> Iterator[RenderableType]:
     """Yield the parts of a screen of this width."""
+    # Only who prints tables waits for what draws them.
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     yield Text(words.title, style="bold", overflow="fold")
     label_width = max([_LABEL, *(len(label) for label, _ in words.facts)])
     facts = Table.grid(padding=(0, 1))
@@ -46,6 +48,8 @@ def screen(words: Content, width: int) -> Iterator[RenderableType]:
 
 def table_lines(table: TextTable, width: int) -> Iterator[Text]:
     """Yield the lines of a table, and which columns there is no room for."""
+    from rich.text import Text  # noqa: PLC0415 - as above
+
     lines, left_out = fitted(table.columns, table.rows, width)
     yield Text(lines[0], style="bold")
     yield from map(Text, lines[1:])

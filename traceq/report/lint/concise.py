@@ -8,7 +8,7 @@ from traceq.report.base.text import printable, styled
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
 
 
 def render(report: Report, *, color: bool = False) -> str:

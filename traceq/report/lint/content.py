@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.finding import CodeFrame, Finding
-    from traceq.linter.engine import Outcome, Report
+    from traceq.outcome import Outcome, Report
 
 SEVERITY_COLORS = {
     Severity.error: "red",

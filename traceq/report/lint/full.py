@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.finding import Finding
-    from traceq.linter.engine import Outcome, Report
+    from traceq.outcome import Outcome, Report
 
 _LABEL = 10
 _EXAMPLE = "e.g."

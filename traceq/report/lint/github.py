@@ -11,7 +11,7 @@ from traceq.report.lint import content as words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
 
 _COMMAND = {
     Severity.info: "notice",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.report.page.build import lint_page
 
 if TYPE_CHECKING:
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
 
 
 def render(report: Report) -> str:

@@ -13,9 +13,8 @@ from traceq.report.bound import bound_data, entry_data
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
-    from traceq.linter.engine import Outcome, Report
-    from traceq.linter.idle import ExplainedIdle
     from traceq.model.facts import Facts
+    from traceq.outcome import ExplainedIdle, Outcome, Report
 
 VERSION = 2
 

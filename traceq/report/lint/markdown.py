@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.finding import Finding, Place
-    from traceq.linter.engine import Outcome, Report
+    from traceq.outcome import Outcome, Report
 
 _SIGN = {
     Severity.info: "info",

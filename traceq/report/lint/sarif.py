@@ -19,9 +19,9 @@ from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
-    from traceq.linter.engine import Outcome, Report
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
+    from traceq.outcome import Outcome, Report
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # SARIF makes a link of [text](target).

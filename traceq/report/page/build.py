@@ -20,7 +20,7 @@ from traceq.report.page.views import OF_TRACE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
     from traceq.recording import Recording
     from traceq.report.page.section import Section
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
     from traceq.recording import Recording
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.sweep import point_of, sweeps
-from traceq.linter.engine import Outcome
+from traceq.outcome import Outcome
 from traceq.recording import Recording
 from traceq.report.base.content import telling_names
 from traceq.report.page.page import render
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from traceq.differ.compare import Diff, MemoryChange
     from traceq.differ.jobs import JobDiff
     from traceq.differ.limits import Broken
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
     from traceq.ranks.analysis import Analysis
     from traceq.trace import Trace
 

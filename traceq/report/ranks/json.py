@@ -13,7 +13,7 @@ from traceq.report.lint.json import finding_data
 from traceq.report.ranks.content import verdict
 
 if TYPE_CHECKING:
-    from traceq.linter.engine import Report
+    from traceq.outcome import Report
     from traceq.ranks.analysis import Analysis, Straggler
     from traceq.ranks.whatif import WhatIf
 

@@ -17,8 +17,8 @@ from traceq.report.summary.serving import serving_cells
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.analysis.replay.bound import Bound
     from traceq.analysis.summary import Reached, Summary
+    from traceq.outcome import Bound
 
 _NS_PER_MS = 1e6
 

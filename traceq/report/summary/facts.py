@@ -20,10 +20,10 @@ from traceq.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.replay.bound import Bound
     from traceq.analysis.replay.critical_path import CriticalPath
     from traceq.analysis.summary import Summary
     from traceq.model.run import StepTime
+    from traceq.outcome import Bound
 
 _MOST_STEPS = 6
 _MOST_CAUSES = 4

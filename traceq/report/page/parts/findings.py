@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.finding import CodeFrame, Finding
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
     from traceq.report.page.section import Subject
 
 MOST = 60

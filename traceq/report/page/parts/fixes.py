@@ -12,7 +12,7 @@ from traceq.report.page.section import Section
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Outcome
     from traceq.report.page.section import Subject
 
 

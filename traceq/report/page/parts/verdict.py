@@ -13,8 +13,7 @@ from traceq.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.replay.bound import Bound
-    from traceq.linter.engine import Outcome
+    from traceq.outcome import Bound, Outcome
     from traceq.report.page.section import Subject
     from traceq.trace import Trace
 
