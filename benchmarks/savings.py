@@ -15,13 +15,17 @@ without. The step that is left when its findings are fixed is compared with the 
 the repaired twin, and so is its range. Without ``fixes`` these are all findings; a twin
 that repairs fewer names them. Pairs are reported apart by what bounds the sick step.
 Of the trace alone, the estimated step is compared with the measured one too.
+
+Of all three files the figures are written to benchmarks/savings.json, of which the
+tables of docs/savings.md are made: ``make goldens`` writes these.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
     from traceq.finding import Finding
     from traceq.trace import Trace
 
+FILES = ("pairs", "pairs_held_out", "pairs_models")
+RESULTS = Path(__file__).with_name("savings.json")
 _MS = 1_000_000
 _WIDTHS = (24, 6, 8, 8, 8, 7, 15, 8, 7, 15)
 _HEAD = (
@@ -80,10 +86,13 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A pair, and what was said of it."""
+class Result:
+    """What was said of a pair."""
 
-    pair: Pair
+    file: str
+    """Which of the files has it."""
+    pair: str
+    """The name of the sick program."""
     bound: str
     after: Said
     """The step after the fixes, with the measured step known."""
@@ -91,16 +100,23 @@ class Compared:
     """The same of the trace alone."""
     before_alone: Said
     """The step before them, of the trace alone."""
-    worst: tuple[Finding, ...]
 
     @property
     def row(self) -> tuple[str, ...]:
         """The cells of its row."""
         before = f"{self.before_alone.true:.2f}"
         return (
-            *(self.pair.sick, self.bound, before, f"{self.after.true:.2f}"),
+            *(self.pair, self.bound, before, f"{self.after.true:.2f}"),
             *(*self.after.cells, *self.after_alone.cells),
         )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A pair with its findings."""
+
+    result: Result
+    worst: tuple[Finding, ...]
 
 
 def _findings(trace: Trace, step_ns: int | None) -> tuple[tuple[Finding, ...], str]:
@@ -136,17 +152,22 @@ def _before_alone(trace: Trace, true: float) -> Said:
     return Said(steps[0], low, high, true)
 
 
-def _compared(pair: Pair) -> Compared:
+def compared(file: str, pair: Pair) -> Compared:
+    """Lint the sick program of a pair, and compare what is said with what was."""
     trace = pair.captures.load(pair.sick)
     step_ns = pair.captures.step_ns(pair.sick)
     after, bound = _left(trace, step_ns, pair)
     findings, _ = _findings(trace, step_ns)
-    return Compared(
-        pair,
+    result = Result(
+        file,
+        pair.sick,
         bound,
         after,
         _left(trace, None, pair)[0],
         _before_alone(trace, pair.captures.step_ms[pair.sick]),
+    )
+    return Compared(
+        result,
         tuple(one for one in findings if one.severity != Severity.info),
     )
 
@@ -174,7 +195,7 @@ def _totals(name: str, said: Sequence[Said]) -> str:
     )
 
 
-def _report(title: str, found: Sequence[Compared]) -> None:
+def _report(title: str, found: Sequence[Result]) -> None:
     if not found:
         return
     print(f"{title}, {len(found)} pairs")
@@ -183,27 +204,110 @@ def _report(title: str, found: Sequence[Compared]) -> None:
     print(_totals("before them, trace alone", [one.before_alone for one in found]))
 
 
-def _compare(path: Path) -> list[Compared]:
+def _compare(path: Path) -> list[Result]:
     print(path)
     print(_row(_HEAD))
     found = []
     for pair in read_pairs(path):
-        one = _compared(pair)
-        found.append(one)
+        one = compared(path.stem, pair)
+        found.append(one.result)
         worst = " ".join(f"{it.code} {it.saves_ns / _MS:.2f}" for it in one.worst[:6])
-        print(_row(one.row), worst, flush=True)
+        print(_row(one.result.row), worst, flush=True)
     return found
 
 
-def _report_all(found: Sequence[Compared]) -> None:
+def _report_all(found: Sequence[Result]) -> None:
     for bound in ("gpu", "host"):
         _report(f"{bound}-bound", [one for one in found if one.bound == bound])
+
+
+def write_results(results: Sequence[Result]) -> None:
+    """Keep what was found, in microseconds."""
+    kept = [asdict(one) for one in results]
+    for one in kept:
+        for said in ("after", "after_alone", "before_alone"):
+            one[said] = {name: round(ms, 3) for name, ms in one[said].items()}
+    lines = ",\n".join(json.dumps(one) for one in kept)
+    RESULTS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def read_results() -> list[Result]:
+    """Return what was found last."""
+    return [
+        Result(
+            one["file"],
+            one["pair"],
+            one["bound"],
+            *(Said(**one[key]) for key in ("after", "after_alone", "before_alone")),
+        )
+        for one in json.loads(RESULTS.read_text(encoding="utf-8"))
+    ]
+
+
+# Tables of docs/savings.md.
+
+
+def accuracy(results: Sequence[Result]) -> str:
+    """Return how good the step after the fixes is, as a table in Markdown."""
+    head = ("", "pairs", "median error", "largest", "within 30%", "truth in the range")
+    lines = [(*head, "from the trace alone"), ("---",) * 7]
+    for title, files in (
+        ("models of others", FILES[2:]),
+        ("first two files", FILES[:2]),
+    ):
+        for name, bound in (("GPU", "gpu"), ("host", "host")):
+            some = [one for one in results if one.file in files and one.bound == bound]
+            off = [abs(one.after.off) for one in some]
+            alone = [abs(one.after_alone.off) for one in some]
+            lines.append(
+                (
+                    f"{title}, {name}-bound",
+                    str(len(some)),
+                    f"{statistics.median(off):.0%}",
+                    f"{max(off):.0%}",
+                    str(sum(one <= 0.3 for one in off)),
+                    str(sum(one.after.inside for one in some)),
+                    f"{statistics.median(alone):.0%}, largest {max(alone):.0%}",
+                )
+            )
+    return _table(lines)
+
+
+def estimated(results: Sequence[Result]) -> str:
+    """Return how good the step before the fixes is, of the trace alone."""
+    gpu, host = (
+        [abs(one.before_alone.off) for one in results if one.bound == bound]
+        for bound in ("gpu", "host")
+    )
+    return (
+        "The step without the profiler, estimated from the trace alone, has a median"
+        f" error of\n{statistics.median(gpu):.1%} in GPU-bound steps, {max(gpu):.0%} at"
+        f" most, and of {statistics.median(host):.0%} in host-bound ones,"
+        f" {max(host):.0%} at most.\n"
+    )
+
+
+def each_pair(results: Sequence[Result]) -> str:
+    """Return the steps of each pair in ms, the worst error first, as a table."""
+    lines = [
+        ("program", "bound by", "before", "after", "predicted", "range", "error"),
+        ("---",) * 7,
+    ]
+    for one in sorted(results, key=lambda one: -abs(one.after.off)):
+        likely, off, limits = one.after.cells
+        before, true = f"{one.before_alone.true:.2f}", f"{one.after.true:.2f}"
+        lines.append((one.pair, one.bound, before, true, likely, limits, off))
+    return _table(lines)
+
+
+def _table(lines: Sequence[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit(__doc__)
-    everything: list[Compared] = []
+    everything: list[Result] = []
     for argument in sys.argv[1:]:
         of_file = _compare(Path(argument))
         _report_all(of_file)
@@ -211,3 +315,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         print("all files")
         _report_all(everything)
+    if {one.file for one in everything} == {*FILES}:
+        write_results(everything)

@@ -1,0 +1,76 @@
+"""The figures of docs/savings.md are those that the benchmark found last."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from captures import read_pairs
+from conftest import ROOT
+from goldens import assert_block
+from savings import FILES, accuracy, compared, each_pair, estimated, read_results
+
+RESULTS = read_results()
+PAGE = (ROOT / "docs" / "savings.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.golden
+def test_the_accuracy_is_that_of_the_benchmark() -> None:
+    assert_block("savings", accuracy(RESULTS))
+
+
+@pytest.mark.golden
+def test_the_error_of_the_step_before_the_fixes_is_that_of_the_benchmark() -> None:
+    assert_block("savings-step", estimated(RESULTS))
+
+
+@pytest.mark.golden
+def test_each_pair_is_shown_with_what_was_predicted() -> None:
+    assert_block("savings-pairs", each_pair(RESULTS))
+
+
+def test_the_benchmark_has_every_pair_that_is_committed() -> None:
+    there = {
+        (file, pair.sick)
+        for file in FILES
+        for pair in read_pairs(ROOT / "benchmarks" / f"{file}.json")
+    }
+
+    assert {(one.file, one.pair) for one in RESULTS} == there
+
+
+def test_the_examples_in_words_are_pairs_of_the_benchmark() -> None:
+    text = " ".join(PAGE.split())
+    ((left, before, low, high),) = re.findall(
+        r"([\d.]+) ms of ([\d.]+) are said to remain as (\d+) to (\d+)", text
+    )
+    ((of, said, was),) = re.findall(
+        r"of (\d+) ms with CUDA graph capture, ([\d.]+) are predicted to remain where"
+        r" ([\d.]+) were measured",
+        text,
+    )
+    shown = {
+        (f"{r.before_alone.true:.1f}", f"{r.after.likely:.1f}"): r.after
+        for r in RESULTS
+    }
+    wide = shown[before, left]
+
+    assert (low, high) == (f"{wide.low:.0f}", f"{wide.high:.0f}")
+    assert any(
+        (of, said, was)
+        == (f"{one.before_alone.true:.0f}", f"{one.after.likely:.1f}", f"{after:.1f}")
+        for one in RESULTS
+        for after in [one.after.true]
+    )
+
+
+@pytest.mark.slow
+def test_what_the_benchmark_found_last_is_what_it_finds() -> None:
+    pairs = {pair.sick: pair for pair in read_pairs(ROOT / "benchmarks" / "pairs.json")}
+    (kept,) = (one for one in RESULTS if one.pair == "norm_mismatch")
+
+    found = compared("pairs", pairs["norm_mismatch"]).result
+
+    assert found.bound == kept.bound
+    assert found.after.likely == pytest.approx(kept.after.likely, rel=0.001)
+    assert found.after_alone.likely == pytest.approx(kept.after_alone.likely, rel=0.001)
