@@ -77,7 +77,7 @@ def test_flash_attention_is_as_fast_as_assumed(fused: View) -> None:
 
 
 def test_matmuls_are_as_fast_as_assumed(fused: View) -> None:
-    calls = matmuls(fused.trace, fused.kernels)
+    calls = matmuls(fused.trace, fused.kernels, "")
     # Ten times as slow, so that there is something to save of it.
     slow = calls.with_columns(pl.col("dur") * 10)
 

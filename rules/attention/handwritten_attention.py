@@ -272,6 +272,8 @@ def _causal(row: Row) -> bool:
 
 def _is_eager(view: View, row: Row) -> bool:
     """Return whether transformers runs its attention op by op."""
+    if not (view.trace.frames["function"] == _EAGER).any():
+        return False
     moment = view.trace.ops.filter(pl.col("id") == row["first"])
     running = library_calls(view.trace.frames, moment)["library_function"]
     return bool(known(running == _EAGER).any())

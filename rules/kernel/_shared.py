@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import SHORTEST_KERNEL_NS
+from traceq.analysis.base.ownership import NOTHING, named_like
 from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.time.roofline import roofline
 from traceq.linter import Evidence
@@ -22,10 +23,26 @@ if TYPE_CHECKING:
 _ALIKE = ("name", "dims_text", "phase")
 
 
-def judged(view: View, chosen: pl.Expr) -> pl.DataFrame:
-    """Return the chosen ops of the roofline, with what is known of their inputs."""
-    ops = roofline(view.trace).ops.filter(chosen, pl.col("least").is_not_null())
-    return view.with_inputs(ops.rename({"op": "id"}))
+def judged(view: View, pattern: str, min_share: float) -> pl.DataFrame:
+    """Return the ops of the roofline whose name matches, with what their inputs are.
+
+    There are none where all of them together do not take this share of the steps.
+    """
+    ops = roofline(view.trace).ops
+    return long_enough(view, ops.filter(named_like(ops, pattern)), min_share)
+
+
+def long_enough(view: View, ops: pl.DataFrame, min_share: float) -> pl.DataFrame:
+    """Return ops with their inputs, or none where no group of them can be found."""
+    if not ops.height or ops["gpu"].sum() < _long(view, min_share):
+        return NOTHING
+    known = ops.filter(pl.col("least").is_not_null())
+    return view.with_inputs(known.rename({"op": "id"}))
+
+
+def _long(view: View, min_share: float) -> float:
+    """Return how long a group must take in all steps to be reported."""
+    return min_share * view.bound.step_ns * view.steps
 
 
 def groups(
@@ -37,7 +54,7 @@ def groups(
     them, ``least_ns``, the longest ``kernel``, the inputs of the first op, and in
     ``calls`` how many there are, gradients not counted where they come with their op.
     """
-    long = min_share * view.bound.step_ns * view.steps
+    long = _long(view, min_share)
     # All of them together are no shorter than any group.
     if not ops.height or ops["gpu"].sum() < long:
         return

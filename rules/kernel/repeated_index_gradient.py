@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.analysis.base.assumptions import (
     ADDED_ROWS_EFFICIENCY,
     ADDED_ROWS_MOST_SAVED,
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 # With accumulate, torch's kernels sort the indices, and one warp adds up all rows that
 # go to the same place, one after the other.
-_PUT = pl.col("name").str.contains(r"^aten::_?index_put")
+_PUT = r"^aten::_?index_put"
 _ACCUMULATES = nth("values", 3) == "True"
 _MATRIX = 2
 _DRAWN = """
@@ -150,7 +148,10 @@ class RepeatedIndexGradient(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the slow ones by place and shape."""
-        ops = judged(view, _PUT).filter(_ACCUMULATES)
+        ops = judged(view, _PUT, self.min_share)
+        if not ops.height:
+            return
+        ops = ops.filter(_ACCUMULATES)
         for row in groups(view, ops, self.min_share):
             if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                 yield self._finding(view, row)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.analysis.base.assumptions import FLOAT32_ATOMICS_EFFICIENCY
 from traceq.expressions import nth
 from traceq.linter import (
@@ -133,9 +131,10 @@ class SixteenBitAtomics(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the slow ones by place and shape."""
-        ops = judged(view, pl.col("name").str.contains(f"{_ADDS}|{_RESIZES}")).filter(
-            nth("types", 0).is_in(HALF)
-        )
+        ops = judged(view, f"{_ADDS}|{_RESIZES}", self.min_share)
+        if not ops.height:
+            return
+        ops = ops.filter(nth("types", 0).is_in(HALF))
         for row in groups(view, ops, self.min_share):
             if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                 yield self._finding(view, row)

@@ -155,7 +155,9 @@ class SlowConvolution(Rule):
         """Group them by place, forward and backward together."""
         if used_gpu(view.trace).amd:
             return
-        ops = judged(view, pl.col("name").str.contains(r"^aten::convolution"))
+        ops = judged(view, r"^aten::convolution", self.min_share)
+        if not ops.height:
+            return
         back = pl.col("name").str.ends_with("_backward")
         # The gradient comes before the image and the weight; lists after them.
         ops = ops.with_columns(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.time.roofline import roofline
 from traceq.linter import (
     Bad,
@@ -23,7 +24,7 @@ from traceq.linter import (
 )
 from traceq.words import often
 
-from ._shared import evidence, groups, judged, saved
+from ._shared import evidence, groups, long_enough, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,14 +148,15 @@ class SlowKernel(Rule):
         # What all calls of an op do not take, those of one place do not either.
         together = pl.col("gpu").sum().over("name", "phase")
         long = self.min_share * view.bound.step_ns * view.steps
-        ops = judged(
-            view,
-            (together >= long)
-            & ~pl.col("name").str.contains(_NOT)
-            & ~pl.col("kernels")
-            .list.eval(pl.element().is_in(list(view.named)))
-            .list.any(),
-        )
+        ops = roofline(view.trace).ops
+        ops = ops.filter(~named_like(ops, _NOT)).filter(together >= long)
+        # Kernels that other findings name are theirs.
+        others = pl.element().is_in(list(view.named))
+        if view.named:
+            ops = ops.filter(~pl.col("kernels").list.eval(others).list.any())
+        ops = long_enough(view, ops, self.min_share)
+        if not ops.height:
+            return
         best = _best(view)
         for row in groups(view, ops, self.min_share):
             reached = row["least_ns"] / row["gpu_ns"]

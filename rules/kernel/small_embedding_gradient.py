@@ -144,7 +144,9 @@ class SmallEmbeddingGradient(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group them by place, shape and rows of the embedding."""
-        ops = judged(view, pl.col("name") == "aten::embedding_dense_backward")
+        ops = judged(view, r"^aten::embedding_dense_backward$", self.min_share)
+        if not ops.height:
+            return
         ops = ops.with_columns(
             table=nth("values", 2).cast(pl.Int64, strict=False),
         ).drop_nulls("table")

@@ -129,11 +129,11 @@ class TallSum(Rule):
         dims = nth("dims", 0)
         rows, columns = (dims.list.get(at, null_on_oob=True) for at in (0, 1))
         tall = (dims.list.len() == _MATRIX) & (rows >= _ROWS) & (columns >= _COLUMNS)
-        ops = judged(
-            view,
-            pl.col("name").is_in(["aten::sum", "aten::mean"])
-            & (pl.col("phase").cast(pl.String) == "forward"),
-        ).filter(
+        ops = judged(view, r"^aten::(sum|mean)$", self.min_share)
+        if not ops.height:
+            return
+        ops = ops.filter(
+            pl.col("phase") == "forward",
             known(tall & (nth("values", 1) == "[0]")),
             nth("types", 0).is_in([*HALF, FLOAT32]),
         )

@@ -137,7 +137,9 @@ class TinyBatchedMatmul(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group them by place, forward and backward together."""
         left, right = nth("dims", 0), nth("dims", 1)
-        ops = judged(view, pl.col("name") == "aten::bmm")
+        ops = judged(view, r"^aten::bmm$", self.min_share)
+        if not ops.height:
+            return
         tiny = tiny_matmuls(left, right)
         rows = left.list.get(1, null_on_oob=True)
         shared = known((nth("strides", 1).list.first() == 0) & (rows <= _SHARED_ROWS))

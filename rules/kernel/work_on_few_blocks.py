@@ -159,9 +159,9 @@ class WorkOnFewBlocks(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group them by place, kind and shape, with their gradients."""
         gpu = used_gpu(view.trace)
-        ops = judged(
-            view, pl.col("name").str.contains(f"{_BATCH_NORM}|{_LAYER_NORM}|{_SOFTMAX}")
-        )
+        ops = judged(view, f"{_BATCH_NORM}|{_LAYER_NORM}|{_SOFTMAX}", self.min_share)
+        if not ops.height:
+            return
         dims, strides = nth("dims", 0), nth("strides", 0)
         channels = dims.list.get(1, null_on_oob=True)
         images = (dims.list.len() == _IMAGES) & (channels < (gpu.sms or 0))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.matmul import (
+    are_matmuls,
     matmuls,
     saved,
     saved_share,
@@ -142,11 +142,12 @@ class Float32Matmul(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Put all matmuls on float32 kernels together."""
         gpu = used_gpu(view.trace)
-        calls = matmuls(view.trace, view.kernels)
-        in_tf32 = (calls["dtype"].cast(pl.String) == "tf32").any()
-        if gpu.amd or gpu.capability < _TF32 or in_tf32:
+        if gpu.amd or gpu.capability < _TF32:
             return
-        calls = calls.filter(named_like(calls, _SIMT))
+        in_tf32 = view.kernels["dtype"] == "tf32"
+        if (in_tf32 & are_matmuls(view.trace, view.kernels)).any():
+            return
+        calls = matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height:
             return
         wide = pl.col("type").is_null() | (pl.col("type") == FLOAT32)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import named_like, same_place
+from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
 from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
@@ -123,12 +123,10 @@ class MatmulWithoutTensorCores(Rule):
         gpu = used_gpu(view.trace)
         if gpu.amd or gpu.capability < _CORES or _WITHOUT in gpu.name:
             return
-        calls = matmuls(view.trace, view.kernels)
-        calls = calls.filter(named_like(calls, _SIMT)).filter(
-            pl.col("type").is_in(HALF)
-        )
+        calls = matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height:
             return
+        calls = calls.filter(pl.col("type").is_in(HALF))
         groups = (
             with_fastest(calls, gpu, "fp16")
             .filter(saved() > 0)

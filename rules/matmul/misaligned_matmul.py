@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import named_like, same_place
+from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
 from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
@@ -136,8 +136,7 @@ class MisalignedMatmul(Rule):
         """Group the matmuls on such kernels by place, and name the dimension."""
         name, size = text("name"), pl.col("size")
         misaligned = pl.element().filter(pl.element() % _ALIGNED != 0)
-        calls = matmuls(view.trace, view.kernels)
-        calls = calls.filter(named_like(calls, _SLOW))
+        calls = matmuls(view.trace, view.kernels, _SLOW)
         if not calls.height:
             return
         slow = calls.with_columns(

@@ -88,7 +88,8 @@ class WarmUpInWindow(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Name the steps that are not steady, and whether they are left out."""
-        compiling = view.trace.ops.filter("compiling")
+        ops = view.trace.ops
+        compiling = ops[["step", "ts", "dur"]].filter(ops["compiling"])
         if not view.trace.steps.height:
             yield from self._without_steps(view, compiling)
             return
@@ -142,6 +143,8 @@ def _warm_up(view: View) -> pl.DataFrame:
     A prefill is longer than the decodes behind it, and no warm-up.
     """
     left_out = view.trace.steps.filter("warmup")
+    if not left_out.height:
+        return left_out
     phases = iterations(view.trace).select("step", "phase")
     steady = phases.join(view.steady.windows, on="step", how="semi")["phase"]
     other = phases.filter(

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
     """Return the kernels and how often they run in a step, longest time first."""
     names = (
-        view.trace.kernels.select("name", "dur")[list(kernels)]
-        .group_by("name")
+        view.trace.kernels[["name", "dur"]][list(kernels)]
+        .group_by(text("name"))
         .agg(calls=pl.len(), time=pl.col("dur").sum())
-        .with_columns(text("name"))
-        .sort("time", "name", descending=[True, False])
-        .head(most)
     )
+    longest = sorted(names.iter_rows(), key=lambda row: (-row[2], row[0] or ""))
     return [
         Evidence("kernel", name, count=calls / view.steps)
-        for name, calls, _ in names.iter_rows()
+        for name, calls, _ in longest[:most]
     ]
 
 

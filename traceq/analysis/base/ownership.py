@@ -81,7 +81,7 @@ def _is_one_of(column: pl.Series, names: Sequence[str] | pl.Series) -> pl.Series
     if not len(names):
         return pl.Series([False]).new_from_index(0, len(column))
     if len(names) > _FEW:
-        return known(column.is_in(names))
+        return known(column.is_in(list(names)))
     # Some comparisons take a fraction of the time of looking names up.
     found = reduce(or_, (column == name for name in names))
     return known(found) if found.null_count() else found

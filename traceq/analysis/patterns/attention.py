@@ -308,8 +308,8 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
     masks or sliding windows, or if the call is in the encoder of a model that has a
     decoder.
     """
-    functions = trace.frames["function"].unique().cast(pl.String).sort()
-    if known(functions.str.contains(_MAKES_OTHER)).any() or _encodes(trace, module):
+    made, others = _makers(trace)
+    if others or _encodes(trace, module):
         return ""
     size = pl.col("size")
     cuts = _triangles(trace).filter(
@@ -319,8 +319,16 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
     if cuts.height:
         surely = cuts["diagonal"].null_count() == 0 or cuts["plain"].n_unique() == 1
         return str(cuts["plain"][0]) if surely and cuts["causal"].all() else ""
+    return made
+
+
+@cached_per_trace
+def _makers(trace: Trace) -> tuple[str, bool]:
+    """Return a function that makes causal masks, and whether any makes other ones."""
+    functions = trace.frames["function"].unique().cast(pl.String).sort()
     made = functions.filter(known(functions.str.contains(_MAKES_CAUSAL)))
-    return str(made[0]) if len(made) else ""
+    others = bool(known(functions.str.contains(_MAKES_OTHER)).any())
+    return (str(made[0]) if len(made) else ""), others
 
 
 def _encodes(trace: Trace, module: str | None) -> bool:
@@ -331,6 +339,7 @@ def _encodes(trace: Trace, module: str | None) -> bool:
     return bool(known(modules.str.contains("Decoder")).any())
 
 
+@cached_per_trace
 def _triangles(trace: Trace) -> pl.DataFrame:
     """Return calls of tril and triu: ``plain``, ``size``, ``diagonal``, ``causal``."""
     chosen = trace.ops.filter(named(trace.ops, _CAUSAL_DIAGONAL))

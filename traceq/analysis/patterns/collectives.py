@@ -37,12 +37,15 @@ def exposed_by_collective(
     ``sending`` is the part of ``exposed`` that cannot be a wait for other ranks as far
     as one of them shows: none is longer than twice the shortest of the same size.
     """
+    nothing = pl.DataFrame(schema={"exposed": pl.Int64, "waiting": pl.Int64})
+    if not (kernels["kind"] == "communication").any():
+        return nothing
     sends = pl.col("kind") == "communication"
     found = busiest_device(kernels)
-    compute = spans(found.filter(~sends, pl.col("activity") == "kernel"))
     mine = found.filter(sends).with_columns(start="ts", end=END)
     if not mine.height:
-        return pl.DataFrame(schema={"exposed": pl.Int64, "waiting": pl.Int64})
+        return nothing
+    compute = spans(found.filter(~sends, pl.col("activity") == "kernel"))
     mine = disjoint(described(trace, mine))
     alone = mine["end"] - mine["start"] - overlap(mine, compute)
     waiting = pl.min_horizontal(alone, _beyond_sending(slowest_link))

@@ -48,18 +48,26 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         .sort("thread", "ts", maintain_order=True)
         .filter(~pl.col("plain").is_in(_VIEWING))
     )
-    before = pl.col("plain", "ts", "inputs")
+    before, thread = pl.col("plain", "ts", "inputs", "thread"), pl.col("thread")
+    writes_slice = (
+        (pl.col("plain") == _WRITING)
+        & pl.col("plain_cut").is_in(_CUTTING)
+        & (thread == pl.col("thread_cut"))
+    )
+    outermost = outermost.with_columns(
+        before.shift(1).name.suffix("_cut"), before.shift(2).name.suffix("_row")
+    ).with_columns(writes=known(writes_slice))
+    if not outermost["writes"].any():
+        return NOTHING
+    mine = thread == pl.col("thread_row")
     found = (
         outermost.with_columns(
-            before.shift(1).over("thread").name.suffix("_cut"),
-            before.shift(2).over("thread").name.suffix("_row"),
+            pl.when(mine).then(pl.col("plain_row", "ts_row", "inputs_row")),
             done=_done_before(),
         )
-        .filter(pl.col("plain") == _WRITING, pl.col("plain_cut").is_in(_CUTTING))
-        .drop("name", "thread", "ts", "dur")
+        .filter("writes")
+        .drop("name", "thread", "ts", "dur", "writes", "thread_cut", "thread_row")
     )
-    if not found.height:
-        return NOTHING
     writes = ops.join(
         found.drop("inputs"), on="id", maintain_order="right"
     ).with_columns(

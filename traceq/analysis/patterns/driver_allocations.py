@@ -24,7 +24,7 @@ def driver_calls(
     ``allocs`` and ``frees`` are patterns of their names. Calls made while compiling or
     capturing a CUDA graph are left out: a graph allocates its memory once.
     """
-    calls = runtime.filter(pl.col("call") == "allocation").with_columns(
+    calls = runtime.filter(runtime["call"] == "allocation").with_columns(
         text("name"), frees=text("name").str.contains(frees)
     )
     calls = calls.filter(pl.col("frees") | pl.col("name").str.contains(allocs))

@@ -13,7 +13,7 @@ from traceq.analysis.base.assumptions import (
     UNKNOWN_SAVING,
 )
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, plain_names
+from traceq.analysis.base.ownership import NOTHING, named, named_like, plain_names
 from traceq.analysis.base.roofline import roofline_ns
 from traceq.expressions import known
 from traceq.model.dtypes import SIZES
@@ -44,8 +44,8 @@ _SHAPES = {
 
 
 @cached_per_trace
-def matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels that compute matmuls, with what they compute.
+def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    """Return the kernels of this name that compute matmuls, with what they compute.
 
     Added are ``matmul``, the op; ``left`` and ``right``, the shapes of the matrices;
     ``type``, their dtype; ``rows``, how many elements lie between one row (or column)
@@ -53,25 +53,24 @@ def matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     not recorded; ``flops`` and ``moved``, operations and bytes. All of these are null
     where shapes were not recorded. Convolutions are not included.
     """
-    names = plain_names(trace.ops).filter(pl.col("plain").is_in(MATMULS))
-    ops = (
-        trace.ops[["id", "inputs", "name"]]
-        .filter(named(trace.ops, MATMULS))
-        .join(names, on="name")
-        .select("inputs", op="id", matmul="plain")
-    )
-    calls = kernels.filter(pl.col("kind") == "gemm").join(
-        ops, on="op", maintain_order="left"
+    chosen = kernels.filter(named_like(kernels, pattern) & are_matmuls(trace, kernels))
+    if not chosen.height:
+        return NOTHING
+    ops = trace.ops[["name", "inputs"]][chosen["op"]]
+    calls = chosen.with_columns(ops["inputs"], op_name=ops["name"]).join(
+        plain_names(trace.ops).rename({"name": "op_name", "plain": "matmul"}),
+        on="op_name",
+        maintain_order="left",
     )
     distinct = calls.select("matmul", "inputs").unique(maintain_order=True)
-    known = distinct.join(
+    given = distinct.join(
         trace.inputs.select("dims", "types", "strides", inputs="id"),
         on="inputs",
         how="left",
         maintain_order="left",
     )
     shapes = pl.DataFrame(
-        [_shapes(row) for row in known.iter_rows(named=True)],
+        [_shapes(row) for row in given.iter_rows(named=True)],
         schema=_SHAPES,
         orient="row",
     )
@@ -81,7 +80,13 @@ def matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         how="left",
         nulls_equal=True,
         maintain_order="left",
-    ).drop("inputs")
+    ).drop("inputs", "op_name")
+
+
+def are_matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
+    """Return which kernels compute matmuls, of whatever name."""
+    of_matmul = known(named(trace.ops, MATMULS)[kernels["op"]])
+    return known(kernels["kind"] == "gemm") & of_matmul
 
 
 def _shapes(row: Row) -> tuple[Any, ...]:

@@ -49,6 +49,15 @@ def device_syncs(trace: Trace) -> pl.DataFrame:
     the one with which the profiler ends.
     """
     calls = blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS))
+    if not calls.height:
+        nothing = pl.lit(None, pl.String)
+        return calls.select(
+            *("id", "name", "op", "ts", *_PLACE),
+            wait="dur",
+            end=END,
+            copies=nothing,
+            gap=pl.lit(0, pl.Int64),
+        )
     found = pl.concat(
         [_by_op(trace, calls), _outside_ops(trace, calls)], how="diagonal"
     )
