@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.time.device_syncs import device_syncs
 from traceq.expressions import text
 from traceq.model.names import HTOD
+from traceq.model.tables import COPY
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -28,6 +30,10 @@ HARD: tuple[Reason, ...] = ("shapes", "launches")
 # Chosen by judgement.
 _OTHER_LAUNCHES = 0.01
 _OTHER_SHAPES = 0.01
+_CALLED = (
+    *("name", "inputs", "ts", "step", "captured"),
+    *("module", "file", "line", "function"),
+)
 _BACKWARD = "built-in method run_backward"
 # Passes a step on average, where not every step has one that is recorded whole.
 _ONE_BACKWARD = 1.5
@@ -87,10 +93,12 @@ def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return ops that launch work on a shape that no step before had."""
     if trace.steps.height < 2 or not trace.facts.shapes:  # noqa: PLR2004 - one is all new
         return None
-    launching = trace.kernels["op"].drop_nulls().unique()
+    launching = trace.kernels["op"].drop_nulls().unique().sort()
     shapes = trace.inputs.select(inputs="id", shapes="dims_text")
+    # Ops of a replay lie before the trace: the host does not run them.
     ops = (
-        trace.host_ops.filter(pl.col("id").is_in(launching.implode()), _in_model(trace))
+        trace.ops[[*_CALLED]][launching]
+        .filter(_in_model(trace), ~COPY)
         .drop_nulls("inputs")
         .join(shapes, on="inputs", how="left", maintain_order="left")
         .sort("ts", maintain_order=True)
@@ -121,14 +129,14 @@ def _syncs(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 
 def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
-    found = steady.kernels.filter(_in_model(trace), text("name").str.contains(HTOD))
+    found = steady.kernels.filter(named_like(steady.kernels, HTOD))
+    found = found.filter(_in_model(trace))
     return _most("copies", found, text("name"), steady.count)
 
 
 def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the backward passes of a step where there are several."""
-    windows = steady.windows.select("start", "end")
-    frames = trace.frames.filter(text("name").str.contains(_BACKWARD))
-    begin, end = windows["start"].min(), windows["end"].max()
-    passes = frames.filter(pl.col("ts").is_between(begin, end)).height / steady.count
+    begin, end = steady.windows["start"].min(), steady.windows["end"].max()
+    begun = trace.frames["ts"].filter(named_like(trace.frames, _BACKWARD))
+    passes = begun.is_between(begin, end).sum() / steady.count
     return Obstacle("backwards", passes) if passes > _ONE_BACKWARD else None

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 LATENCY_NS = 3_000
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _SECOND_NS = 1e9
+# As of a Call.
+_CALL = (
+    *("plain", "dims", "types", "strides"),
+    *("values", "dims_text", "kernel", "dtype"),
+)
 _PLACE = ("module", "file", "line", "function", "via", "call_line", "phase")
 
 
@@ -147,7 +152,7 @@ def _bytes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     distinct = calls.select(keys).unique(maintain_order=True)
     shapes = (
         distinct.join(names, on="name", how="left", maintain_order="left")
-        .with_columns(text("kernel"), text("dtype"))
+        .with_columns(text("kernel").fill_null(""), text("dtype").fill_null(""))
         .join(
             trace.inputs,
             left_on="inputs",
@@ -158,20 +163,8 @@ def _bytes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     gradients = _gradient_bytes(trace)
     counted = [
-        least_bytes(
-            Call(
-                row["plain"] or "",
-                row["dims"],
-                row["types"],
-                row["strides"],
-                row["values"],
-                row["dims_text"],
-                row["kernel"] or "",
-                row["dtype"] or "",
-                gradients,
-            )
-        )
-        for row in shapes.iter_rows(named=True)
+        least_bytes(Call._make((*row, gradients)))
+        for row in shapes.select(_CALL).iter_rows()
     ]
     return (
         calls.join(
