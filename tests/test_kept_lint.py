@@ -335,7 +335,7 @@ def test_an_outcome_with_a_crashed_rule_is_not_kept(tmp_path: Path, kept: Path) 
 
 def test_a_damaged_byte_anywhere_is_noticed(tmp_path: Path, kept: Path) -> None:
     question = cache.Question.of([write_trace(tmp_path)], "")
-    cache.keep_answer(question, b"the answer")
+    cache.keep_answer(question, lambda: b"the answer")
     cache.finish()
     assert cache.find_answer(question) == b"the answer"
     file = answer(kept)
@@ -503,6 +503,19 @@ finally:
 
         assert done.stdout, form
         assert done.stderr.splitlines()[-1] == "[]", form
+
+
+def test_processes_that_lint_at_once_all_succeed(tmp_path: Path, kept: Path) -> None:
+    line = [sys.executable, "-m", "traceq", "lint", write_trace(tmp_path)]
+    running = [subprocess.Popen(line, stdout=subprocess.PIPE) for _ in range(3)]
+
+    said = {process.communicate()[0] for process in running}
+
+    assert len(said) == 1
+    assert {process.returncode for process in running} == {1}
+    assert answer(kept).exists()
+    assert not list(kept.glob("traceq-new-*")), "nothing is left aside"
+    assert subprocess.run(line, capture_output=True, check=False).stdout in said
 
 
 def test_the_outcomes_unused_for_longest_go_when_the_bound_is_reached(

@@ -125,9 +125,9 @@ def find_answer(question: Question) -> bytes | None:
     return None
 
 
-def keep_answer(question: Question, content: bytes) -> None:
-    """Keep an answer, behind the caller's back."""
-    later(_write_answer, question, content)
+def keep_answer(question: Question, written: Callable[[], bytes]) -> None:
+    """Write an answer down and keep it, both behind the caller's back."""
+    later(_write_answer, question, written)
 
 
 def later(work: Callable[..., None], *given: object) -> None:
@@ -288,8 +288,10 @@ def _replace(file: Path, content: bytes) -> None:
     Path(name).replace(file)
 
 
-def _write_answer(question: Question, content: bytes) -> None:
-    with suppress(*TROUBLE, KeyboardInterrupt):
+def _write_answer(question: Question, written: Callable[[], bytes]) -> None:
+    # What goes wrong while it is written down is not the user's concern either.
+    with suppress(Exception, KeyboardInterrupt):
+        content = written()
         key = question.key()
         if given_up() or not question.unchanged or len(content) > size_limit():
             return

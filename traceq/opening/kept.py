@@ -78,10 +78,8 @@ def find(asked: cache.Question | None) -> tuple[Outcome, tuple[str, ...]] | None
 
 def keep(asked: cache.Question | None, outcome: Outcome, notes: Sequence[str]) -> None:
     """Keep an outcome; one with a rule that crashed is not worth it."""
-    if asked is None or outcome.crashed:
-        return
-    with suppress(*cache.TROUBLE):
-        cache.keep_answer(asked, encode(outcome, notes))
+    if asked is not None and not outcome.crashed:
+        cache.keep_answer(asked, lambda: encode(outcome, notes))
 
 
 def code_of(packs: Iterable[Path]) -> str:
