@@ -506,7 +506,7 @@ finally:
 
 
 def test_processes_that_lint_at_once_all_succeed(tmp_path: Path, kept: Path) -> None:
-    line = [sys.executable, "-m", "traceq", "lint", write_trace(tmp_path)]
+    line = [sys.executable, "-m", "traceq", "lint", str(write_trace(tmp_path))]
     running = [subprocess.Popen(line, stdout=subprocess.PIPE) for _ in range(3)]
 
     said = {process.communicate()[0] for process in running}
