@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Frames: TypeAlias = dict[str, pl.DataFrame]
+_Parts: TypeAlias = dict[str, list[pl.DataFrame]]
 
 # Large enough that the work outweighs starting it, small enough that the few chunks
 # in flight are nothing beside the file.
 _CHUNK = 4 << 20
 # How much text of arguments is decoded together; until then it is held in memory.
 _BATCH = 32 << 20
+# How many events without arguments are sorted together.
+_BARE_BATCH = 1 << 18
 # How often it is said how far the tables are, once all was read.
 _STAGES = 3
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -108,13 +111,14 @@ class _Work:
     pool: ThreadPoolExecutor
     tally: Tally = field(default_factory=Tally)
     categories: set[str] = field(default_factory=set)
-    parts: dict[str, list[pl.DataFrame]] = field(
+    parts: _Parts = field(
         default_factory=lambda: {name: [rows] for name, rows in tables.empty().items()}
     )
     _cutting: deque[Future[tuple[pl.DataFrame, Tally]]] = field(default_factory=deque)
-    _sorting: deque[Future[tables.Sorted]] = field(default_factory=deque)
+    _sorting: deque[tuple[Future[tables.Sorted], _Parts]] = field(default_factory=deque)
     _batch: list[pl.DataFrame] = field(default_factory=list)
     _bare: list[pl.DataFrame] = field(default_factory=list)
+    _bare_parts: _Parts = field(default_factory=lambda: defaultdict(list))
 
     def add(self, chunk: list[bytes | memoryview], cut: Cut, *, whole: bool) -> None:
         """Start the work on a chunk, and wait if too much is under way."""
@@ -126,36 +130,41 @@ class _Work:
         """Wait until all chunks are in the tables."""
         while self._cutting:
             self._take_events()
-        self._sort_batch()
-        self._batch.extend(self._bare)
-        self._sort_batch()
+        self._sort(self._batch, self.parts)
+        self._sort(self._bare, self._bare_parts)
         while self._sorting:
             self._take_tables()
+        for name, rows in self._bare_parts.items():
+            self.parts[name].extend(rows)
 
     def _take_events(self) -> None:
         events, counted = self._cutting.popleft().result()
         self.tally.add(counted)
-        # What has no arguments to decode, Python's calls above all, can wait.
         has_args = events["args"].is_not_null()
+        # What has no arguments to decode, Python's calls above all, is sorted apart.
         self._bare.append(events.filter(~has_args).with_columns(_NO_ARGS))
         self._batch.append(events.filter(has_args))
         if sum(events.estimated_size() for events in self._batch) > _BATCH:
-            self._sort_batch()
+            self._sort(self._batch, self.parts)
+        if sum(events.height for events in self._bare) > _BARE_BATCH:
+            self._sort(self._bare, self._bare_parts)
 
-    def _sort_batch(self) -> None:
-        if self._batch:
-            self._sorting.append(self.pool.submit(tables.split, pl.concat(self._batch)))
-            self._batch.clear()
-        if len(self._sorting) > 1:
+    def _sort(self, batch: list[pl.DataFrame], into: _Parts) -> None:
+        if batch:
+            done = self.pool.submit(tables.split, pl.concat(batch))
+            self._sorting.append((done, into))
+            batch.clear()
+        while len(self._sorting) > 1:
             self._take_tables()
 
     def _take_tables(self) -> None:
-        done = self._sorting.popleft().result()
+        sorting, into = self._sorting.popleft()
+        done = sorting.result()
         self.tally.flows += done.flows
         self.tally.lost += done.broken
         self.categories.update(done.categories)
         for name, rows in done.tables.items():
-            self.parts[name].extend(rows)
+            into[name].extend(rows)
 
 
 def _finish(raw: Frames) -> tuple[Frames, int]:
@@ -165,12 +174,14 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
     lanes = threads.select("lane", thread="id")
     starts = [rows["ts"].min() for rows in raw.values()]
     start = min((ts for ts in starts if isinstance(ts, int)), default=0)
-    finished = {
-        name: rows.join(lanes, on="lane", how="left", maintain_order="left")
+    numbered = pl.collect_all(
+        rows.lazy()
+        .join(lanes.lazy(), on="lane", how="left", maintain_order="left")
         .drop("lane")
         .with_columns(pl.col("ts") - start)
-        for name, rows in raw.items()
-    }
+        for rows in raw.values()
+    )
+    finished = dict(zip(raw, numbered, strict=True))
     tell("tables", 2, _STAGES)
     inputs, finished["inputs"] = decode_inputs(finished["ops"]["inputs"])
     finished["ops"] = finished["ops"].with_columns(inputs)

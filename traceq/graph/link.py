@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.graph import autograd, host, launches, phases, source, steps
+from traceq.graph.at_once import at_once
 from traceq.graph.nesting import INDEX, depth, row_numbers, self_times
 from traceq.model import names, schema
 from traceq.model.owners import NOBODY
@@ -26,10 +27,8 @@ def link(
     raw: Frames, owners: Owners = NOBODY, steps_by: str = ""
 ) -> tuple[dict[str, pl.DataFrame], Steps]:
     """Return the linked tables, and what the steps were taken from."""
-    frames = _frames(raw["frames"], owners)
-    regions = host.describe(raw["annotations"], names.describe_regions)
-    kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
-        autograd.is_numbered(raw["ops"]).alias("numbered")
+    frames, (regions, kinds) = at_once(
+        lambda: _frames(raw["frames"], owners), lambda: _described(raw)
     )
     found = steps.find(raw, regions, steps_by)
     windows = found.windows
@@ -37,20 +36,16 @@ def link(
     tell("graph", 1, _STAGES)
     tree = host.build(raw, frames)
     tell("graph", 2, _STAGES)
-    place = source.of_tree(tree, frames, autograd.is_node(raw["ops"]))
-    tell("graph", 3, _STAGES)
-    step = steps.step_at(windows, tree.ts)
-    compiling = tree.spread("ops", kinds["compiling"]) | tree.spread(
-        "annotations", regions["compiling"]
+    place, moment = at_once(
+        lambda: source.of_tree(tree, frames, autograd.is_node(raw["ops"])),
+        lambda: _moments(tree, windows, kinds, regions, frames["module"]),
     )
-    context = place.with_columns(
-        step.alias("step"),
-        phases.of_tree(tree, kinds, regions, frames["module"], step),
-        op=tree.place_in("ops").gather(tree.around(tree.is_of("ops"))),
-        compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
-    )
+    context = place.with_columns(*moment)
     tell("graph", 4, _STAGES)
-    ops = _ops(raw["ops"], tree, context, owners)
+    ops, memory = at_once(
+        lambda: _ops(raw["ops"], tree, context, owners),
+        lambda: _in_preorder(raw["memory"], tree, "memory", context).sort("ts"),
+    )
     tell("graph", 5, _STAGES)
     runtime = _runtime(raw["runtime"], tree, context, ops)
     runtime = source.like_op(
@@ -60,7 +55,6 @@ def link(
     tell("graph", 6, _STAGES)
     kernels, backlog = steps.place_stray(linked_kernels, windows)
     runtime = _count_kernels(runtime, kernels)
-    memory = _in_preorder(raw["memory"], tree, "memory", context)
     annotations = raw["annotations"].with_columns(
         step=steps.step_at(windows, raw["annotations"]["ts"])
     )
@@ -70,7 +64,7 @@ def link(
         "runtime": runtime,
         "annotations": annotations.sort("ts", "thread", "name"),
         "frames": frames,
-        "memory": memory.sort("ts"),
+        "memory": memory,
         "inputs": raw["inputs"],
         "threads": raw["threads"],
         "other": raw["other"].sort("ts"),
@@ -99,6 +93,35 @@ def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
     )
 
 
+def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what the names of regions and of ops say."""
+    regions = host.describe(raw["annotations"], names.describe_regions)
+    kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
+        autograd.is_numbered(raw["ops"]).alias("numbered")
+    )
+    return regions, kinds
+
+
+def _moments(
+    tree: HostTree,
+    windows: pl.DataFrame,
+    kinds: pl.DataFrame,
+    regions: pl.DataFrame,
+    module: pl.Series,
+) -> pl.DataFrame:
+    """Return each row's step, phase and op, and whether it ran while compiling."""
+    step = steps.step_at(windows, tree.ts)
+    compiling = tree.spread("ops", kinds["compiling"]) | tree.spread(
+        "annotations", regions["compiling"]
+    )
+    return pl.select(
+        step.alias("step"),
+        phases.of_tree(tree, kinds, regions, module, step),
+        op=tree.place_in("ops").gather(tree.around(tree.is_of("ops"))),
+        compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
+    )
+
+
 def _in_preorder(
     raw: pl.DataFrame, tree: HostTree, part: str, context: pl.DataFrame
 ) -> pl.DataFrame:
@@ -115,22 +138,26 @@ def _ops(
 ) -> pl.DataFrame:
     ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
     ops = source.filled(ops, source.written(ops["caller"]), row_numbers(ops.height))
-    children = ops.group_by(id="parent").agg(children=pl.len().cast(INDEX))
-    ops = ops.with_columns(
-        self_times(
-            ops["thread"], ops["ts"], ops["ts"] + ops["dur"], ops["parent"]
-        ).alias("self_dur"),
-        depth(ops["parent"]).alias("depth"),
-        ops.select("id")
-        .join(children, on="id", how="left", maintain_order="left")["children"]
-        .fill_null(0),
-    )
+    nested, forward = at_once(lambda: _nested(ops), lambda: autograd.forward_twins(ops))
     stacks = source.of_call_stacks(ops["call_stack"], owners)
     own = source.first_known(source.own(ops), stacks)
-    ops = ops.with_columns(autograd.forward_twins(ops))
     told = source.told(ops["caller"])
-    place = source.first_known(told, own, source.gathered(own, ops["forward"]), ops)
-    return ops.with_columns(captured=pl.lit(value=False), **source.columns(place))
+    place = source.first_known(told, own, source.gathered(own, forward), ops)
+    return ops.with_columns(
+        *nested, forward, captured=pl.lit(value=False), **source.columns(place)
+    )
+
+
+def _nested(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return for each op its own time, how deep it lies, and how many ops it called."""
+    end = ops["ts"] + ops["dur"]
+    children = ops.group_by(id="parent").agg(children=pl.len().cast(INDEX))
+    called = ops.select("id").join(children, on="id", how="left", maintain_order="left")
+    return pl.select(
+        self_dur=self_times(ops["thread"], ops["ts"], end, ops["parent"]),
+        depth=depth(ops["parent"]),
+        children=called["children"].fill_null(0),
+    )
 
 
 def _runtime(

@@ -35,6 +35,8 @@ def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
 
 def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
     """Return for each row itself, if it is marked, or its nearest marked ancestor."""
+    if not marked.any():
+        return pl.repeat(None, len(parent), dtype=INDEX, eager=True)
     found = row_numbers(len(parent)).zip_with(marked, parent)
     while True:
         further = found[found]
@@ -91,8 +93,9 @@ def _siblings_cross(
     family = pl.DataFrame(
         {"thread": thread, "parent": parent, "start": start, "end": end}
     )
-    # Of two siblings the later one ends later, or it would be the other's child.
-    after = family.sort("thread", "parent", maintain_order=True).select(
+    # Of two siblings the later one ends later, or it would be the other's child. Those
+    # without a parent stay sorted by thread, as all are in pre-order.
+    after = family.sort("parent", maintain_order=True).select(
         sibling=pl.col("thread").eq_missing(pl.col("thread").shift(1))
         & pl.col("parent").eq_missing(pl.col("parent").shift(1)),
         early=pl.col("start") < pl.col("end").shift(1),
