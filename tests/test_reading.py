@@ -388,6 +388,21 @@ def test_a_file_may_change_its_layout_in_the_middle(tmp_path: Path) -> None:
     assert trace.facts.events == 23
 
 
+def test_an_event_may_be_spaced_as_no_other_is(tmp_path: Path) -> None:
+    event = timed("a", 1, 9, args={"Sequence number": 3})
+    text = LAYOUTS["kineto-2.11"]({"traceEvents": [event] * 3})
+    last = text.rindex('"ts": ')
+    # NaN is no JSON: a parser would refuse the event.
+    odd = text[last:].replace('"ts": ', '"ts" :\t', 1).replace('"ts" :', '"ts":')
+    odd = odd.replace(', "dur": ', ' ,\n"dur":  ').replace(": 3", ': 3, "x": NaN')
+
+    trace = load_text(tmp_path, text[:last] + odd)
+
+    assert trace.ops["dur"].to_list() == [9000] * 3
+    assert trace.ops["sequence"].to_list() == [3] * 3
+    assert trace.facts.damage == ()
+
+
 def test_an_event_that_fits_no_table_is_kept_with_its_arguments(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = [
         timed("a", 1, 9),

@@ -238,6 +238,18 @@ def test_a_function_that_is_called_once_before_the_profiler_starts_has_no_line()
     assert ops.select(PLACE).rows()[-1] == ("t.py", None, "main")
 
 
+def test_a_library_that_runs_at_the_start_is_named_by_the_line_where_it_begins() -> (
+    None
+):
+    drawing = """
+host  [t.py(248): main                                                               ]
+host   [einops/a.py(77): go                        ] [einops/a.py(7): go]
+host    [torch/profiler/profiler.py(9): it] [add]     [aten::mm]
+"""
+
+    assert set(load_drawn(drawing).ops["via"].cast(pl.String)) == {"go (einops/a.py:7)"}
+
+
 def test_lines_of_functions_that_share_a_name_are_told_apart_or_not_at_all() -> None:
     shared = STARTED.replace("t.py(70): other", "t.py(70): step ")
 

@@ -10,14 +10,15 @@ are written otherwise go, one by one, to a JSON parser; what that refuses is los
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 Row: TypeAlias = tuple[str | None, ...]
 Buffer: TypeAlias = bytes | memoryview
@@ -31,9 +32,10 @@ EVENTS = pl.Schema(
     }
 )
 
-_PYTHON = 'python_function"'
+# Half of most traces, and nothing in their arguments that a table needs.
+_WITHOUT_ARGS = 'python_function"'
 _IN_HEAD = ("ph", "cat", "name", "pid", "tid")
-_HEAD = r'^ph":[^"]*"[Xi]"'
+_HEAD = pl.col("text").str.contains(r'^ph":[^"]*"[Xi]"')
 _FLOW = r'^ph":[^"]*"[stf]"'
 
 # A chunk of broken text must not cost more than the file is worth.
@@ -58,21 +60,20 @@ class Layout:
     dur: str = ', "dur": '
     args: str = ',\n    "args": '
 
+    blanks: str = ""
+    """What else may stand around a number; each is tried on each number."""
+
     @property
-    def keys(self) -> dict[str, str]:
-        """The keys at which an event is cut."""
-        return {"ts": self.ts, "dur": self.dur, "args": self.args}
+    def any_spacing(self) -> Layout:
+        """The keys alone, whatever stands between them and the values."""
+        keys = replace(self, ts='"ts":', dur='"dur":', args='"args":')
+        return replace(keys, blanks=" ,\n\r\t")
 
     @property
     def phases(self) -> tuple[str, ...]:
         """What an event begins with that has a time: a span, or a moment."""
         before, after = self.start.split("X", maxsplit=1)
         return tuple(f"{before}{phase}{after[:1]}" for phase in "Xi")
-
-
-# The keys alone, and what may stand between them and the numbers.
-_KEYS = {"ts": '"ts":', "dur": '"dur":', "args": '"args":'}
-_BLANKS = " ,\n\r\t"
 
 
 def _between(start: pl.Expr, end: pl.Expr) -> pl.Expr:
@@ -86,49 +87,53 @@ def nanoseconds(text: pl.Expr) -> pl.Expr:
     return exact.cast(pl.Int64, strict=False)
 
 
-def _cut(
-    pieces: pl.DataFrame, keys: Mapping[str, str], bare: str, blanks: str = ""
-) -> pl.DataFrame:
-    """Return the pieces that are one event with these keys, in the columns of EVENTS.
-
-    ``blanks`` may stand around a number. What begins with ``bare``, Python's calls, is
-    half of most traces, and has nothing in its arguments that a table needs.
-    """
+@lru_cache
+def _plan(layout: Layout) -> tuple[list[pl.Expr], list[pl.Expr]]:
+    """Say how to find the keys of an event, and how to cut it at them."""
     text, end = pl.col("text"), pl.col("bytes").bin.size()
     ts, dur, args = pl.col("ts"), pl.col("dur"), pl.col("args").fill_null(end)
     # Where the keys do not stand in this order, there is no number between them.
     numbers = [
-        _between(ts + len(keys["ts"]), dur.fill_null(args)),
-        _between(dur + len(keys["dur"]), args),
+        _between(ts + len(layout.ts), dur.fill_null(args)),
+        _between(dur + len(layout.dur), args),
     ]
-    if blanks:
-        numbers = [number.str.strip_chars(blanks) for number in numbers]
-    ts_number, dur_number = (nanoseconds(number) for number in numbers)
-    args_needed = ~text.str.starts_with(bare)
-    cut = (
-        pieces.lazy()
-        .with_columns(
-            text.str.find(key, literal=True).alias(name) for name, key in keys.items()
-        )
-        .select(
-            "at",
-            head=_between(pl.lit(0), ts).cast(pl.Categorical),
-            ts=ts_number,
-            dur=dur_number,
-            args=_between(pl.when(args_needed).then(args + len(keys["args"])), end),
-            # Otherwise a list of objects among the arguments was taken for events.
-            whole=pl.col("args").is_null() | text.str.ends_with("}"),
-            moment=dur.is_null(),
-        )
-        .collect(engine="in-memory")
-    )
-    several = pl.col("args").str.contains('"ph":', literal=True)
-    return cut.filter(
-        "whole",
-        ts.is_not_null(),
-        dur.is_not_null() | pl.col("moment"),
-        ~several.fill_null(value=False),
-    ).select("at", *EVENTS)
+    if layout.blanks:
+        numbers = [number.str.strip_chars(layout.blanks) for number in numbers]
+    args_needed = ~text.str.starts_with(layout.start + _WITHOUT_ARGS)
+    keys = [
+        text.str.find(layout.ts, literal=True).alias("ts"),
+        text.str.find(layout.dur, literal=True).alias("dur"),
+        text.str.find(layout.args, literal=True).alias("args"),
+    ]
+    args_text = _between(pl.when(args_needed).then(args + len(layout.args)), end)
+    columns = [
+        pl.col("at"),
+        _between(pl.lit(0), ts).cast(pl.Categorical).alias("head"),
+        nanoseconds(numbers[0]).alias("ts"),
+        nanoseconds(numbers[1]).alias("dur"),
+        args_text.alias("args"),
+        # Otherwise a list of objects among the arguments was taken for events.
+        (pl.col("args").is_null() | text.str.ends_with("}")).alias("whole"),
+        dur.is_null().alias("moment"),
+    ]
+    return keys, columns
+
+
+_SEVERAL = pl.col("args").str.contains('"ph":', literal=True).fill_null(value=False)
+_GOOD = (
+    pl.col("whole")
+    & pl.col("ts").is_not_null()
+    & (pl.col("dur").is_not_null() | pl.col("moment"))
+    # Two events in one piece are for the parser.
+    & ~_SEVERAL
+)
+
+
+def _cut(pieces: pl.DataFrame, which: pl.Expr, layout: Layout) -> pl.DataFrame:
+    """Return the pieces that are one event, laid out so, in the columns of EVENTS."""
+    keys, columns = _plan(layout)
+    cut = pieces.lazy().filter(which).with_columns(keys).select(columns)
+    return cut.collect(engine="in-memory").filter(_GOOD)
 
 
 @dataclass
@@ -171,35 +176,38 @@ def decode(
 
     pieces = _pieces(chunk, separator)
     tally.events += pieces.height
-    bare = layout.start + _PYTHON
-    events = _cut(pieces.filter(_begins(layout.phases)), layout.keys, bare)
-    others = pieces.join(events, on="at", how="anti", maintain_order="left")
-    # Arrows between events say nothing that the events' ids do not say.
-    odd = others.filter(~pl.col("text").str.contains(_FLOW))
-    tally.flows += others.height - odd.height
-    if odd.height:
-        timed = odd.filter(pl.col("text").str.contains(_HEAD))
-        again = _cut(timed, _KEYS, bare, _BLANKS)
-        events = pl.concat([events, again]).sort("at")
-        odd = odd.join(again, on="at", how="anti", maintain_order="left")
-        rows += _decode_odd(odd, separator.decode(), tally)
+    events = _cut(pieces, _begins(layout), layout)
+    if events.height < pieces.height:
+        others = pieces.join(events, on="at", how="anti", maintain_order="left")
+        # Arrows between events say nothing that the events' ids do not say.
+        odd = others.filter(~pl.col("text").str.contains(_FLOW))
+        tally.flows += others.height - odd.height
+        if odd.height:
+            again = _cut(odd, _HEAD, layout.any_spacing)
+            events = pl.concat([events, again]).sort("at")
+            odd = odd.join(again, on="at", how="anti", maintain_order="left")
+            rows += _decode_odd(odd, separator.decode(), tally)
     events = events.select(*EVENTS)
     return pl.concat([events, _framed(rows, tally)]) if rows else events, tally
 
 
-def _begins(texts: tuple[str, ...]) -> pl.Expr:
-    return pl.any_horizontal(pl.col("text").str.starts_with(text) for text in texts)
+def _begins(layout: Layout) -> pl.Expr:
+    return pl.any_horizontal(
+        pl.col("text").str.starts_with(phase) for phase in layout.phases
+    )
 
 
 def _pieces(chunk: bytes, separator: bytes) -> pl.DataFrame:
     """Return the events' texts, as bytes too, and their places in the chunk."""
     # Python splits at a long separator in half the time that Polars takes.
     pieces = chunk.split(separator) if chunk and not chunk.isspace() else []
-    texts = pl.Series("bytes", pieces, dtype=pl.Binary)
+    content = pl.Series("bytes", pieces, dtype=pl.Binary)
     try:
-        return pl.select(bytes=texts, text=texts.cast(pl.String)).with_row_index("at")
+        texts = content.cast(pl.String).alias("text")
     except pl.exceptions.PolarsError:
         return _pieces(chunk.decode(errors="replace").encode(), separator)
+    places = pl.int_range(len(pieces), dtype=pl.UInt32, eager=True).alias("at")
+    return pl.DataFrame([places, content, texts])
 
 
 def _framed(rows: list[Row], tally: Tally) -> pl.DataFrame:
