@@ -22,14 +22,15 @@ def row_numbers(count: int) -> pl.Series:
 def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     """Return for each event, in pre-order, the row of the one around it, if any."""
     rows = row_numbers(len(end))
-    before = rows.to_frame("row").select(
-        pl.when(thread == thread.shift(1)).then(pl.col("row").shift(1))
-    )
-    jump = before.to_series()
+    jump = pl.select(pl.when(thread == thread.shift(1)).then(rows.shift(1))).to_series()
     looking = rows.filter(end[jump] < end)
+    # What is known of those that are looking is kept beside them, not looked up again.
+    mine, at = end[looking], jump[looking]
     while len(looking):
-        jump = jump.scatter(looking, jump[jump[looking]])
-        looking = looking.filter(end[jump[looking]] < end[looking])
+        at = jump[at]
+        jump = jump.scatter(looking, at)
+        still = end[at] < mine
+        looking, mine, at = looking.filter(still), mine.filter(still), at.filter(still)
     return jump
 
 

@@ -9,7 +9,7 @@ the GPU idled, which is all that can be saved, and an estimate without the profi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -33,12 +33,12 @@ from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.expressions import known, matching
 from traceq.graph.nesting import nearest
-from traceq.intervals import overlap
+from traceq.intervals import covered_until, overlap
 from traceq.watching import tell
 from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from traceq.analysis.replay.simulation import Replay, TimeScale
     from traceq.analysis.time.host_segments import HostSegments
@@ -140,9 +140,9 @@ class HostAccount:
         if column == "recorded":
             return spans["end"] - spans["start"]
         if column == "estimated":
-            return _estimated(self.replay, self.scale, spans)
+            return _between(spans, partial(_worked, self.replay, self.scale))
         if column == "idle":
-            return overlap(spans, self.gaps)
+            return _between(spans, partial(covered_until, self.gaps))
         windows = self.host.windows
         begun = windows["start"].search_sorted(spans["start"], side="right")
         return windows["step"][begun - 1]
@@ -229,14 +229,14 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     )
 
 
-def _estimated(replay: Replay, scale: TimeScale, segments: pl.DataFrame) -> pl.Series:
-    """Return how long the host works in each segment, at this speed."""
-    start, end = segments["start"], segments["end"]
-    until = _worked(replay, scale, start)
+def _between(spans: pl.DataFrame, until: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Return what is in spans, which are in order, by what there is until a moment."""
+    start, end = spans["start"], spans["end"]
+    before = until(start)
     # Nearly all end where the next one begins.
-    after = until.shift(-1)
+    after = before.shift(-1)
     last = end.ne_missing(start.shift(-1)).arg_true()
-    return after.scatter(last, _worked(replay, scale, end[last])) - until
+    return after.scatter(last, until(end[last])) - before
 
 
 def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
