@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from html.parser import HTMLParser
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -238,3 +239,14 @@ def test_importing_traceq_loads_nothing_large() -> None:
     )
 
     assert found.stdout.strip() == "set()"
+
+
+def test_a_file_that_cannot_be_read_leaves_python_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text('{"traceEvents": [')
+    usual, threads = sys.getswitchinterval(), threading.active_count()
+
+    with pytest.raises(TraceqError):
+        traceq.lint(file, cache=False)
+
+    assert (sys.getswitchinterval(), threading.active_count()) == (usual, threads)

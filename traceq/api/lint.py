@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from traceq.api.result import Name, Names, Result, path, paths, several
@@ -22,7 +26,7 @@ from traceq.repository import find_root, read_repository
 from traceq.watching import noted, say, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from traceq.finding import Finding
     from traceq.given import Program
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from traceq.outcome import Outcome
     from traceq.recording import Recording
     from traceq.report.base.content import Content
+
+
+_SWITCHED_S = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -153,10 +160,13 @@ def lint(  # noqa: PLR0913 - as the command's options
                 for one in given
             ]
             known_all = tasks and all(task.outcome for task in tasks)
-            loaded = None if known_all else _rules(wanted.packs)
+            # A pack may be broken, which is to be known before a large trace is read.
+            loaded = _rules(wanted.packs) if wanted.packs and not known_all else None
             alone = len(tasks) == 1 and not unread
-            for task in tasks:
-                task.load(cache=cache, alone=alone)
+            with nullcontext() if known_all or loaded else _importing():
+                for task in tasks:
+                    task.load(cache=cache, alone=alone)
+            loaded = None if known_all else loaded or _rules(())
         read = [task for task in tasks if task.outcome or task.recording]
         outcomes = _linted(read, loaded, wanted)
         recordings = [task.recording for task in read if tables and task.recording]
@@ -174,6 +184,32 @@ def lint(  # noqa: PLR0913 - as the command's options
         notes=tuple(notes),
         unread=unread + len(tasks) - len(read),
     )
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Import the rules and what runs them while files are read.
+
+    Polars reads without Python's lock, and asks for it between its calls. Whoever
+    holds the lock keeps it for long unless told otherwise.
+    """
+    import_module("traceq.opening.recordings")
+    usual = sys.getswitchinterval()
+    thread = Thread(target=_import_rules)
+    thread.start()
+    sys.setswitchinterval(_SWITCHED_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+        thread.join()
+
+
+def _import_rules() -> None:
+    # What goes wrong here does so again, and is told, where the rules are needed.
+    with suppress(Exception):
+        import_module("traceq.linter.engine")
+        _rules(())
 
 
 class _Task:
