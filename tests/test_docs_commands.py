@@ -20,6 +20,8 @@ from traceq.errors import TraceqError
 from traceq.testing import draw
 from traceq.testing.examples import DEVICE
 
+yaml = pytest.importorskip("yaml")
+
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (
@@ -223,3 +225,13 @@ def test_the_query_of_the_page_on_graphs_finds_the_ops_of_kernels() -> None:
 
     assert "convolution" in answer.out
     assert answer.status == 0
+
+
+def test_the_pages_take_nothing_from_elsewhere() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+    assert site["theme"]["font"] is False
+    # Without one of our own, `offline` has each page load it from the network.
+    (worker,) = site["extra"]["polyfills"]
+    assert "iframe-worker" in worker
+    assert (ROOT / "docs" / worker).is_file()
