@@ -129,7 +129,7 @@ COMMANDS = {
     ),
     "cache": Entry(
         "cache:COMMANDS",
-        "Show or clear the cache of tables of traces that were read before.",
+        "Show or clear the cache of what was read and found before.",
         "traceq cache clear",
     ),
 }
