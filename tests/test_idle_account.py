@@ -11,7 +11,7 @@ from recordings import CAPTURES, FIXTURE_TRACES, loaded
 from traceq.analysis.replay.bound import bound_of, waits_after
 from traceq.analysis.replay.host_account import NEW_SHAPE
 from traceq.analysis.replay.simulation import Change
-from traceq.analysis.time.host_kinds import HOOKS, WITH_LIBRARIES
+from traceq.analysis.time.host_kinds import DISPATCH, HOOKS, WITH_LIBRARIES
 from traceq.intervals import spans
 from traceq.report.bound import bar, sentence
 from traceq.testing import load_drawn
@@ -23,6 +23,15 @@ SLOW_PYTHON = """
     host    [train.py(9): tokenise                      ] [aten::mm           ]
     host                                                   [cudaLaunchKernel>1]
     gpu 7                                                            [gemm<1     ]
+"""
+
+# The GPU is done in the middle of what the host does before the second launch.
+DONE_BETWEEN = """
+    host  [ProfilerStep#1                                                         ]
+    host   [train.py(3): main                                                    ]
+    host    [aten::mm       ][train.py(9): early][train.py(12): late][aten::mm       ]
+    host     [cuLaunchKernel>1]                                      [cuLaunchKernel>2]
+    gpu 7                   [gemm<1                     ]                      [gemm<2]
 """
 
 
@@ -88,6 +97,36 @@ def test_what_a_change_removes_is_waited_for_no_longer() -> None:
     assert gone == pytest.approx(before.step_ns - after.step_ns)
     assert gone > 0.4 * before.idle_ns
     assert "tokenise" not in after.lines["function"].to_list()
+
+
+def test_the_gpu_waits_for_what_comes_last_before_a_launch() -> None:
+    lines = waits_after(load_drawn(DONE_BETWEEN), 70_000).lines
+
+    assert "late" in lines["function"].to_list()
+    assert "early" not in lines["function"].to_list()
+
+
+def test_calls_are_those_that_the_gpu_waits_for() -> None:
+    waits = waits_after(load_drawn(DONE_BETWEEN), 70_000)
+
+    calls = dict(waits.kinds.select("kind", "calls").iter_rows())
+    # Of two operators; of three functions the first is over before the GPU waits.
+    assert (calls[DISPATCH], calls[WITH_LIBRARIES]) == (2, 2)
+
+
+def test_where_the_gpu_never_waits_there_is_nothing_to_name() -> None:
+    waits = waits_after(load_drawn(DONE_BETWEEN), None)
+
+    assert waits.idle_ns == 0
+    assert not waits.kinds.height
+    assert waits.largest is None
+
+
+def test_the_same_changes_have_one_answer() -> None:
+    trace = load_drawn(SLOW_PYTHON)
+    changes = (Change(spans=spans(trace.frames), host_share=0.5),)
+
+    assert waits_after(trace, None, changes) is waits_after(trace, None, changes)
 
 
 def test_the_json_has_the_entries() -> None:

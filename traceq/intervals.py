@@ -45,38 +45,93 @@ def disjoint(parts: pl.DataFrame) -> pl.DataFrame:
     The result has a row for each span, in the order of the starts, so that the
     lengths can be given to whoever a span is of and their sum counts no instant twice.
     """
+    if not (parts["start"].is_sorted() and parts["end"].is_sorted()):
+        parts = parts.sort("start", "end", maintain_order=True)
+    elif not (parts["start"][1:] < parts["end"][:-1]).any():
+        # Most are what such a question has returned.
+        return parts
     reached = pl.col("end").cum_max().shift(1).fill_null(pl.col("start"))
-    return parts.sort("start", "end", maintain_order=True).with_columns(
+    return parts.with_columns(
         start=pl.max_horizontal("start", pl.min_horizontal("end", reached))
     )
 
 
+def joined(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return spans that are in order and disjoint, with those that touch as one.
+
+    >>> joined(pl.DataFrame({"start": [0, 2, 5], "end": [2, 4, 6]})).rows()
+    [(0, 4), (5, 6)]
+    """
+    begins = parts["start"].ne_missing(parts["end"].shift(1))
+    ends = begins.shift(-1, fill_value=True)
+    return pl.DataFrame([parts["start"].filter(begins), parts["end"].filter(ends)])
+
+
 def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
     """Return for each of the spans how much of it the others cover together."""
-    pieces = _pieces(cover)
-    return _until(pieces, parts["end"]) - _until(pieces, parts["start"])
+    return Cover(cover).of(parts)
 
 
 def covered_until(cover: pl.DataFrame, moments: pl.Series) -> pl.Series:
     """Return how much of the time before each moment the spans cover together."""
-    return _until(_pieces(cover), moments)
+    return Cover(cover).until(moments)
 
 
-def _pieces(cover: pl.DataFrame) -> pl.DataFrame:
-    """Return disjoint spans in order, with what lies ``before`` each and its length."""
-    pieces = disjoint(cover)
-    pieces = pieces.filter(pieces["end"] > pieces["start"])
-    length = pieces["end"] - pieces["start"]
-    before = (length.cum_sum() - length).alias("before")
-    return pl.DataFrame([pieces["start"], before, length.alias("length")])
+class Cover:
+    """Spans, put in order once, to be asked how much of the time they cover."""
 
+    def __init__(self, cover: pl.DataFrame) -> None:
+        """Keep disjoint spans in order, with what lies before each and its length."""
+        length = pl.col("end") - pl.col("start")
+        self._pieces = (
+            disjoint(cover.select("start", "end"))
+            .filter(length > 0)
+            .select(pl.col("start").set_sorted(), length.alias("length"))
+            .with_columns(
+                begin="start", before=pl.col("length").cum_sum() - pl.col("length")
+            )
+        )
 
-def _until(pieces: pl.DataFrame, moments: pl.Series) -> pl.Series:
-    if not pieces.height:
-        return pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
-    start, before, length = pieces.get_columns()
-    # The last piece that has begun; the first for moments before all of them.
-    at = start[1:].search_sorted(moments, side="right")
-    into = moments - start[at]
-    into = into.zip_with(into > 0, pl.Series([0], dtype=into.dtype))
-    return before[at] + into.zip_with(into < length[at], length[at])
+    def of(self, parts: pl.DataFrame) -> pl.Series:
+        """Return for each of the spans how much of it is covered."""
+        return self.until(parts["end"]) - self.until(parts["start"])
+
+    def until(self, moments: pl.Series) -> pl.Series:
+        """Return how much of the time before each moment is covered."""
+        if not self._pieces.height:
+            return pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
+        at = moments.alias("at").to_frame()
+        if moments.is_sorted():
+            # Both are in order: they are gone through together, nothing is searched.
+            begun = at.join_asof(self._pieces, left_on="at", right_on="start")
+        else:
+            others = self._pieces["start"][1:]
+            begun = at.hstack(self._pieces[others.search_sorted(moments, "right")])
+        into = (pl.col("at") - pl.col("begin")).clip(lower_bound=0)
+        into = pl.when(into < pl.col("length")).then(into).otherwise("length")
+        return begun.select((pl.col("before") + into).fill_null(0)).to_series()
+
+    def between(self, edges: pl.Series) -> pl.DataFrame:
+        """Return which of the parts of time between edges are ``covered``, how much.
+
+        ``part`` is the number of each, in order. Where few are, this is faster than to
+        look at all of them.
+
+        >>> cover = Cover(pl.DataFrame({"start": [1, 3, 24], "end": [2, 12, 28]}))
+        >>> cover.between(pl.Series([0, 10, 20, 30])).rows()
+        [(0, 8), (1, 2), (2, 4)]
+        """
+        spans = self._pieces.select("start", end=pl.col("start") + pl.col("length"))
+        last = len(edges) - 1
+        first = edges.search_sorted(spans["start"], "right").cast(pl.Int64) - 1
+        after = edges.search_sorted(spans["end"]).clip(upper_bound=last)
+        parts = pl.int_ranges(first.clip(0, last), after, dtype=pl.UInt32)
+        found = spans.with_columns(part=parts).explode("part").drop_nulls("part")
+        covered = pl.min_horizontal(
+            "end", edges[found["part"] + 1]
+        ) - pl.max_horizontal("start", edges[found["part"]])
+        return (
+            found.select(pl.col("part").set_sorted(), covered=covered)
+            .group_by("part", maintain_order=True)
+            .agg(pl.col("covered").sum())
+        )

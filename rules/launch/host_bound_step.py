@@ -23,6 +23,8 @@ from traceq.analysis.time.host_kinds import (
     WITH_LIBRARIES,
 )
 from traceq.analysis.time.serving import serving
+from traceq.expressions import known
+from traceq.intervals import joined
 from traceq.linter import (
     Bad,
     Evidence,
@@ -207,13 +209,12 @@ class HostBoundStep(Rule):
         waits = view.waits
         obstacles = graph_obstacles(view.trace, view.steady)
         forbidden = any(one.reason in HARD for one in obstacles)
-        removed = _removed(view, _OF_MODEL)
-        launches = removed.filter(pl.col("kind") == LAUNCHES).height / view.steps
+        launches = _removed(view, pl.col("kind") == LAUNCHES).height / view.steps
         found = self.finding(
             _message(view, launches),
             subject="launches",
             count=launches,
-            fix=() if forbidden else _fixes(view, removed),
+            fix=() if forbidden else _fixes(view),
             gpu_idle_ns=_idle_ns(view),
             evidence=_evidence(view, obstacles, forbidden=forbidden),
             data={
@@ -229,11 +230,11 @@ class HostBoundStep(Rule):
 
     def _matters(self, view: View) -> bool:
         """Return whether enough of the step is idle and not explained."""
-        if not view.waits.kinds.height:
-            return False
         all_ns = view.bound.waits.idle_ns if view.bound.waits else 0.0
         least = self.min_share * (2 if _replayed(view) else 1) * view.bound.step_ns
-        return view.waits.idle_ns >= max(least, _LITTLE_LEFT * all_ns)
+        if view.waits.idle_ns < max(least, _LITTLE_LEFT * all_ns):
+            return False
+        return view.waits.kinds.height > 0
 
 
 def _idle_ns(view: View) -> float:
@@ -259,23 +260,26 @@ def _message(view: View, launches: float) -> str:
     return f"the GPU {likely}waits for the host: mostly {kinds['kind'][0]}"
 
 
-def _removed(view: View, kinds: Sequence[str]) -> pl.DataFrame:
-    """Return the host's segments that a graph of the model removes.
-
-    What the optimizer does stays, and so does Python outside of modules.
-    """
+def _of(kinds: Sequence[str]) -> pl.Expr:
+    """Return which things a graph removes of these kinds: no Python outside modules."""
     removed = pl.col("kind").is_in(list(kinds))
     if MODULES in kinds:
         python = pl.col("kind").is_in([PYTHON, WITH_LIBRARIES])
         removed |= python & pl.col("module").is_not_null()
-    spans = view.host_account.of(removed, "start", "end", "kind", "op")
-    phase = view.trace.ops["phase"][spans["op"]]
-    return spans.filter(phase.ne_missing("optimizer"))
+    return removed
 
 
-def _fixes(view: View, removed: pl.DataFrame) -> list[Fix]:
+def _removed(view: View, things: pl.Expr) -> pl.DataFrame:
+    """Return when the host is at things, but for those that the optimizer does."""
+    found = view.host_account.of(things, "start", "end", "op")
+    stays = known(view.trace.ops["phase"] == "optimizer")[found["op"]]
+    return found.select("start", "end").filter(~known(stays))
+
+
+def _fixes(view: View) -> list[Fix]:
     """Return what a graph removes: the host's part, and the gaps between kernels."""
-    host = Fix(spans=removed.select("start", "end"), host_share=GRAPH_HOST_SAVED)
+    spans = _removed(view, _of(_OF_MODEL))
+    host = Fix(spans=spans, host_share=GRAPH_HOST_SAVED)
     if _replayed(view):
         return [host]
     kernels = view.kernels.filter(pl.col("phase").ne_missing("optimizer"))
@@ -328,11 +332,10 @@ def _leaves(view: View) -> Evidence:
     """
     likely, fast, slow = _three(view)
     gpu_ns = likely.gpu * view.steady.gpu_busy / view.steps
-    waits = [
-        _late(view, _OF_MODEL, scale).idle_ns / view.steps for scale in (likely, fast)
-    ]
+    model, ops = (_without(view, kinds) for kinds in (_OF_MODEL, _OF_OPS))
+    waits = [_late(view, model, scale).idle_ns / view.steps for scale in (likely, fast)]
     low = COMPILED_GPU_SHARE * gpu_ns + min(waits)
-    high = max(gpu_ns + waits[0], _late(view, _OF_OPS, slow).step_ns)
+    high = max(gpu_ns + waits[0], _late(view, ops, slow).step_ns)
     return Evidence(
         "leaves",
         "compiled, in a CUDA graph: about",
@@ -347,11 +350,14 @@ def _three(view: View) -> tuple[TimeScale, TimeScale, TimeScale]:
     return found.likely, found.fast, found.slow
 
 
-def _late(view: View, kinds: Sequence[str], scale: TimeScale) -> LateWork:
-    """Return how steps go without these kinds, other findings being fixed."""
-    spans = _removed(view, kinds).select("start", "end")
-    change = Change(spans=spans, host_share=GRAPH_HOST_SAVED)
-    return late_work(view.trace, view.replay, scale, [*view.fixed, change])
+def _without(view: View, kinds: Sequence[str]) -> list[Change]:
+    """Return what changes without these kinds, other findings being fixed."""
+    spans = joined(_removed(view, _of(kinds)))
+    return [*view.fixed, Change(spans=spans, host_share=GRAPH_HOST_SAVED)]
+
+
+def _late(view: View, changes: Sequence[Change], scale: TimeScale) -> LateWork:
+    return late_work(view.trace, view.replay, scale, changes)
 
 
 def _median(events: pl.DataFrame) -> float:

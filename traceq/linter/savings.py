@@ -23,7 +23,7 @@ from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.finding import Fix, Severity
-from traceq.intervals import disjoint, spans
+from traceq.intervals import disjoint, joined, spans
 from traceq.linter.need import Need
 from traceq.linter.run import crashed
 from traceq.outcome import Crashed, Together
@@ -96,6 +96,7 @@ class Savings:
         self._view = view
         self._brief = brief
         self._known: dict[Fix, Change] = {}
+        self._host_changes: dict[tuple[Fix, ...], tuple[Change, ...]] = {}
 
     @cached_property
     def _scales(self) -> tuple[TimeScale, ...]:
@@ -148,21 +149,17 @@ class Savings:
     def host_changes(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
         """Return what the fixes of findings change on the host, all of them together.
 
-        A finding whose fix cannot be read changes nothing; pricing reports it.
+        A finding whose fix cannot be read changes nothing; pricing reports it. The
+        same fixes are the same changes, so that what was asked of them is known.
         """
-        by_share: dict[float, list[Change]] = {}
+        readable: dict[Fix, Change] = {}
         for one in findings:
             with suppress(Exception):
-                for change in self._changes(one):
-                    by_share.setdefault(change.host_share, []).append(change)
-        return tuple(
-            Change(
-                spans=pl.concat(change.spans for change in changes),
-                host_share=share,
-                syncs=frozenset[int]().union(*(change.syncs for change in changes)),
-            )
-            for share, changes in by_share.items()
-        )
+                readable |= zip(one.fixes, self._changes(one), strict=True)
+        asked = tuple(readable)
+        if asked not in self._host_changes:
+            self._host_changes[asked] = tuple(_on_host(readable.values()))
+        return self._host_changes[asked]
 
     def _kernel_ns(self, change: Change) -> float:
         return change.kernel_share * self._time_of(change.kernels)
@@ -225,11 +222,11 @@ class Savings:
         parts = removed_host_time(self._view, fix)
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
-            syncs |= set(_calls_in(self._view.trace.runtime, parts))
+            syncs |= set(_calls_in(self._view.replay.model.waits, parts))
         return Change(
             kernels=frozenset(fix.kernels),
             kernel_share=fix.kernel_share,
-            spans=parts,
+            spans=joined(parts),
             host_share=fix.host_share,
             syncs=syncs,
         )
@@ -254,6 +251,19 @@ def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
     return disjoint(run)
 
 
+def _on_host(changes: Iterable[Change]) -> Iterator[Change]:
+    """Yield what changes are on the host, those of one share together."""
+    by_share: dict[float, list[Change]] = {}
+    for change in changes:
+        by_share.setdefault(change.host_share, []).append(change)
+    for share, some in by_share.items():
+        yield Change(
+            spans=pl.concat(change.spans for change in some),
+            host_share=share,
+            syncs=frozenset[int]().union(*(change.syncs for change in some)),
+        )
+
+
 def _between_runs(by: Literal["gpu", "host"]) -> float:
     """Return by which share steps of two runs of a program differ."""
     return HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
@@ -268,9 +278,10 @@ def _ids(rows: Collection[int]) -> pl.Series:
     return pl.Series(list(rows), dtype=pl.UInt32)
 
 
-def _calls_in(runtime: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
-    """Return the calls that begin in these spans, which do not overlap."""
-    at = parts["start"].search_sorted(runtime["ts"], side="right").cast(pl.Int64) - 1
+def _calls_in(waits: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
+    """Return the blocking calls that begin in these spans, which do not overlap."""
+    begin = waits["start"]
+    at = parts["start"].search_sorted(begin, side="right").cast(pl.Int64) - 1
     ends = parts["end"][at.clip(lower_bound=0)] if parts.height else at
-    inside = (at >= 0) & (runtime["ts"] < ends)
-    return runtime["id"].filter(inside)
+    inside = (at >= 0) & (begin < ends)
+    return waits["id"].filter(inside)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_kinds import UNKNOWN
-from traceq.intervals import disjoint, overlap
+from traceq.intervals import covered_until, disjoint
 from traceq.outcome import MOST_LINES, Entry
 
 if TYPE_CHECKING:
@@ -26,22 +27,28 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Change, Replay, TimeScale
     from traceq.trace import Trace
 
-_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 _LINE = ("kind", "name", "file", "line", "function")
+# So many pieces of the host's time at once: their spans fit the processor's cache.
+_AT_ONCE = 10_000
+# Shorter waits, in ns, are of rounding.
+_SHORTEST = 1e-3
 
 
 @dataclass(frozen=True)
 class IdleAccount:
-    """What the host does while the GPU waits for it."""
+    """What the host does while the GPU waits for it.
 
-    segments: pl.DataFrame
-    """The host's segments in which the GPU waits, as the account has them, with
-    ``waits``: how long it does in all steps, in ns."""
+    How long it waits is known at once; what the host does then is found when that is
+    asked for, as of most changes only the first is.
+    """
+
     steps: int
     idle_ns: float
     """How long the GPU waits for the host in a step."""
     step_ns: float
     """What a step takes."""
+    waits: Waits
+    """What the GPU waits for."""
 
     @cached_property
     def kinds(self) -> pl.DataFrame:
@@ -76,12 +83,56 @@ class IdleAccount:
 
     def _by(self, *keys: str) -> pl.DataFrame:
         return (
-            self.segments.group_by(keys)
-            .agg(
-                time=pl.col("waits").sum() / self.steps,
-                calls=pl.col("at").n_unique() / self.steps,
-            )
+            self._things.group_by(keys)
+            # A call is one thing of a kind: it does not count twice.
+            .agg(pl.col("time", "calls").sum())
             .sort("time", *keys, descending=[True, *(False for _ in keys)])
+        )
+
+    @cached_property
+    def _things(self) -> pl.DataFrame:
+        """The things that the GPU waits for, with ``time`` and ``calls`` per step."""
+        found = self.waits.things(self.idle_ns * self.steps)
+        return found.with_columns(pl.col("time", "calls") / self.steps)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """When the GPU waits for the host, and what the host does then."""
+
+    host: HostAccount
+    pieces: pl.DataFrame
+    """The pieces of the host's time in which the GPU waits: see ``_waited_pieces``."""
+    changes: tuple[Change, ...]
+    """What is changed in the steps, as far as it is the host's."""
+
+    def things(self, idle_ns: float) -> pl.DataFrame:
+        """Return what the GPU waits for, so long in all.
+
+        ``kind``, ``name``, ``file``, ``line`` and ``function`` of each distinct thing,
+        ``time`` and ``calls``, those of it that the GPU waits for.
+        """
+        spans, things = self.host.spans, self.host.described.things.select(_LINE)
+        nothing = spans.clear().select("thing", "at", waits=pl.lit(0.0))
+        parts = (
+            _waited(spans, some, self.changes)
+            for some in self.pieces.iter_slices(_AT_ONCE)
+        )
+        found = pl.concat([nothing, *parts])
+        if not found.height:
+            # Where the trace does not show what the host did, it is the same all over.
+            things = things.with_columns(kind=pl.lit(UNKNOWN))
+            found = spans.select("thing", "at", waits=pl.lit(1.0))
+        each = idle_ns / float(found["waits"].sum() or 1)
+        by_thing = (
+            found.group_by("thing")
+            .agg(time=pl.col("waits").sum() * each, calls=pl.col("at").n_unique())
+            .filter(pl.col("time") > 0)
+        )
+        texts = [column for column in _LINE if column != "line"]
+        named = things.select(pl.all().gather(by_thing["thing"]))
+        return named.with_columns(
+            pl.col(texts).cast(pl.String), by_thing["time"], by_thing["calls"]
         )
 
 
@@ -94,67 +145,117 @@ def idle_account(
 ) -> IdleAccount:
     """Return what the host does while the GPU waits, at this speed, after changes."""
     late = late_work(trace, replay, scale, changes)
-    clock = _clock(account.segments, replay, scale, changes)
-    waits = overlap(clock.spans, _waits(late.work, clock.whole))
-    known = float(waits.sum())
-    # Where the trace does not show what the host did, it is the same all over.
-    each = late.idle_ns / (known or max(1, len(waits)))
-    segments = account.segments.with_columns(
-        waits=waits * each if known else pl.lit(each),
-        kind=pl.col("kind") if known else pl.lit(UNKNOWN),
-    )
+    steps = replay.model.steps
+    changed = tuple(one for one in changes if one.host_share and one.spans.height)
+    pieces = _waited_pieces(account.spans, late.work, replay, scale, changed)
     return IdleAccount(
-        segments.filter(pl.col("waits") > 0),
-        replay.model.steps,
-        late.idle_ns / replay.model.steps,
-        late.step_ns,
+        steps=steps,
+        idle_ns=late.idle_ns / steps,
+        step_ns=late.step_ns,
+        waits=Waits(account, pieces, changed),
     )
 
 
-class _Clock(NamedTuple):
-    """The host's own clock, which counts how much it has worked."""
+def _waited_pieces(
+    spans: pl.DataFrame,
+    late: pl.DataFrame,
+    replay: Replay,
+    scale: TimeScale,
+    changes: Sequence[Change],
+) -> pl.DataFrame:
+    """Return the pieces of the host's time in which the GPU waits, in order.
 
-    spans: pl.DataFrame
-    """When each segment is on it: ``start`` and ``end``."""
-    whole: float
-    """How much the host works in all steps."""
-
-
-def _clock(
-    segments: pl.DataFrame, replay: Replay, scale: TimeScale, changes: Sequence[Change]
-) -> _Clock:
-    """Return when segments are on the host's own clock.
-
-    The replay counts the host's work in pieces of time; what is left of a piece is
-    spread over its segments, less over those that the changes remove.
+    ``first`` and ``count`` are the spans of a piece, ``worked`` is how long the host
+    works in it, and ``share`` the part of that in which the GPU waits.
     """
     edges, worked = replay.host_time(scale, changes)
-    middle = (segments["start"] + segments["end"]) // 2
-    piece = edges.search_sorted(middle, side="right").cast(pl.Int64) - 1
-    piece = piece.clip(0, max(0, len(edges) - 2))
-    length = (segments["end"] - segments["start"]) * _left(segments, changes)
-    reached = length.cum_sum()
-    # Segments are in order: those of a piece are next to each other.
-    first, after = (piece.search_sorted(piece, side=side) for side in _SIDES)
-    base = reached[first] - length[first]
-    whole = reached[after.cast(pl.Int64) - 1] - base
-    begin, end = worked[piece], worked[piece + 1]
-    rate = ((end - begin) / whole).fill_nan(0)
-    done = begin + (reached - base) * rate
-    return _Clock(
-        pl.DataFrame({"start": done - length * rate, "end": done}), float(worked[-1])
+    waited = covered_until(_waits(late, float(worked[-1])), worked)
+    return (
+        _spans_in(edges, spans)
+        .with_columns(
+            worked.diff()[1:].alias("worked"), waited.diff()[1:].alias("waited")
+        )
+        .filter(pl.col("count") > 0, pl.col("waited") > 0)
+        .select("first", "count", "worked", share=pl.col("waited") / pl.col("worked"))
     )
 
 
-def _left(segments: pl.DataFrame, changes: Sequence[Change]) -> pl.Series:
-    """Return which part of each segment the changes leave."""
-    left = pl.repeat(1.0, segments.height, dtype=pl.Float64, eager=True)
-    length = (segments["end"] - segments["start"]).cast(pl.Float64)
+@cached_per_trace
+def _spans_in(edges: pl.Series, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return ``first`` and ``count`` of the spans whose middle is in each piece.
+
+    Spans and pieces are in order, so those of a piece are next to each other. The
+    first and the last piece have what lies outside of all of them.
+    """
+    middle = (spans["start"] + spans["end"]) // 2
+    inner = middle.search_sorted(edges[1:-1])
+    bounds = pl.concat(
+        [pl.Series([0]), inner.cast(pl.Int64), pl.Series([spans.height])]
+    )
+    return pl.DataFrame({"first": bounds[:-1], "count": bounds.diff()[1:]})
+
+
+def _waited(
+    host: pl.DataFrame, pieces: pl.DataFrame, changes: Sequence[Change]
+) -> pl.DataFrame:
+    """Return the spans of pieces: ``thing``, ``at`` and how long the GPU ``waits``.
+
+    The replay counts the host's work in pieces of time; what is left of a piece is
+    spread over its spans, less over those that the changes remove. A wait ends with
+    a launch, and with each launch a piece ends, so where the GPU waits for a part of a
+    piece, that is the last part of it.
+    """
+    count, worked, share = pieces["count"], pieces["worked"], pieces["share"]
+    after = count.cum_sum()
+    piece = _repeated(count)
+    row = (pieces["first"] - after + count)[piece] + pl.arange(len(piece), eager=True)
+    spans = host.select(pl.col("start", "end", "thing", "at").gather(row))
+    length = (spans["end"] - spans["start"]) * _left(spans, piece, after, changes)
+    reached = length.cum_sum()
+    end = reached[after - 1]
+    whole = end - end.shift(1, fill_value=0.0)
+    begin = end - whole * share
+    # Of a piece that the changes remove, nothing is left to wait for.
+    rate = (worked / whole).zip_with(whole > 0, pl.Series([0.0]))
+    waited = (reached - begin[piece]).clip(lower_bound=0.0)
+    waits = waited.zip_with(waited < length, length) * rate[piece]
+    found = spans.select("thing", "at", waits.alias("waits"))
+    return found.filter(pl.col("waits") > _SHORTEST)
+
+
+def _left(
+    spans: pl.DataFrame, piece: pl.Series, after: pl.Series, changes: Sequence[Change]
+) -> pl.Series:
+    """Return which part of each span the changes leave.
+
+    ``piece`` is the one that a span is in, ``after`` where each piece ends.
+    """
+    left = pl.repeat(1.0, spans.height, dtype=pl.Float64, eager=True)
+    whole = pl.DataFrame(
+        {
+            "start": spans["start"][after.shift(1, fill_value=0)],
+            "end": spans["end"][after - 1],
+        }
+    )
     for change in changes:
-        if change.host_share and change.spans.height:
-            less = 1 - change.host_share * overlap(segments, change.spans) / length
-            left = less.zip_with(less < left, left)
+        # Most changes are in few pieces.
+        rows = (change.cover.of(whole) > 0)[piece].arg_true()
+        some = spans[rows]
+        length = some["end"] - some["start"]
+        less = 1 - change.host_share * change.cover.of(some) / length
+        before = left[rows]
+        left = left.scatter(rows, less.zip_with(less < before, before))
     return left
+
+
+def _repeated(count: pl.Series) -> pl.Series:
+    """Return the number of each piece, as often as it has spans.
+
+    >>> _repeated(pl.Series([2, 1])).to_list()
+    [0, 0, 1]
+    """
+    number = pl.arange(len(count), dtype=pl.UInt32, eager=True)
+    return number.repeat_by(count).explode()
 
 
 def _waits(late: pl.DataFrame, whole: float) -> pl.DataFrame:

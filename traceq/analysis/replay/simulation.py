@@ -21,11 +21,12 @@ as it will be.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.intervals import covered_until
+from traceq.intervals import Cover
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,11 @@ class Change:
     """The share of that time that is removed."""
     syncs: frozenset[int] = frozenset()
     """Calls that do not block any more."""
+
+    @cached_property
+    def cover(self) -> Cover:
+        """The spans, to be asked how much of the time they cover."""
+        return Cover(self.spans)
 
 
 @dataclass(frozen=True)
@@ -111,12 +117,15 @@ class Replay:
         self._last: tuple[_Asked, Result] | None = None
         self._last_worked: tuple[_Asked, pl.Series] | None = None
         self._clocks: dict[TimeScale, _HostClock] = {}
-        self._host_left: dict[Change, pl.Series] = {}
+        self._usual_times: dict[float, _Times] = {}
+        self._host_left: dict[Change, tuple[pl.Series, pl.Series]] = {}
         self._work_left: dict[Change, pl.Series] = {}
         pieces, waits = model.host, model.waits
         self._edges = pl.concat([pieces["start"][:1], pieces["end"]])
         self._length = (pieces["end"] - pieces["start"]).cast(pl.Float64)
-        self._awake = 1 - self._covered(waits)
+        blocked, by = Cover(waits).between(self._edges)
+        whole = pl.repeat(1.0, pieces.height, dtype=pl.Float64, eager=True)
+        self._awake = whole.scatter(blocked, 1 - by / self._length[blocked])
         self.work = _grouped(model)
         self._whole = pl.repeat(1.0, model.work.height, dtype=pl.Float64, eager=True)
         self._launch_edge, self._wait_end_edge, self._wait_start_edge = (
@@ -129,12 +138,12 @@ class Replay:
             pl.col("lane", "epoch", "start", "after").first()
         )
         group_of = self.work["group"]
-        self._lane = groups["lane"].to_list()
-        self._epoch = groups["epoch"].to_list()
-        self._after = group_of[groups["after"]].to_list()
+        self._lanes = max(groups["lane"], default=0) + 1
         self._waits_for = group_of[waits["waits_for"]].to_list()
         self._resume = waits["resume"].to_list()
-        self._order = _ordered(groups, waits)
+        self._order = _ordered(
+            groups.with_columns(group_of[groups["after"]].alias("after")), waits
+        )
 
     def run(
         self, changes: Sequence[Change] = (), scale: TimeScale = AS_RECORDED
@@ -146,7 +155,7 @@ class Replay:
         if self._last is not None and self._last[0] == asked:
             return self._last[1]
         rounds = _ROUNDS if self.model.repeats else 1
-        idle = [0.0] * (max(self._lane, default=0) + 1)
+        idle = [0.0] * self._lanes
         result = self._played(changes, scale, idle, rounds)
         if not changes:
             self._runs[scale] = result
@@ -177,28 +186,30 @@ class Replay:
         blocks = [call not in gone for call in self.model.waits["id"].to_list()]
         time, reach = self._sums(changes, scale, clock)
         lanes = [*behind]
-        done = [0.0] * len(self._lane)
-        entered = [0.0] * len(self._lane)
+        done = [0.0] * len(time)
+        entered = [0.0] * len(time)
         host = [0.0] * len(clock.epochs)
         totals = [0.0]
         for _ in range(rounds):
-            for item in self._order:
-                if item >= 0:
-                    group, lane, after = item, self._lane[item], self._after[item]
+            for group, lane, epoch, after in self._order:
+                if group is not None:
                     ready = lanes[lane]
                     if after is not None and done[after] > ready:
                         ready = done[after]
                     entered[group] = ready
-                    launched = host[self._epoch[group]] + reach[group]
-                    lanes[lane] = done[group] = max(ready + time[group], launched)
+                    launched = host[epoch] + reach[group]
+                    ready += time[group]
+                    # Not by max(): this is what a replay spends its time with.
+                    if launched > ready:  # noqa: PLR1730
+                        ready = launched
+                    lanes[lane] = done[group] = ready
                 else:
-                    wait = -1 - item
-                    now = host[wait] + clock.epochs[wait]
-                    if blocks[wait]:
-                        target = self._waits_for[wait]
+                    now = host[epoch] + clock.epochs[epoch]
+                    if blocks[epoch]:
+                        target = self._waits_for[epoch]
                         finished = max(lanes) if target is None else done[target]
-                        now = max(now, finished) + self._resume[wait]
-                    host[wait + 1] = now
+                        now = max(now, finished) + self._resume[epoch]
+                    host[epoch + 1] = now
             began, host[0] = host[0], host[-1] + clock.epochs[-1]
             totals.append(max(host[0], *lanes))
         host[0] = began
@@ -283,25 +294,27 @@ class Replay:
         if self._last_worked is not None and self._last_worked[0] == asked:
             return self._last_worked[1]
         left = self._awake
+        if changes:
+            left = left.clone()
         for change in changes:
-            less = self._left_of_host(change)
-            left = less.zip_with(less < left, left)
+            rows, less = self._left_of_host(change)
+            before = left[rows]
+            left = left.scatter(rows, less.zip_with(less < before, before))
         own = self._length if scale.recorded else self.model.host["own"]
         worked = pl.concat([pl.Series([0.0]), (own * left * scale.host).cum_sum()])
         self._last_worked = (asked, worked)
         return worked
 
-    def _left_of_host(self, change: Change) -> pl.Series:
-        """Return which part of each piece of the host's time a change leaves."""
-        if change not in self._host_left:
-            self._host_left[change] = 1 - change.host_share * self._covered(
-                change.spans
-            )
-        return self._host_left[change]
+    def _left_of_host(self, change: Change) -> tuple[pl.Series, pl.Series]:
+        """Return the pieces of the host's time that a change is in, and what it leaves.
 
-    def _covered(self, spans: pl.DataFrame) -> pl.Series:
-        """Return which part of each piece of the host's time the spans cover."""
-        return covered_until(spans, self._edges).diff()[1:] / self._length
+        Most changes are in few pieces. What is left is a part of each.
+        """
+        if change not in self._host_left:
+            rows, covered = change.cover.between(self._edges)
+            left = 1 - change.host_share * (covered / self._length[rows])
+            self._host_left[change] = rows, left
+        return self._host_left[change]
 
     def _left_of_work(self, change: Change) -> pl.Series:
         """Return which part of the time of each piece of work a change leaves."""
@@ -314,16 +327,21 @@ class Replay:
 
     def _times(self, changes: Sequence[Change], scale: TimeScale) -> _Times:
         """Return what each piece of work takes."""
+        changes = [one for one in changes if one.kernel_share and one.kernels]
+        if not changes and scale.gpu in self._usual_times:
+            return self._usual_times[scale.gpu]
         work = self.work
         left = self._whole
         for change in changes:
-            if change.kernel_share and change.kernels:
-                less = self._left_of_work(change)
-                left = less.zip_with(less < left, left)
+            less = self._left_of_work(change)
+            left = less.zip_with(less < left, left)
         # With removed work the gap before it is removed too.
         gap = work["gap"] * (left > 0) * scale.gpu
         time = gap + work["dur"] * left * scale.gpu
-        return _Times(time, gap, time.cum_sum() - time)
+        times = _Times(time, gap, time.cum_sum() - time)
+        if not changes:
+            self._usual_times[scale.gpu] = times
+        return times
 
     def _reach_alone(self, times: _Times, clock: _HostClock) -> pl.Series:
         """Return when launches let work begin, without the time of work before it."""
@@ -363,19 +381,30 @@ def _grouped(model: StepModel) -> pl.DataFrame:
         | pl.col("after").is_not_null()
         | is_target.shift(1)
     ).fill_null(value=True)
-    return work.with_columns(epoch=epoch).with_columns(group=first.cum_sum() - 1)
+    grouped = work.with_columns(epoch=epoch).with_columns(group=first.cum_sum() - 1)
+    # Work of a group is next to each other, which makes grouping it faster.
+    return grouped.with_columns(pl.col("group").set_sorted())
 
 
-def _ordered(groups: pl.DataFrame, waits: pl.DataFrame) -> list[int]:
+def _ordered(
+    groups: pl.DataFrame, waits: pl.DataFrame
+) -> list[tuple[int | None, int, int, int | None]]:
     """Return groups and blocking calls in the order in which they happened.
 
-    A group is its number, the nth blocking call is -1 - n.
+    A group is its number, lane and epoch, and the group that it comes after. A blocking
+    call has no such number, and ends the epoch.
     """
-    items = pl.concat(
-        [
-            groups.select("start", item=pl.col("group").cast(pl.Int64)),
-            waits.select(start="end", item=-1 - pl.int_range(pl.len(), dtype=pl.Int64)),
-        ]
+    calls = waits.select(
+        pl.lit(None).alias("group"),
+        pl.lit(0).alias("lane"),
+        pl.int_range(pl.len()).alias("epoch"),
+        pl.lit(None).alias("after"),
+        start="end",
+        # A call that ends as work begins was over before it.
+        item=-1 - pl.int_range(pl.len()),
     )
-    # A call that ends as work begins was over before it.
-    return items.sort("start", "item")["item"].to_list()
+    work = groups.select(
+        "group", "lane", "epoch", "after", "start", item=pl.col("group").cast(pl.Int64)
+    )
+    items = pl.concat([calls, work], how="vertical_relaxed").sort("start", "item")
+    return items.select("group", "lane", "epoch", "after").rows()
