@@ -79,7 +79,9 @@ def chunks(
     head, text = events_begin(path, blocks)
     while len(text) < _SAMPLE and (block := next(blocks, b"")):
         text += block
-    cut.layout = _layout(text[:_SAMPLE])
+    # Some files begin with what has no times, such as the names of threads.
+    timed = max(0, text.find(b'"dur":') - _SAMPLE // 4)
+    cut.layout = _layout(text[timed : timed + _SAMPLE])
     cut.key_a_line = bool(_KEY_A_LINE.search(text[:_SAMPLE]))
     separator = cut.layout.separator
     opening = _OPENING.match(text)
