@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import polars as pl
 
 from traceq.ranks.columns import highest, total
@@ -63,7 +62,13 @@ def _stages(job: Job) -> dict[int, int]:
 
     The pipeline begins at its lowest rank: stages are as far from it as ranks are.
     """
-    graph: nx.Graph[int] = nx.Graph(_pairs(job).select("rank", "to").rows())
+    pairs = _pairs(job).select("rank", "to").rows()
+    if not pairs:
+        return {}
+    # Only jobs that are pipelines wait for it: it takes as long as Polars to import.
+    import networkx as nx  # noqa: PLC0415
+
+    graph: nx.Graph[int] = nx.Graph(pairs)
     stages: dict[int, int] = {}
     for part in nx.connected_components(graph):
         stages |= nx.single_source_shortest_path_length(graph, min(part))
