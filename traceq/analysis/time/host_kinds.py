@@ -8,7 +8,7 @@ does belongs to the hook, operators and launches included.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -49,10 +49,8 @@ UNKNOWN = "unknown"
 
 PLACE = ("file", "line", "function")
 _THING = ("kind", "name", *PLACE, "module", "own", "library", "called")
-# What stands for null where numbers are compared.
-_NO_NUMBER = 2**32 - 1
-# A row of a part of the tree as one number: the part times this, and what it is.
-_PART = 2**30
+# The largest number that rows are compared by.
+_LARGEST = 2**64 - 1
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
     "graph launch": "launches of CUDA graphs",
@@ -144,17 +142,13 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
         blocking=pl.col("id").is_in(_blocking_copies(trace).implode()),
     )
     # A row is a call of Python or of the runtime; an op or a region is told below.
-    itself = _number(trace.frames["name"])[frame]
-    itself = itself.zip_with(frame.is_not_null(), _alike(*calls)[call])
-    first = _alike(
-        host.tree["part"].cast(INDEX) * _PART + itself.fill_null(_PART - 1),
-        _alike(*trace.ops.select("name", "compiling", "module", *PLACE))[op],
-        _signs(trace, places)[inside],
-    )
+    itself = trace.frames["name"].to_physical()[frame]
+    itself = itself.zip_with(frame.is_not_null(), _alike(*calls).number[call])
+    ops = _alike(*trace.ops.select("name", "compiling", "module", *PLACE))
     # One row of each thing tells what it is.
-    rows = row_numbers(len(first))
-    told = rows.filter(first == rows)
-    thing = (first == rows).cast(INDEX).cum_sum()[first] - 1
+    thing, told = _alike(
+        host.tree["part"], itself, ops.number[op], _signs(trace, places)[inside]
+    )
     facts = _facts(trace, places, inside[told], frame[told], op[told]).with_columns(
         calls.select(pl.all().gather(call[told])),
         is_op=host.rows_of("ops")[told].is_not_null(),
@@ -171,44 +165,67 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
     )
 
 
-def _alike(*columns: pl.Series) -> pl.Series:
-    """Return for each row the first row that is the same in all these columns.
+class _Alike(NamedTuple):
+    """Rows by what they have in common."""
 
-    By two numbers at a time, as one: that is much faster than by many columns.
+    number: pl.Series
+    """For each row a number that only those have that are the same as it."""
+    first: pl.Series
+    """The first row of each number."""
+
+
+def _alike(*columns: pl.Series) -> _Alike:
+    """Return which rows are the same in all these columns.
+
+    All values of a row are one number, as digits are: rows are much faster to compare
+    by that than by many columns. Where it would be too large, it is counted again.
     """
-    found, *others = map(_number, columns)
-    for other in others:
-        if (other == _NO_NUMBER).all():
-            continue
-        pairs = pl.DataFrame(
-            {
-                "row": row_numbers(len(found)),
-                "pair": found.cast(pl.UInt64) * 2**32 + other,
-            }
-        )
-        found = pairs.select(pl.col("row").first().over("pair")).to_series()
-    return found
+    key = pl.repeat(0, len(columns[0]), dtype=pl.UInt64, eager=True)
+    size = 1
+    for column in columns:
+        values, count = _digits(column)
+        if size * count > _LARGEST:
+            key, first = _counted(key)
+            size = len(first)
+        key = key.cast(pl.UInt64) * count + values
+        size *= count
+    return _counted(key)
 
 
-def _number(values: pl.Series) -> pl.Series:
-    """Return the values, categories or truth, as numbers that are never null."""
+def _digits(values: pl.Series) -> tuple[pl.Series, int]:
+    """Return values, categories or truth, as numbers, none as one too, and how many."""
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.to_physical()
     values = values.cast(INDEX)
-    nothing = pl.Series([_NO_NUMBER], dtype=INDEX)
-    return values.zip_with(values.is_not_null(), nothing)
+    count = int(values.cast(pl.Int64).max() or 0) + 1
+    if not values.null_count():
+        return values, count
+    nothing = pl.Series([count], dtype=INDEX)
+    return values.zip_with(values.is_not_null(), nothing), count + 1
+
+
+def _counted(key: pl.Series) -> _Alike:
+    """Return a small number for each key, in the order in which keys come first."""
+    rows = row_numbers(len(key))
+    first = (
+        pl.DataFrame({"row": rows, "key": key})
+        .select(pl.col("row").first().over("key"))
+        .to_series()
+    )
+    is_first = first == rows
+    return _Alike((is_first.cast(INDEX).cum_sum() - 1)[first], rows.filter(is_first))
 
 
 def _signs(trace: Trace, places: _Places) -> pl.Series:
-    """Return for each place the first one that says the same."""
+    """Return a number for each place, the same for those that say the same."""
     table = places.table
     frame = table["frame"]
     # The name tells all but the line, which may not be known.
-    function = _alike(trace.frames["name"][frame], trace.frames["line"][frame])
+    function, _ = _alike(trace.frames["name"][frame], trace.frames["line"][frame])
     return _alike(
         *(function[table[one]] for one in ("caller", "user", "library", "hook")),
         *table.select("region", "module", "recorder"),
-    )
+    ).number
 
 
 def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
