@@ -27,7 +27,7 @@ PAGES = {
     for path in (
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
         *(ROOT / folder / "README.md" for folder in ("rules", "collect")),
-        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
     )
 }
 _BLOCK = re.compile(
@@ -43,6 +43,7 @@ ELSEWHERE = {
     r"pip install": "tests/test_packaging.py",
     r"(srun .*)?traceq collect\b": "tests/test_collect_programs.py",
     r"traceq check --run\b": "tests/test_check_run.py",
+    r"traceq lint .* \| check-jsonschema": "tests/test_schemas.py",
     r"traceq open\b": "tests/test_open.py",
     r"traceq (summary|ranks) s3://": "tests/test_inputs_remote.py",
     r"traceq ranks .*--on\b": "tests/test_fleet.py",
