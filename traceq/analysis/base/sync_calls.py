@@ -108,24 +108,23 @@ def _throttled(trace: Trace) -> pl.Series:
 
     What was launched before the recording fills the queue as well, and is not counted.
     """
-    launches = spans(trace.runtime).with_columns(
-        usual=trace.runtime["dur"].filter(trace.runtime["call"] == "launch").median(),
-        launch=trace.runtime["call"].is_in(["launch", "set"]),
-    )
-    length = pl.col("end") - pl.col("start")
-    idle = overlap(launches, idle_gaps(trace))
-    if not trace.kernels.height:
-        return pl.repeat(value=False, n=launches.height, eager=True)
-    first = trace.kernels["ts"].min()
-    return launches.select(
-        known(
-            pl.col("launch")
-            & (length > BLOCKED_LAUNCH_NS)
-            & (length > BLOCKED_LAUNCH * pl.col("usual"))
-            & (pl.lit(idle) < IDLE_WHILE_BLOCKED * length)
-            & (pl.col("end") > first)
-        )
-    ).to_series()
+    runtime, first = trace.runtime, trace.kernels["ts"].min()
+    none = pl.Series([False]).new_from_index(0, runtime.height)
+    length, call = runtime["dur"], runtime["call"]
+    usual = length.filter(call == "launch").median()
+    if not isinstance(first, int) or not isinstance(usual, (int, float)):
+        return none
+    # Few launches are this long: only of these it matters what the GPU does meanwhile.
+    long = (length > BLOCKED_LAUNCH_NS) & (length > BLOCKED_LAUNCH * usual)
+    launches = (call == "launch") | (call == "set")
+    rows = known(long & launches).arg_true()
+    if not len(rows):
+        return none
+    found = spans(runtime[["ts", "dur"]][rows])
+    length = found["end"] - found["start"]
+    idle = overlap(found, idle_gaps(trace))
+    blocked = (idle < IDLE_WHILE_BLOCKED * length) & (found["end"] > first)
+    return none.scatter(rows.filter(blocked), values=True)
 
 
 def _queued(trace: Trace) -> pl.Series:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,10 @@ _ARGUMENTS = {
     f"{_OP}flash_attention_backward": Arguments(1, None, 10, 11),
     f"{_OP}efficient_attention_backward": Arguments(1, 4, 9, 11),
     f"{_OP}cudnn_attention_backward": Arguments(1, 8, 13, 14),
+}
+_POSITIONS = {
+    "arguments": pl.String(),
+    **{f"at_{one.name}": pl.Int64() for one in fields(Arguments)},
 }
 SDPA_BACKENDS = [name for name in _ARGUMENTS if name != SDPA]
 """The ops by which attention is computed, called by SDPA or by themselves."""
@@ -146,15 +150,8 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     prepared = (
         every["parent"].filter(named(every, _MASK_OPS)).unique().to_frame("source")
     )
-    by_op = given.partition_by("arguments", as_dict=True)
-    # Of no calls, too, the columns are those of a call.
-    calls = [
-        _with_arguments(by_op[name,], at)
-        for name, at in _ARGUMENTS.items()
-        if (name,) in by_op
-    ] or [_with_arguments(given, _ARGUMENTS[SDPA])]
     return (
-        pl.concat(calls)
+        _with_arguments(given)
         .join(prepared.with_columns(prepares=True), on="source", how="left")
         .with_columns(
             masked=known(
@@ -168,28 +165,35 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _with_arguments(calls: pl.DataFrame, at: Arguments) -> pl.DataFrame:
-    def get(column: str, index: int | None) -> pl.Expr:
-        value = pl.col(column).list.get(index or 0, null_on_oob=True)
-        return pl.when(pl.lit(index is not None)).then(value)
+def _with_arguments(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls, in the order of _ARGUMENTS, with what each was given."""
+    rows = ((name, *astuple(at)) for name, at in _ARGUMENTS.items())
+    positions = pl.DataFrame(list(rows), _POSITIONS, orient="row")
+    query, mask, causal = pl.col("at_query"), pl.col("at_mask"), pl.col("at_causal")
+    gqa, drops = pl.col("at_gqa"), pl.col("at_dropout")
 
-    def flag(index: int | None) -> pl.Expr:
+    def get(column: str, index: pl.Expr) -> pl.Expr:
+        return pl.col(column).list.get(index, null_on_oob=True)
+
+    def flag(index: pl.Expr) -> pl.Expr:
         return known(get("values", index) == "True")
 
-    last = [get("strides", at.query + number).list.last() for number in range(3)]
-    dropout = get("values", at.dropout).cast(pl.Float64, strict=False)
-    return calls.with_columns(
-        query=get("dims", at.query),
-        key=get("dims", at.query + 1),
-        value=get("dims", at.query + 2),
-        mask=get("dims", at.mask),
-        mask_strides=get("strides", at.mask),
-        query_type=get("types", at.query),
-        key_type=get("types", at.query + 1),
-        value_type=get("types", at.query + 2),
-        mask_type=get("types", at.mask).fill_null(""),
-        causal=flag(at.causal),
-        gqa=flag(at.gqa),
+    last = [get("strides", query + number).list.last() for number in range(3)]
+    dropout = get("values", drops).cast(pl.Float64, strict=False)
+    return positions.join(
+        calls, on="arguments", maintain_order="left_right"
+    ).with_columns(
+        query=get("dims", query),
+        key=get("dims", query + 1),
+        value=get("dims", query + 2),
+        mask=get("dims", mask),
+        mask_strides=get("strides", mask),
+        query_type=get("types", query),
+        key_type=get("types", query + 1),
+        value_type=get("types", query + 2),
+        mask_type=get("types", mask).fill_null(""),
+        causal=flag(causal),
+        gqa=flag(gqa),
         dropout=known(dropout > 0),
         contiguous=pl.all_horizontal(
             (stride == 1).fill_null(value=True) for stride in last

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.base.ownership import named, named_like, outermost_ops
 from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.expressions import elements, known, nth, text
 from traceq.graph.nesting import INDEX, nearest
@@ -245,13 +245,16 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         "of_loss": pl.col("cast") & _feeds_loss(trace),
         "of_program": pl.col("own"),
     }
-    transfer = text("name").str.contains(TRANSFER)
+    transfer = named_like(moved, TRANSFER)
+    chosen = moved.select(**reasons)
     return moved.with_columns(
-        transfer.and_(launched_for_collective(trace, moved)).alias("of_collective"),
         *(
-            request.is_in(moved.filter(reason)["request"].implode()).alias(column)
-            for column, reason in reasons.items()
+            request.is_in(moved["request"].filter(chosen[column]).implode()).alias(
+                column
+            )
+            for column in reasons
         ),
+        of_collective=transfer & launched_for_collective(trace, moved),
         viewed=known(request.is_in(viewed.implode())),
     )
 

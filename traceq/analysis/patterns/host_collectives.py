@@ -15,7 +15,7 @@ from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.expressions import END, asof, known, text
-from traceq.graph.nesting import nearest
+from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.names import HOST_COLLECTIVE, TRANSFER
 
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _PLACE = ("file", "line", "function")
+_SPANS = {
+    "thread": INDEX,
+    "step": pl.Int64(),
+    "start": pl.Int64(),
+    "end": pl.Int64(),
+    "backend": pl.String(),
+    "collective": pl.String(),
+}
 # A gap in which the host runs operators for this share is not a wait. Judgement.
 _WORKING = 0.5
 
@@ -34,12 +42,13 @@ def host_collectives(trace: Trace) -> pl.DataFrame:
 
     The spans are ``thread``, ``start``, ``end``, ``step``.
     """
+    regions = trace.annotations
+    regions = regions.filter(named_like(regions, HOST_COLLECTIVE) & ~regions["on_gpu"])
+    if not regions.height:
+        return pl.DataFrame(schema=_SPANS)
     groups = text("name").str.extract_groups(HOST_COLLECTIVE)
     return (
-        trace.annotations.filter(
-            named_like(trace.annotations, HOST_COLLECTIVE), ~pl.col("on_gpu")
-        )
-        .with_columns(groups.alias("found"))
+        regions.with_columns(groups.alias("found"))
         .select(
             "thread",
             "step",
