@@ -7,7 +7,13 @@ texts, lists and dicts, so two walls stand around Python's own unpickler:
 - every byte is checked before the unpickler sees it: a command that is not on the
   short list, a text or a number of absurd length, a place in the memo that the file
   is too small for, or a tuple of anything but two numbers ends the reading;
-- the unpickler looks up no names and no persistent ids.
+- the unpickler looks up no names and no persistent ids of the file's.
+
+The events of a history are nearly all of a snapshot: dicts of one shape, each with a
+stack of frames that came before. As objects they are three times the file. So they are
+found in the bytes (``pickled_events``), and the unpickler is given rows instead: runs
+of tuples, which leave it at once through its persistent ids. What it makes of the rest
+is the pickle's content as ever, with what became of a run in place of its events.
 
 How deep lists are nested does not matter: neither the unpickler nor whoever reads
 its result goes down by calling itself.
@@ -18,10 +24,11 @@ from __future__ import annotations
 import pickle
 import pickletools
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from traceq.errors import InputError
 from traceq.formats.collector import collecting_paused
+from traceq.formats.pickled_events import GET, NUMBER, Events, any_put
 from traceq.formats.unchanged import unchanged
 from traceq.formats.unpack import DamagedError, blocks
 
@@ -42,6 +49,7 @@ _ALWAYS_UNPACKED = 8 << 20
 
 _BLOCK = 1 << 20
 _PROTO, _STOP, _FRAME = 0x80, 0x2E, 0x95
+_FRAME_SIZE = 9
 _TEXT, _SHORT_TEXT = 0x58, 0x8C
 _PROTOCOLS = range(2, 6)
 
@@ -62,12 +70,34 @@ class _RefusedError(Exception):
     """Why a pickle is not read, to follow the file's name."""
 
 
-def read_pickle(path: Path) -> tuple[Any, int]:
-    """Return the plain values in a pickle, gzipped or not, and its unpacked size."""
+class _TakingError(Exception):
+    """What the taker of events raised is its cause."""
+
+
+class Taker(Protocol):
+    """Who takes the events of a pickle while it is read."""
+
+    def keep(self, name: bytes, stack: list[Any], /) -> None:
+        """Remember a stack by the name that it has from now on."""
+
+    def take(self, events: list[tuple[Any, ...]], /) -> object:
+        """Take events, each as key, value, key, value; return what replaces them.
+
+        A value may be the name of a stack.
+        """
+
+
+def read_pickle(path: Path, taker: Taker | None = None) -> tuple[Any, int]:
+    """Return the plain values in a pickle, gzipped or not, and its unpacked size.
+
+    Without anyone to take them, events are plain values as well.
+    """
     try:
         with path.open("rb") as file, unchanged(path, file):
-            checked = _Checked(file)
-            return _load(checked), checked.size
+            checked = _Checked(file, as_rows=taker is not None)
+            return _load(checked, taker), checked.size
+    except _TakingError as error:
+        raise error.__cause__ or error from None
     except FileNotFoundError:
         msg = f"{path} does not exist: check the name"
     except IsADirectoryError:
@@ -79,10 +109,10 @@ def read_pickle(path: Path) -> tuple[Any, int]:
     raise InputError(msg)
 
 
-def _load(checked: _Checked) -> Any:  # noqa: ANN401 - a pickle can be anything
+def _load(checked: _Checked, taker: Taker | None) -> Any:  # noqa: ANN401 - can be anything
     with collecting_paused():
         try:
-            return _Plain(checked).load()
+            return _Plain(checked, taker).load()
         except _NONSENSE:
             why = "is not a memory snapshot: its pickle is damaged, dump it again"
             raise _RefusedError(why) from None
@@ -91,30 +121,46 @@ def _load(checked: _Checked) -> Any:  # noqa: ANN401 - a pickle can be anything
 class _Plain(pickle.Unpickler):
     """Python's unpickler, without its ways out."""
 
+    def __init__(self, checked: _Checked, taker: Taker | None) -> None:
+        super().__init__(checked)
+        self._taker = taker
+
     def find_class(self, module: str, name: str) -> NoReturn:
         why = (
             f"is not a memory snapshot: it asks for {module}.{name}, which was not run"
         )
         raise _RefusedError(why)
 
-    def persistent_load(self, pid: object) -> NoReturn:
-        del pid
-        why = "is not a memory snapshot: it points to objects outside itself"
-        raise _RefusedError(why)
+    def persistent_load(self, pid: Any) -> Any:  # noqa: ANN401 - what replaces events
+        """Hand on what ``Events`` has put there; the file's own were refused."""
+        if self._taker is None:
+            why = "is not a memory snapshot: it points to objects outside itself"
+            raise _RefusedError(why)
+        try:
+            if isinstance(pid, tuple):
+                return self._taker.keep(*pid)
+            return self._taker.take(pid[1::2])
+        except Exception as error:
+            raise _TakingError from error
 
 
 class _Checked:
     """A file for the unpickler that holds checked bytes only."""
 
-    def __init__(self, file: BufferedReader) -> None:
+    def __init__(self, file: BufferedReader, *, as_rows: bool) -> None:
         self.size = 0
         self._blocks = _blocks(file)
-        self._bytes = b""
-        """Read from the file; what is before ``_end`` has been checked."""
+        self._unread = b""
+        """Read from the file, not yet checked."""
+        self._frame = -1
+        """Where in it a frame begins, if that is known."""
+        self._ready = b""
+        """Checked; what is before ``_at`` has been given away."""
         self._at = 0
-        self._end = 0
         self._stopped = False
         self._begun = False
+        self._as_rows = as_rows
+        self._events = Events(0, 0)
         self._match = _commands(0)
         self._match_until = 0
 
@@ -122,7 +168,7 @@ class _Checked:
         """Return the next bytes, fewer where the pickle ends."""
         parts = []
         while count > 0 and self._some():
-            part = self._bytes[self._at : min(self._end, self._at + count)]
+            part = self._ready[self._at : self._at + count]
             self._at += len(part)
             count -= len(part)
             parts.append(part)
@@ -131,7 +177,7 @@ class _Checked:
     def peek(self, count: int) -> bytes:
         """Return the next bytes and stay before them."""
         self._some()
-        return self._bytes[self._at : min(self._end, self._at + count)]
+        return self._ready[self._at : self._at + count]
 
     def readline(self) -> NoReturn:
         """Refuse: only commands that have been refused already are lines of text."""
@@ -139,7 +185,7 @@ class _Checked:
 
     def _some(self) -> bool:
         """Check more bytes if none are left; return whether there are any."""
-        while self._at == self._end and not self._stopped:
+        while self._at == len(self._ready) and not self._stopped:
             block = next(self._blocks, b"")
             if not block:
                 self._refuse_the_end()
@@ -147,13 +193,9 @@ class _Checked:
             if self.size > LARGEST:
                 why = f"is larger than {LARGEST >> 30} GiB, which is not read"
                 raise _RefusedError(why)
-            if _containers(block) > _MOST_CONTAINERS * len(block) + _BLOCK / 256:
-                why = "is not a memory snapshot: it is made of empty lists and dicts"
-                raise _RefusedError(why)
-            self._bytes = self._bytes[self._at :] + block
+            self._ready = b"".join(self._check(self._unread + block))
             self._at = 0
-            self._end = self._check(self._bytes)
-        return self._at < self._end
+        return self._at < len(self._ready)
 
     def _refuse_the_end(self) -> NoReturn:
         if not self.size:
@@ -164,15 +206,46 @@ class _Checked:
             why = "is cut off: its end is missing, dump the snapshot again"
         raise _RefusedError(why)
 
-    def _check(self, data: bytes) -> int:
-        """Return up to where the bytes are whole commands that a snapshot may have."""
+    def _check(self, data: bytes) -> Iterator[bytes]:
+        """Yield commands that a snapshot may have, with its events as rows."""
         at = self._check_begin(data)
+        yield data[:at]
         if self.size > self._match_until:
             self._match_until = 1 << self.size.bit_length()
             self._match = _commands(self._match_until)
-        match = self._match
-        while at < len(data):
-            found = match(data, at)
+            self._events.allow(self._match_until)
+        data = self._unframed(data)
+        containers = 0
+        while at < len(data) and not self._stopped:
+            after, rows = at, b""
+            if self._as_rows:
+                after, rows = self._events.rows(data, at)
+            yield rows
+            if after == at:
+                after = self._check_commands(data, at)
+                commands = data[at:after]
+                containers += commands.count(b"]") + commands.count(b"}")
+                if containers > _MOST_CONTAINERS * len(data) + _BLOCK / 256:
+                    why = (
+                        "is not a memory snapshot: it is made of empty lists and dicts"
+                    )
+                    raise _RefusedError(why)
+                yield commands
+            if after == at:
+                if data[at] != _FRAME or len(data) - at < _FRAME_SIZE:
+                    break
+                self._frame = at
+                data = self._unframed(data)
+            at = after
+        self._unread = data[at:]
+        self._frame -= at
+
+    def _check_commands(self, data: bytes, at: int) -> int:
+        """Return up to where there are whole commands, or the next event."""
+        until = self._events.next_after(data, at) if self._as_rows else len(data)
+        while at < until and not self._stopped:
+            # What looks like an event may be amid a text or a number.
+            found = self._match(data, at, until) or self._match(data, at)
             if found:
                 at = found.end()
                 continue
@@ -180,9 +253,27 @@ class _Checked:
             if after > len(data):
                 break
             at = after
-            if self._stopped:
-                break
         return at
+
+    def _unframed(self, data: bytes) -> bytes:
+        """Return the data without the beginnings of its frames.
+
+        A frame says how many bytes the unpickler should read at once. One that begins
+        amid an event would hide it, and the sizes are wrong once events are rows.
+        """
+        parts, begin = [], 0
+        while 0 <= self._frame <= len(data) - _FRAME_SIZE:
+            if data[self._frame] != _FRAME:
+                self._frame = -1
+                break
+            parts.append(data[begin : self._frame])
+            begin = self._frame + _FRAME_SIZE
+            size = int.from_bytes(data[self._frame + 1 : begin], "little")
+            self._frame = begin + size
+        if not parts:
+            return data
+        self._frame -= len(parts) * _FRAME_SIZE
+        return b"".join((*parts, data[begin:]))
 
     def _check_begin(self, data: bytes) -> int:
         if self._begun or len(data) < 2:  # noqa: PLR2004 - the command and its number
@@ -190,6 +281,8 @@ class _Checked:
         if data[0] != _PROTO or data[1] not in _PROTOCOLS:
             raise _RefusedError(_stranger(data))
         self._begun = True
+        self._frame = 2
+        self._events = Events(data[1], self._match_until)
         return 2
 
     def _check_one(self, data: bytes, at: int) -> int:
@@ -200,7 +293,7 @@ class _Checked:
             self._stopped = True
             return at + 1
         if command == _FRAME:
-            return at + 9
+            return len(data) + 1
         if command == _SHORT_TEXT:
             return at + 2 + (data[at + 1] if left > 1 else 0)
         if command == _TEXT:
@@ -231,51 +324,19 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
         raise _RefusedError(why) from None
 
 
-def _containers(block: bytes) -> int:
-    """Return how many lists and dicts a block can begin at most."""
-    return block.count(b"]") + block.count(b"}")
-
-
-def _commands(size: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Return what matches a run of allowed commands in the first bytes of a file.
-
-    A file has fewer places in its memo than it has bytes; the unpickler would make
-    room for all places below the one that is named.
-    """
-    place = b".."
-    for at in (2, 3):
-        most = min(max(size - 1, 0) >> (8 * at), 255)
-        place += b"[\\x00-\\x%02x]" % most
-    put = rb"(?:\x94|r" + place + rb"|q.)"
-    number = (
-        rb"(?:K.|J....|M..|\x8a(?:"
-        + b"|".join(b"\\x%02x%b" % (n, b"." * n) for n in _LONG_BYTES)
-        + rb"))"
-    )
+def _commands(size: int) -> Callable[..., re.Match[bytes] | None]:
+    """Return what matches a run of allowed commands in the first bytes of a file."""
     # Numbers come alone, as key and value, or as the two of a tuple; the byte after
     # them, which tells, must be there. A tuple holds nothing but numbers, as one of
     # tuples of tuples could take forever to be hashed.
-    numbers = number + rb"(?:(?=[^KJM\x8a])|" + number + rb"(?:\x86|(?=[^\x86])))"
+    numbers = NUMBER + rb"(?:(?=[^KJM\x8a])|" + NUMBER + rb"(?:\x86|(?=[^\x86])))"
     short_text = rb"(?:X(?:\x00\x00\x00\x00|\x03\x00\x00\x00...)|\x8c(?:\x00|\x03...))"
-    value = rb"(?:h.|j....|" + numbers + rb"|[N\x88\x89]|" + short_text + rb")"
-    get = rb"j...."
-    name = rb"(?:j....|h.)"
-    # An event: its action, four numbers after their keys, two texts after theirs, and
-    # the key of its stack. No two numbers follow each other.
-    event = (
-        rb"\}"
-        + put
-        + rb"\("
-        + name * 2
-        + (name + number) * 4
-        + (name + rb"(?:j....|h.|" + short_text + put + rb")") * 2
-        + name
-    )
+    value = rb"(?:" + GET + rb"|" + numbers + rb"|[N\x88\x89]|" + short_text + rb")"
+    get, put = rb"j....", any_put(size)
     # One turn of this loop costs about the same whatever it matches, so what often
     # stands together is matched together. Whichever way a run of commands is taken
     # apart, each part is whole commands.
     turns = (
-        event,
         get * 16,
         get * 4,
         get,
@@ -291,7 +352,6 @@ def _commands(size: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
     return re.compile(b"(?:" + b"|".join(turns) + b"){1,5000}", re.DOTALL).match
 
 
-_LONG_BYTES = (6, 8, 7, 5, 4, 9, 3, 2, 1, 0)
 _LONGEST_COMMAND = 24  # two long numbers, their tuple, and the byte after
 _KNOWN = frozenset(b"]}(aesuN\x88\x89KJM\x8ahjqr\x94GX\x8c\x86")
 

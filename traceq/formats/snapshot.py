@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +23,14 @@ from traceq.model.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _MICROSECOND = 1000
 _CHUNK = 100_000
+_ROWS = 20_000
 _MOST_ALIKE = 16
+_MOST_SHAPES = 64
 _LINES = 1 << 31
 _ACTIVE = ("active_allocated", "active_pending_free")
 
@@ -59,9 +64,11 @@ def read_snapshot(path: Path) -> Snapshot:
     Nothing in the file is run. What is no snapshot raises an ``InputError``.
     """
     with collecting_paused():
-        content, size = read_pickle(path)
+        stacks = _Stacks()
+        events = _Events(stacks)
         try:
-            return _snapshot(content, path, size)
+            content, size = read_pickle(path, events)
+            return _snapshot(content, path, size, events)
         except _MISFITS:
             msg = (
                 f"{path} is a pickle, but not a memory snapshot: give what"
@@ -70,27 +77,26 @@ def read_snapshot(path: Path) -> Snapshot:
             raise InputError(msg) from None
 
 
-def _snapshot(content: Any, path: Path, size: int) -> Snapshot:  # noqa: ANN401
+def _snapshot(content: Any, path: Path, size: int, taken: _Events) -> Snapshot:  # noqa: ANN401
     # Before torch 2.0 the list of segments was all there was.
     top: dict[str, Any]
     top = {"segments": content} if isinstance(content, list) else content
     segments, traces = top["segments"], top.get("device_traces", [])
     blocks = sum(len(segment["blocks"]) for segment in segments)
     rows = sum(map(len, traces)) + blocks
+    stacks = taken.stacks
     if rows > size:
         # One list, named again and again, can be many rows in few bytes.
         raise ValueError(rows)
     since = _since(top)
-    stacks = _Stacks()
     tables = {
         "segments": _segments(segments, stacks),
         "blocks": _blocks(segments, stacks),
         "annotations": _annotations(top.get("external_annotations", [])),
         "settings": _settings(top.get("allocator_settings", {})),
-        "events": _events(traces, stacks),
-        "frames": stacks.frames(),
-        "stacks": stacks.stacks(),
+        "events": taken.table(traces),
     }
+    _number_stacks(tables, stacks)
     tables["devices"] = _devices(tables)
     start = _start(tables["events"], tables["annotations"])
     for name in ("events", "annotations"):
@@ -110,6 +116,21 @@ def _snapshot(content: Any, path: Path, size: int) -> Snapshot:  # noqa: ANN401
     return Snapshot(facts, **tables)  # type: ignore[arg-type]  # all tables, no owners
 
 
+def _number_stacks(tables: dict[str, pl.DataFrame], stacks: _Stacks) -> None:
+    """Add stacks and frames in the order in which the other tables name them."""
+    pointing = ("segments", "blocks", "events")
+    named = [tables[name]["stack"] for name in pointing]
+    known = pl.int_range(stacks.count, dtype=ID, eager=True).alias("stack")
+    order = pl.concat([*named, known]).drop_nulls().unique(maintain_order=True)
+    places = order.arg_sort().cast(ID)
+    for name in pointing:
+        moved = places.gather(tables[name]["stack"]).alias("stack")
+        tables[name] = tables[name].with_columns(moved)
+    stacks.sort(order.to_list())
+    tables["frames"] = stacks.frames()
+    tables["stacks"] = stacks.stacks()
+
+
 def _since(top: dict[str, Any]) -> str:
     """Return the oldest torch whose snapshots have the keys that this one has."""
     nothing: dict[str, Any] = {}
@@ -117,27 +138,123 @@ def _since(top: dict[str, Any]) -> str:
     event = next(
         (trace[-1] for trace in top.get("device_traces", ()) if trace), nothing
     )
+    if isinstance(event, _Run):
+        event = event.last
     places = {"top": top, "segments": segment, "events": event}
     return next((torch for place, key, torch in _SINCE if key in places[place]), "")
 
 
-def _events(traces: list[list[Any]], stacks: _Stacks) -> pl.DataFrame:
-    """Return all devices' events; empties the traces, which are large, on its way."""
-    parts = [_shaped("events", _event_columns([], 0, stacks))]
-    for device, trace in enumerate(traces):
-        for start in range(0, len(trace), _CHUNK):
-            chunk = trace[start : start + _CHUNK]
-            trace[start : start + _CHUNK] = [None] * len(chunk)
-            parts.append(_shaped("events", _event_columns(chunk, device, stacks)))
-    return _numbered("events", pl.concat(parts))
+@dataclass(frozen=True)
+class _Run:
+    """What replaces events in their list that were taken out of it."""
+
+    begin: int
+    end: int
+    last: Collection[str]
+    """The keys of the last."""
 
 
-def _event_columns(
-    raw: list[Any], device: int, stacks: _Stacks
-) -> dict[str, pl.Series]:
-    events = _Rows(raw)
+class _Events:
+    """The events of all devices, of which most are taken while the file is read."""
+
+    def __init__(self, stacks: _Stacks) -> None:
+        self.stacks = stacks
+        self.keep = stacks.keep
+        self._rows: list[tuple[Any, ...]] = []
+        self._taken = 0
+        self._parts = [self._part(_Rows([]), [])]
+        self._in_order = True
+
+    def take(self, events: list[tuple[Any, ...]]) -> _Run:
+        """Turn events into columns: tuples of key, value, key, value."""
+        begin = self._taken
+        self._taken += len(events)
+        self._rows += events
+        if len(self._rows) > _ROWS:
+            self._make_columns()
+        return _Run(begin, self._taken, events[-1][::2])
+
+    def table(self, traces: list[list[Any]]) -> pl.DataFrame:
+        """Return the events of all lists; empties them, which are large, on its way."""
+        self._make_columns()
+        devices, left = [], []
+        end = 0
+        for device, trace in enumerate(traces):
+            begin = end
+            alone: list[Any] = []
+            places: list[int] = []
+            for event in trace:
+                if not isinstance(event, _Run):
+                    alone.append(event)
+                    places.append(2 * end)
+                elif event.begin == end:
+                    end = event.end
+                else:
+                    raise ValueError(event)
+            trace[:] = [None] * len(trace)
+            devices.append(_device(device, end - begin))
+            for start in range(0, len(alone), _CHUNK):
+                chunk = alone[start : start + _CHUNK]
+                alone[start : start + _CHUNK] = [None] * len(chunk)
+                part = self._part(_Rows(chunk), places[start : start + _CHUNK])
+                left.append(part.with_columns(_device(device, part.height)))
+        taken = pl.concat(self._parts)
+        self._parts = []
+        if not self._in_order:
+            taken = taken.sort("place")
+        events = taken.with_columns(pl.concat([_device(0, 0), *devices]))
+        if left:
+            # Events between two that were taken are in order.
+            left = [part.select(events.columns) for part in left]
+            events = pl.concat([events, *left]).sort("place", maintain_order=True)
+        return _numbered("events", events.drop("place"))
+
+    def _make_columns(self) -> None:
+        rows, self._rows = self._rows, []
+        begin = self._taken - len(rows)
+        for number, (places, columns) in enumerate(_by_keys(rows)):
+            place = pl.Series(places, dtype=pl.Int64) + begin
+            part = self._part(_Rows(places, columns), 2 * place + 1)
+            self._parts.append(part)
+            self._in_order &= not number
+
+    def _part(self, events: _Rows, places: pl.Series | list[int]) -> pl.DataFrame:
+        """Return the columns of events; ``place`` orders them."""
+        part = _shaped("events", _event_columns(events, self.stacks))
+        return part.with_columns(pl.Series("place", places, dtype=pl.Int64))
+
+
+def _device(device: int, count: int) -> pl.Series:
+    return pl.repeat(device, count, dtype=NUMBER, eager=True).alias("device")
+
+
+def _by_keys(
+    rows: list[tuple[Any, ...]],
+) -> Iterator[tuple[Sequence[int], dict[str, Sequence[Any]]]]:
+    """Yield the columns of rows that have the same keys, and which rows these are."""
+    if not rows:
+        return
+    if len({*map(len, rows)}) == 1:
+        columns = [*zip(*rows, strict=True)]
+        keys = _plain(rows[0][::2], str)
+        if all(
+            found.count(key) == len(rows)
+            for key, found in zip(keys, columns[::2], strict=True)
+        ):
+            yield range(len(rows)), dict(zip(keys, columns[1::2], strict=True))
+            return
+    places: dict[tuple[str, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row[::2], []).append(place)
+    if len(places) > _MOST_SHAPES:
+        raise ValueError(len(places))
+    for keys, alike in places.items():
+        columns = [*zip(*(rows[place][1::2] for place in alike), strict=True)]
+        yield alike, dict(zip(keys, columns, strict=True))
+
+
+def _event_columns(events: _Rows, stacks: _Stacks) -> dict[str, pl.Series]:
     return {
-        "device": pl.repeat(device, len(raw), dtype=NUMBER, eager=True),
         "action": _one_of(ACTIONS, events["action"]),
         "address": _numbers(events.get("addr")),
         "size": _numbers(events["size"]),
@@ -315,15 +432,26 @@ class _Stacks:
         self._frame_by_id: dict[int, int] = {}
         self._alike: dict[tuple[int, int, int], list[tuple[list[Any], int]]] = {}
         self._flat = True
+        self._named: dict[bytes, int | None] = {}
+
+    def keep(self, name: bytes, stack: list[Any]) -> None:
+        """Remember a stack by its name, which ``numbers`` may be given instead."""
+        self._named[name] = self._number(stack) if stack else None
 
     def numbers(self, stacks: Sequence[Any]) -> list[int | None]:
         """Return each stack's number; none where there is no stack."""
+        with suppress(LookupError, TypeError):
+            return [*map(self._named.__getitem__, stacks)]
         found: list[int | None] = []
         before, number = None, None
         for stack in stacks:
             # The two events of a free have the same stack.
             if stack is not before:
-                before, number = stack, self._number(stack) if stack else None
+                before = stack
+                if isinstance(stack, bytes):
+                    number = self._named[stack]
+                else:
+                    number = self._number(stack) if stack else None
             found.append(number)
         return found
 
@@ -358,6 +486,23 @@ class _Stacks:
             self._flat &= all(isinstance(value, str | int) for value in frame.values())
         return number
 
+    @property
+    def count(self) -> int:
+        """How many stacks there are."""
+        return len(self._stacks)
+
+    def sort(self, order: list[int]) -> None:
+        """Put the stacks in this order, and their frames as the stacks name them."""
+        stacks, frames = [*self._stacks], [*self._frames]
+        stacks = [stacks[number] for number in order]
+        named = chain(chain.from_iterable(stacks), range(len(frames)))
+        moved = {old: new for new, old in enumerate(dict.fromkeys(named))}
+        self._frames = {frames[old]: new for old, new in moved.items()}
+        self._stacks = {
+            tuple(map(moved.__getitem__, stack)): new
+            for new, stack in enumerate(stacks)
+        }
+
     def stacks(self) -> pl.DataFrame:
         """Return the stacks table."""
         dtypes = SNAPSHOT_TABLES["stacks"].dtypes
@@ -387,9 +532,11 @@ def _clean(text: str) -> str:
 class _Rows:
     """Many dicts by their keys; a key that a dict lacks is none there."""
 
-    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self, rows: Sequence[Any], columns: dict[str, Sequence[Any]] | None = None
+    ) -> None:
         self._rows = rows
-        self._columns = _alike(rows)
+        self._columns = columns or _alike(rows)
 
     def get(self, key: str) -> Sequence[Any]:
         """Return one value of each row."""
@@ -432,16 +579,27 @@ def _plain(values: Sequence[Any], *kinds: type) -> Sequence[Any]:
     return values
 
 
+def _all_none(values: Sequence[Any]) -> bool:
+    """Return whether no value is there; compares none of them with each other."""
+    return all(value is None for value in values[:1]) and (
+        values.count(None) == len(values)
+    )
+
+
 def _numbers(values: Sequence[Any]) -> pl.Series:
+    if values and _all_none(values):
+        return pl.Series([None], dtype=NUMBER).new_from_index(0, len(values))
     return pl.Series(_plain(values, int, bool, float), dtype=NUMBER, strict=True)
 
 
 def _texts(values: Sequence[Any]) -> pl.Series:
     """Return texts; each distinct one is copied once, however often it is named."""
-    distinct = list(dict.fromkeys(_plain(values, str)))
+    values = _plain(values, str)
+    if values and values.count(values[0]) == len(values):
+        one = pl.Series(values[:1], dtype=pl.String(), strict=True).cast(TEXT)
+        return one.new_from_index(0, len(values))
+    distinct = list(dict.fromkeys(values))
     texts = pl.Series(distinct, dtype=pl.String(), strict=True).cast(TEXT)
-    if len(distinct) == 1:
-        return texts.new_from_index(0, len(values))
     places = {text: at for at, text in enumerate(distinct)}
     return texts.gather(pl.Series(map(places.__getitem__, values), dtype=ID))
 
@@ -455,6 +613,8 @@ def _one_of(names: Sequence[str], values: Sequence[Any]) -> pl.Series:
 
 def _pools(pools: Sequence[Any]) -> list[str | None]:
     """Return the two numbers of each pool as one text."""
+    if _all_none(pools):
+        return [None] * len(pools)
     # What was pickled by other means than torch's may hold lists instead of tuples.
     keys = [tuple(pool) if isinstance(pool, list) else pool for pool in pools]
     found: dict[Any, str | None] = dict.fromkeys(keys)
@@ -466,11 +626,12 @@ def _pools(pools: Sequence[Any]) -> list[str | None]:
 
 
 def _shaped(table: str, columns: Mapping[str, pl.Series]) -> pl.DataFrame:
-    """Return the columns of a table in its order and types, but for its id."""
+    """Return columns of a table in its order and types."""
     dtypes = SNAPSHOT_TABLES[table].dtypes
     dtypes.pop("id", None)
     frame = pl.DataFrame(dict(columns))
-    return frame.select(list(dtypes)).cast(pl.Schema(dtypes))
+    given = {name: dtype for name, dtype in dtypes.items() if name in columns}
+    return frame.select(list(given)).cast(pl.Schema(given))
 
 
 def _numbered(table: str, frame: pl.DataFrame) -> pl.DataFrame:

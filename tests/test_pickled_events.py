@@ -1,0 +1,154 @@
+"""Events of a snapshot that are read as rows, as they were pickled."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from traceq.formats.snapshot import read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
+FRAMES = [
+    {"name": f"f{at}", "filename": f"/a/{at % 7}.py", "line": at} for at in range(900)
+]
+
+
+def event(number: int, **more: object) -> dict[str, Any]:
+    """Return an event as torch writes it, with texts and a stack of its own."""
+    action = "alloc" if number % 2 else "free_completed"
+    found = {
+        "action": action,
+        "addr": (1 << 46) + 512 * number,
+        "size": number**2,
+        "stream": 0,
+        "time_us": 1_700_000_000_000_000 + number,
+        "compile_context": str(b"N/A", "ascii"),
+        "user_metadata": "",
+        "frames": [FRAMES[(number + at) % len(FRAMES)] for at in range(number % 40)],
+    }
+    return found | more
+
+
+def with_shared_stacks(number: int) -> dict[str, Any]:
+    return event(number, frames=SHARED[number // 3 % len(SHARED)])
+
+
+SHARED = [[FRAMES[at], FRAMES[at + 1], FRAMES[0]] for at in range(50)]
+
+
+def with_texts(number: int) -> dict[str, Any]:
+    return event(number, compile_context=f"Region {'1' * (number % 12)}")
+
+
+def without_frames_when_freed(number: int) -> dict[str, Any]:
+    found = event(number)
+    if number % 2 == 0:
+        del found["frames"]
+    return found
+
+
+def with_pools(number: int) -> dict[str, Any]:
+    return event(number, pool_id=(0, number % 3))
+
+
+def with_ooms(number: int) -> dict[str, Any]:
+    found = event(number)
+    if number % 50 == 0:
+        found["device_free"] = found.pop("addr")
+    return found
+
+
+def with_names_to_mistake(number: int) -> dict[str, Any]:
+    # 0x7565 is "eu", the two commands that end a stack and its event.
+    return event(number, size=0x7565, addr=0x6575_6575_6575)
+
+
+SHAPES = (
+    event,
+    with_shared_stacks,
+    with_texts,
+    without_frames_when_freed,
+    with_pools,
+    with_ooms,
+    with_names_to_mistake,
+)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_events_are_read_as_they_were_pickled(
+    shape: Callable[[int], dict[str, Any]], protocol: int, tmp_path: Path
+) -> None:
+    traces = [
+        [shape(number) for number in range(begin, begin + 3500)] for begin in (0, 5)
+    ]
+    assert read_back(tmp_path, traces, protocol) == expected(traces)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_text_of_an_event_may_be_named_later(protocol: int, tmp_path: Path) -> None:
+    traces = [[event(number) for number in range(2000)]]
+    text = traces[0][-1]["compile_context"]
+    path = written(
+        tmp_path,
+        traces,
+        protocol,
+        external_annotations=[
+            {
+                "device": 0,
+                "name": text,
+                "stage": "START",
+                "time_us": 1_700_000_000_000_000,
+            }
+        ],
+    )
+    assert read_snapshot(path).annotations["name"].to_list() == ["N/A"]
+
+
+def written(tmp_path: Path, traces: list[Any], protocol: int, **more: object) -> Path:
+    path = tmp_path / "snapshot.pickle"
+    content = {"segments": [], "device_traces": traces} | more
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    return path
+
+
+def read_back(tmp_path: Path, traces: list[Any], protocol: int) -> list[Any]:
+    """Return device, action, address, size, texts, pool and stack of all events."""
+    snapshot = read_snapshot(written(tmp_path, traces, protocol))
+    names = snapshot.frames["function"].to_list()
+    stacks = [
+        [names[frame] for frame in stack]
+        for stack in snapshot.stacks["frames"].to_list()
+    ]
+    columns = ("device", "action", "address", "size", "device_free", "ts")
+    texts = ("compile_context", "user_metadata", "pool")
+    return [
+        (*row[:-1], stacks[row[-1]] if row[-1] is not None else [])
+        for row in snapshot.events.select(*columns, *texts, "stack").iter_rows()
+    ]
+
+
+def expected(traces: list[Any]) -> list[Any]:
+    start = min(event["time_us"] for trace in traces for event in trace)
+    return [
+        (
+            device,
+            event["action"],
+            event.get("addr"),
+            event["size"],
+            event.get("device_free"),
+            1000 * (event["time_us"] - start),
+            event["compile_context"],
+            event["user_metadata"],
+            "{}.{}".format(*event["pool_id"]) if "pool_id" in event else None,
+            [frame["name"] for frame in event.get("frames", [])],
+        )
+        for device, trace in enumerate(traces)
+        for event in trace
+    ]
