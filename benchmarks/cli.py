@@ -115,6 +115,8 @@ def _shell(
 ) -> Shell:
     """Run a command as a shell does; its output is thrown away."""
     variables = os.environ | {"TRACEQ_CACHE": str(cache or "")} | environment
+    # A user's Python compiles what it imports once.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     # An installed traceq is compiled: it is not to be compiled again in every run.
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     start = time.perf_counter()
