@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _LINE = ("kind", "name", "file", "line", "function")
-# So many pieces of the host's time at once: their spans fit the processor's cache.
+# This many pieces of the host's time at once: their spans fit the processor's cache.
 _AT_ONCE = 10_000
 # Shorter waits, in ns, are of rounding.
 _SHORTEST = 1e-3
