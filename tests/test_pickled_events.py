@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from traceq.formats.pickles import read_pickle
 from traceq.formats.snapshot import read_snapshot
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def without_frames_when_freed(number: int) -> dict[str, Any]:
 
 
 def with_pools(number: int) -> dict[str, Any]:
-    return event(number, pool_id=(0, number % 3))
+    found = event(number)
+    frames = found.pop("frames")
+    return found | {"pool_id": (0, number % 3), "frames": frames}
 
 
 def with_ooms(number: int) -> dict[str, Any]:
@@ -89,6 +92,30 @@ def test_events_are_read_as_they_were_pickled(
         [shape(number) for number in range(begin, begin + 3500)] for begin in (0, 5)
     ]
     assert read_back(tmp_path, traces, protocol) == expected(traces)
+
+
+class Counting:
+    """Counts the events that it is given."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def keep(self, name: bytes, stack: list[Any]) -> None:
+        pass
+
+    def take(self, events: list[tuple[Any, ...]]) -> None:
+        self.events += len(events)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != with_texts])
+def test_nearly_all_events_are_rows(
+    shape: Callable[[int], dict[str, Any]], protocol: int, tmp_path: Path
+) -> None:
+    trace = [shape(number) for number in range(20_000)]
+    found = Counting()
+    read_pickle(written(tmp_path, [trace], protocol), found)
+    assert found.events > 0.9 * len(trace)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

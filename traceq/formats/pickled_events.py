@@ -81,7 +81,7 @@ class Events:
     def __init__(self, protocol: int, size: int) -> None:
         self._protocol = protocol
         self._shape = _Shape()
-        self._shapes = 0
+        self._shapes: set[_Shape] = set()
         self._names = {b"": b""}
         self._kept = 0
         self._window = _SHORTEST
@@ -130,10 +130,12 @@ class Events:
             if found and found.lastindex != _REST:
                 return found.end()
             shape = self._shape.of(data, at)
-            if not shape or shape == self._shape or self._shapes > _MOST_SHAPES:
+            if not shape or shape == self._shape:
                 break
+            if shape not in self._shapes and len(self._shapes) == _MOST_SHAPES:
+                break
+            self._shapes.add(shape)
             self._shape = shape
-            self._shapes += 1
         return at
 
     def _named(self, stacks: Iterable[bytes]) -> Iterator[bytes]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MICROSECOND = 1000
 _CHUNK = 100_000
 _ROWS = 20_000
+# More events than can lie between two that are taken.
+_GAP = 1 << 32
 _MOST_ALIKE = 16
 _MOST_SHAPES = 64
 _LINES = 1 << 31
@@ -162,8 +164,8 @@ class _Events:
         self.keep = stacks.keep
         self._rows: list[tuple[Any, ...]] = []
         self._taken = 0
-        self._parts = [self._part(_Rows([]), [])]
-        self._in_order = True
+        self._parts: list[dict[str, pl.Series]] = []
+        self._add(_Rows([]), [])
 
     def take(self, events: list[tuple[Any, ...]]) -> _Run:
         """Turn events into columns: tuples of key, value, key, value."""
@@ -177,51 +179,52 @@ class _Events:
     def table(self, traces: list[list[Any]]) -> pl.DataFrame:
         """Return the events of all lists; empties them, which are large, on its way."""
         self._make_columns()
-        devices, left = [], []
-        end = 0
-        for device, trace in enumerate(traces):
-            begin = end
+        counts = []
+        taken = left = 0
+        for trace in traces:
+            before = taken + left
             alone: list[Any] = []
             places: list[int] = []
             for event in trace:
                 if not isinstance(event, _Run):
                     alone.append(event)
-                    places.append(2 * end)
-                elif event.begin == end:
-                    end = event.end
+                    places.append(taken * _GAP + left)
+                    left += 1
+                elif event.begin == taken:
+                    taken = event.end
                 else:
                     raise ValueError(event)
             trace[:] = [None] * len(trace)
-            devices.append(_device(device, end - begin))
+            counts.append(taken + left - before)
             for start in range(0, len(alone), _CHUNK):
                 chunk = alone[start : start + _CHUNK]
                 alone[start : start + _CHUNK] = [None] * len(chunk)
-                part = self._part(_Rows(chunk), places[start : start + _CHUNK])
-                left.append(part.with_columns(_device(device, part.height)))
-        taken = pl.concat(self._parts)
-        self._parts = []
-        if not self._in_order:
-            taken = taken.sort("place")
-        events = taken.with_columns(pl.concat([_device(0, 0), *devices]))
-        if left:
-            # Events between two that were taken are in order.
-            left = [part.select(events.columns) for part in left]
-            events = pl.concat([events, *left]).sort("place", maintain_order=True)
-        return _numbered("events", events.drop("place"))
+                self._add(_Rows(chunk), places[start : start + _CHUNK])
+        devices = [_device(device, count) for device, count in enumerate(counts)]
+        columns = {"device": pl.concat([_device(0, 0), *devices])}
+        return _numbered("events", _shaped("events", columns | self._in_order()))
 
     def _make_columns(self) -> None:
         rows, self._rows = self._rows, []
         begin = self._taken - len(rows)
-        for number, (places, columns) in enumerate(_by_keys(rows)):
-            place = pl.Series(places, dtype=pl.Int64) + begin
-            part = self._part(_Rows(places, columns), 2 * place + 1)
-            self._parts.append(part)
-            self._in_order &= not number
+        for places, columns in _by_keys(rows):
+            place = pl.Series(places, dtype=pl.Int64) + begin + 1
+            self._add(_Rows(places, columns), place * _GAP - 1)
 
-    def _part(self, events: _Rows, places: pl.Series | list[int]) -> pl.DataFrame:
-        """Return the columns of events; ``place`` orders them."""
-        part = _shaped("events", _event_columns(events, self.stacks))
-        return part.with_columns(pl.Series("place", places, dtype=pl.Int64))
+    def _add(self, events: _Rows, places: pl.Series | list[int]) -> None:
+        """Add columns of events; ``place`` orders them."""
+        part = _shaped("events", _event_columns(events, self.stacks)).to_dict()
+        self._parts.append(part | {"place": pl.Series(places, dtype=pl.Int64)})
+
+    def _in_order(self) -> dict[str, pl.Series]:
+        """Return all columns; one at a time, since all of them twice are large."""
+        place = pl.concat([part.pop("place") for part in self._parts])
+        order = None if place.is_sorted() else place.arg_sort()
+        columns = {}
+        for name in [*self._parts[0]]:
+            column = pl.concat([part.pop(name) for part in self._parts], rechunk=True)
+            columns[name] = column if order is None else column.gather(order)
+        return columns
 
 
 def _device(device: int, count: int) -> pl.Series:
