@@ -615,7 +615,9 @@ def test_the_readme_shows_what_check_prints(
 
 
 def test_the_budgets_that_the_readme_shows_are_accepted(tmp_path: Path) -> None:
-    (text,) = re.findall(r"^```\n(\[budgets\].*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (text,) = re.findall(
+        r"^```toml\n(\[budgets\].*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+    )
     file = tmp_path / "traceq.toml"
     file.write_text(text)
 

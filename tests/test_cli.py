@@ -116,6 +116,7 @@ def test_shells_complete_codes_of_rules_without_waiting_for_polars() -> None:
     assert completed("lint", "--ignore", "ATT001,syn") == [
         "ATT001,syn001",
         "ATT001,syn002",
+        "ATT001,syn003",
     ]
 
 

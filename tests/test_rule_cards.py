@@ -65,8 +65,8 @@ def test_pages_are_those_of_the_rules_when_made_and_when_kept(cache: Path) -> No
 def test_a_changed_pack_has_a_new_page(tmp_path: Path) -> None:
     pack = write_pack(tmp_path / "pack", "Says one thing.")
     before = cards.whole([pack])["USR001"].summary()
-    # As long as before: only the time of the file tells.
-    write_pack(pack, "Says two thing.", LONG_AGO_NS + 1)
+    # As long as before: only the time of the file tells, to Python in whole seconds.
+    write_pack(pack, "Says two thing.", LONG_AGO_NS + 1_000_000_000)
 
     assert before == "Says one thing."
     assert cards.whole([pack])["USR001"].summary() == "Says two thing."

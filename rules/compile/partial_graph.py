@@ -9,7 +9,6 @@ import polars as pl
 
 from traceq.analysis.base.ownership import has_named, named
 from traceq.analysis.patterns.compilation import CALL, captures
-from traceq.graph.nesting import nearest
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.words import counted
 
@@ -221,8 +220,7 @@ def _advice(why: str) -> str:
 def _launches(view: View) -> pl.DataFrame:
     """Return what each compiled call launches: graphs, kernels, and the host's time."""
     calls = view.runtime[["id", "op", "call", "dur"]].drop_nulls("op")
-    ops = view.trace.ops
-    roots = nearest(ops["parent"], named(ops, [CALL, _BACKWARD]))
+    roots = view.roots(pl.lit(named(view.trace.ops, [CALL, _BACKWARD])))
     single = pl.col("call") == "launch"
     return (
         calls.with_columns(root=roots.gather(calls["op"]))

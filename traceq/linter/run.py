@@ -177,7 +177,7 @@ def _why_skipped(rule: Rule, views: Views) -> str:
     trace = views.trace
     if trace is None:
         return _NO_TRACE
-    missing = rule.needs - trace.met
+    missing = {need for need in rule.needs if not trace.meets(need)}
     return "; ".join(need.value for need in Need if need in missing) if missing else ""
 
 

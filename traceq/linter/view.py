@@ -178,10 +178,10 @@ class View:
 
     def meets(self, need: Need) -> bool:
         """Return whether a need of a rule is met."""
-        return need in self.met
+        return need in self._met
 
     @cached_property
-    def met(self) -> frozenset[Need]:
+    def _met(self) -> frozenset[Need]:
         """The needs that are met."""
         trace = self.trace
         met = {
