@@ -1,6 +1,6 @@
 """How the time of a command grows with events, threads, streams, steps and shapes.
 
-    python benchmarks/growth.py [--ops 25000] [--commands lint summary]
+    python benchmarks/growth.py [--ops 40000] [--commands lint summary]
 
 Makes traces with 1, 2, 4 and 8 times as many of one thing, the rest unchanged, and runs
 each command on them in processes of their own. What is printed for each thing: the
@@ -77,9 +77,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ops", type=int, default=25_000)
+    parser.add_argument("--ops", type=int, default=40_000)
     parser.add_argument("--commands", nargs="+", default=("lint", "summary"))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--things", nargs="+", default=[], help="all, unless given")
     given = parser.parse_args()
     base = Counts(given.ops)
     # As many as make a trace of their own kind, not as many as there are ops.
@@ -95,6 +96,8 @@ def main() -> None:
         for command in given.commands:
             start = _seconds(command, Counts(1), Path(folder), given.rounds)
             for thing, sizes in grown.items():
+                if given.things and thing not in given.things:
+                    continue
                 took = [
                     max(
                         0.01, _seconds(command, one, Path(folder), given.rounds) - start
