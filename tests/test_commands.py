@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from typing import Annotated, Optional
 
 import click
 import pytest
 
 from traceq.cli.commands import COMMANDS, imported
+from traceq.cli.parameters import Option, parameters_of
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -19,6 +21,20 @@ def test_what_help_lists_of_a_command_is_the_first_sentence_of_its_own_help(
     command = imported(name)
     first = inspect.cleandoc(command.help or "").partition("\n\n")[0]
     assert first.replace("\n", " ") == COMMANDS[name].help
+
+
+def test_an_option_may_be_declared_as_python_310_reads_it() -> None:
+    def command(*, name: str | None = None) -> None:
+        del name
+
+    # What typing.get_type_hints makes there of Annotated[str | None, …] = None.
+    command.__annotations__["name"] = Optional[
+        Annotated[str | None, Option(help="A name.")]
+    ]  # noqa: UP045
+
+    ((parameter,), _) = parameters_of(command)
+
+    assert parameter.opts == ["--name"]
 
 
 # What each needs and does not: nobody waits for it.

@@ -136,6 +136,9 @@ def _defaults(function: Callable[..., None]) -> dict[str, Any]:
 
 def _unwrapped(kind: Any) -> tuple[Any, Declared]:  # noqa: ANN401 - an annotation
     """Return the type of a parameter, without None, and its declaration."""
+    # Python 3.10 puts a union with None around what has None as its default.
+    if typing.get_origin(kind) is typing.Union:
+        kind = typing.get_args(kind)[0]
     kind, said = kind.__origin__, kind.__metadata__[0]
     if typing.get_origin(kind) in (UnionType, typing.Union):
         kind = next(one for one in typing.get_args(kind) if one is not NoneType)
