@@ -28,9 +28,8 @@ def test_an_option_may_be_declared_as_python_310_reads_it() -> None:
         del name
 
     # What typing.get_type_hints makes there of Annotated[str | None, …] = None.
-    command.__annotations__["name"] = Optional[
-        Annotated[str | None, Option(help="A name.")]
-    ]  # noqa: UP045
+    read = Optional[Annotated[str | None, Option(help="A name.")]]  # noqa: UP045
+    command.__annotations__["name"] = read
 
     ((parameter,), _) = parameters_of(command)
 
