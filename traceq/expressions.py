@@ -32,19 +32,6 @@ def known(condition: Condition) -> Condition:
     return condition.fill_null(value=False)
 
 
-def matching(names: pl.Series, pattern: str) -> pl.Series:
-    """Return which names match; each distinct one is looked at once.
-
-    >>> matching(pl.Series(["aten::mm", None, "aten::add"]), "mm$").to_list()
-    [True, False, False]
-    """
-    distinct = names.unique()
-    found = distinct.filter(known(distinct.cast(pl.String).str.contains(pattern)))
-    if not len(found):
-        return pl.repeat(value=False, n=len(names), dtype=pl.Boolean, eager=True)
-    return known(names.is_in(found.implode()))
-
-
 def nth(column: str, at: int) -> pl.Expr:
     """Return one item of each list, none where the list is shorter.
 

@@ -63,7 +63,7 @@ class ValueReadWithoutGpu(Rule):
     code = "SYN003"
     since = "0.2.0"
     see = ("torch.Tensor.item", "torch.Tensor.detach")
-    needs = frozenset({Need.NO_GPU, Need.OPS})
+    needs = frozenset({Need.NO_GPU, Need.OPS, Need.LINES})
     several_fixes = True
     priced = False
 

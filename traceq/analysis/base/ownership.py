@@ -64,8 +64,8 @@ def named(ops: pl.DataFrame, names: Iterable[str]) -> pl.Series:
 def named_like(table: pl.DataFrame, pattern: str) -> pl.Series:
     """Return for each op or kernel whether its name matches a pattern.
 
-    Each name is looked at once, however many rows have it, as by ``matching``; of a
-    trace's tables the distinct names are kept.
+    Each name is looked at once, however many rows have it; of a trace's tables
+    the distinct names are kept.
     """
     names = distinct_names(table)
     return _is_one_of(table["name"], names.filter(names.str.contains(pattern)))

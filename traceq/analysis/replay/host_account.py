@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.time.host_kinds import (
     ENGINE,
@@ -31,7 +32,7 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
-from traceq.expressions import known, matching
+from traceq.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.intervals import covered_until, overlap
 from traceq.watching import tell
@@ -260,7 +261,7 @@ def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
 def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
     """Return which segments lie between nodes of a backward in another thread."""
     ops, at = trace.ops, host.segments["at"]
-    is_node = matching(ops["name"], _NODE)
+    is_node = named_like(ops, _NODE)
     if is_node.any():
         is_node = is_node[nearest(ops["parent"], ops["parent"].is_null())]
     around = pl.DataFrame(

@@ -17,8 +17,9 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.time.host_segments import host_segments
-from traceq.expressions import known, matching, text
+from traceq.expressions import known, text
 from traceq.intervals import overlap
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     )
     return (
         calls.join(_new_inputs(trace), on="op", maintain_order="left")
-        .with_columns(planned=matching(calls["name"], PLANNED))
+        .with_columns(planned=named_like(calls, PLANNED))
         .with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
         .with_columns(
             excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
@@ -125,7 +126,7 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     runtime, call, op = trace.runtime, host.rows_of("runtime"), host.op
     asks = known((runtime["call"] == "other")[call])
     own = host.rows_of("ops").is_not_null() | (asks & op.is_not_null())
-    loads = known(matching(runtime["name"], _LOADS)[call])
+    loads = known(named_like(runtime, _LOADS)[call])
     segments = host.segments.filter(known(own[host.segments["at"]]))
     at = segments["at"]
     return segments.select(
