@@ -50,6 +50,7 @@ OURS = (
     "traceq.model",
     "traceq.expressions",
     "traceq.intervals",
+    "traceq.records",
     "traceq.words",
 )
 RULES = list(bundled_rules().values())

@@ -19,7 +19,6 @@ import threading
 import time
 import zlib
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ import orjson
 
 from traceq._folders import KEPT_PAGES, cache_directory
 from traceq.errors import TraceqError
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from traceq.records import dataclass
 from traceq.words import layer_name
 
 if TYPE_CHECKING:

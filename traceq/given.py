@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -20,6 +20,7 @@ from traceq.errors import InputError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
 from traceq.formats.run import is_run
+from traceq.records import dataclass
 from traceq.shown import Shown, Url
 from traceq.words import counted
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq import toml_text
 from traceq.errors import UsageError
+from traceq.records import dataclass
 from traceq.shown import Url, typed
 from traceq.units import NS_PER_MS
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

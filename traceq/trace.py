@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from traceq.graph.dag import window_graph
 from traceq.model.schema import TABLES
 from traceq.model.tables import Tables
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.device import used_gpu
@@ -10,6 +9,7 @@ from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import fallbacks, flash_share
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.records import dataclass
 from traceq.words import often
 
 from ._shared import INPUTS, KERNELS, attention_lines, dtypes, fixes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,6 +16,7 @@ from traceq.analysis.patterns.attention import (
 )
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 from ._shared import attention_lines

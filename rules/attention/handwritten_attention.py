@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
 from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
+from traceq.records import dataclass
 from traceq.words import listed, often, shape
 
 if TYPE_CHECKING:

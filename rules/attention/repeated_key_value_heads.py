@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 if TYPE_CHECKING:

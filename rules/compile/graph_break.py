@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from traceq.linter import (
     View,
 )
 from traceq.linter.evidence import module_line
+from traceq.records import dataclass
 from traceq.words import listed, often
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from traceq.analysis.base.ownership import has_named, named
 from traceq.analysis.patterns.compilation import CALL, captures
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.records import dataclass
 from traceq.words import counted
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -21,6 +20,7 @@ from traceq.expressions import known, text
 from traceq.intervals import overlap, spans
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
 from traceq.linter.evidence import share_of_steps
+from traceq.records import dataclass
 from traceq.words import listed, shape
 
 if TYPE_CHECKING:

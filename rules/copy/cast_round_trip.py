@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +12,7 @@ from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import dtype_name
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 from ._shared import pass_lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,6 +14,7 @@ from traceq.analysis.patterns.copies_needless import (
 from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line, tensor
+from traceq.records import dataclass
 from traceq.words import often
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -26,6 +25,7 @@ from traceq.linter import (
     option,
 )
 from traceq.linter.evidence import kernel_lines, tensor
+from traceq.records import dataclass
 from traceq.words import counted, often, size
 
 if TYPE_CHECKING:

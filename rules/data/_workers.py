@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,6 +16,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
 from traceq.analysis.replay.simulation import Change
 from traceq.analysis.time.host_kinds import DATA
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.linter import View

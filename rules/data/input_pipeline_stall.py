@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -26,6 +25,7 @@ from traceq.linter import (
     option,
 )
 from traceq.model.names import DATA_REGION
+from traceq.records import dataclass
 from traceq.words import at_function
 
 from ._workers import WorkerPlan

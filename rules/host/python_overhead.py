@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +11,7 @@ from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
 from traceq.analysis.time.serving import token_work
 from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.records import dataclass
 from traceq.words import often
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -22,6 +21,7 @@ from traceq.linter import (
     option,
 )
 from traceq.linter.evidence import located_advice, module_line
+from traceq.records import dataclass
 from traceq.words import counted, listed, often
 
 from ._shared import launches, own_time, settled_ops

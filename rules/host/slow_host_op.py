@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -20,6 +19,7 @@ from traceq.linter import (
     option,
 )
 from traceq.linter.evidence import module_line, share_of_steps
+from traceq.records import dataclass
 from traceq.words import counted, listed, often
 
 from ._shared import own_time, settled_ops

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -26,6 +25,7 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import ALL_SIZES, HALF, dtype_name
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -27,6 +26,7 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import HALF, dtype_name
+from traceq.records import dataclass
 from traceq.words import counted, shape
 
 from ._shared import evidence, groups, judged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -22,6 +21,7 @@ from traceq.linter import (
     inputs,
     option,
 )
+from traceq.records import dataclass
 from traceq.words import often
 
 from ._shared import evidence, groups, long_enough, saved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import ALL_SIZES, dtype_name
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 from ._shared import evidence, groups, judged

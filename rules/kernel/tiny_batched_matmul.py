@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -23,6 +22,7 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import dtype_name
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 from ._shared import evidence, groups, judged

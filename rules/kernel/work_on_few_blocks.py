@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import dtype_name
+from traceq.records import dataclass
 from traceq.words import counted, often, shape
 
 from ._shared import evidence, groups, judged, saved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -37,6 +37,7 @@ from traceq.linter import (
     View,
     option,
 )
+from traceq.records import dataclass
 from traceq.words import at_function, counted, time
 
 if TYPE_CHECKING:

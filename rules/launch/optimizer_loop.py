@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,6 +14,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.patterns.optimizers import optimizer_steps
 from traceq.expressions import END
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.records import dataclass
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.patterns.loops import loops
@@ -11,6 +10,7 @@ from traceq.expressions import text
 from traceq.intervals import spans
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import module_line
+from traceq.records import dataclass
 from traceq.words import counted, listed
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -26,6 +25,7 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import SHORT_HALF
+from traceq.records import dataclass
 from traceq.words import counted, shape
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from traceq.analysis.patterns.compile_reasons import (
 )
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
 from traceq.linter.log_messages import Message, findings, frames_of, hits, place_of
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

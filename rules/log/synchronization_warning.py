@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.linter import Bad, Good, Need, Rule, Seen
 from traceq.linter.log_messages import WARNED_AT, Message, findings
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -31,6 +30,7 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32
+from traceq.records import dataclass
 from traceq.words import at_function, counted, listed
 
 from ._shared import shape_lines

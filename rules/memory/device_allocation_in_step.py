@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,6 +11,7 @@ from traceq.intervals import overlap, spans
 from traceq.linter import Bad, Good, Seen, View
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.model.names import DEVICE_ALLOC, DEVICE_FREE
+from traceq.records import dataclass
 from traceq.words import size
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceq.analysis.memory.oom import Room, droppable, failures, room
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
+from traceq.records import dataclass
 from traceq.words import counted, size
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.memory.weight_copies import weight_copies
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.records import dataclass
 from traceq.words import counted, size
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.leaks import memory_leaks
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.records import dataclass
 from traceq.words import counted, size
 
 if TYPE_CHECKING:

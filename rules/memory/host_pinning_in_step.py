@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +11,7 @@ from traceq.linter import Bad, Good, Seen, View
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.linter.evidence import module_line
 from traceq.model.names import HOST_PIN, HOST_UNPIN
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

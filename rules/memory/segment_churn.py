@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from traceq.analysis.memory.fragmentation import emptied_by, segment_churn
 from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.records import dataclass
 from traceq.words import size
 
 if TYPE_CHECKING:

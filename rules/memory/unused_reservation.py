@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from traceq.analysis.memory.fragmentation import fullest, holders, shared_free_blocks
 from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.records import dataclass
 from traceq.words import counted, size
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,6 +15,7 @@ from traceq.analysis.patterns.host_collectives import (
 )
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines
+from traceq.records import dataclass
 from traceq.words import counted, often
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.patterns.collectives import exposed_by_collective
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines
+from traceq.records import dataclass
 from traceq.words import counted, often
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import FLOAT32_NORM_SAVING
@@ -11,6 +10,7 @@ from traceq.analysis.patterns.norms import norm_casts
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import dtype_name
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 if TYPE_CHECKING:

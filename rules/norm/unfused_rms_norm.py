@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
@@ -14,6 +13,7 @@ from traceq.linter.evidence import kernel_lines, module_line
 from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import version
+from traceq.records import dataclass
 from traceq.words import counted, often, shape
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.records import dataclass
 from traceq.words import counted
 
 from ._shared import EXPERTS, TOKENS, TOKENS_EVEN, ranks, saving

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
+from traceq.records import dataclass
 
 from ._shared import EARLY, MORE, SLOW, hold, late_lines, ranks, saving
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.records import dataclass
 
 from ._shared import EARLY, STAGE_0, STAGE_1, STAGES, saving
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +11,7 @@ from traceq.analysis.patterns.iterations import iterations
 from traceq.expressions import END, text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
+from traceq.records import dataclass
 from traceq.words import counted, time
 
 from ._shared import DECODE as DRAWN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -23,6 +22,7 @@ from traceq.analysis.time.host_kinds import (
 from traceq.analysis.time.serving import gaps_before
 from traceq.intervals import overlap
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.records import dataclass
 from traceq.words import counted
 
 from ._shared import generates_with_transformers, loop, steady_iterations

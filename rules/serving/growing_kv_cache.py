@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines, module_line
+from traceq.records import dataclass
 from traceq.words import often, shape
 
 from ._shared import DECODE as DRAWN

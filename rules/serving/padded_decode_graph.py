@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -25,6 +24,7 @@ from traceq.linter import (
     inputs,
     option,
 )
+from traceq.records import dataclass
 from traceq.words import counted
 
 from ._shared import DECODE as DRAWN

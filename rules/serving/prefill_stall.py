@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from traceq.analysis.patterns.iteration_marks import DECODE, MIXED, PREFILL
 from traceq.analysis.patterns.iterations import iterations
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, option
+from traceq.records import dataclass
 from traceq.words import counted
 
 from ._shared import DECODE as DRAWN

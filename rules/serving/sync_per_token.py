@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.time.serving import LEAST_GAP, token_gaps
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.records import dataclass
 
 from ._shared import loop, recorded_launches, sync_calls, written
 

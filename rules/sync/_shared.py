@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +12,7 @@ from traceq.analysis.time.device_syncs import sync_chains
 from traceq.expressions import known, text
 from traceq.linter import Evidence, Fix, Rule, View
 from traceq.linter.evidence import module_line
+from traceq.records import dataclass
 from traceq.words import at_function, often
 
 from ._known_waits import known_wait, torch_file

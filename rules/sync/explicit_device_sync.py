@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +10,7 @@ from traceq.analysis.base.assumptions import SHORT_PROGRAM_SYNC_US
 from traceq.analysis.time.device_syncs import syncs_outside_ops
 from traceq.analysis.time.serving import token_syncs
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
+from traceq.records import dataclass
 
 from ._shared import DeviceSync
 

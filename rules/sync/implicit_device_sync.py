@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +11,7 @@ from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.time.device_syncs import syncs_in_ops, written_as
 from traceq.analysis.time.serving import token_syncs
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
+from traceq.records import dataclass
 
 from ._shared import DeviceSync
 from ._written import INNER, WRITTEN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +10,7 @@ from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.host_calls import value_reads
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
 from traceq.linter.evidence import module_line
+from traceq.records import dataclass
 from traceq.words import often
 
 from ._written import INNER, WRITTEN

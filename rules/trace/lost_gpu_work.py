@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.linter import Bad, Evidence, Good, Rule, Seen, Severity, View, option
+from traceq.records import dataclass
 from traceq.words import counted
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
 from traceq.linter.evidence import kernel_lines
+from traceq.records import dataclass
 from traceq.words import counted
 
 if TYPE_CHECKING:

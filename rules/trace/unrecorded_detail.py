@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.lines import lines_are_known
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

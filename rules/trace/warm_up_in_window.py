@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +10,7 @@ from traceq.analysis.patterns.iteration_marks import MIXED, PREFILL
 from traceq.analysis.patterns.iterations import iterations
 from traceq.intervals import disjoint, spans
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View
+from traceq.records import dataclass
 from traceq.words import listed
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -35,6 +35,7 @@ from traceq.analysis.time.phases import PhaseTime, by_phase
 from traceq.analysis.time.roofline import roofline
 from traceq.analysis.time.serving import Serving, serving
 from traceq.analysis.time.tokens import Tokens, tokens_of
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

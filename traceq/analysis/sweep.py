@@ -7,7 +7,6 @@ step overtakes the rest of it is computed from these laws.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
@@ -18,6 +17,7 @@ from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.patterns.attention_kernels import ATTENTION, kernels_by_part
 from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.time.tokens import tokens_per_step
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

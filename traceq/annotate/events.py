@@ -6,11 +6,12 @@ counted as the file counts them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

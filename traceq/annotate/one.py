@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.annotate.packed import spliced_packed
@@ -11,6 +10,7 @@ from traceq.annotate.steps import chosen_steps
 from traceq.annotate.tracks import tracks_of
 from traceq.files import written_whole
 from traceq.linter.view import View
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

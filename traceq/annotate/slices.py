@@ -6,13 +6,13 @@ each other as one slice; how much that leaves out is counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.annotate.events import arguments, literal
 from traceq.linter.marked import CALL, GAP, HOST, KERNEL, MARKS, OP, STEP, marked
+from traceq.records import dataclass
 from traceq.report.base.text import where
 from traceq.report.lint import content as words
 

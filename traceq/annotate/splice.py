@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from traceq.errors import InputError
 from traceq.formats.chunks import Cut, chunks, events_begin, events_end
 from traceq.formats.events import nanoseconds
 from traceq.formats.source import Source
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

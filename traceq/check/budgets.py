@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
 from traceq.check.numbers import EXACT, KINDS, NOISY, OF_JOBS, Layer, Numbers
 from traceq.errors import ConfigError
 from traceq.linter.config import number, read_config, refuse_unknown
+from traceq.records import dataclass
 from traceq.units import size
 
 if TYPE_CHECKING:

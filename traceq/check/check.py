@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from traceq.check.budgets import (
@@ -28,6 +28,7 @@ from traceq.errors import TraceqError
 from traceq.files import write_files
 from traceq.linter.engine import lint
 from traceq.linter.same import extent, growth, matched
+from traceq.records import dataclass
 from traceq.units import amount, size
 
 if TYPE_CHECKING:

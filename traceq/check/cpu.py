@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from traceq.analysis.patterns.host_calls import KEY, SCHEMA, host_calls
 from traceq.check.budgets import Budget
 from traceq.check.numbers import tidy
 from traceq.errors import InputError
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from traceq.errors import InputError
 from traceq.finding import Evidence, Place
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

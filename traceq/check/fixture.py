@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text
@@ -11,6 +11,7 @@ from traceq.formats.log import read_log
 from traceq.formats.snapshot import read_snapshot
 from traceq.loading import load
 from traceq.recording import Recording
+from traceq.records import dataclass
 from traceq.units import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +13,7 @@ from traceq.analysis.time.launch_overhead import launches_per_step
 from traceq.linter.snapshot_view import highest, snapshot_views
 from traceq.linter.view import View
 from traceq.model.names import BEGIN_CAPTURE
+from traceq.records import dataclass
 from traceq.units import NS_PER_MS
 from traceq.words import layer_names
 

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from shutil import which
@@ -18,6 +17,7 @@ from traceq._folders import bundled
 from traceq.check.fixture import ORIGIN
 from traceq.errors import UsageError
 from traceq.formats.run import is_run, read_run
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from traceq.opening.jobs import analysed_job, is_job
 from traceq.opening.recordings import load_recording
 from traceq.opening.settings import nanoseconds
 from traceq.ranks.checked import check_job, check_job_against
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.linter.config import Config

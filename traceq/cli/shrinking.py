@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from traceq.given import one_program
 from traceq.linter.pack import load_rules
 from traceq.opening.recordings import log_shown
 from traceq.opening.settings import configuration, nanoseconds
+from traceq.records import dataclass
 from traceq.report import shrink as shrink_report
 from traceq.shrink import Shrunk, shrink
 from traceq.shrink.command_line import collect_command, shown_command

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +10,7 @@ from traceq.analysis.base.steady import in_steps
 from traceq.differ.structure import plain_op
 from traceq.expressions import text
 from traceq.model.names import REGION
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

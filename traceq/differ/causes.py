@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from traceq.analysis.base.assumptions import MOST_LAUNCH_NS, PROFILER_SLOWDOWN
@@ -13,6 +13,7 @@ from traceq.differ.host import APART, APART_IF_SAME
 from traceq.differ.kinds import Kind, differ, first, key_of, kind_of, ranked, where_of
 from traceq.differ.structure import END_OF_STEP, NUMBERS
 from traceq.finding import Place
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

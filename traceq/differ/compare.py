@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
@@ -30,6 +30,7 @@ from traceq.differ.steps import Step, significant, steps_of, typical
 from traceq.differ.structure import parts_of
 from traceq.errors import InputError
 from traceq.model.names import DATA_REGION
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

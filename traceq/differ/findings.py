@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
 from traceq.linter.same import Extent, growth, matched
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +12,7 @@ from traceq.differ.metrics import Metric, metrics
 from traceq.differ.steps import Step, significant
 from traceq.ranks.analysis import by_kind
 from traceq.ranks.columns import highest, lowest, total
+from traceq.records import dataclass
 from traceq.words import counted
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from traceq.errors import UsageError
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.differ.compare import Diff, MemoryChange

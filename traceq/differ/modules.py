@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from traceq.analysis.time.modules import UNKNOWN, module_parts
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

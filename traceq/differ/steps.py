@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +12,7 @@ from traceq.analysis.base.assumptions import (
     SINGLE_STEP_NOISE,
 )
 from traceq.analysis.base.steady import SteadySteps, steady_steps
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.recording import Recording

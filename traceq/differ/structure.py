@@ -7,7 +7,6 @@ the op runs with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -21,6 +20,7 @@ from traceq.differ.attribution import SPECIAL, idle_time
 from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import SHORT
+from traceq.records import dataclass
 from traceq.words import layer_names
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from traceq.errors import TraceqError
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,10 +20,11 @@ cannot have of its own.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
 from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
 from traceq.model.names import STEP
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,13 +10,13 @@ iterations only with a landmark in each, which is what programs do once an itera
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.expressions import END, text
 from traceq.model.names import LANDMARKS, TORCH_REGION
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.graph.host import Frames

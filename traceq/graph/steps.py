@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +12,7 @@ from traceq.graph.devices import busiest_device
 from traceq.graph.launches import outside_captures
 from traceq.intervals import covered, overlap
 from traceq.model import schema
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

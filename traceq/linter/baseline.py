@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -10,6 +10,7 @@ import orjson
 from traceq.errors import InputError
 from traceq.finding import Evidence
 from traceq.linter.same import extent, growth, matched
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

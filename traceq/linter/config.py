@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.linter.select import ALL, find_rule
 from traceq.outcome import Allow
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

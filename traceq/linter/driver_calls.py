@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.gpu_idle import busy_spans
@@ -10,6 +9,7 @@ from traceq.finding import Evidence, Fix, Severity
 from traceq.intervals import disjoint, overlap, spans
 from traceq.linter.need import Need
 from traceq.linter.rule import Rule
+from traceq.records import dataclass
 from traceq.words import often, times
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ a step what reports ask for.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import orjson
@@ -26,6 +26,7 @@ from traceq.outcome import (
     Skipped,
     Together,
 )
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from traceq.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
+from traceq.records import dataclass
 from traceq.words import rule_name
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from traceq.linter.need import Need
 from traceq.linter.snapshot_view import SnapshotView, snapshot_views
 from traceq.linter.view import View
 from traceq.outcome import Crashed, Skipped
+from traceq.records import dataclass
 from traceq.watching import tell
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -16,6 +15,7 @@ from traceq.finding import Evidence, Place
 from traceq.linter.evidence import module_line
 from traceq.linter.need import Need
 from traceq.outcome import Memory
+from traceq.records import dataclass
 from traceq.words import listed
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from traceq.expressions import known
 from traceq.finding import Place
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

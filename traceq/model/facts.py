@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
+
+from traceq.records import dataclass
 
 
 def _fact(meaning: str) -> dict[str, str]:

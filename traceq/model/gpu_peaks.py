@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from traceq.records import dataclass
 
 TERA = 1e12
 GIGA = 1e9

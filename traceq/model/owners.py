@@ -9,8 +9,9 @@ collect`` saw in the process, and the names below.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,10 +10,11 @@ so that ``kernels.op`` can be joined with ``ops.id``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ their events are in order all the same. An ``id`` is the row number of its table
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,6 +15,7 @@ import polars as pl
 from traceq.errors import UsageError
 from traceq.model.owners import NOBODY, Owners
 from traceq.model.schema import ID, NS, NUMBER, TEXT, Column, Table
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

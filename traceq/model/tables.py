@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.facts import Facts

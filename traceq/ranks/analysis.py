@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -21,6 +20,7 @@ from traceq.ranks.peers import IDEAL, stretches
 from traceq.ranks.pipeline import Pipeline, pipeline, with_stages
 from traceq.ranks.waiting import rates
 from traceq.ranks.whatif import WhatIf, WhatIfs
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,6 @@ what it takes and returns can be sent, and running it twice does no harm.
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from traceq.loading import load
 from traceq.ranks.collectives import COLLECTIVES, collectives
 from traceq.ranks.timeline import MEETINGS, meetings
 from traceq.recording import Recording
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median as middle
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from traceq.ranks.matching import matched
 from traceq.ranks.peers import slots, with_stretches
 from traceq.ranks.timeline import PARTS, READY
 from traceq.ranks.waiting import impossible, instances, waits
+from traceq.records import dataclass
 from traceq.units import time
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ these do not either, the rank is not matched, and that is said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from traceq.analysis.base.assumptions import (
     USUAL_NOISE,
 )
 from traceq.ranks.columns import highest, lowest
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

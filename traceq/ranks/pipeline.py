@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.ranks.columns import highest, total
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.ranks.job import Job

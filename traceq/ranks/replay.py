@@ -10,12 +10,12 @@ a run with other times is one pass over flat lists.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.ranks.timeline import READY
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

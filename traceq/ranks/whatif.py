@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from traceq.ranks.peers import IDEAL, retimed
 from traceq.ranks.replay import JobReplay, job_replay
 from traceq.ranks.timeline import COMPUTE, PARTS, STALLED
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

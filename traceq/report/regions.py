@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,6 +10,7 @@ import polars as pl
 from traceq import __version__, units
 from traceq.analysis.base.difference import difference
 from traceq.analysis.time.regions import BY_MODULE, by_path, ops_of
+from traceq.records import dataclass
 from traceq.report.base.columns import Column, cut_middle
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.markdown import section

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -10,6 +9,7 @@ import polars as pl
 
 from traceq import __version__, units
 from traceq.model.gpu_peaks import GIGA, TERA
+from traceq.records import dataclass
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.markdown import section

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.model import names
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

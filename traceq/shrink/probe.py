@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from traceq.formats.snapshot import read_snapshot
 from traceq.linter.engine import lint
 from traceq.loading import load
 from traceq.recording import Recording
+from traceq.records import dataclass
 from traceq.words import at_function, at_line
 
 if TYPE_CHECKING:

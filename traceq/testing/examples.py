@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from traceq.ranks.analysis import analyse
 from traceq.ranks.digest import Digest, make_digest
 from traceq.ranks.job import assemble
 from traceq.recording import Recording
+from traceq.records import dataclass
 from traceq.testing.history import load_history
 from traceq.testing.timeline import load_drawn
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from traceq.check.numbers import numbers
 from traceq.errors import ConfigError, UsageError
 from traceq.linter.config import find_config
 from traceq.opening.recordings import load_recording
+from traceq.records import dataclass
 from traceq.report.base.text import printable, where
 from traceq.words import counted, listed
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.model.gpu_peaks import Peak, peak_of
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.trace import Trace

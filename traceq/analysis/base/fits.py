@@ -7,9 +7,10 @@ however little it is, and more of it never takes less.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

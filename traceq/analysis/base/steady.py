@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +10,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.expressions import END, known
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.trace import Trace

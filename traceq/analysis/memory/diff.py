@@ -7,7 +7,6 @@ peak with the highest moment of the other snapshot in the same phase.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,6 +16,7 @@ from traceq.analysis.memory.timeline import category_curves, category_peaks
 from traceq.analysis.memory.weight_copies import weight_copies
 from traceq.expressions import text
 from traceq.model.schema import NUMBER, PHASES, Column, Table
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.memory.history import History

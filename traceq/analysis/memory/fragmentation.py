@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,6 +12,7 @@ from traceq.analysis.memory.stacks import SOURCE
 from traceq.expressions import asof, known, text
 from traceq.model.schema import ID, NUMBER, TEXT, Column, Table
 from traceq.model.snapshot import DEFAULT_POOL
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

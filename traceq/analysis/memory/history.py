@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from traceq.analysis.memory.weight_copies import casting_stacks, weight_copies
 from traceq.expressions import known
 from traceq.model.schema import Column, Table
 from traceq.model.snapshot_names import FLAGS
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.snapshot import Snapshot

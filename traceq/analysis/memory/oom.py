@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,6 +11,7 @@ from traceq.analysis.memory.fragmentation import holders, shared_free_blocks
 from traceq.analysis.memory.stacks import SOURCE
 from traceq.expressions import text
 from traceq.model.schema import ID, NS, NUMBER, Column, Table
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.expressions import known, text
 from traceq.model.dtypes import BFLOAT16, HALF, SIZES
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,6 +13,7 @@ from traceq.analysis.patterns.attention_handwritten import (
     writes_attention,
 )
 from traceq.expressions import text
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.trace import Trace

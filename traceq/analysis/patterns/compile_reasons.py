@@ -6,7 +6,8 @@ The texts are those of torch 2.6 to 2.13: of its log, and as its counters keep t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from traceq.records import dataclass
 
 # What torch quotes after a guard: the program's line, then hints.
 _QUOTED = re.compile(r"\s{2,}#\s*(?P<code>.*)$", re.DOTALL)

@@ -20,7 +20,6 @@ one loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -32,6 +31,7 @@ from traceq.analysis.base.steady import in_steps
 from traceq.expressions import END, text
 from traceq.graph.nesting import nearest, parents
 from traceq.intervals import overlap
+from traceq.records import dataclass
 from traceq.words import layer_names
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ recorded, the host is slower and the GPU idles more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from traceq.analysis.time.gpu_causes import BETWEEN, ON_GPU, gpu_causes
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered, disjoint, uncovered
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,6 @@ bound it, and no faster kernel would shorten the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import (
@@ -24,6 +23,7 @@ from traceq.analysis.base.assumptions import (
     SLOWEST_SEARCHED,
 )
 from traceq.analysis.replay.simulation import AS_RECORDED, TimeScale
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay

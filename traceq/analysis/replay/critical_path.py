@@ -13,7 +13,6 @@ stops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -21,6 +20,7 @@ import polars as pl
 from traceq.analysis.time.idle_causes import causes_in
 from traceq.expressions import text
 from traceq.intervals import disjoint
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay, TimeScale

@@ -8,7 +8,7 @@ the GPU idled, which is all that can be saved, and an estimate without the profi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from traceq.analysis.time.op_calls import op_calls
 from traceq.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.intervals import covered_until, overlap
+from traceq.records import dataclass
 from traceq.watching import tell
 from traceq.words import layer_names
 

@@ -8,7 +8,6 @@ launch. What a change removes has no length on that clock: nothing is counted tw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_kinds import UNKNOWN
 from traceq.intervals import covered_until, disjoint
 from traceq.outcome import MOST_LINES, Entry
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ the work waited for, and is the median of the others elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.expressions import END, asof
 from traceq.intervals import covered_until, spans
 from traceq.model.run import HostCost
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

@@ -20,13 +20,14 @@ as it will be.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from traceq.intervals import Cover
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,6 @@ on a value that only the GPU has, and nothing of the host's may be in between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
@@ -17,6 +16,7 @@ from traceq.analysis.time.device_syncs import device_syncs
 from traceq.expressions import text
 from traceq.model.names import HTOD
 from traceq.model.tables import COPY
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

@@ -7,7 +7,6 @@ does belongs to the hook, operators and launches included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -20,6 +19,7 @@ from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.graph.source import module_paths
 from traceq.model.names import CALL_OF_GRAPH, DATA_REGION, GRAPH_CAPTURE, MODULE
 from traceq.model.owners import GENERATED_FILE, RECORDER_FILE
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

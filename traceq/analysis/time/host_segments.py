@@ -9,7 +9,6 @@ does something counts: while backward runs in autograd's thread, the main thread
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.expressions import END, known, text
 from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
 from traceq.model.names import STEP
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.trace import Trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +11,7 @@ from traceq.analysis.base.assumptions import COUNTED_SHARE
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.time.flops import computed_in, op_flops
 from traceq.expressions import text
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

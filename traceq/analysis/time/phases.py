@@ -8,7 +8,6 @@ step is other. Without a GPU the host's outermost ops are the work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -19,6 +18,7 @@ from traceq.analysis.time.idle_causes import LOADING, host_spans
 from traceq.graph.devices import busiest_device
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.schema import PHASES
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.trace import Trace

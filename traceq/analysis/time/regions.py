@@ -7,7 +7,6 @@ for the region, apart from each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -21,6 +20,7 @@ from traceq.graph.source import module_paths
 from traceq.graph.steps import step_at
 from traceq.intervals import overlap
 from traceq.model.names import MODULE, STEP
+from traceq.records import dataclass
 from traceq.words import layer_names
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ fit into the GPU's cache may be faster than that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -26,6 +25,7 @@ from traceq.analysis.time.flops import computed_in, op_flops
 from traceq.expressions import known, text
 from traceq.model.dtypes import ALL_SIZES
 from traceq.model.names import TRANSFER
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.device import Gpu

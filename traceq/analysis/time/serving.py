@@ -6,7 +6,6 @@ which may be slower than the others, unless that is the only one of its phase.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -33,6 +32,7 @@ from traceq.expressions import END, known, text
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import row_numbers
 from traceq.intervals import overlap
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.time.host_segments import HostSegments

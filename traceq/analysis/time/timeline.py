@@ -8,7 +8,6 @@ there may be, so that all of a small step is there to be zoomed into.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -19,6 +18,7 @@ from traceq.analysis.time.idle_causes import idle_stretches
 from traceq.expressions import END, text
 from traceq.graph.nesting import depth, parents
 from traceq.model.names import MODULE, STEP
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.trace import Trace

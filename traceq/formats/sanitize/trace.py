@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,6 +25,7 @@ from traceq.formats.sanitize.members import Member, changed, members, rewritten
 from traceq.formats.sanitize.paths import Paths
 from traceq.formats.sanitize.regions import Regions
 from traceq.formats.source import Source
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

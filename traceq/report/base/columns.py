@@ -7,10 +7,11 @@ in its own manner, and a column for which there is no room at all is left out.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

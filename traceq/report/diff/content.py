@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.differ.kinds import ALL_OVER
+from traceq.records import dataclass
 from traceq.report import bound as bound_words
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable

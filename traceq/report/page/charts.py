@@ -7,10 +7,11 @@ colours are classes, so that the page's style can choose them for light and dark
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from traceq import units
+from traceq.records import dataclass
 from traceq.report.base.columns import cut_middle
 from traceq.report.base.text import printable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq import units
@@ -10,6 +9,7 @@ from traceq.ranks.analysis import by_kind, heat
 from traceq.ranks.cause import LINK, MORE, SLOWER, UNATTRIBUTED
 from traceq.ranks.columns import highest, median, total
 from traceq.ranks.timeline import ALLOCATION, COMPUTE, DATA, HOST, STALLED, SYNC
+from traceq.records import dataclass
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.text import at, printable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +10,7 @@ from traceq import units
 from traceq.analysis.time.modules import UNKNOWN
 from traceq.analysis.time.phases import STEP
 from traceq.model.schema import PHASES
+from traceq.records import dataclass
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import TextTable
 from traceq.report.base.text import of_function, printable, shapes, short_kernel

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from string import digits
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from traceq.finding import Severity
+from traceq.records import dataclass
 from traceq.report.base.text import where
 from traceq.report.lint import content as words
 from traceq.report.page.section import Section
