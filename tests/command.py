@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from traceq.cli import main
+from traceq.cli import ending, main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,5 +52,7 @@ def traceq(*arguments: str | Path, width: int | None = None) -> Answer:
         else:
             status = 0
         finally:
-            signal.signal(signal.SIGINT, handler)  # a process ends with its own
+            # A process ends with its own.
+            signal.signal(signal.SIGINT, handler)
+            atexit.unregister(ending.at_once)
     return Answer(status, out.getvalue(), err.getvalue())

@@ -146,9 +146,9 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
     for _ in range(1000): pass
 
-atexit.register(interrupt)
 sys.argv = ["traceq", "--version"]
 main()
+atexit.register(interrupt)
 """
 
 
@@ -162,6 +162,39 @@ def test_an_interruption_at_the_end_is_one_line() -> None:
 
     assert done.returncode == 130
     assert done.stderr == "traceq: interrupted\n"
+
+
+LATER = """
+import atexit, sys
+from traceq.cli import main
+
+class Freed:
+    def __del__(self):
+        print("freed")
+
+kept = Freed()
+atexit.register(print, "before")
+sys.argv = ["traceq", *sys.argv[1:]]
+try:
+    main()
+finally:
+    atexit.register(print, "after")
+"""
+
+
+@pytest.mark.parametrize(("command", "status"), [("--version", 0), ("no-such", 2)])
+def test_the_end_calls_what_it_should_and_frees_nothing(
+    command: str, status: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATER, command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-1] == "after"
 
 
 def test_a_job_in_the_background_ignores_interruptions() -> None:

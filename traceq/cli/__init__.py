@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 
-from traceq.cli import interruption, streams
+from traceq.cli import ending, interruption, streams
 
 __all__ = ["main"]
 
@@ -18,6 +19,12 @@ def main() -> None:
     # again and again, a twentieth of the time of a small trace.
     gc.set_threshold(_OBJECTS_UNTIL_COLLECTED)
     streams.open_closed()
+    # First of all, and so called last.
+    atexit.register(ending.at_once)
+    ending.noting(_call)
+
+
+def _call() -> None:
     interruption.call(_run)
 
 

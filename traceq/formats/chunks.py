@@ -41,7 +41,7 @@ _LAYOUT = {
 _OPENING = re.compile(rb'\s*\{\s*"')
 _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
 _NO_EVENTS = re.compile(rb"\s*\]")
-_END = re.compile(rb"\s{0,64}\}\s{0,64}\]")
+_END = re.compile(rb"\}\s{0,64}\]")
 
 # Never found in a text: for files with a single event, or none.
 _NO_SEPARATOR = b"\0"
@@ -179,8 +179,8 @@ def _footer(head: bytes, text: bytes) -> tuple[int, dict[str, Any] | None]:
     is whole JSON; a later one ends a list among what follows the events.
     """
     opening = b'{"traceEvents":[' if head.lstrip()[:1] == b"{" else b"["
-    found = _END.finditer(text, max(0, len(text) - _FOOTER_LIMIT))
-    ends = [(match.start(), match.end() - 1) for match in found][-_MOST_ENDS:]
+    found = list(_END.finditer(text, max(0, len(text) - _FOOTER_LIMIT)))[-_MOST_ENDS:]
+    ends = [(_before(text, match.start()), match.end() - 1) for match in found]
     if nothing := _NO_EVENTS.match(text):
         ends = [(0, nothing.end() - 1)]
     for events, end in ends:
@@ -190,6 +190,15 @@ def _footer(head: bytes, text: bytes) -> tuple[int, dict[str, Any] | None]:
             continue
         return events, footer if isinstance(footer, dict) else {}
     return len(text), None
+
+
+def _before(text: bytes, at: int) -> int:
+    """Return where the white space before a place begins, if it is not long.
+
+    It is no part of the pattern, which is 30 times faster if it begins with a brace.
+    """
+    before = text[max(0, at - 64) : at]
+    return at - len(before) + len(before.rstrip())
 
 
 def _read_header(cut: Cut, head: bytes, footer: dict[str, Any] | None) -> None:
