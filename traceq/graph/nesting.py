@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import known
+
 INDEX = pl.UInt32()
+_FOR_EVER = 2**63 - 1
 
 
 def row_numbers(count: int) -> pl.Series:
@@ -22,42 +25,64 @@ def row_numbers(count: int) -> pl.Series:
 def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     """Return for each event, in pre-order, the row of the one around it, if any."""
     rows = row_numbers(len(end))
-    jump = pl.select(pl.when(thread == thread.shift(1)).then(rows.shift(1))).to_series()
-    looking = rows.filter(end[jump] < end)
+    nowhere = len(end)
+    same = known(thread == thread.shift(1))
+    jump = _with_nowhere(rows.shift(1).zip_with(same, _numbers(nowhere)))
+    # What is nowhere lasts for ever: nobody looks any further.
+    ends = pl.concat([end, pl.Series([_FOR_EVER], dtype=end.dtype)], rechunk=True)
+    looking = rows.filter(ends[jump[:-1]] < end)
     # What is known of those that are looking is kept beside them, not looked up again.
     mine, at = end[looking], jump[looking]
     while len(looking):
         at = jump[at]
         jump = jump.scatter(looking, at)
-        still = end[at] < mine
+        still = ends[at] < mine
         looking, mine, at = looking.filter(still), mine.filter(still), at.filter(still)
-    return jump
+    return _without_nowhere(jump)
 
 
 def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
     """Return for each row itself, if it is marked, or its nearest marked ancestor."""
     if not marked.any():
         return pl.repeat(None, len(parent), dtype=INDEX, eager=True)
-    found = row_numbers(len(parent)).zip_with(marked, parent)
+    above = parent.fill_null(len(parent))
+    found = _with_nowhere(row_numbers(len(parent)).zip_with(marked, above))
     while True:
         further = found[found]
-        if further.equals(found, null_equal=True):
-            return found
+        if further.equals(found):
+            return _without_nowhere(found)
         found = further
 
 
 def depth(parent: pl.Series) -> pl.Series:
     """Return how many ancestors each row has."""
-    frame = pl.DataFrame({"up": parent, "depth": parent.is_not_null().cast(INDEX)})
-    while frame["up"].null_count() < frame.height:
-        above = frame["depth"][frame["up"]].fill_null(0)
-        frame = pl.DataFrame(
-            {
-                "up": frame["up"][frame["up"]],
-                "depth": frame["depth"] + above,
-            }
-        )
-    return frame["depth"]
+    nowhere = len(parent)
+    up = _with_nowhere(parent.fill_null(nowhere))
+    found = (up < nowhere).cast(INDEX)
+    while not (up == nowhere).all():
+        found += found[up]
+        up = up[up]
+    return found[:-1]
+
+
+# Looking up rows of which some are none takes several times as long: meanwhile none is
+# the row behind all others.
+
+
+def _with_nowhere(rows: pl.Series) -> pl.Series:
+    """Return the rows with one more, which is nowhere and leads there."""
+    return pl.concat([rows, _numbers(len(rows))], rechunk=True)
+
+
+def _without_nowhere(rows: pl.Series) -> pl.Series:
+    """Return the rows without the last one, none where they are nowhere."""
+    nowhere = len(rows) - 1
+    found = rows[:-1]
+    return pl.select(pl.when(found < nowhere).then(found)).to_series()
+
+
+def _numbers(*given: int) -> pl.Series:
+    return pl.Series(given, dtype=INDEX)
 
 
 def self_times(
