@@ -30,7 +30,6 @@ from traceq.analysis.time.host_kinds import (
     PROFILER,
     SYNC,
     WITH_LIBRARIES,
-    _alike,
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
@@ -110,26 +109,15 @@ def test_the_own_time_of_an_op_is_without_its_launch() -> None:
     assert own["recorded"].sum() == kind(found, DISPATCH)
 
 
-def test_rows_are_alike_where_all_columns_are_and_nothing_is_a_value_too() -> None:
-    large = pl.Series([2**31, 2**31, 0, 2**31, None], dtype=pl.UInt32)
-    other = pl.Series([1, 1, 1, None, None], dtype=pl.UInt32)
-
-    # Three large columns do not fit into one number at once.
-    found = _alike(large, other, large, large)
-
-    assert found.number.to_list() == [0, 0, 1, 2, 3]
-    assert found.first.to_list() == [0, 2, 3, 4]
-
-
 def test_a_main_thread_that_does_nothing_has_its_time_all_the_same() -> None:
     trace = load_drawn("""
         host    [ProfilerStep#1            ]
         host 2   [aten::mm            ]
     """)
 
-    found = host_segments(trace).segments
+    found = host_segments(trace)
 
-    assert found["at"].null_count() == found.height == 1
+    assert found.segments["at"].to_list() == [found.nothing]
 
 
 def test_python_has_what_is_in_no_operator() -> None:

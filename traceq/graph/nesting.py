@@ -47,11 +47,16 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
         return pl.repeat(None, len(parent), dtype=INDEX, eager=True)
     above = parent.fill_null(len(parent))
     found = _with_nowhere(row_numbers(len(parent)).zip_with(marked, above))
+    return _without_nowhere(arrived(found))
+
+
+def arrived(leads: pl.Series) -> pl.Series:
+    """Return where one arrives from each row, if each leads to another or itself."""
     while True:
-        further = found[found]
-        if further.equals(found):
-            return _without_nowhere(found)
-        found = further
+        further = leads[leads]
+        if further.equals(leads):
+            return leads
+        leads = further
 
 
 def depth(parent: pl.Series) -> pl.Series:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.base.ownership import named_like
+from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.time.host_kinds import (
     ENGINE,
@@ -33,14 +33,15 @@ from traceq.analysis.time.host_kinds import (
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.expressions import known
-from traceq.graph.nesting import nearest
+from traceq.graph.host import only
+from traceq.graph.nesting import INDEX
 from traceq.intervals import covered_until, overlap
 from traceq.records import dataclass
 from traceq.watching import tell
 from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from traceq.analysis.replay.simulation import Replay, TimeScale
     from traceq.analysis.time.host_segments import HostSegments
@@ -111,10 +112,9 @@ class HostAccount:
 
     def own_time(self, ops: Collection[int]) -> pl.DataFrame:
         """Return the host's time at ops themselves, not in ops or launches in them."""
-        rows = self.described.rows
-        chosen = rows["op"].is_in(list(ops))
-        chosen &= self.described.things["own"][rows["thing"]]
-        return self.told(self.spans.filter(known(chosen[self.spans["at"]])))
+        chosen = known(self.host.op.is_in(list(ops)))
+        chosen &= self.described.things["own"][self.described.thing]
+        return self.told(self.spans.filter(chosen[self.spans["at"]]))
 
     def told(self, spans: pl.DataFrame, *columns: str) -> pl.DataFrame:
         """Return what there is to know of some of the spans, or these columns of it.
@@ -130,24 +130,9 @@ class HostAccount:
         )
 
     def _column(self, spans: pl.DataFrame, column: str) -> pl.Series:
-        if column in spans.columns:
-            return spans[column]
-        if column in self.described.rows.columns:
-            return self.described.rows[column][spans["at"]]
         if column in self.described.things.columns:
             return self.described.things[column][spans["thing"]]
-        return self._computed(spans, column)
-
-    def _computed(self, spans: pl.DataFrame, column: str) -> pl.Series:
-        if column == "recorded":
-            return spans["end"] - spans["start"]
-        if column == "estimated":
-            return _between(spans, partial(_worked, self.replay, self.scale))
-        if column == "idle":
-            return _between(spans, partial(covered_until, self.gaps))
-        windows = self.host.windows
-        begun = windows["start"].search_sorted(spans["start"], side="right")
-        return windows["step"][begun - 1]
+        return _COMPUTED[column](self, spans) if column in _COMPUTED else spans[column]
 
     @cached_property
     def entries(self) -> pl.DataFrame:
@@ -212,13 +197,10 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     tell("replay", 5, REPLAY_STAGES)
     described = _with_excess(describe(trace, host, waits), calls)
     tell("replay", 6, REPLAY_STAGES)
-    # Where nothing is open, it is the last of the things.
+    # Where nothing is open, nothing is known either.
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
-    things = pl.concat(
-        [described.things, pl.DataFrame({"kind": [nothing], "own": [False]})],
-        how="diagonal",
-    ).with_columns(pl.col("kind").replace(UNKNOWN, nothing))
-    thing = described.rows["thing"][host.segments["at"]].fill_null(things.height - 1)
+    things = described.things.with_columns(pl.col("kind").replace(UNKNOWN, nothing))
+    thing = described.thing[host.segments["at"]]
     things, thing = _with_engine(things, thing, _between_nodes(trace, host))
     return HostAccount(
         calls,
@@ -260,22 +242,24 @@ def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
 
 
 def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
-    """Return which segments lie between nodes of a backward in another thread."""
-    ops, at = trace.ops, host.segments["at"]
-    is_node = named_like(ops, _NODE)
-    if is_node.any():
-        is_node = is_node[nearest(ops["parent"], ops["parent"].is_null())]
+    """Return the segments that lie between nodes of a backward in another thread."""
+    is_node = named_like(trace.ops, _NODE)
+    if not is_node.any():
+        return pl.Series(dtype=INDEX)
+    contexts, at = host.contexts, host.segments["at"]
+    of_node = is_node[outermost_ops(trace)][contexts.op]
+    # 0 is no op, 1 an op, 2 one of a node.
+    told = (1 + of_node.cast(pl.UInt8)).fill_null(0)
     around = pl.DataFrame(
-        {"node": is_node[host.op][at], "thread": host.tree["thread"][at]}
+        {"op": told[contexts.number][at], "thread": host.tree["thread"][at]}
     )
-    node, thread = pl.col("node"), pl.col("thread")
-    # The thread in which the last op ran.
-    last = pl.when(node.is_not_null()).then(thread).forward_fill()
-    return around.select(
-        node.is_null()
-        & known(node.forward_fill() & node.backward_fill())
-        & (thread.is_null() | (thread != last))
-    ).to_series()
+    op, thread = pl.col("op"), pl.col("thread")
+    # Of each op its thread, and whether it is of a node, as one number.
+    ran = pl.when(op > 0).then(thread * 2 + (op > 1))
+    before, after = ran.forward_fill(), ran.backward_fill()
+    between = (op == 0) & (before % 2 == 1) & (after % 2 == 1)
+    found = around.select(known(between & (thread != before // 2)))
+    return found.to_series().arg_true()
 
 
 def _with_engine(
@@ -285,16 +269,18 @@ def _with_engine(
 
     Of that time the main thread knows nothing but that it waits, if that.
     """
-    engine = between & things["kind"].is_in(_OF_CALLER)[thing]
-    of_engine = things.with_columns(kind=pl.lit(ENGINE), name=pl.lit("torch"))
-    return pl.concat([things, of_engine]), (thing + things.height).zip_with(
-        engine, thing
+    of_caller = things["kind"].is_in(_OF_CALLER)
+    number = only(of_caller.cast(INDEX).cum_sum() - 1, of_caller) + things.height
+    engine = number[thing[between]]
+    rows = between.filter(engine.is_not_null())
+    of_engine = things.filter(of_caller).with_columns(
+        kind=pl.lit(ENGINE), name=pl.lit("torch")
     )
+    return pl.concat([things, of_engine]), thing.scatter(rows, engine.drop_nulls())
 
 
 def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
     """Return what rows are, of another kind where an op was slower than usual."""
-    rows, things = described.rows, described.things
     reason = (
         pl.when(pl.col("new") & pl.col("planned"))
         .then(pl.lit(NEW_SHAPE))
@@ -303,21 +289,23 @@ def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
         .otherwise(pl.lit(SLOW))
     )
     slow = calls.filter(pl.col("excess") > 0).select("op", kind=reason)
-    own = things["own"][rows["thing"]] & rows["op"].is_in(slow["op"].implode())
-    found = (
-        rows.with_row_index("row")
-        .filter(known(own))
-        .join(slow, on="op", maintain_order="left")
-    )
+    if not slow.height:
+        return described
+    thing, things = described.thing, described.things
+    own = things["own"][thing].arg_true()
+    found = pl.DataFrame(
+        {"row": own, "thing": thing[own], "op": described.host.op[own]}
+    ).join(slow, on="op", maintain_order="left")
     more = found.select("thing", "kind").unique(maintain_order=True)
     number = found.join(
         more.with_row_index("number", things.height),
         on=["thing", "kind"],
         maintain_order="left",
     )["number"]
-    return Described(
-        rows.with_columns(rows["thing"].scatter(found["row"], number)),
-        pl.concat(
+    return replace(
+        described,
+        thing=thing.clone().scatter(found["row"], number),
+        things=pl.concat(
             [things, things[more["thing"]].with_columns(more["kind"])],
         ),
     )
@@ -344,10 +332,10 @@ def _entries(account: HostAccount) -> pl.DataFrame:
     )["entry"]
     # Calls of the function, not of what is built in to it.
     of_function = things["kind"].is_in(_FUNCTIONS)[spans["thing"]]
-    called = account.told(spans, "caller")["caller"].zip_with(of_function, spans["at"])
+    told = account.told(spans, "at", "caller", *_TIMES)
+    called = told["caller"].zip_with(of_function, told["at"])
     return (
-        account.told(spans, *_TIMES)
-        .with_columns(entry=entry[spans["thing"]], called=called)
+        told.with_columns(entry=entry[spans["thing"]], called=called)
         .group_by("entry")
         .agg(
             calls=pl.col("called").drop_nulls().n_unique() / steps,
@@ -357,3 +345,29 @@ def _entries(account: HostAccount) -> pl.DataFrame:
         .select(*things.columns, "calls", *_TIMES)
         .sort("estimated", "kind", "name", descending=[True, False, False])
     )
+
+
+def _step(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
+    windows = account.host.windows
+    begun = windows["start"].search_sorted(spans["start"], side="right")
+    return windows["step"][begun - 1]
+
+
+def _idle(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
+    return _between(spans, partial(covered_until, account.gaps))
+
+
+def _estimated(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
+    return _between(spans, partial(_worked, account.replay, account.scale))
+
+
+# What is looked up or computed for those spans of which it is asked.
+_COMPUTED: Mapping[str, Callable[[HostAccount, pl.DataFrame], pl.Series]] = {
+    "step": _step,
+    "at": lambda account, of: only(of["at"], of["at"] < account.host.nothing),
+    "op": lambda account, of: account.host.op[of["at"]],
+    "caller": lambda account, of: account.described.caller[of["at"]],
+    "recorded": lambda _, of: of["end"] - of["start"],
+    "idle": _idle,
+    "estimated": _estimated,
+}

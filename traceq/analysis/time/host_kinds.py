@@ -7,10 +7,12 @@ does belongs to the hook, operators and launches included.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import PAGEABLE_COPY_BYTES
 from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_directions
 from traceq.expressions import known, text
@@ -24,6 +26,7 @@ from traceq.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceq.analysis.time.contexts import Contexts
     from traceq.analysis.time.host_segments import HostSegments
     from traceq.trace import Trace
 
@@ -49,8 +52,6 @@ UNKNOWN = "unknown"
 
 PLACE = ("file", "line", "function")
 _THING = ("kind", "name", *PLACE, "module", "own", "library", "called")
-# The largest number that rows are compared by.
-_LARGEST = 2**64 - 1
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
     "graph launch": "launches of CUDA graphs",
@@ -97,14 +98,34 @@ _FORWARD = r"^(forward|__\w+__)$"
 class Described:
     """What each row of the host's tree is. There are few things, and many rows."""
 
-    rows: pl.DataFrame
-    """Of each row of the tree ``thing``, the row of ``things`` that it is; the ``op``
-    around it; ``caller``, the row of the Python function that it belongs to."""
+    thing: pl.Series
+    """Of each row of the tree the row of ``things`` that it is."""
     things: pl.DataFrame
     """``kind`` and ``name``; the user's ``file``, ``line`` and ``function``;
     ``module``; ``own``, whether it is an op's own time; ``library``, what the user's
     function calls where it is a library's; ``called``, the Python call that it is,
     built-in or not."""
+    host: HostSegments
+    contexts: Contexts
+    """What the rows of the tree have in common, and of these contexts:"""
+    functions: pl.Series
+    """which are Python functions that are in a file,"""
+    hooks: pl.Series
+    """which are calls of hooks,"""
+    of_hook: pl.Series
+    """and which are what a hook does."""
+
+    @cached_property
+    def caller(self) -> pl.Series:
+        """For each row of the tree the row of the function that it belongs to."""
+        functions, hooks, of_hook = (
+            of_context[self.contexts.number]
+            for of_context in (self.functions, self.hooks, self.of_hook)
+        )
+        found = self.host.nearest(functions)
+        if of_hook.any():
+            found = self.host.nearest(hooks).zip_with(of_hook, found)
+        return only(found, found < self.host.nothing)
 
 
 @dataclass(frozen=True)
@@ -116,6 +137,10 @@ class _Places:
 
     inside: pl.Series
     """For each row of the tree the one of these that it is in."""
+    functions: pl.Series
+    """Which rows of the tree are functions that are in a file."""
+    hooks: pl.Series
+    """Which rows of the tree are calls of hooks."""
     table: pl.DataFrame
     """Of each of these ``row`` (of the tree) and ``frame`` (of that table); which of
     these is the function, ``caller``, the ``user`` function around it, what that calls,
@@ -132,88 +157,57 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
 
     ``waits`` are the runtime calls that waited for the GPU.
     """
-    frame, call = host.rows_of("frames"), host.rows_of("runtime")
-    places = _places(trace, host, frame)
-    inside, op = places.inside, host.op
-    calls = trace.runtime.select(
-        "call",
-        call_name="name",
-        waited=pl.col("id").is_in(waits.implode()),
-        blocking=pl.col("id").is_in(_blocking_copies(trace).implode()),
+    contexts = _with_waits(trace, host, waits)
+    frame, call, op = (
+        contexts.rows_of("frames"),
+        contexts.rows_of("runtime"),
+        contexts.op,
     )
+    places = _places(trace, contexts, frame)
+    inside = places.inside
     # A row is a call of Python or of the runtime; an op or a region is told below.
     itself = trace.frames["name"].to_physical()[frame]
-    itself = itself.zip_with(frame.is_not_null(), _alike(*calls).number[call])
-    ops = _alike(*trace.ops.select("name", "compiling", "module", *PLACE))
-    # One row of each thing tells what it is.
-    thing, told = _alike(
-        host.tree["part"], itself, ops.number[op], _signs(trace, places)[inside]
+    calls = trace.runtime.select(
+        pl.col("call").gather(call), pl.col("name").gather(call).alias("call_name")
+    ).with_columns(known(contexts.tree["waited"]), known(contexts.tree["blocking"]))
+    called = alike(*calls).number
+    itself = itself.zip_with(frame.is_not_null(), called)
+    around = trace.ops.select(pl.col("name", "compiling", "module", *PLACE).gather(op))
+    # One context of each thing tells what it is.
+    thing, told = alike(
+        contexts.tree["part"],
+        itself,
+        alike(*around).number,
+        _signs(trace, places)[inside],
     )
     facts = _facts(trace, places, inside[told], frame[told], op[told]).with_columns(
-        calls.select(pl.all().gather(call[told])),
-        is_op=host.rows_of("ops")[told].is_not_null(),
-        inner_region=host.rows_of("annotations")[told].is_not_null(),
+        calls.select(pl.all().gather(told)),
+        is_op=contexts.rows_of("ops")[told].is_not_null(),
+        inner_region=contexts.rows_of("annotations")[told].is_not_null(),
     )
     things = _things(facts, keeps_libraries=_keeps_libraries(trace))
-    row, caller, hook = places.table.select("row", "caller", "hook")
-    caller = row[caller[inside]]
-    if things["of_hook"].any():
-        caller = row[hook[inside]].zip_with(things["of_hook"][thing], caller)
     return Described(
-        pl.DataFrame({"thing": thing, "op": op, "caller": caller}),
+        thing[contexts.number],
         things.select(_THING),
+        host,
+        contexts,
+        places.functions,
+        places.hooks,
+        things["of_hook"][thing],
     )
 
 
-class _Alike(NamedTuple):
-    """Rows by what they have in common."""
+def _with_waits(trace: Trace, host: HostSegments, waits: pl.Series) -> Contexts:
+    """Return contexts in which calls that wait or block are apart from the others.
 
-    number: pl.Series
-    """For each row a number that only those have that are the same as it."""
-    first: pl.Series
-    """The first row of each number."""
-
-
-def _alike(*columns: pl.Series) -> _Alike:
-    """Return which rows are the same in all these columns.
-
-    All values of a row are one number, as digits are: rows are much faster to compare
-    by that than by many columns. Where it would be too large, it is counted again.
+    They are ``waited`` and ``blocking``.
     """
-    key = pl.repeat(0, len(columns[0]), dtype=pl.UInt64, eager=True)
-    size = 1
-    for column in columns:
-        values, count = _digits(column)
-        if size * count > _LARGEST:
-            key, first = _counted(key)
-            size = len(first)
-        key = key.cast(pl.UInt64) * count + values
-        size *= count
-    return _counted(key)
-
-
-def _digits(values: pl.Series) -> tuple[pl.Series, int]:
-    """Return values, categories or truth, as numbers, none as one too, and how many."""
-    if values.dtype in (pl.Categorical, pl.Enum):
-        values = values.to_physical()
-    values = values.cast(INDEX)
-    count = int(values.cast(pl.Int64).max() or 0) + 1
-    if not values.null_count():
-        return values, count
-    nothing = pl.Series([count], dtype=INDEX)
-    return values.zip_with(values.is_not_null(), nothing), count + 1
-
-
-def _counted(key: pl.Series) -> _Alike:
-    """Return a small number for each key, in the order in which keys come first."""
-    rows = row_numbers(len(key))
-    first = (
-        pl.DataFrame({"row": rows, "key": key})
-        .select(pl.col("row").first().over("key"))
-        .to_series()
+    rows = host.are("runtime").arg_true()
+    found = pl.DataFrame({"first": rows, "row": host.tree["row"][rows]}).with_columns(
+        waited=pl.col("row").is_in(waits.implode()),
+        blocking=pl.col("row").is_in(_blocking_copies(trace).implode()),
     )
-    is_first = first == rows
-    return _Alike((is_first.cast(INDEX).cum_sum() - 1)[first], rows.filter(is_first))
+    return host.contexts.apart(found.filter(pl.col("waited") | pl.col("blocking")))
 
 
 def _signs(trace: Trace, places: _Places) -> pl.Series:
@@ -221,8 +215,8 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
     table = places.table
     frame = table["frame"]
     # The name tells all but the line, which may not be known.
-    function, _ = _alike(trace.frames["name"][frame], trace.frames["line"][frame])
-    return _alike(
+    function, _ = alike(trace.frames["name"][frame], trace.frames["line"][frame])
+    return alike(
         *(function[table[one]] for one in ("caller", "user", "library", "hook")),
         *table.select("region", "module", "recorder"),
     ).number
@@ -308,26 +302,24 @@ class _Names:
         return known(self.tell(told))
 
 
-def _places(trace: Trace, host: HostSegments, frame: pl.Series) -> _Places:
+def _places(trace: Trace, contexts: Contexts, frame: pl.Series) -> _Places:
     """Return the rows of the tree that say where in the program all others are."""
     frames, annotations = trace.frames, trace.annotations
+    python = frames.select(pl.col("name", "file", "function", "own").gather(frame))
     names = _Names(
-        frames.select("name", "file", "function", "own")
-        .unique("name")
-        .drop_nulls("name"),
-        frames["name"].to_physical()[frame],
+        python.unique("name").drop_nulls("name"), python["name"].to_physical()
     )
-    region = host.rows_of("annotations")
+    region = contexts.rows_of("annotations")
     in_file = names.are(pl.col("file").is_not_null())
     is_module = names.are(text("name").str.contains(MODULE))
     chosen = in_file | is_module | region.is_not_null()
     number = chosen.cast(INDEX).cum_sum() - 1
-    inside = number[host.nearest(chosen)]
+    inside = number[contexts.nearest(chosen)]
     row = row_numbers(len(chosen)).filter(chosen)
-    hooks = _hooks(host, names, is_module)
+    functions, hooks = in_file, _hooks(contexts, names, is_module)
     # From here on all is about these rows, which are fewer, and their own tree.
     names = _Names(names.distinct, names.of_rows[row])
-    parent = inside[host.tree["parent"][row]]
+    parent = inside[contexts.tree["parent"][row]]
     in_file, region = in_file[row], region[row]
     own = names.are(pl.col("own"))
     # Built-in functions have no file; their time is of the function that calls them.
@@ -353,13 +345,13 @@ def _places(trace: Trace, host: HostSegments, frame: pl.Series) -> _Places:
         "module": module_paths(names.tell(text("name").str.extract(MODULE)), parent),
         "recorder": recorder,
     }
-    return _Places(inside, pl.DataFrame(table))
+    return _Places(inside, functions, hooks, pl.DataFrame(table))
 
 
 def _keeps_libraries(trace: Trace) -> bool:
     """Return whether calls in libraries are in the trace; ``shrink`` drops them."""
-    frames = trace.frames.filter(pl.col("file").is_not_null())
-    return not frames.height or not frames["own"].all()
+    in_file, own = trace.frames["file"].is_not_null(), trace.frames["own"]
+    return not in_file.any() or (in_file & ~own).any()
 
 
 def _blocking_copies(trace: Trace) -> pl.Series:
@@ -369,7 +361,7 @@ def _blocking_copies(trace: Trace) -> pl.Series:
     return copies.join(size, left_on="id", right_on="launch", how="semi")["id"]
 
 
-def _hooks(host: HostSegments, names: _Names, module: pl.Series) -> pl.Series:
+def _hooks(contexts: Contexts, names: _Names, module: pl.Series) -> pl.Series:
     """Return which rows of the tree are calls of the user's hooks on modules.
 
     They are functions that a module's call machinery calls beside the forward, which
@@ -378,18 +370,18 @@ def _hooks(host: HostSegments, names: _Names, module: pl.Series) -> pl.Series:
     """
     machinery = text("file").str.contains(_CALLS_HOOKS)
     in_file = names.are(pl.col("file").is_not_null() & ~machinery)
-    called = in_file | host.rows_of("ops").is_not_null()
+    called = in_file | contexts.rows_of("ops").is_not_null()
     forward = text("function").str.contains(_FORWARD).fill_null(value=False)
     function = names.are(pl.col("own") & ~forward)
     # What a module's call calls itself, not counting its machinery. Few functions are
     # the user's, and fewer are hooks: most traces have none.
     mine = row_numbers(len(called)).filter(called & function)
-    by = _first_up(host.tree["parent"], module | called, mine)
+    by = _first_up(contexts.tree["parent"], module | called, mine)
     hooks = pl.DataFrame({"row": mine, "by": by}).filter(known(module[by]))
     nowhere = pl.repeat(value=False, n=len(called), dtype=pl.Boolean, eager=True)
     if not hooks.height:
         return nowhere
-    around = host.around(module | called)
+    around = contexts.around(module | called)
     forwards = around.filter(called & ~function & known(module[around])).unique()
     name = names.of_rows[hooks["row"]].alias("number")
     place = names.distinct.select(

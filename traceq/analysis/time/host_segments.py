@@ -14,18 +14,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.alike import alike
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.time.contexts import PARTS, contexts
 from traceq.expressions import END, known, text
-from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
+from traceq.graph.host import only
+from traceq.graph.nesting import INDEX, arrived, parents, row_numbers
 from traceq.model.names import STEP
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
+    from traceq.analysis.time.contexts import Contexts
     from traceq.trace import Trace
 
 _SIDES = ("start", "end")
-# From the outside in, where two begin and end together.
-PARTS = ("annotations", "frames", "ops", "runtime")
+# What makes rows of a table the same to the account.
+_SAME = {
+    "annotations": ["name"],
+    "ops": ["name", "compiling", "module", "file", "line", "function"],
+    "runtime": ["call", "name"],
+}
 
 
 @dataclass(frozen=True)
@@ -33,11 +41,13 @@ class HostSegments:
     """The host's time in the steady-state steps, cut into segments."""
 
     segments: pl.DataFrame
-    """``start``, ``end`` and ``at``, the row of ``tree`` that it belongs to, none if
-    nothing was open."""
+    """``start``, ``end`` and ``at``, the row of ``tree`` that it belongs to."""
     tree: pl.DataFrame
     """What the threads did: ``part`` (the index in PARTS), ``row`` (of that table),
-    ``thread`` and ``parent``, the row of this frame around it."""
+    ``thread`` (the index in ``threads``), ``code`` (the same for what is the same) and
+    ``parent``, the row of this frame around it. The last row is nothing: it is around
+    all others, and what is open where nothing is. So no row is none, and looking rows
+    up takes a fraction of the time."""
     windows: pl.DataFrame
     """The steps, or all of the recording: ``step``, ``start`` and ``end``. They are in
     order and do not overlap."""
@@ -49,24 +59,29 @@ class HostSegments:
         """How many steps there are."""
         return max(1, self.windows.height)
 
+    @property
+    def nothing(self) -> int:
+        """The row of the tree that stands for nothing."""
+        return self.tree.height - 1
+
     @cached_property
     def op(self) -> pl.Series:
         """For each row of the tree the op that it is, or is in."""
-        op = self.rows_of("ops")
-        return op[self.nearest(op.is_not_null())]
+        around = self.nearest(self.are("ops"))
+        return only(self.tree["row"][around], around < self.nothing)
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        """The rows of the tree by how they were called."""
+        return contexts(self.tree)
 
     def nearest(self, marked: pl.Series) -> pl.Series:
         """Return for each row of the tree itself, if marked, or the nearest around."""
-        return nearest(self.tree["parent"], marked)
+        return arrived(row_numbers(len(marked)).zip_with(marked, self.tree["parent"]))
 
-    def around(self, marked: pl.Series) -> pl.Series:
-        """Return for each row of the tree the nearest marked one around it."""
-        return self.nearest(marked)[self.tree["parent"]]
-
-    def rows_of(self, part: str) -> pl.Series:
-        """Return for each row of the tree its row in a table, if it is of that."""
-        mine = pl.col("part") == PARTS.index(part)
-        return self.tree.select(pl.when(mine).then("row")).to_series()
+    def are(self, part: str) -> pl.Series:
+        """Return which rows of the tree are of a table."""
+        return self.tree["part"] == PARTS.index(part)
 
 
 @cached_per_trace
@@ -75,19 +90,8 @@ def host_segments(trace: Trace) -> HostSegments:
     windows = _windows(trace)
     threads = _threads(trace)
     tree = _tree(trace, threads)
-    segments = _in_windows(_opened(tree, threads, windows), windows)
+    segments = _opened(tree, len(threads), windows)
     return HostSegments(segments, tree.drop("ts", "end"), windows, threads)
-
-
-def _in_windows(opened: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the time from each moment to the next as segments, those in the steps."""
-    spans = windows.filter(pl.col("end") > pl.col("start"))
-    first, after = (opened["time"].search_sorted(spans[side]) for side in _SIDES)
-    inside = pl.repeat(None, opened.height, dtype=pl.Boolean, eager=True)
-    inside = inside.scatter(after, values=False).scatter(first, values=True)
-    return opened.select(start="time", end=pl.col("time").shift(-1), at="at").filter(
-        known(inside.forward_fill())
-    )
 
 
 def _windows(trace: Trace) -> pl.DataFrame:
@@ -123,75 +127,117 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
         ~pl.col("on_gpu"), ~text("name").str.contains(STEP)
     )
     tables = (regions, trace.frames, trace.host_ops, trace.runtime)
+    ranks = _ranks(trace, threads)
     rows = (
         pl.concat(
-            table.select(
-                "thread",
+            table.lazy().select(
                 "ts",
                 end=END,
                 part=pl.lit(part, pl.UInt8),
                 row=pl.col("id"),
+                thread=ranks[table["thread"]],
+                code=_codes(PARTS[part], table),
             )
             for part, table in enumerate(tables)
         )
-        .filter(pl.col("thread").is_in(list(threads)), pl.col("end") > pl.col("ts"))
+        .filter(pl.col("thread").is_not_null(), pl.col("end") > pl.col("ts"))
         .sort(
             pl.col("thread"), pl.col("ts"), -pl.col("end"), "part", maintain_order=True
         )
+        .collect()
     )
-    return rows.with_columns(parent=parents(rows["thread"], rows["end"]))
+    parent = parents(rows["thread"], rows["end"]).fill_null(rows.height)
+    nothing = {
+        "part": len(PARTS),
+        "row": 0,
+        "thread": len(threads),
+        "code": 0,
+        "ts": 0,
+        "end": 0,
+        "parent": rows.height,
+    }
+    tree = rows.with_columns(parent.alias("parent"))
+    last = pl.DataFrame(nothing, schema_overrides=tree.schema).select(tree.columns)
+    return pl.concat([tree, last], rechunk=True)
 
 
-def _opened(
-    tree: pl.DataFrame, threads: tuple[int, ...], windows: pl.DataFrame
-) -> pl.DataFrame:
-    """Return what is open from each moment on: ``time`` and ``at``, none for nothing.
+def _codes(part: str, table: pl.DataFrame) -> pl.Series:
+    """Return a number for each row of a table, the same for those that are the same.
+
+    Numbers of one table are of no other.
+    """
+    if part == "frames":
+        # The name tells all but the line, which may not be known.
+        number = table["name"].to_physical() * 2 + table["line"].is_null()
+    else:
+        number = alike(*table.select(_SAME[part])).number
+    code: pl.Series = 1 + number.cast(pl.UInt64) * len(PARTS) + PARTS.index(part)
+    return code
+
+
+def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return what is open from each moment of the steps to the next, as segments.
 
     The moments are those at which anything begins or ends, and the edges of steps.
     """
-    rank = _ranks(threads)[tree["thread"]]
+    nothing = tree.height - 1
+    rows = tree[:-1]
     columns = ("time", "at", "rank")
-    ends = pl.DataFrame([tree["end"], tree["parent"], rank], columns)
-    starts = pl.DataFrame([tree["ts"], row_numbers(tree.height), rank], columns)
+    ends = pl.DataFrame([rows["end"], rows["parent"], rows["thread"]], columns)
+    starts = pl.DataFrame([rows["ts"], row_numbers(nothing), rows["thread"]], columns)
     # The edges are of a thread behind all others, which never does anything.
     edges = pl.concat([windows["start"], windows["end"]]).unique().to_frame("time")
-    nothing = edges.select(
-        "time", at=pl.lit(None, INDEX), rank=pl.lit(len(threads), INDEX)
+    none_open = edges.select(
+        "time", at=pl.lit(nothing, INDEX), rank=pl.lit(threads, INDEX)
     )
     # At one moment ends come first, the innermost of them first, and starts last.
-    moments = pl.concat([ends.reverse(), starts, nothing]).sort(
+    moments = pl.concat([ends.reverse(), starts, none_open]).sort(
         "time", maintain_order=True
     )
-    last = pl.col("time").ne_missing(pl.col("time").shift(-1))
-    return moments.select("time", at=_of_one_thread(moments, len(threads))).filter(last)
+    time, at = moments["time"], _of_one_thread(moments, threads, nothing)
+    segments = pl.DataFrame([time, time.shift(-1), at], ["start", "end", "at"])
+    # Of what changes at one moment only the last lasts.
+    return segments.filter(pl.col("end") > pl.col("start"), _in_windows(time, windows))
 
 
-def _ranks(threads: tuple[int, ...]) -> pl.Series:
+def _in_windows(time: pl.Series, windows: pl.DataFrame) -> pl.Series:
+    """Return which moments, of all in order, are in the steps."""
+    spans = windows.filter(pl.col("end") > pl.col("start"))
+    first, after = (time.search_sorted(spans[side]) for side in _SIDES)
+    inside = pl.repeat(None, len(time), dtype=pl.Boolean, eager=True)
+    inside = inside.scatter(after, values=False).scatter(first, values=True)
+    return known(inside.forward_fill())
+
+
+def _ranks(trace: Trace, threads: tuple[int, ...]) -> pl.Series:
     """Return by number of a thread its place among these threads, if it has one."""
-    places = pl.repeat(None, max(threads, default=0) + 1, dtype=INDEX, eager=True)
+    places = pl.repeat(None, trace.threads.height, dtype=INDEX, eager=True)
     return places.scatter(list(threads), row_numbers(len(threads)))
 
 
-def _of_one_thread(moments: pl.DataFrame, threads: int) -> pl.Series:
+def _of_one_thread(moments: pl.DataFrame, threads: int, nothing: int) -> pl.Series:
     """Return at each moment what is open in the first thread that does something.
 
     Moments of one thread that follow each other while it is busy, or while it is not,
     are a run. Which thread counts changes only where a run begins, and runs are few.
     """
-    at, rank, busy = moments["at"], pl.col("rank"), pl.col("at").is_not_null()
+    at, rank, busy = moments["at"], pl.col("rank"), pl.col("at") < nothing
     begins = moments.select(
         rank.ne_missing(rank.shift(1)) | busy.ne_missing(busy.shift(1))
     ).to_series()
-    runs = moments.with_row_index("first").filter(begins)
+    first = begins.arg_true()
+    after = first.shift(-1, fill_value=moments.height)
+    runs = moments.select(pl.all().gather(first)).select(
+        "rank", busy=busy, first=first, after=after
+    )
     counts = _counting(runs, threads)
-    itself = known(counts == row_numbers(runs.height))
-    if itself.all():
-        return at
     # While another thread counts, what it had opened last stays open.
-    last = runs["first"].shift(-1, fill_value=moments.height) - 1
-    others = at[last][counts]
-    run = begins.cum_sum() - 1
-    return at.zip_with(itself[run], others[run])
+    others = runs.select(
+        pl.int_ranges("first", "after", dtype=INDEX).alias("moment"),
+        at=at[after - 1][counts],
+    ).filter(known(counts != row_numbers(runs.height)))
+    others = others.explode("moment")
+    return at.scatter(others["moment"], others["at"])
 
 
 def _counting(runs: pl.DataFrame, threads: int) -> pl.Series:
@@ -201,11 +247,10 @@ def _counting(runs: pl.DataFrame, threads: int) -> pl.Series:
     many threads.
     """
     run = pl.int_range(pl.len())
-    busy = pl.col("at").is_not_null()
     found = runs.select(
         pl.col("rank").cast(pl.Int64),
         run=run,
-        counts=pl.when(busy).then(run).otherwise(-1),
+        counts=pl.when("busy").then(run).otherwise(-1),
     )
     for _ in range(threads.bit_length()):
         found = _in_pairs(found)

@@ -123,16 +123,16 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     whether code of a kernel was loaded then.
     """
     host = host_segments(trace)
-    runtime, call, op = trace.runtime, host.rows_of("runtime"), host.op
-    asks = known((runtime["call"] == "other")[call])
-    own = host.rows_of("ops").is_not_null() | (asks & op.is_not_null())
-    loads = known(named_like(runtime, _LOADS)[call])
-    segments = host.segments.filter(known(own[host.segments["at"]]))
-    at = segments["at"]
-    return segments.select(
+    contexts, segments = host.contexts, host.segments
+    call = contexts.rows_of("runtime")
+    asks = known((trace.runtime["call"] == "other")[call]) & contexts.op.is_not_null()
+    own = contexts.rows_of("ops").is_not_null() | asks
+    loads = known(named_like(trace.runtime, _LOADS)[call])
+    mine = segments.filter(own[contexts.number][segments["at"]])
+    return mine.select(
         "start",
         "end",
-        idle=overlap(segments, idle_gaps(trace)),
-        op=op[at],
-        loads=loads[at] | _lazily_loaded(trace, segments),
+        idle=overlap(mine, idle_gaps(trace)),
+        op=host.op[mine["at"]],
+        loads=loads[contexts.number[mine["at"]]] | _lazily_loaded(trace, mine),
     )

@@ -266,16 +266,16 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
     """Return for each row of the host's tree, ``at``, which activity it is part of."""
     waits = blocking_calls(trace).filter(pl.col("kind").is_in(DEVICE_SYNCS))["id"]
     described = describe(trace, host, waits)
+    # Rows that are the same, in the same, are one: it says what all of them are.
+    contexts = described.contexts
     of_thing = described.things.select("kind", "name", "called")
-    thing = described.rows["thing"]
-    rows = of_thing.select(pl.all().gather(thing)).with_columns(
-        described.rows["op"], at=row_numbers(len(thing))
-    )
-    frame = host.rows_of("frames")
-    function = trace.frames["function"].cast(pl.String).gather(frame)
+    thing = described.thing[contexts.tree["first"]]
+    rows = of_thing.select(pl.all().gather(thing)).with_columns(contexts.op.alias("op"))
+    function = trace.frames["function"].gather(contexts.rows_of("frames"))
+    function = function.cast(pl.String)
     told = _of_names(function, _FUNCTIONS)
-    around = host.nearest(told.is_not_null())
-    op_name = trace.ops["name"].cast(pl.String).gather(rows["op"])
+    around = contexts.nearest(told.is_not_null())
+    op_name = trace.ops["name"].gather(rows["op"]).cast(pl.String)
     kind = pl.col("kind")
     by_kind = (
         pl.when(kind.is_in([SYNC, BLOCKING]))
@@ -293,13 +293,12 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
         .then(pl.lit(OPERATORS))
         .otherwise(pl.lit(nothing))
     )
-    return rows.with_columns(
+    of_contexts = rows.with_columns(
         by_frame=told.gather(around),
         frame_name=function.gather(around),
         by_op=_of_names(op_name, _OPS),
         op_name=op_name,
     ).select(
-        "at",
         activity=pl.coalesce(by_kind, "by_op", "by_frame", rest),
         name=pl.when(
             by_kind.is_null()
@@ -314,6 +313,10 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
         by_function=known(
             pl.col("by_frame").is_not_null() | pl.col("op_name").is_null()
         ),
+    )
+    number = contexts.number[: host.nothing]
+    return of_contexts.select(pl.all().gather(number)).with_columns(
+        at=row_numbers(len(number))
     )
 
 

@@ -1,0 +1,18 @@
+"""Which rows are the same, as one number for each."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceq.analysis.base.alike import alike
+
+
+def test_rows_are_alike_where_all_columns_are_and_nothing_is_a_value_too() -> None:
+    large = pl.Series([2**31, 2**31, 0, 2**31, None], dtype=pl.UInt32)
+    other = pl.Series([1, 1, 1, None, None], dtype=pl.UInt32)
+
+    # Three large columns do not fit into one number at once.
+    found = alike(large, other, large, large)
+
+    assert found.number.to_list() == [0, 0, 1, 2, 3]
+    assert found.first.to_list() == [0, 2, 3, 4]

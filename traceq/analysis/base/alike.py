@@ -1,0 +1,66 @@
+"""Which rows are the same, as one number for each: few are looked at, not all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import polars as pl
+
+from traceq.graph.nesting import INDEX, row_numbers
+
+# The largest number that rows are compared by.
+_LARGEST = 2**64 - 1
+
+
+class Alike(NamedTuple):
+    """Rows by what they have in common."""
+
+    number: pl.Series
+    """For each row a number that only those have that are the same as it."""
+    first: pl.Series
+    """The first row of each number."""
+
+
+def alike(*columns: pl.Series) -> Alike:
+    """Return which rows are the same in all these columns.
+
+    All values of a row are one number, as digits are: rows are much faster to compare
+    by that than by many columns. Where it would be too large, it is counted again.
+    """
+    key = pl.repeat(0, len(columns[0]), dtype=pl.UInt64, eager=True)
+    size = 1
+    for column in columns:
+        values, count = _digits(column)
+        if size * count > _LARGEST:
+            key, first = counted(key)
+            size = len(first)
+        key = key.cast(pl.UInt64) * count + values
+        size *= count
+    return counted(key)
+
+
+def _digits(values: pl.Series) -> tuple[pl.Series, int]:
+    """Return values, categories or truth, as numbers, none as one too, and how many."""
+    if values.dtype in (pl.Categorical, pl.Enum):
+        values = values.to_physical()
+    values = values.cast(INDEX)
+    largest = values.max()
+    count = 1 + (largest if isinstance(largest, int) else 0)
+    if not values.null_count():
+        return values, count
+    # Not by fill_null(): the number may be too large for the type.
+    nothing = pl.Series([count], dtype=pl.UInt64)
+    return values.cast(pl.UInt64).zip_with(values.is_not_null(), nothing), count + 1
+
+
+def counted(key: pl.Series) -> Alike:
+    """Return a small number for each key, in the order in which keys come first."""
+    rows = row_numbers(len(key))
+    first = (
+        pl.DataFrame({"row": rows, "key": key})
+        .select(pl.col("row").min().over("key"))
+        .to_series()
+    )
+    firsts = (first == rows).arg_true()
+    number = rows.scatter(firsts, row_numbers(len(firsts)))
+    return Alike(number[first], firsts)
