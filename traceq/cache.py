@@ -213,7 +213,7 @@ def _code() -> str:
     """Identify the code that makes tables, so that an edit of it finds no entries."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for pattern in ("model/*.py", "formats/*.py", "graph/*.py", "*.py"):
+    for pattern in ("model/*.py", "formats/*.py", "formats/*.c", "graph/*.py", "*.py"):
         for file in sorted(package.glob(pattern)):
             digest.update(file.read_bytes())
     return f"code-{digest.hexdigest()[:16]}"

@@ -6,6 +6,7 @@ import os
 from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
@@ -16,6 +17,7 @@ from traceq.formats.chunks import Cut, chunks
 from traceq.formats.collector import collecting_paused
 from traceq.formats.events import Tally, decode
 from traceq.formats.inputs import decode_inputs
+from traceq.formats.scan import Scan, available
 from traceq.formats.source import Source
 from traceq.watching import tell
 
@@ -65,8 +67,11 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawT
     ``progress`` is told, now and then, how many bytes of how many were read.
     """
     source, cut = Source(path, progress), Cut()
-    with collecting_paused(), ThreadPoolExecutor(_WORKERS) as pool:
-        work = _Work(pool)
+    scanned = available()
+    # The scanner takes one chunk after the other, beside what unpacks the next.
+    workers = 1 if scanned else _WORKERS
+    with collecting_paused(), ThreadPoolExecutor(workers) as pool:
+        work = _Work(pool, scanned)
         chunk: list[bytes | memoryview] = []
         for following in chunks(path, source.blocks(), cut, _CHUNK):
             if chunk:
@@ -109,11 +114,13 @@ class _Work:
     """
 
     pool: ThreadPoolExecutor
+    scanned: bool
     tally: Tally = field(default_factory=Tally)
     categories: set[str] = field(default_factory=set)
     parts: _Parts = field(
         default_factory=lambda: {name: [rows] for name, rows in tables.empty().items()}
     )
+    _scan: Scan | None = None
     _cutting: deque[Future[tuple[pl.DataFrame, Tally]]] = field(default_factory=deque)
     _sorting: deque[tuple[Future[tables.Sorted], _Parts]] = field(default_factory=deque)
     _batch: list[pl.DataFrame] = field(default_factory=list)
@@ -122,12 +129,17 @@ class _Work:
 
     def add(self, chunk: list[bytes | memoryview], cut: Cut, *, whole: bool) -> None:
         """Start the work on a chunk, and wait if too much is under way."""
-        self._cutting.append(self.pool.submit(decode, chunk, cut.layout, whole=whole))
+        if self.scanned and self._scan is None:
+            self._scan = Scan(cut.layout)
+        cutting = self._scan.decode if self._scan else partial(decode, cut.layout)
+        self._cutting.append(self.pool.submit(cutting, chunk, whole=whole))
         while len(self._cutting) > _WORKERS:
             self._take_events()
 
     def finish(self) -> None:
         """Wait until all chunks are in the tables."""
+        if self._scan:
+            self._cutting.append(self.pool.submit(self._scan.finish))
         while self._cutting:
             self._take_events()
         self._sort(self._batch, self.parts)
@@ -136,10 +148,16 @@ class _Work:
             self._take_tables()
         for name, rows in self._bare_parts.items():
             self.parts[name].extend(rows)
+        if self._scan:
+            for name, scanned in self._scan.tables().items():
+                self.parts[name].insert(0, scanned.select(self.parts[name][0].columns))
+            self.categories |= self._scan.categories
 
     def _take_events(self) -> None:
         events, counted = self._cutting.popleft().result()
         self.tally.add(counted)
+        if events.is_empty():
+            return
         has_args = events["args"].is_not_null()
         # What has no arguments to decode, Python's calls above all, is sorted apart.
         self._bare.append(events.filter(~has_args).with_columns(_NO_ARGS))

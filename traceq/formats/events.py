@@ -159,23 +159,45 @@ class Tally:
 
 
 def decode(
-    parts: Sequence[Buffer], layout: Layout, *, whole: bool
+    layout: Layout, parts: Sequence[Buffer], *, whole: bool
 ) -> tuple[pl.DataFrame, Tally]:
     """Cut a chunk into events, and these into the columns of EVENTS.
 
     If the chunk is not ``whole``, the file ends in the middle of its last event.
     """
     tally = Tally()
-    rows: list[Row] = []
-    chunk, separator = b"".join(parts), layout.separator
-    if not whole:
-        at = chunk.rfind(separator)
-        last = chunk[at + len(separator) :] if at >= 0 else chunk
-        chunk = chunk[: max(at, 0)]
-        rows += _decode_last(last.decode(errors="replace"), tally)
+    chunk, rows = whole_events(parts, layout, tally, whole=whole)
+    pieces = chunk.split(layout.separator) if chunk else []
+    tally.events += len(pieces)
+    return decode_pieces(range(len(pieces)), pieces, layout, tally, rows), tally
 
-    pieces = _pieces(chunk, separator)
-    tally.events += pieces.height
+
+def whole_events(
+    parts: Sequence[Buffer], layout: Layout, tally: Tally, *, whole: bool
+) -> tuple[bytes, list[Row]]:
+    """Return the text of a chunk's events, and what can be read of a cut last one."""
+    chunk, rows = b"".join(parts), []
+    if not whole:
+        at = chunk.rfind(layout.separator)
+        last = chunk[at + len(layout.separator) :] if at >= 0 else chunk
+        chunk = chunk[: max(at, 0)]
+        rows = _decode_last(last.decode(errors="replace"), tally)
+    return b"" if chunk.isspace() else chunk, rows
+
+
+def decode_pieces(
+    places: Sequence[int],
+    texts: list[bytes],
+    layout: Layout,
+    tally: Tally,
+    rows: Sequence[Row] = (),
+) -> pl.DataFrame:
+    """Return events in the columns of EVENTS, given their texts and which these are.
+
+    ``rows`` are events that were parsed before; what cannot be read is counted.
+    """
+    parsed = list(rows)
+    pieces = _pieces(places, texts)
     events = _cut(pieces, _begins(layout), layout)
     if events.height < pieces.height:
         others = pieces.join(events, on="at", how="anti", maintain_order="left")
@@ -186,9 +208,9 @@ def decode(
             again = _cut(odd, _HEAD, layout.any_spacing)
             events = pl.concat([events, again]).sort("at")
             odd = odd.join(again, on="at", how="anti", maintain_order="left")
-            rows += _decode_odd(odd, separator.decode(), tally)
+            parsed += _decode_odd(odd, layout.separator.decode(), tally)
     events = events.select(*EVENTS)
-    return pl.concat([events, _framed(rows, tally)]) if rows else events, tally
+    return pl.concat([events, _framed(parsed, tally)]) if parsed else events
 
 
 def _begins(layout: Layout) -> pl.Expr:
@@ -197,17 +219,15 @@ def _begins(layout: Layout) -> pl.Expr:
     )
 
 
-def _pieces(chunk: bytes, separator: bytes) -> pl.DataFrame:
+def _pieces(places: Sequence[int], texts: list[bytes]) -> pl.DataFrame:
     """Return the events' texts, as bytes too, and their places in the chunk."""
-    # Python splits at a long separator in half the time that Polars takes.
-    pieces = chunk.split(separator) if chunk and not chunk.isspace() else []
-    content = pl.Series("bytes", pieces, dtype=pl.Binary)
+    content = pl.Series("bytes", texts, dtype=pl.Binary)
     try:
-        texts = content.cast(pl.String).alias("text")
+        decoded = content.cast(pl.String).alias("text")
     except pl.exceptions.PolarsError:
-        return _pieces(chunk.decode(errors="replace").encode(), separator)
-    places = pl.int_range(len(pieces), dtype=pl.UInt32, eager=True).alias("at")
-    return pl.DataFrame([places, content, texts])
+        valid = [text.decode(errors="replace").encode() for text in texts]
+        return _pieces(places, valid)
+    return pl.DataFrame([pl.Series("at", places, dtype=pl.UInt32), content, decoded])
 
 
 def _framed(rows: list[Row], tally: Tally) -> pl.DataFrame:

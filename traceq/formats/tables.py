@@ -14,6 +14,8 @@ from traceq.formats.events import EVENTS
 from traceq.model import names, schema
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceq.model.schema import Column
 
 # Which table an event's category belongs to, under the names of all ages.
@@ -57,15 +59,17 @@ _BEFORE_KINETO = "before Kineto"
 _REGION = re.compile(names.REGION)
 
 _W = r"[ \n\r\t]*"
-_INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 # What else an op's arguments hold; these differ from call to call.
-_IDS = (
+IDS = (
     "External id",
     "Record function id",
     "Sequence number",
     "Fwd thread id",
     "Ev Idx",
 )
+_CALL_STACK = "Call stack"
+_ACTIVITY = pl.Enum(schema.ACTIVITIES)
 # As texts they would hold the chunk they were cut from.
 _KEPT_ARGS = pl.col("args").cast(pl.Categorical)
 
@@ -99,9 +103,9 @@ def _with_inputs(events: pl.LazyFrame) -> pl.LazyFrame:
     args = pl.col("args")
     # Step by step: each step's columns are computed once for all that need them.
     found = events.with_columns(
-        args.str.find(f'"{key}":', literal=True).alias(key) for key in _INPUTS + _IDS
-    ).with_columns(first=pl.min_horizontal(_INPUTS), last=pl.max_horizontal(_INPUTS))
-    ids = (pl.when(pl.col(key) > pl.col("last")).then(key) for key in _IDS)
+        args.str.find(f'"{key}":', literal=True).alias(key) for key in INPUTS + IDS
+    ).with_columns(first=pl.min_horizontal(INPUTS), last=pl.max_horizontal(INPUTS))
+    ids = (pl.when(pl.col(key) > pl.col("last")).then(key) for key in IDS)
     end = pl.min_horizontal(ids).fill_null(args.str.len_bytes())
     text = args.cast(pl.Binary).bin.slice(pl.col("first"), end - pl.col("first"))
     return found.with_columns(inputs=text.cast(pl.String).cast(pl.Categorical))
@@ -116,7 +120,7 @@ def _columns(table: str) -> dict[str, pl.Expr]:
         columns["inputs"] = pl.col("inputs")
         columns["call_stack"] = (
             pl.col("args")
-            .str.extract(rf'"Call stack":{_W}"([^"]+)"')
+            .str.extract(rf'"{_CALL_STACK}":{_W}"([^"]+)"')
             .cast(pl.Categorical)
         )
     elif table == "memory":
@@ -126,7 +130,7 @@ def _columns(table: str) -> dict[str, pl.Expr]:
     return columns
 
 
-_COLLECTIVE = '"Collective name":'
+COLLECTIVE = "Collective name"
 # What kernels have where there is none of a collective among them.
 _NO_COLLECTIVE = {
     name: pl.lit(None, column.dtype).alias(name)
@@ -199,26 +203,26 @@ def _heads(column: pl.Series) -> pl.DataFrame:
     heads = [
         texts.parse_head(text or "") for text in distinct.cast(pl.String).to_list()
     ]
-    return pl.DataFrame(
-        {
-            "head": distinct,
-            "name": pl.Series([head.name for head in heads], dtype=pl.Categorical),
-            "category": pl.Series(
-                [head.category for head in heads], dtype=pl.Categorical
-            ),
-            "lane": pl.Series(
-                [head.process + LANE_SEPARATOR + head.thread for head in heads],
-                dtype=pl.Categorical,
-            ),
-            "caller": pl.Series(
-                [head.caller or None for head in heads], dtype=pl.Categorical
-            ),
-            "table": pl.Series([_table(head) for head in heads], dtype=pl.Categorical),
-        }
+    return described(heads).select(
+        pl.lit(distinct).alias("head"),
+        pl.all(),
+        pl.Series("table", [table_of(head) for head in heads], pl.Categorical),
     )
 
 
-def _table(head: texts.Head) -> str:
+def described(heads: Sequence[texts.Head]) -> pl.DataFrame:
+    """Return what events that begin so are called, and on which lane they ran."""
+    columns = {
+        "name": [head.name for head in heads],
+        "category": [head.category for head in heads],
+        "lane": [head.process + LANE_SEPARATOR + head.thread for head in heads],
+        "caller": [head.caller or None for head in heads],
+    }
+    return pl.DataFrame(columns, dict.fromkeys(columns, pl.Categorical))
+
+
+def table_of(head: texts.Head) -> str:
+    """Return the table of events that begin so; or the name of no table."""
     if head.phase in _NO_TABLE:
         return _NO_TABLE[head.phase]
     table = _TABLE_OF.get(head.category, "other")
@@ -262,15 +266,54 @@ def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
 
 
 def _has_collectives(events: pl.DataFrame) -> bool:
-    return known(events["args"].str.contains(_COLLECTIVE, literal=True)).any()
+    told = events["args"].str.contains(f'"{COLLECTIVE}":', literal=True)
+    return known(told).any()
+
+
+def keys_of(table: str) -> dict[str, str]:
+    """Return which columns of a raw table come from which key of the arguments."""
+    columns = schema.TABLES[table].columns.items()
+    keys = {name: column.arg for name, column in columns if column.arg}
+    return keys | {"call_stack": _CALL_STACK} if table == "ops" else keys
+
+
+def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
+    """Return what a column holds where its key has these values, each a JSON text."""
+    key = keys_of(table)[column]
+    args = pl.Series("args", [f'"{key}": {value}' for value in values], pl.String)
+    return args.to_frame().select(_COLUMNS[table][column].alias(column)).to_series()
+
+
+def from_heads(table: str, heads: Sequence[texts.Head]) -> pl.DataFrame:
+    """Return the columns of a raw table that tell what an event's head tells."""
+    columns = {
+        name: column
+        for name, column in _COLUMNS[table].items()
+        if name in ("caller", "out_of_memory")
+    }
+    categories = [head.category for head in heads]
+    if table == "kernels":
+        activities = [_activity(category) for category in categories]
+        columns["activity"] = pl.lit(pl.Series(activities, dtype=_ACTIVITY))
+    elif table == "annotations":
+        on_gpu = [_on_gpu(category) for category in categories]
+        columns["on_gpu"] = pl.lit(pl.Series(on_gpu, dtype=pl.Boolean))
+    return described(heads).select("name", "lane", **columns)
+
+
+def _activity(category: str) -> str:
+    return _ACTIVITY_OF.get(category, "kernel")
+
+
+def _on_gpu(category: str) -> bool:
+    return category.startswith("gpu_")
 
 
 def _from_category(table: str, category: str) -> dict[str, pl.Expr]:
     if table == "kernels":
-        activity = _ACTIVITY_OF.get(category, "kernel")
-        return {"activity": pl.lit(activity, pl.Enum(schema.ACTIVITIES))}
+        return {"activity": pl.lit(_activity(category), _ACTIVITY)}
     if table == "annotations":
-        return {"on_gpu": pl.lit(category.startswith("gpu_"))}
+        return {"on_gpu": pl.lit(_on_gpu(category))}
     if table == "other":
         return {"category": pl.lit(category).cast(pl.Categorical)}
     return {}

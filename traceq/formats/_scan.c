@@ -1,0 +1,930 @@
+/* The events of a trace that are written as PyTorch writes them, scanned into columns.
+ *
+ * scan.py says what this is for, and feeds it. The reference is Python: events.py and
+ * tables.py read whatever this leaves. An event is taken only if its text reads
+ *
+ *     ph": "X", ... "ts": 1.5, "dur": 2.5, "args": {"key": value, ...}
+ *
+ * with any blanks, times in plain decimal digits, and arguments without objects among
+ * them. Which arguments become columns it is told; it knows no category and no table.
+ *
+ * The text comes from strangers: nothing is read before it was compared with the end of
+ * the text, nothing recurses, and no part of the text is searched again and again, so
+ * that the time is linear in its length.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What scan.py asks for: one more with each change between the two. */
+#define INTERFACE 1
+
+/* What a column holds where an event has no such argument. Texts count from 1. */
+#define NO_NUMBER INT64_MIN
+#define NO_TEXT 0
+
+/* With more digits a number may not fit; a time gets three more. */
+#define MOST_TIME_DIGITS 15
+#define MOST_DIGITS 18
+/* A text that finds no free slot is left to the reference: nobody can make it slow. */
+#define MOST_PROBES 256
+#define MOST_COLUMNS 64
+
+/* ------------------------------------------------------------------ Distinct texts */
+
+typedef struct {
+    uint64_t hash;
+    size_t start;
+    size_t length;
+    int table; /* of what stands before the times: which table it goes to, or -1 */
+} Text;
+
+typedef struct {
+    char *bytes;
+    size_t used, room;
+    Text *known;
+    uint32_t count, known_room;
+    uint32_t *slots; /* the number of a text, from 1; 0 is free */
+    uint32_t mask;
+} Texts;
+
+static void free_texts(Texts *texts) {
+    free(texts->bytes);
+    free(texts->known);
+    free(texts->slots);
+}
+
+static uint64_t hash_of(const char *text, size_t length, uint64_t seed) {
+    const uint64_t factor = 0xD6E8FEB86659FD93u;
+    uint64_t hash = seed ^ length, word;
+    for (; length >= 8; text += 8, length -= 8) {
+        memcpy(&word, text, 8);
+        hash = (hash ^ word) * factor;
+        hash ^= hash >> 32;
+    }
+    word = 0;
+    memcpy(&word, text, length);
+    hash = (hash ^ word) * factor;
+    hash ^= hash >> 32;
+    hash *= factor;
+    return hash ^ hash >> 32;
+}
+
+/* Return the slot that holds a text, or the free one where it belongs; -1 if none. */
+static int64_t slot_of(const Texts *texts, const char *text, size_t length,
+                       uint64_t hash) {
+    if (!texts->slots) return -1;
+    uint32_t slot = (uint32_t)hash & texts->mask;
+    for (uint32_t step = 1; step <= MOST_PROBES; step++) {
+        uint32_t number = texts->slots[slot];
+        if (!number) return slot;
+        const Text *known = &texts->known[number - 1];
+        if (known->hash == hash && known->length == length &&
+            !memcmp(texts->bytes + known->start, text, length))
+            return slot;
+        slot = (slot + step) & texts->mask;
+    }
+    return -1;
+}
+
+static int grow_slots(Texts *texts) {
+    uint32_t size = texts->slots ? (texts->mask + 1) * 2 : 1024;
+    uint32_t *slots = calloc(size, sizeof *slots);
+    if (!slots) return 0;
+    for (uint32_t number = 1; number <= texts->count; number++) {
+        uint32_t slot = (uint32_t)texts->known[number - 1].hash & (size - 1);
+        for (uint32_t step = 1; slots[slot]; step++) slot = (slot + step) & (size - 1);
+        slots[slot] = number;
+    }
+    free(texts->slots);
+    texts->slots = slots;
+    texts->mask = size - 1;
+    return 1;
+}
+
+/* Make room for one more text of this length; false if there is no memory. */
+static int reserve(Texts *texts, size_t length) {
+    if (texts->count >= INT32_MAX / 4) return 0;
+    if ((!texts->slots || texts->count >= texts->mask / 2) && !grow_slots(texts))
+        return 0;
+    if (texts->count == texts->known_room) {
+        uint32_t room = texts->known_room ? texts->known_room * 2 : 256;
+        Text *known = realloc(texts->known, room * sizeof *known);
+        if (!known) return 0;
+        texts->known = known;
+        texts->known_room = room;
+    }
+    if (texts->room - texts->used < length) {
+        size_t room = texts->room ? texts->room : 1 << 16;
+        while (room - texts->used < length) room *= 2;
+        char *bytes = realloc(texts->bytes, room);
+        if (!bytes) return 0;
+        texts->bytes = bytes;
+        texts->room = room;
+    }
+    return 1;
+}
+
+/* Put a text, for which there is room, into its free slot. */
+static uint32_t put(Texts *texts, int64_t slot, const char *text, size_t length,
+                    uint64_t hash, int table) {
+    memcpy(texts->bytes + texts->used, text, length);
+    texts->known[texts->count] = (Text){hash, texts->used, length, table};
+    texts->used += length;
+    texts->slots[slot] = ++texts->count;
+    return texts->count;
+}
+
+/* ------------------------------------------------------------------- What is asked */
+
+typedef enum { IGNORED, NUMBER, TEXT, REFUSED } Kind;
+
+typedef struct {
+    char *name;
+    size_t length;
+    Kind kind;
+    int column;
+    int in_span;   /* The table's span runs from the first of these keys ... */
+    int ends_span; /* ... to the first of these behind the last of those. */
+} Key;
+
+typedef struct {
+    Key *keys;
+    int key_count;
+    int number_count, text_count;
+    int64_t **numbers; /* columns: ts and dur, then arguments */
+    uint32_t **texts;  /* columns: the number of the head, then of arguments' texts */
+    Texts *known;      /* the distinct texts of these; those of the first are unused */
+    size_t rows, room;
+} Table;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *classify;
+    char *separator;
+    size_t separator_length, brace;
+    uint64_t seed;
+    Texts heads;
+    Table *tables;
+    int table_count;
+    int busy;
+} Scanner;
+
+/* Make room for more rows; false if there is no memory. */
+static int grow_rows(Table *table) {
+    size_t room = table->room ? table->room * 2 : 1024;
+    for (int i = 0; i < table->number_count; i++) {
+        int64_t *column = realloc(table->numbers[i], room * sizeof *column);
+        if (!column) return 0;
+        table->numbers[i] = column;
+    }
+    for (int i = 0; i < table->text_count; i++) {
+        uint32_t *column = realloc(table->texts[i], room * sizeof *column);
+        if (!column) return 0;
+        table->texts[i] = column;
+    }
+    table->room = room;
+    return 1;
+}
+
+/* ------------------------------------------------------------------------ Scanning */
+
+typedef enum { TAKEN, FLOW, ODD, FAILED } Verdict;
+
+typedef struct {
+    Scanner *scanner;
+    const char *end;
+    const char *ts; /* the key ts that was found last; the next one, if not passed */
+    PyThreadState *released;
+    const char *event_end;
+} Scan;
+
+static int is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+static int is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static const char *skip_blanks(const char *at, const char *end) {
+    while (at < end && is_blank(*at)) at++;
+    return at;
+}
+
+static const char *skip_commas(const char *at, const char *end) {
+    while (at < end && (is_blank(*at) || *at == ',')) at++;
+    return at;
+}
+
+static int reads(const char *at, const char *end, const char *word, size_t length) {
+    return (size_t)(end - at) >= length && !memcmp(at, word, length);
+}
+
+#define READS(at, end, word) reads(at, end, word, sizeof(word) - 1)
+
+static int ends_at(const Scanner *scanner, const char *at, const char *end) {
+    return at == end ||
+           reads(at, end, scanner->separator, scanner->separator_length);
+}
+
+/* Return where the next separator begins, or the end. */
+static const char *next_separator(const Scanner *scanner, const char *at,
+                                  const char *end) {
+    size_t brace = scanner->brace;
+    while ((size_t)(end - at) > brace) {
+        const char *found = memchr(at + brace, '}', (size_t)(end - at) - brace);
+        if (!found) break;
+        at = found - brace;
+        if (reads(at, end, scanner->separator, scanner->separator_length)) return at;
+        at++;
+    }
+    return end;
+}
+
+/* Return the next key ts, or the end. */
+static const char *next_ts(Scan *scan, const char *at) {
+    if (scan->ts && scan->ts >= at) return scan->ts;
+    while (at < scan->end) {
+        at = memchr(at, '"', (size_t)(scan->end - at));
+        if (!at) break;
+        if (READS(at, scan->end, "\"ts\":")) return scan->ts = at;
+        at++;
+    }
+    return scan->ts = scan->end;
+}
+
+/* Read microseconds as nanoseconds; return where they end, or NULL. */
+static const char *read_time(const char *at, const char *end, int64_t *time) {
+    at = skip_blanks(at, end);
+    const char *first = at;
+    int64_t number = 0;
+    while (at < end && is_digit(*at)) {
+        if (at - first == MOST_TIME_DIGITS) return NULL;
+        number = number * 10 + (*at++ - '0');
+    }
+    if (at == first) return NULL;
+    int decimals = 0;
+    if (at < end && *at == '.') {
+        for (at++; at < end && is_digit(*at); at++) {
+            if (++decimals > 3) return NULL;
+            number = number * 10 + (*at - '0');
+        }
+        if (!decimals) return NULL;
+    }
+    for (; decimals < 3; decimals++) number *= 10;
+    *time = number;
+    return at;
+}
+
+/* Read a whole number that fills its text; return false if it is something else. */
+static int read_number(const char *at, const char *end, int64_t *value) {
+    int negative = at < end && *at == '-';
+    at += negative;
+    if (at == end || end - at > MOST_DIGITS) return 0;
+    int64_t number = 0;
+    for (; at < end; at++) {
+        if (!is_digit(*at)) return 0;
+        number = number * 10 + (*at - '0');
+    }
+    *value = negative ? -number : number;
+    return 1;
+}
+
+/* Return what follows a string whose first quote is at ``at``; NULL if nothing does. */
+static const char *skip_string(const char *at, const char *end) {
+    for (;;) {
+        at++;
+        const char *quote = memchr(at, '"', (size_t)(end - at));
+        if (!quote) return NULL;
+        const char *escape = memchr(at, '\\', (size_t)(quote - at));
+        if (!escape) return quote + 1;
+        /* The character behind it means nothing; from there on, look again. */
+        at = escape + 1;
+        if (at >= end) return NULL;
+    }
+}
+
+/* Return what follows a list of numbers, strings and such lists; NULL if it is another,
+ * as where a quote is missing and what should be outside of strings is inside. */
+static const char *skip_list(const char *at, const char *end) {
+    size_t depth = 0;
+    while (at < end) {
+        char c = *at;
+        if (is_digit(c) || is_blank(c) || c == ',' || c == '-' || c == '.' ||
+            c == '+' || c == 'e' || c == 'E') {
+            at++;
+        } else if (c == '[') {
+            depth++;
+            at++;
+        } else if (c == ']') {
+            at++;
+            if (!--depth) return at;
+        } else if (c == '"') {
+            at = skip_string(at, end);
+            if (!at || at == end || !(is_blank(*at) || *at == ',' || *at == ']'))
+                return NULL;
+        } else {
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+static const char *skip_value(const char *at, const char *end) {
+    if (at == end) return NULL;
+    if (*at == '"') return skip_string(at, end);
+    if (*at == '[') return skip_list(at, end);
+    const char *first = at;
+    while (at < end && (is_digit(*at) || (*at >= 'a' && *at <= 'z') ||
+                        (*at >= 'A' && *at <= 'Z') || *at == '.' || *at == '-' ||
+                        *at == '+'))
+        at++;
+    return at == first ? NULL : at;
+}
+
+/* Give a text its number; ODD if it can have none. */
+static Verdict number_of(Texts *texts, const char *text, size_t length, uint64_t seed,
+                         uint32_t *number) {
+    uint64_t hash = hash_of(text, length, seed);
+    int64_t slot = slot_of(texts, text, length, hash);
+    if (slot < 0 || !texts->slots[slot]) {
+        if (!reserve(texts, length)) return FAILED;
+        slot = slot_of(texts, text, length, hash);
+        if (slot < 0) return ODD;
+        put(texts, slot, text, length, hash, -1);
+    }
+    *number = texts->slots[slot];
+    return TAKEN;
+}
+
+/* Ask Python which table the events with this head go to. */
+static int ask(Scan *scan, const char *text, size_t length, int *table) {
+    PyEval_RestoreThread(scan->released);
+    PyObject *answer = PyObject_CallFunction(scan->scanner->classify, "y#", text,
+                                             (Py_ssize_t)length);
+    long number = answer ? PyLong_AsLong(answer) : -1;
+    int failed = PyErr_Occurred() != NULL;
+    Py_XDECREF(answer);
+    scan->released = PyEval_SaveThread();
+    if (failed) return 0;
+    *table = number >= 0 && number < scan->scanner->table_count ? (int)number : -1;
+    return 1;
+}
+
+/* Give a head its number and its table; ODD if its events are not taken. */
+static Verdict head_of(Scan *scan, const char *text, size_t length, uint32_t *number,
+                       Table **table) {
+    Scanner *scanner = scan->scanner;
+    Texts *heads = &scanner->heads;
+    uint64_t hash = hash_of(text, length, scanner->seed);
+    int64_t slot = slot_of(heads, text, length, hash);
+    if (slot < 0 || !heads->slots[slot]) {
+        /* Without a key ts of its own, an event would take that of another. */
+        if (next_separator(scanner, text, text + length) < text + length) return ODD;
+        int asked;
+        if (!ask(scan, text, length, &asked) || !reserve(heads, length)) return FAILED;
+        slot = slot_of(heads, text, length, hash);
+        if (slot < 0) return ODD;
+        put(heads, slot, text, length, hash, asked);
+    }
+    *number = heads->slots[slot];
+    int found = heads->known[*number - 1].table;
+    if (found < 0) return ODD;
+    *table = &scanner->tables[found];
+    return TAKEN;
+}
+
+/* Return the key of this name, or NULL; keys mostly come in the order of ``expected``. */
+static Key *key_named(Table *table, const char *name, size_t length, int *expected) {
+    for (int i = 0; i < table->key_count; i++) {
+        int at = *expected + i;
+        if (at >= table->key_count) at -= table->key_count;
+        Key *key = &table->keys[at];
+        if (key->length == length && !memcmp(key->name, name, length)) {
+            *expected = at + 1 < table->key_count ? at + 1 : 0;
+            return key;
+        }
+    }
+    return NULL;
+}
+
+/* Read ``{"key": value, ...}`` into the columns; set where it ends. */
+static Verdict read_args(Scan *scan, Table *table, const char **at_, int64_t *numbers,
+                         uint32_t *texts) {
+    const char *at = *at_ + 1, *end = scan->end;
+    const char *span = NULL, *span_end = NULL;
+    uint64_t seen = 0;
+    int expected = 0;
+    at = skip_blanks(at, end);
+    while (at < end && *at == '"') {
+        const char *name = at;
+        at = skip_string(at, end);
+        if (!at || at == end || *at != ':') return ODD;
+        Key *key = key_named(table, name + 1, (size_t)(at - name) - 2, &expected);
+        const char *value = skip_blanks(at + 1, end);
+        at = skip_value(value, end);
+        if (!at) return ODD;
+        if (key && !(seen >> (key - table->keys) & 1)) {
+            seen |= (uint64_t)1 << (key - table->keys);
+            if (key->kind == REFUSED) return ODD;
+            if (key->kind == NUMBER && !read_number(value, at, &numbers[key->column]))
+                return ODD;
+            if (key->kind == TEXT) {
+                Verdict verdict =
+                    number_of(&table->known[key->column], value, (size_t)(at - value),
+                              scan->scanner->seed, &texts[key->column]);
+                if (verdict != TAKEN) return verdict;
+            }
+            if (key->in_span) {
+                if (!span) span = name;
+                span_end = NULL;
+            } else if (key->ends_span && span && !span_end) {
+                span_end = name;
+            }
+        }
+        at = skip_blanks(at, end);
+        if (at == end || *at != ',') break;
+        at = skip_blanks(at + 1, end);
+        if (at == end || *at != '"') return ODD;
+    }
+    if (at == end || *at != '}') return ODD;
+    at++;
+    if (span) {
+        if (!span_end) span_end = at;
+        int column = table->text_count - 1; /* a span is the last of the texts */
+        Verdict verdict =
+            number_of(&table->known[column], span, (size_t)(span_end - span),
+                      scan->scanner->seed, &texts[column]);
+        if (verdict != TAKEN) return verdict;
+    }
+    *at_ = at;
+    return TAKEN;
+}
+
+/* Read the event that begins at ``at``, behind its brace and its first quote. */
+static Verdict read_event(Scan *scan, const char *at) {
+    const char *begin = at, *end = scan->end;
+    if (!READS(at, end, "ph\":")) return ODD;
+    at = skip_blanks(at + 4, end);
+    if (end - at < 3 || at[0] != '"' || at[2] != '"') return ODD;
+    char phase = at[1];
+    if (phase == 's' || phase == 't' || phase == 'f') return FLOW;
+    if (phase != 'X' && phase != 'i') return ODD;
+
+    const char *ts = next_ts(scan, at);
+    if (ts == end) return ODD;
+    uint32_t head;
+    Table *table = NULL;
+    Verdict verdict = head_of(scan, begin, (size_t)(ts - begin), &head, &table);
+    if (verdict != TAKEN) return verdict;
+
+    int64_t numbers[MOST_COLUMNS];
+    uint32_t texts[MOST_COLUMNS];
+    for (int i = 0; i < table->number_count; i++) numbers[i] = NO_NUMBER;
+    for (int i = 0; i < table->text_count; i++) texts[i] = NO_TEXT;
+    texts[0] = head;
+    at = read_time(ts + 5, end, &numbers[0]);
+    if (!at) return ODD;
+    const char *key = skip_commas(at, end);
+    if (READS(key, end, "\"dur\":")) {
+        at = read_time(key + 6, end, &numbers[1]);
+        if (!at) return ODD;
+        key = skip_commas(at, end);
+    } else if (phase == 'X') {
+        return ODD;
+    } else {
+        numbers[1] = 0;
+    }
+    if (READS(key, end, "\"args\":")) {
+        at = skip_blanks(key + 7, end);
+        if (at == end || *at != '{') return ODD;
+        verdict = read_args(scan, table, &at, numbers, texts);
+        if (verdict != TAKEN) return verdict;
+    }
+    if (!ends_at(scan->scanner, at, end)) return ODD;
+
+    if (table->rows == table->room && !grow_rows(table)) return FAILED;
+    size_t row = table->rows++;
+    for (int i = 0; i < table->number_count; i++) table->numbers[i][row] = numbers[i];
+    for (int i = 0; i < table->text_count; i++) table->texts[i][row] = texts[i];
+    scan->event_end = at;
+    return TAKEN;
+}
+
+/* What was not taken: which piece of the text it is, and where it stands. */
+typedef struct {
+    size_t index, start, end;
+} Piece;
+
+typedef struct {
+    size_t events, flows;
+    Piece *odd;
+    size_t odd_count, odd_room;
+} Left;
+
+static int leave(Left *left, size_t index, size_t start, size_t end) {
+    if (left->odd_count == left->odd_room) {
+        size_t room = left->odd_room ? left->odd_room * 2 : 64;
+        Piece *odd = realloc(left->odd, room * sizeof *odd);
+        if (!odd) return 0;
+        left->odd = odd;
+        left->odd_room = room;
+    }
+    left->odd[left->odd_count++] = (Piece){index, start, end};
+    return 1;
+}
+
+/* Read the pieces of a text between separators; false if there is no memory or Python
+ * has raised. */
+static int read_pieces(Scan *scan, const char *text, Left *left) {
+    const Scanner *scanner = scan->scanner;
+    const char *at = text;
+    for (;;) {
+        Verdict verdict = read_event(scan, at);
+        if (verdict == FAILED) return 0;
+        const char *end = verdict == TAKEN ? scan->event_end
+                                           : next_separator(scanner, at, scan->end);
+        size_t index = left->events++;
+        if (verdict == FLOW) left->flows++;
+        if (verdict == ODD &&
+            !leave(left, index, (size_t)(at - text), (size_t)(end - text)))
+            return 0;
+        if (end == scan->end) return 1;
+        at = end + scanner->separator_length;
+    }
+}
+
+/* ------------------------------------------------------- Columns as Arrow has them */
+
+/* The Arrow C data interface, as its specification gives it. */
+struct ArrowSchema {
+    const char *format, *name, *metadata;
+    int64_t flags, n_children;
+    struct ArrowSchema **children, *dictionary;
+    void (*release)(struct ArrowSchema *);
+    void *private_data;
+};
+
+struct ArrowArray {
+    int64_t length, null_count, offset, n_buffers, n_children;
+    const void **buffers;
+    struct ArrowArray **children, *dictionary;
+    void (*release)(struct ArrowArray *);
+    void *private_data;
+};
+
+static void release_schema(struct ArrowSchema *schema) {
+    for (int64_t i = 0; i < schema->n_children; i++) {
+        struct ArrowSchema *child = schema->children[i];
+        if (child->release) child->release(child);
+        free(child);
+    }
+    free(schema->children);
+    free(schema->private_data);
+    schema->release = NULL;
+}
+
+static void release_array(struct ArrowArray *array) {
+    for (int64_t i = 0; i < array->n_children; i++) {
+        struct ArrowArray *child = array->children[i];
+        if (child->release) child->release(child);
+        free(child);
+    }
+    free(array->children);
+    free(array->private_data);
+    free(array->buffers);
+    array->release = NULL;
+}
+
+static void drop_schema(PyObject *capsule) {
+    struct ArrowSchema *schema = PyCapsule_GetPointer(capsule, "arrow_schema");
+    if (schema->release) schema->release(schema);
+    free(schema);
+}
+
+static void drop_array(PyObject *capsule) {
+    struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
+    if (array->release) array->release(array);
+    free(array);
+}
+
+/* Make a schema or an array with room for children; NULL if there is no memory. The
+ * name is a number below 1,000. */
+static struct ArrowSchema *new_schema(const char *format, int number, int children) {
+    struct ArrowSchema *schema = calloc(1, sizeof *schema);
+    char *name = malloc(4);
+    if (schema && children) schema->children = calloc(children, sizeof *schema->children);
+    if (!schema || !name || (children && !schema->children)) {
+        free(name);
+        free(schema);
+        return NULL;
+    }
+    name[0] = (char)('0' + number / 100 % 10);
+    name[1] = (char)('0' + number / 10 % 10);
+    name[2] = (char)('0' + number % 10);
+    name[3] = 0;
+    schema->format = format;
+    schema->name = schema->private_data = name;
+    schema->release = release_schema;
+    return schema;
+}
+
+static struct ArrowArray *new_array(size_t length, int buffers, int children) {
+    struct ArrowArray *array = calloc(1, sizeof *array);
+    if (!array) return NULL;
+    array->length = (int64_t)length;
+    array->n_buffers = buffers;
+    array->buffers = calloc(buffers, sizeof *array->buffers);
+    if (children) array->children = calloc(children, sizeof *array->children);
+    array->release = release_array;
+    if (!array->buffers || (children && !array->children)) {
+        release_array(array);
+        free(array);
+        return NULL;
+    }
+    return array;
+}
+
+static int add_column(struct ArrowSchema *schema, struct ArrowArray *array,
+                      const char *format, void **column) {
+    struct ArrowSchema *type = new_schema(format, (int)schema->n_children, 0);
+    struct ArrowArray *values = new_array((size_t)array->length, 2, 0);
+    if (!type || !values) {
+        if (type) {
+            release_schema(type);
+            free(type);
+        }
+        if (values) {
+            release_array(values);
+            free(values);
+        }
+        return 0;
+    }
+    values->buffers[1] = values->private_data = *column;
+    *column = NULL;
+    schema->children[schema->n_children++] = type;
+    array->children[array->n_children++] = values;
+    return 1;
+}
+
+/* Hand the rows of a table over, as a schema and an array; the table is empty then. */
+static PyObject *handed_over(Table *table, int number) {
+    int columns = table->number_count + table->text_count;
+    struct ArrowSchema *schema = new_schema("+s", 0, columns);
+    struct ArrowArray *array = new_array(table->rows, 1, columns);
+    PyObject *schema_capsule = NULL, *array_capsule = NULL, *result = NULL;
+    int whole = schema && array;
+    for (int i = 0; whole && i < table->number_count; i++)
+        whole = add_column(schema, array, "l", (void **)&table->numbers[i]);
+    for (int i = 0; whole && i < table->text_count; i++)
+        whole = add_column(schema, array, "I", (void **)&table->texts[i]);
+    table->rows = table->room = 0;
+    if (!whole) {
+        PyErr_NoMemory();
+    } else {
+        schema_capsule = PyCapsule_New(schema, "arrow_schema", drop_schema);
+        if (schema_capsule) array_capsule = PyCapsule_New(array, "arrow_array", drop_array);
+        if (array_capsule)
+            result = Py_BuildValue("(iOO)", number, schema_capsule, array_capsule);
+    }
+    if (!schema_capsule && schema) {
+        release_schema(schema);
+        free(schema);
+    }
+    if (!array_capsule && array) {
+        release_array(array);
+        free(array);
+    }
+    Py_XDECREF(schema_capsule);
+    Py_XDECREF(array_capsule);
+    return result;
+}
+
+/* -------------------------------------------------------------------------- Python */
+
+static int append(PyObject *list, PyObject *item) {
+    if (!item) return 0;
+    int failed = PyList_Append(list, item);
+    Py_DECREF(item);
+    return !failed;
+}
+
+/* Return (events, flows, [(index, text)], [(table, schema, array)]). */
+static PyObject *told(Scanner *scanner, const char *text, const Left *left) {
+    PyObject *odd = PyList_New(0), *parts = PyList_New(0), *result = NULL;
+    int whole = odd && parts;
+    for (size_t i = 0; whole && i < left->odd_count; i++) {
+        const Piece *piece = &left->odd[i];
+        whole = append(odd, Py_BuildValue("(ny#)", (Py_ssize_t)piece->index,
+                                          text + piece->start,
+                                          (Py_ssize_t)(piece->end - piece->start)));
+    }
+    for (int i = 0; whole && i < scanner->table_count; i++)
+        if (scanner->tables[i].rows)
+            whole = append(parts, handed_over(&scanner->tables[i], i));
+    if (whole)
+        result = Py_BuildValue("(nnOO)", (Py_ssize_t)left->events,
+                               (Py_ssize_t)left->flows, odd, parts);
+    Py_XDECREF(odd);
+    Py_XDECREF(parts);
+    return result;
+}
+
+static PyObject *scanner_feed(PyObject *self, PyObject *bytes) {
+    Scanner *scanner = (Scanner *)self;
+    char *text;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(bytes, &text, &length)) return NULL;
+    if (scanner->busy || !scanner->classify) {
+        PyErr_SetString(PyExc_RuntimeError, "the scanner is at work, or was not made");
+        return NULL;
+    }
+    Scan scan = {scanner, text + length, NULL, NULL, NULL};
+    Left left = {0};
+    scanner->busy = 1;
+    scan.released = PyEval_SaveThread();
+    int whole = read_pieces(&scan, text, &left);
+    PyEval_RestoreThread(scan.released);
+    scanner->busy = 0;
+    PyObject *result = NULL;
+    if (whole)
+        result = told(scanner, text, &left);
+    else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    free(left.odd);
+    return result;
+}
+
+static PyObject *listed(const Texts *texts) {
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list && i < texts->count; i++) {
+        const Text *text = &texts->known[i];
+        if (!append(list, PyUnicode_DecodeUTF8(texts->bytes + text->start,
+                                               (Py_ssize_t)text->length, "replace")))
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *scanner_heads(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return listed(&((Scanner *)self)->heads);
+}
+
+static PyObject *scanner_texts(PyObject *self, PyObject *args) {
+    Scanner *scanner = (Scanner *)self;
+    int table, column;
+    if (!PyArg_ParseTuple(args, "ii", &table, &column)) return NULL;
+    if (table < 0 || table >= scanner->table_count || column < 1 ||
+        column >= scanner->tables[table].text_count) {
+        PyErr_SetString(PyExc_IndexError, "there is no such column");
+        return NULL;
+    }
+    return listed(&scanner->tables[table].known[column]);
+}
+
+static void free_table(Table *table) {
+    for (int i = 0; i < table->key_count; i++) free(table->keys[i].name);
+    for (int i = 0; table->numbers && i < table->number_count; i++)
+        free(table->numbers[i]);
+    for (int i = 0; table->texts && i < table->text_count; i++) free(table->texts[i]);
+    for (int i = 0; table->known && i < table->text_count; i++)
+        free_texts(&table->known[i]);
+    free(table->keys);
+    free(table->numbers);
+    free(table->texts);
+    free(table->known);
+}
+
+static void scanner_dealloc(PyObject *self) {
+    Scanner *scanner = (Scanner *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    for (int i = 0; i < scanner->table_count; i++) free_table(&scanner->tables[i]);
+    free(scanner->tables);
+    free(scanner->separator);
+    free_texts(&scanner->heads);
+    Py_XDECREF(scanner->classify);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+/* Read (numbers, texts, [(name, kind, column, in_span, ends_span)]). */
+static int read_table(Table *table, PyObject *spec) {
+    PyObject *keys;
+    if (!PyArg_ParseTuple(spec, "iiO", &table->number_count, &table->text_count, &keys))
+        return 0;
+    Py_ssize_t count = PyList_Size(keys);
+    if (count < 0) return 0;
+    if (table->number_count < 2 || table->number_count > MOST_COLUMNS ||
+        table->text_count < 1 || table->text_count > MOST_COLUMNS || count > 64) {
+        table->number_count = table->text_count = 0;
+        PyErr_SetString(PyExc_ValueError, "too few columns, or too many");
+        return 0;
+    }
+    table->numbers = calloc(table->number_count, sizeof *table->numbers);
+    table->texts = calloc(table->text_count, sizeof *table->texts);
+    table->known = calloc(table->text_count, sizeof *table->known);
+    table->keys = calloc(count + 1, sizeof *table->keys);
+    if (!table->numbers || !table->texts || !table->known || !table->keys) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Key *key = &table->keys[i];
+        const char *name;
+        Py_ssize_t length;
+        int kind;
+        if (!PyArg_ParseTuple(PyList_GetItem(keys, i), "y#iipp", &name, &length, &kind,
+                              &key->column, &key->in_span, &key->ends_span))
+            return 0;
+        int columns = kind == NUMBER ? table->number_count
+                      : kind == TEXT ? table->text_count
+                                     : 1;
+        if (kind < IGNORED || kind > REFUSED || key->column < 0 ||
+            key->column >= columns) {
+            PyErr_SetString(PyExc_ValueError, "there is no such column");
+            return 0;
+        }
+        key->kind = (Kind)kind;
+        key->length = (size_t)length;
+        key->name = malloc(key->length + 1);
+        if (!key->name) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        memcpy(key->name, name, key->length);
+        table->key_count++;
+    }
+    return 1;
+}
+
+static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
+    Scanner *scanner = (Scanner *)self;
+    const char *separator;
+    Py_ssize_t length;
+    PyObject *classify, *tables;
+    unsigned long long seed;
+    (void)named;
+    if (scanner->classify) {
+        PyErr_SetString(PyExc_RuntimeError, "a scanner is made once");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(args, "y#OOK", &separator, &length, &classify, &tables, &seed))
+        return -1;
+    const char *brace = memchr(separator, '}', (size_t)length);
+    Py_ssize_t count = PyList_Size(tables);
+    if (count < 0) return -1;
+    scanner->separator = malloc((size_t)length + 1);
+    scanner->tables = calloc(count + 1, sizeof *scanner->tables);
+    if (!scanner->separator || !scanner->tables) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(scanner->separator, separator, (size_t)length);
+    scanner->separator_length = (size_t)length;
+    /* A file of one event has no separator, and no brace in what stands for it. */
+    scanner->brace = brace ? (size_t)(brace - separator) : 0;
+    scanner->seed = seed;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        scanner->table_count++;
+        if (!read_table(&scanner->tables[i], PyList_GetItem(tables, i))) return -1;
+    }
+    Py_INCREF(classify);
+    scanner->classify = classify;
+    return 0;
+}
+
+static PyMethodDef scanner_methods[] = {
+    {"feed", scanner_feed, METH_O, "Scan the text between two events."},
+    {"heads", scanner_heads, METH_NOARGS, "The distinct heads, by their numbers."},
+    {"texts", scanner_texts, METH_VARARGS, "The distinct texts of a column."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot scanner_slots[] = {
+    {Py_tp_init, scanner_init},
+    {Py_tp_dealloc, scanner_dealloc},
+    {Py_tp_methods, scanner_methods},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+static PyType_Spec scanner_spec = {"traceq.formats._scan.Scanner", sizeof(Scanner), 0,
+                                   Py_TPFLAGS_DEFAULT, scanner_slots};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, NULL,
+                                    NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__scan(void) {
+    PyObject *made = PyModule_Create(&module);
+    PyObject *type = made ? PyType_FromSpec(&scanner_spec) : NULL;
+    if (!type || PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) ||
+        PyModule_AddObject(made, "Scanner", type)) {
+        Py_XDECREF(type);
+        Py_CLEAR(made);
+    }
+    return made;
+}

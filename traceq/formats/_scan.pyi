@@ -1,0 +1,18 @@
+from collections.abc import Callable
+
+INTERFACE: int
+
+class Scanner:
+    def __init__(
+        self,
+        separator: bytes,
+        classify: Callable[[bytes], int],
+        tables: list[tuple[int, int, list[tuple[bytes, int, int, bool, bool]]]],
+        seed: int,
+        /,
+    ) -> None: ...
+    def feed(
+        self, text: bytes, /
+    ) -> tuple[int, int, list[tuple[int, bytes]], list[tuple[int, object, object]]]: ...
+    def heads(self) -> list[str]: ...
+    def texts(self, table: int, column: int, /) -> list[str]: ...

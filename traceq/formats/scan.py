@@ -1,0 +1,224 @@
+"""Events scanned into columns by compiled code, where it was built: three times faster.
+
+The compiled scanner (_scan.c) takes the events that are written as PyTorch writes
+them, nearly all of a file. What it does not take is decoded as without it, by
+events.py and tables.py: they are the reference, and the tables are the same. Without
+a compiler traceq installs and works as well; TRACEQ_PURE=1 leaves the scanner out.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.formats import tables, texts
+from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
+from traceq.model import schema
+
+try:
+    from traceq.formats import _scan
+except ImportError:  # it was not built
+    _scan = None  # type: ignore[assignment]  # a module, where it was
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.formats.events import Buffer, Layout, Row
+
+# What was built of another state of its source is left alone.
+_INTERFACE = 1
+_TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
+# What the scanner does with an argument, and what it puts where there is none.
+_IGNORED, _NUMBER, _TEXT, _REFUSED = range(4)
+_NO_NUMBER = -(1 << 63)
+_NO_TABLE = -1
+# How much text that the scanner left is decoded together.
+_MOST_LEFT = 4 << 20
+# Keys that stand behind the times, if an event is as it should be.
+_BEHIND_TIMES = (b'"dur":', b'"args":')
+
+
+def available() -> bool:
+    """Return whether events can be scanned by compiled code."""
+    if _scan is None or os.environ.get("TRACEQ_PURE"):
+        return False
+    return _scan.INTERFACE == _INTERFACE
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns that the scanner fills for a table, in its order."""
+
+    table: str
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        return ["ts", "dur", *(name for name in self._args if self._is_number(name))]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        named = [name for name in self._args if not self._is_number(name)]
+        # The four lists of inputs are one text, the last.
+        return ["head", *named, *(["inputs"] if self.table == "ops" else [])]
+
+    @cached_property
+    def refused(self) -> dict[str, schema.Column]:
+        """Columns of collectives: kernels that have them are left to the reference."""
+        columns = schema.TABLES[self.table].columns
+        return {
+            name: columns[name]
+            for name, key in tables.keys_of(self.table).items()
+            if name in columns
+            and (columns[name].of_collectives or key == tables.COLLECTIVE)
+        }
+
+    @cached_property
+    def _args(self) -> dict[str, str]:
+        keys = tables.keys_of(self.table)
+        return {name: key for name, key in keys.items() if name not in self.refused}
+
+    def _is_number(self, name: str) -> bool:
+        column = schema.TABLES[self.table].columns.get(name)
+        return column is not None and column.dtype == pl.Int64
+
+    @property
+    def asked(self) -> tuple[int, int, list[tuple[bytes, int, int, bool, bool]]]:
+        """What the scanner is told of the table."""
+        places: dict[str, tuple[int, int]] = {}
+        for name, key in self._args.items():
+            if self._is_number(name):
+                places[key] = _NUMBER, self.numbers.index(name)
+            else:
+                places[key] = _TEXT, self.texts.index(name)
+        refused = [tables.keys_of(self.table)[name] for name in self.refused]
+        # With a phase among its arguments it is more than one event.
+        places |= dict.fromkeys([*refused, "ph"], (_REFUSED, 0))
+        spans = tables.INPUTS + tables.IDS if self.table == "ops" else ()
+        keys = [
+            (
+                key.encode(),
+                *places.get(key, (_IGNORED, 0)),
+                key in spans and key in tables.INPUTS,
+                key in spans and key in tables.IDS,
+            )
+            for key in {**places, **dict.fromkeys(spans)}
+        ]
+        return len(self.numbers), len(self.texts), keys
+
+
+@lru_cache
+def _columns() -> tuple[_Columns, ...]:
+    return tuple(_Columns(table) for table in _TABLES)
+
+
+def _classify(text: bytes) -> int:
+    """Return the number of the table that events with this head go to."""
+    if any(key in text for key in _BEHIND_TIMES):
+        return _NO_TABLE
+    table = tables.table_of(texts.parse_head(text.decode(errors="replace")))
+    return _TABLES.index(table) if table in _TABLES else _NO_TABLE
+
+
+@dataclass(frozen=True)
+class _Arrow:
+    """Columns that the scanner made, as Arrow's C data interface hands them over."""
+
+    schema: object
+    array: object
+
+    def __arrow_c_array__(
+        self, requested_schema: object = None
+    ) -> tuple[object, object]:
+        return self.schema, self.array
+
+
+class Scan:
+    """The events of one file on their way through the compiled scanner."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._scanner = _scan.Scanner(
+            layout.separator,
+            _classify,
+            [columns.asked for columns in _columns()],
+            # Nobody can know which texts would collide.
+            secrets.randbits(64),
+        )
+        self._parts: dict[int, list[pl.DataFrame]] = {}
+        self.categories: set[str] = set()
+        self._events = 0
+        self._left: list[tuple[int, bytes]] = []
+        self._nothing = pl.DataFrame(schema=EVENTS)
+
+    def decode(
+        self, parts: Sequence[Buffer], *, whole: bool
+    ) -> tuple[pl.DataFrame, Tally]:
+        """Scan a chunk; return what else was decoded, and what was counted.
+
+        What the scanner leaves of many chunks is decoded together: each time costs.
+        """
+        tally = Tally()
+        chunk, rows = whole_events(parts, self._layout, tally, whole=whole)
+        if chunk:
+            events, flows, left, made = self._scanner.feed(chunk)
+            self._left += [(self._events + at, text) for at, text in left]
+            self._events += events
+            tally.events += events
+            tally.flows += flows
+            for table, *arrow in made:
+                frame = pl.Series(_Arrow(*arrow)).struct.unnest()
+                self._parts.setdefault(table, []).append(frame)
+        if not rows and sum(len(text) for _, text in self._left) < _MOST_LEFT:
+            return self._nothing, tally
+        return self._decode_left(tally, rows), tally
+
+    def finish(self) -> tuple[pl.DataFrame, Tally]:
+        """Decode what the scanner left and is not decoded yet."""
+        tally = Tally()
+        return self._decode_left(tally, []), tally
+
+    def _decode_left(self, tally: Tally, rows: Sequence[Row]) -> pl.DataFrame:
+        places, pieces = [at for at, _ in self._left], [text for _, text in self._left]
+        self._left.clear()
+        return decode_pieces(places, pieces, self._layout, tally, rows)
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Return the raw tables of all that was scanned; sets ``categories``."""
+        heads = [texts.parse_head(text) for text in self._scanner.heads()]
+        return {
+            _TABLES[number]: self._table(number, heads)
+            for number in sorted(self._parts)
+        }
+
+    def _table(self, number: int, heads: list[texts.Head]) -> pl.DataFrame:
+        columns = _columns()[number]
+        rows = pl.concat(self._parts.pop(number))
+        rows.columns = columns.numbers + columns.texts
+        used = rows["head"].unique()
+        self.categories |= {heads[number - 1].category for number in used.to_list()}
+        head = tables.from_heads(columns.table, heads)
+        made = {name: rows[name] for name in ("ts", "dur")}
+        made |= {name: head[name].gather(rows["head"] - 1) for name in head.columns}
+        for at, name in enumerate(columns.texts[1:], start=1):
+            known = self._scanner.texts(number, at)
+            if name == "inputs":
+                values = pl.Series(known, dtype=pl.Categorical)
+            else:
+                values = tables.read_values(columns.table, name, known)
+            # Texts count from 1: what has none gets the null in front.
+            values = pl.concat([values.clear(1), values])
+            made[name] = values.gather(rows[name])
+        for name in columns.numbers[2:]:
+            made[name] = rows.select(
+                pl.when(pl.col(name) != _NO_NUMBER).then(name)
+            ).to_series()
+        for name, column in columns.refused.items():
+            made[name] = pl.Series(dtype=column.dtype).extend_constant(
+                None, rows.height
+            )
+        return pl.DataFrame(made)
