@@ -105,7 +105,7 @@ def test_only_a_tag_publishes_and_only_what_was_tested() -> None:
     publish = yaml.safe_load(RELEASE.read_text(encoding="utf-8"))["jobs"]["publish"]
 
     assert publish["if"] == "github.ref_type == 'tag'"
-    assert publish["needs"] == ["build", "test"]
+    assert publish["needs"] == ["build", "wheels", "test"]
     assert publish["permissions"] == {"id-token": "write"}
 
 
