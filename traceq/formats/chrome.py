@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import polars as pl
 
 from traceq.errors import InputError
+from traceq.expressions import place_among
 from traceq.formats import tables, texts
 from traceq.formats.chunks import Cut, chunks
 from traceq.formats.collector import collecting_paused
@@ -189,17 +190,14 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
     """Give threads and inputs their numbers, and time its start."""
     metadata = raw.pop("metadata")
     threads = _threads(list(raw.values()), metadata)
-    lanes = threads.select("lane", thread="id")
     starts = [rows["ts"].min() for rows in raw.values()]
     start = min((ts for ts in starts if isinstance(ts, int)), default=0)
-    numbered = pl.collect_all(
-        rows.lazy()
-        .join(lanes.lazy(), on="lane", how="left", maintain_order="left")
-        .drop("lane")
-        .with_columns(pl.col("ts") - start)
-        for rows in raw.values()
-    )
-    finished = dict(zip(raw, numbered, strict=True))
+    finished = {
+        name: rows.drop("lane").with_columns(
+            pl.col("ts") - start, thread=place_among(rows["lane"], threads["lane"])
+        )
+        for name, rows in raw.items()
+    }
     tell("tables", 2, _STAGES)
     inputs, finished["inputs"] = decode_inputs(finished["ops"]["inputs"])
     finished["ops"] = finished["ops"].with_columns(inputs)

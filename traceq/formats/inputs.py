@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from traceq.expressions import place_among
 from traceq.formats import texts
 from traceq.model import schema
 
@@ -22,10 +23,12 @@ def decode_inputs(column: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
     """Replace the texts that hold inputs by rows of a table of distinct inputs."""
     distinct = column.unique().drop_nulls()
     known = pl.DataFrame({"inputs": distinct, "text": distinct.cast(pl.String)})
-    known = known.sort("text").with_row_index("row")
-    rows = column.to_frame("inputs").join(
-        known.select("inputs", "row"), on="inputs", how="left", maintain_order="left"
-    )["row"]
+    known = known.sort("text")
+    missing = pl.Series([None], dtype=distinct.dtype)
+    row = pl.int_range(known.height, dtype=pl.UInt32, eager=True).extend_constant(
+        None, 1
+    )
+    rows = row[place_among(column, pl.concat([known["inputs"], missing]))]
     found = [texts.parse(text) for text in known["text"].to_list()]
     dims = [lists.get(_KEYS["dims"]) for lists in found]
     table = pl.DataFrame(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
+from traceq.expressions import place_among
 from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
 from traceq.model.names import STEP
 from traceq.records import dataclass
@@ -24,14 +25,11 @@ def describe(
 ) -> pl.DataFrame:
     """Give each row what ``by`` says of its name, asked once for each name."""
     distinct = table["name"].unique()
-    facts = by(distinct.cast(pl.String)).with_columns(distinct)
+    facts = by(distinct.cast(pl.String)).drop("name", strict=False)
     if len(distinct) == 1:
-        only_one = facts.drop("name").iter_columns()
+        only_one = facts.iter_columns()
         return pl.DataFrame(fact.new_from_index(0, table.height) for fact in only_one)
-    rows = table.select("name").join(
-        facts, on="name", how="left", maintain_order="left", nulls_equal=True
-    )
-    return rows.drop("name")
+    return facts[place_among(table["name"], distinct)]
 
 
 @dataclass(frozen=True)
