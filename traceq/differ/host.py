@@ -46,11 +46,12 @@ def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFram
     those of the account; ``ns`` add up to the idle time before the part's kernels;
     ``calls`` are the operators that ran then.
     """
-    gaps = parts.gaps
-    segments = host_account_of(trace, step_ns).segments.filter(
-        pl.col("end") > pl.col("start")
-    )
-    pieces = _pieces(gaps, segments.filter(overlap(segments, gaps) > 0))
+    gaps, account = parts.gaps, host_account_of(trace, step_ns)
+    # What the host did is looked up for the few spans in which the GPU waited.
+    spans = account.spans.filter(pl.col("end") > pl.col("start"))
+    spans = spans.filter(overlap(spans, gaps) > 0)
+    segments = account.told(spans, "start", "end", "op", *_ENTRY)
+    pieces = _pieces(gaps, segments)
     length = pl.col("end") - pl.col("start")
     other = length * (~pl.col("kind").is_in(_TOLD))
     weight = pl.when(other.sum().over("gap") > 0).then(other).otherwise(length)
