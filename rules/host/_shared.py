@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.ownership import inside
+from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.compilation import captures, compilations
+from traceq.expressions import known
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from traceq.linter import View
+    from traceq.trace import Trace
 
 
 def own_time(view: View, ops: Collection[int]) -> pl.DataFrame:
@@ -19,21 +24,29 @@ def own_time(view: View, ops: Collection[int]) -> pl.DataFrame:
     return view.host_account.own_time(ops)
 
 
-def settled_ops(view: View) -> pl.DataFrame:
-    """Return the ops that neither compile nor capture, nor run in steps that compile.
+def settled(view: View, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return calls of the host's account that are settled, with what their ops are.
 
-    What those take is the cost of compiling and capturing, which has rules of its own.
+    Left out are those that compile or capture, or run in steps that compile: what they
+    take is the cost of compiling and capturing, which has rules of its own.
     """
-    trace = view.trace
-    compiled = compilations(trace, view.steady)["step"].unique()
-    captured = captures(trace, view.steady)["id"]
-    inside = view.roots(pl.col("id").is_in(captured.implode()))
-    return trace.ops.filter(
-        inside.is_null(),
-        ~pl.col("captured"),
-        ~pl.col("compiling"),
-        ~pl.col("step").is_in(compiled.implode()),
-    )
+    calls = calls.filter(known(_settled_ops(view.trace)[calls["op"]]))
+    ops = view.trace.ops.drop("id", "name")[calls["op"]]
+    return calls.with_columns(ops.get_columns(), id=calls["op"])
+
+
+@cached_per_trace
+def _settled_ops(trace: Trace) -> pl.Series:
+    """Return for each op whether it is settled; none is outside of the steps."""
+    ops, steady = trace.ops, steady_steps(trace)
+    left_out = ops["captured"] | ops["compiling"]
+    captured = captures(trace, steady)["id"]
+    if len(captured):
+        left_out |= inside(trace, captured).is_not_null()
+    compiled = compilations(trace, steady)["step"].unique()
+    if len(compiled):
+        left_out |= known(ops["step"].is_in(compiled.implode()))
+    return ops["step"].is_not_null() & ~left_out
 
 
 def launches(view: View) -> pl.DataFrame:

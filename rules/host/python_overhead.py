@@ -166,21 +166,19 @@ class PythonOverhead(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the time in Python by function, and that of hooks."""
-        segments = _inside(view)
-        functions = _by_function(view, segments)
+        functions = _by_function(view)
         least = self.min_share * view.bound.step_ns * view.steps
-        for row in functions.iter_rows(named=True):
-            if row["extra"] >= least:
-                yield self._of_function(view, row, segments)
+        for row in functions.filter(pl.col("extra") >= least).iter_rows(named=True):
+            yield self._of_function(view, row)
+        if HOOKS not in view.host_account.described.things["kind"]:
+            return
         hooks = view.host_account.of(pl.col("kind") == HOOKS)
         for row in _grouped(hooks).iter_rows(named=True):
             if row["estimated"] >= least:
                 yield self._of_hook(view, row, hooks)
 
-    def _of_function(
-        self, view: View, row: Mapping[str, Any], segments: pl.DataFrame
-    ) -> Finding:
-        mine = segments.filter(_at(row))
+    def _of_function(self, view: View, row: Mapping[str, Any]) -> Finding:
+        mine = _inside(view, _at(row)).with_columns(text("library"), text("called"))
         looks, advice = _looks(mine)
         calls = row["calls"] / view.steps
         return self.finding(
@@ -216,7 +214,7 @@ class PythonOverhead(Rule):
         )
 
 
-def _inside(view: View) -> pl.DataFrame:
+def _inside(view: View, where: pl.Expr, *columns: str) -> pl.DataFrame:
     """Return the time in Python of the program's own, edges of the steps aside.
 
     Where a step begins and ends, the profiler itself is at work. What is done between
@@ -229,13 +227,12 @@ def _inside(view: View) -> pl.DataFrame:
     called = text("library")
     torch, looks = called.str.contains("^(torch|<)"), called.str.contains(_LOOKS[0][1])
     library = (pl.col("kind") == LIBRARY) & (~torch | looks)
-    return (
-        view.host_account.of(
-            pl.col("file").is_not_null() & ((pl.col("kind") == PYTHON) | library)
-        )
-        .filter(~edge, ~pl.col("start").is_in(token_work(view.trace).implode()))
-        .with_columns(text("library"), text("called"))
-    )
+    own = pl.col("file").is_not_null() & ((pl.col("kind") == PYTHON) | library)
+    found = view.host_account.of(own & where, *columns).filter(~edge)
+    between = token_work(view.trace)
+    if not len(between):
+        return found
+    return found.filter(~pl.col("start").is_in(between.implode()))
 
 
 def _grouped(segments: pl.DataFrame) -> pl.DataFrame:
@@ -249,8 +246,10 @@ def _grouped(segments: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_function(view: View, segments: pl.DataFrame) -> pl.DataFrame:
+def _by_function(view: View) -> pl.DataFrame:
     """Return the functions with ``extra``: what calling operators does not explain."""
+    times = ("start", "end", "recorded", "idle", "estimated")
+    segments = _inside(view, pl.lit(value=True), *times, *PLACE, "kind", "caller")
     ops = (
         view.ops.filter(pl.col("parent").is_null(), pl.col("phase") != "backward")
         .with_columns(pl.col("file", "function").cast(pl.String))

@@ -24,7 +24,7 @@ from traceq.linter.evidence import located_advice, module_line
 from traceq.records import dataclass
 from traceq.words import counted, listed, often
 
-from ._shared import launches, own_time, settled_ops
+from ._shared import launches, own_time, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -216,8 +216,10 @@ class ShapeChurn(Rule):
             **{one: pl.col(one).sum() for one in ("excess", "own", "idle", "loading")},
         )
         for row in groups.sort("excess", descending=True).iter_rows(named=True):
+            if not self._matters(view, row):
+                continue
             mine = _same_place(calls, row)
-            if self._matters(view, row) and _is_of_shapes(mine):
+            if _is_of_shapes(mine):
                 yield self._finding(view, row, mine)
 
     def _matters(self, view: View, row: Mapping[str, Any]) -> bool:
@@ -266,12 +268,9 @@ def _calls(view: View) -> pl.DataFrame:
 
     Those that compile, capture or run in a step that does are left to other rules.
     """
-    ops = settled_ops(view).drop("name")
     found = (
-        view.host_account.calls.filter("planned")
-        .join(ops, left_on="op", right_on="id")
+        settled(view, view.host_account.calls.filter("planned"))
         .with_columns(
-            id=pl.col("op"),
             kind=_kind(),
             slow=pl.col("new") & (pl.col("excess") > 0),
         )

@@ -22,7 +22,7 @@ from traceq.linter.evidence import module_line, share_of_steps
 from traceq.records import dataclass
 from traceq.words import counted, listed, often
 
-from ._shared import own_time, settled_ops
+from ._shared import own_time, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -137,6 +137,8 @@ class SlowHostOp(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group slow calls by op and line, and look at the others together."""
         slow = _slow_calls(view)
+        if not slow.height:
+            return
         rows = view.by_place(
             slow,
             "name",
@@ -205,13 +207,10 @@ class SlowHostOp(Rule):
 def _slow_calls(view: View) -> pl.DataFrame:
     """Return the calls that were slow for another reason than a new shape."""
     why = pl.when("loads").then(pl.lit(_LOADING)).otherwise(pl.lit(_UNKNOWN))
-    return (
-        view.host_account.calls.filter(
-            pl.col("excess") > 0, ~(pl.col("new") & pl.col("planned"))
-        )
-        .join(settled_ops(view).drop("name"), left_on="op", right_on="id")
-        .with_columns(id=pl.col("op"), why=why)
+    slow = view.host_account.calls.filter(
+        pl.col("excess") > 0, ~(pl.col("new") & pl.col("planned"))
     )
+    return settled(view, slow).with_columns(why=why)
 
 
 def _fix(view: View, ops: list[int], share: float) -> Fix:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_regions
-from traceq.expressions import text
 from traceq.intervals import spans
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import module_line
@@ -237,9 +237,14 @@ def _over_experts(row: Mapping[str, Any]) -> bool:
 
 def _over_parameters(row: Mapping[str, Any], view: View) -> bool:
     """Return whether a loop has an iteration for each parameter with a gradient."""
-    weights = view.ops.filter(text("name").str.ends_with(_GRADIENT)).height
-    called = set(row["names"])
-    return bool(called & set(_FOREACH)) and row["longest"] == weights / view.steps
+    if not set(row["names"]) & set(_FOREACH):
+        return False
+    return bool(row["longest"] == _gradients(view) / view.steps)
+
+
+def _gradients(view: View) -> int:
+    """Return how many gradients of weights are accumulated in all steps."""
+    return int(named_like(view.ops, rf"{_GRADIENT}$").sum())
 
 
 def _message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
@@ -262,7 +267,7 @@ def _fewer_weights(view: View, gradients: int) -> Fix:
 
     Its host time grows with the number of weights, of which this many go.
     """
-    weights = view.ops.filter(text("name").str.ends_with(_GRADIENT)).height
+    weights = _gradients(view)
     return Fix(
         spans=spans(optimizer_regions(view.trace, view.steady)),
         host_share=gradients / weights if weights else 0.0,

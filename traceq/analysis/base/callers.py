@@ -123,7 +123,16 @@ def _around(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
 
     Of many frames that is a few, and all others are around none.
     """
-    times = moments["ts"].drop_nulls().sort()
-    begin = times.search_sorted(frames["ts"])
-    end = times.search_sorted(frames["ts"] + frames["dur"])
-    return frames.filter(end > begin)
+    begin, end = frames["ts"], frames["ts"] + frames["dur"]
+    times = moments["ts"].drop_nulls().unique().sort().alias("next")
+    if begin.is_sorted() and not begin.null_count():
+        # Both are in order: they are gone through together, nothing is searched.
+        following = begin.to_frame("ts").join_asof(
+            times.to_frame(),
+            left_on="ts",
+            right_on="next",
+            strategy="forward",
+            coalesce=False,
+        )
+        return frames.filter(following["next"] < end)
+    return frames.filter(times.search_sorted(end) > times.search_sorted(begin))

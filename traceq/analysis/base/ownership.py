@@ -133,10 +133,15 @@ def during(trace: Trace, spans: pl.DataFrame) -> pl.Series:
 
     Spans are ``owner``, ``thread``, ``start`` and ``end``, and do not overlap.
     """
-    ops = trace.ops.select("id", "thread", "ts")
-    found = asof(ops, spans, "ts", "start", by="thread")
-    within = pl.when(pl.col("ts") <= pl.col("end")).then("owner")
-    return found.sort("id").select(within.cast(INDEX)).to_series()
+    if not spans.height:
+        return nobody(trace)
+    ops = trace.ops[["id", "thread", "ts"]]
+    # A span may be a moment of a long recording: only what is near is looked at.
+    near = ops["ts"].is_between(spans["start"].min(), spans["end"].max())
+    near &= ops["thread"].is_in(spans["thread"].unique().implode())
+    found = asof(ops.filter(near), spans, "ts", "start", by="thread")
+    found = found.filter(pl.col("ts") <= pl.col("end"))
+    return nobody(trace).scatter(found["id"], found["owner"].cast(INDEX))
 
 
 def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFrame:

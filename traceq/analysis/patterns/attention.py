@@ -347,7 +347,8 @@ def _encodes(trace: Trace, module: str | None) -> bool:
 @cached_per_trace
 def _triangles(trace: Trace) -> pl.DataFrame:
     """Return calls of tril and triu: ``plain``, ``size``, ``diagonal``, ``causal``."""
-    chosen = trace.ops.filter(named(trace.ops, _CAUSAL_DIAGONAL))
+    cutting = named(trace.ops, _CAUSAL_DIAGONAL)
+    chosen = trace.ops[["id", "name", "inputs"]].filter(cutting)
     expected = pl.col("plain").replace_strict(_CAUSAL_DIAGONAL, default=None)
     called = chosen.join(plain_names(trace.ops), on="name").join(
         trace.inputs, left_on="inputs", right_on="id"
@@ -376,9 +377,10 @@ def _fused_triangles(trace: Trace) -> pl.DataFrame:
     )
     cut = trace.fused.select("op", plain=name).drop_nulls().unique(maintain_order=True)
     sizes = trace.inputs.select("dims", inputs="id")
+    ops = trace.ops[["id", "inputs"]]
     return (
-        trace.ops.select("id", "inputs")
-        .join(cut, left_on="id", right_on="op")
+        ops[cut["op"]]
+        .with_columns(cut["plain"])
         .join(sizes, on="inputs")
         .explode("dims")
         .filter(pl.col("dims").list.len() >= 2)  # noqa: PLR2004 - a triangle is flat

@@ -19,13 +19,13 @@ from traceq.analysis.base.ownership import (
     has_named,
     host_totals,
     host_work,
-    inside,
     named,
     owned,
     plain_names,
 )
 from traceq.analysis.patterns.attention import SDPA
 from traceq.expressions import known
+from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -218,8 +218,8 @@ def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
-    in_matmul = inside(trace, ops.filter(named(ops, _AROUND_MATMUL))["id"])
-    in_sdpa = inside(trace, ops.filter(named(ops, [SDPA]))["id"])
+    in_matmul = nearest(ops["parent"], named(ops, _AROUND_MATMUL))
+    in_sdpa = nearest(ops["parent"], named(ops, [SDPA]))
 
     def around(ids: pl.Series) -> pl.Series:
         outer = in_matmul[ids]

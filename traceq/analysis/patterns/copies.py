@@ -280,17 +280,24 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     follows, with no node in between that computes anything. ``viewed`` is whether the
     weight was a view when it was cast, as in einsum: its gradient is viewed too.
     """
-    if not _nodes(trace).select(pl.col("uncasts").any()).item():
+    ops = trace.ops
+    uncasts = named_like(ops, _UNCASTING)
+    if not uncasts.any():
         return pl.DataFrame(schema={"viewed": pl.Boolean, "request": INDEX})
-    outermost = pl.col("parent").is_null()
+    outermost = ops["parent"].is_null()
     nodes = (
-        trace.ops[["name", "thread", "ts", "parent", "forward", "inputs"]]
-        .filter(trace.ops["phase"] == "backward")
-        .join(_nodes(trace), on="name")
-        .sort("thread", "ts")
+        ops[["thread", "ts", "forward", "inputs"]]
         .with_columns(
-            run=(outermost & pl.col("computes")).cum_sum().over("thread"),
-            node=outermost.cum_sum().over("thread"),
+            uncasts=uncasts,
+            accumulates=named_like(ops, _ACCUMULATING),
+            outermost=outermost,
+            computes=outermost & ~named_like(ops, f"{_VIEWING}|AccumulateGrad$"),
+        )
+        .filter(ops["phase"] == "backward")
+        .sort("thread", "ts")
+        # Counted over all threads: what matters is how they differ on one.
+        .with_columns(
+            run=pl.col("computes").cum_sum(), node=pl.col("outermost").cum_sum()
         )
         .filter(pl.col("uncasts") | pl.col("accumulates"))
         .drop_nulls("inputs")
@@ -310,17 +317,6 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     )
     requests = _requests(trace)[casts["forward"]]
     return casts.select("viewed", request=requests).drop_nulls()
-
-
-@cached_per_trace
-def _nodes(trace: Trace) -> pl.DataFrame:
-    """Return what the names of ops say of them, where they are nodes of autograd."""
-    name = text("name")
-    return trace.ops.select(pl.col("name").unique()).with_columns(
-        computes=~name.str.contains(f"{_VIEWING}|AccumulateGrad$"),
-        uncasts=name.str.contains(_UNCASTING),
-        accumulates=name.str.contains(_ACCUMULATING),
-    )
 
 
 def _feeds_loss(trace: Trace) -> pl.Expr:

@@ -163,13 +163,17 @@ def _joined(loops: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
 
 def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops in the iterations, and those whose forward is there."""
-    ops = trace.ops.filter(pl.col("parent").is_null())
-    forward = trace.ops.select("ts", "thread").select(
-        pl.all().gather(ops["forward"].fill_null(ops["id"]))
+    ops = trace.ops[["id", "name", "module", "forward", "ts", "dur"]].filter(
+        trace.ops["parent"].is_null()
     )
+    forward = ops["forward"].zip_with(ops["forward"].is_not_null(), ops["id"])
+    # A loop may be a moment of a long recording: only what is near is looked at.
+    at = trace.ops["ts"][forward]
+    near = at.is_between(found["start"].min(), found["end"].max())
+    thread = trace.ops["thread"][forward].filter(near)
     placed = (
-        ops.drop("file", "line", "function", "step")
-        .with_columns(at=forward["ts"], forward_thread=forward["thread"])
+        ops.filter(near)
+        .with_columns(at=at.filter(near), forward_thread=thread)
         .sort("at")
     )
     return placed.join_asof(
@@ -203,11 +207,12 @@ def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
     They run right after the backward op that computed the gradient, and so belong to
     the loop of the last op before them that is not one of them.
     """
-    roots = trace.ops.filter(pl.col("parent").is_null(), pl.col("phase") == "backward")
-    accumulates = text("name").str.ends_with("AccumulateGrad")
+    ops = trace.ops
     last = pl.when(~pl.col("accumulates")).then("id").forward_fill().over("thread")
     return (
-        roots.select("id", "thread", "ts", "dur", accumulates=accumulates)
+        ops[["id", "thread", "ts", "dur"]]
+        .with_columns(accumulates=named_like(ops, "AccumulateGrad$"))
+        .filter(ops["parent"].is_null() & (ops["phase"] == "backward"))
         .sort("thread", "ts")
         .with_columns(last=last)
         .filter("accumulates")
@@ -220,8 +225,8 @@ def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     roots = outermost_ops(trace)
     mine = ops.select(*_LOOP, root="id", back=pl.col("forward").is_not_null())
     kernels = trace.kernels.select("dur", root=roots[trace.kernels["op"]])
-    syncs = trace.runtime.filter(pl.col("call") == "sync")
-    syncs = syncs.select(root=roots[syncs["op"]])
+    waiting = trace.runtime["op"].filter(trace.runtime["call"] == "sync")
+    syncs = roots[waiting].to_frame("root")
     launched = (
         mine.join(kernels, on="root")
         .group_by(_LOOP)
@@ -364,13 +369,12 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .agg(pl.col("kernels").sum(), syncs=(pl.col("call") == "sync").any())
         .filter(pl.col("kernels") > 0)
     )
-    ops = trace.ops.filter(
-        pl.col("parent").is_null(),
-        pl.col("forward").is_null(),
-        ~pl.col("compiling"),
-        ~pl.col("phase").is_in(_NO_LOOP),
-    ).join(used, on="id", maintain_order="left")
-    return in_steps(ops, trace, steady)
+    ops = trace.ops
+    chosen = ops["parent"].is_null() & ops["forward"].is_null() & ~ops["compiling"]
+    chosen &= ~ops["phase"].is_in(list(_NO_LOOP))
+    outer = ops[["id", "name", "step", *_PLACE, "thread", "ts", "dur"]].filter(chosen)
+    found = outer.join(used, on="id", maintain_order="left")
+    return in_steps(found, trace, steady)
 
 
 def _calls(trace: Trace, ops: pl.DataFrame, fewest: int) -> pl.Series:

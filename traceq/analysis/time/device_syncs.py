@@ -15,7 +15,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import gap_at, idle_gaps
-from traceq.analysis.base.ownership import inside
+from traceq.analysis.base.ownership import inside, named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import (
     DEVICE_SYNCS,
@@ -162,39 +162,24 @@ def written_as(trace: Trace, syncs: pl.DataFrame) -> pl.Series:
 
     It is ``print`` for all that printing a tensor does.
     """
-    methods, frames = _methods(trace), trace.frames
-    chosen = frames["name"].is_in(methods["name"].implode())
-    frames = (
-        frames[["name", "thread", "ts", "dur"]]
-        .filter(chosen)
-        .join(methods, on="name", maintain_order="left")
-        .select("thread", "ts", "method", until=END)
-    )
-    printing = pl.col("method") == "print"
+    frames = trace.frames
     found = syncs.select("ts", "end", "thread").with_row_index("row")
-    for part in (frames.filter(printing), frames.filter(~printing)):
-        found = asof(found, part, "ts", "ts", by="thread", suffix="_inner")
+    for pattern in (_PRINTING, _METHOD):
+        calls = frames[["name", "thread", "ts", "dur"]].filter(
+            named_like(frames, pattern)
+        )
+        # Half of all frames may be such calls: methods are told of those at a sync.
+        calls = calls.select("thread", "ts", until=END, call="name")
+        found = asof(found, calls, "ts", "ts", by="thread", suffix="_inner")
+    prints, calls_one = (
+        pl.col(until) >= pl.col("end") for until in ("until", "until_inner")
+    )
+    method = text("call_inner").str.extract(_METHOD)
     return (
         found.sort("row")
-        .select(
-            pl.coalesce(
-                pl.when(pl.col(f"until{one}") >= pl.col("end")).then(f"method{one}")
-                for one in ("", "_inner")
-            )
-        )
+        .select(pl.when(prints).then(pl.lit("print")).when(calls_one).then(method))
         .to_series()
     )
-
-
-def _methods(trace: Trace) -> pl.DataFrame:
-    """Return the names of frames that are calls of methods: ``name``, ``method``."""
-    method = (
-        pl.when(text("name").str.contains(_PRINTING))
-        .then(pl.lit("print"))
-        .otherwise(text("name").str.extract(_METHOD))
-    )
-    names = trace.frames.select(pl.col("name").unique())
-    return names.with_columns(method=method).drop_nulls("method")
 
 
 def _explained_ops(trace: Trace) -> pl.DataFrame:
