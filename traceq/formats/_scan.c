@@ -22,7 +22,7 @@
 #include <string.h>
 
 /* What scan.py asks for: one more with each change between the two. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 /* What a column holds where an event has no such argument. Texts count from 1. */
 #define NO_NUMBER INT64_MIN
@@ -175,7 +175,8 @@ typedef struct {
     int busy;
 } Scanner;
 
-/* Make room for more rows; false if there is no memory. */
+/* Make room for more rows; false if there is no memory. Columns that grow as a whole are
+ * moved without a copy, and given back to the system when they are freed. */
 static int grow_rows(Table *table) {
     size_t room = table->room ? table->room * 2 : 1024;
     for (int i = 0; i < table->number_count; i++) {
@@ -670,7 +671,7 @@ static int add_column(struct ArrowSchema *schema, struct ArrowArray *array,
 }
 
 /* Hand the rows of a table over, as a schema and an array; the table is empty then. */
-static PyObject *handed_over(Table *table, int number) {
+static PyObject *handed_over(Table *table) {
     int columns = table->number_count + table->text_count;
     struct ArrowSchema *schema = new_schema("+s", 0, columns);
     struct ArrowArray *array = new_array(table->rows, 1, columns);
@@ -687,7 +688,7 @@ static PyObject *handed_over(Table *table, int number) {
         schema_capsule = PyCapsule_New(schema, "arrow_schema", drop_schema);
         if (schema_capsule) array_capsule = PyCapsule_New(array, "arrow_array", drop_array);
         if (array_capsule)
-            result = Py_BuildValue("(iOO)", number, schema_capsule, array_capsule);
+            result = Py_BuildValue("(OO)", schema_capsule, array_capsule);
     }
     if (!schema_capsule && schema) {
         release_schema(schema);
@@ -711,24 +712,20 @@ static int append(PyObject *list, PyObject *item) {
     return !failed;
 }
 
-/* Return (events, flows, [(index, text)], [(table, schema, array)]). */
-static PyObject *told(Scanner *scanner, const char *text, const Left *left) {
-    PyObject *odd = PyList_New(0), *parts = PyList_New(0), *result = NULL;
-    int whole = odd && parts;
+/* Return (events, flows, [(index, text)]). */
+static PyObject *told(const char *text, const Left *left) {
+    PyObject *odd = PyList_New(0), *result = NULL;
+    int whole = odd != NULL;
     for (size_t i = 0; whole && i < left->odd_count; i++) {
         const Piece *piece = &left->odd[i];
         whole = append(odd, Py_BuildValue("(ny#)", (Py_ssize_t)piece->index,
                                           text + piece->start,
                                           (Py_ssize_t)(piece->end - piece->start)));
     }
-    for (int i = 0; whole && i < scanner->table_count; i++)
-        if (scanner->tables[i].rows)
-            whole = append(parts, handed_over(&scanner->tables[i], i));
     if (whole)
-        result = Py_BuildValue("(nnOO)", (Py_ssize_t)left->events,
-                               (Py_ssize_t)left->flows, odd, parts);
+        result = Py_BuildValue("(nnO)", (Py_ssize_t)left->events,
+                               (Py_ssize_t)left->flows, odd);
     Py_XDECREF(odd);
-    Py_XDECREF(parts);
     return result;
 }
 
@@ -750,11 +747,23 @@ static PyObject *scanner_feed(PyObject *self, PyObject *bytes) {
     scanner->busy = 0;
     PyObject *result = NULL;
     if (whole)
-        result = told(scanner, text, &left);
+        result = told(text, &left);
     else if (!PyErr_Occurred())
         PyErr_NoMemory();
     free(left.odd);
     return result;
+}
+
+/* Return the schema and the array of a table's rows; the table is empty then. */
+static PyObject *scanner_take(PyObject *self, PyObject *args) {
+    Scanner *scanner = (Scanner *)self;
+    int table;
+    if (!PyArg_ParseTuple(args, "i", &table)) return NULL;
+    if (scanner->busy || table < 0 || table >= scanner->table_count) {
+        PyErr_SetString(PyExc_IndexError, "there is no such table, or it is at work");
+        return NULL;
+    }
+    return handed_over(&scanner->tables[table]);
 }
 
 static PyObject *listed(const Texts *texts) {
@@ -899,6 +908,7 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
 
 static PyMethodDef scanner_methods[] = {
     {"feed", scanner_feed, METH_O, "Scan the text between two events."},
+    {"take", scanner_take, METH_VARARGS, "The rows of a table, for Arrow."},
     {"heads", scanner_heads, METH_NOARGS, "The distinct heads, by their numbers."},
     {"texts", scanner_texts, METH_VARARGS, "The distinct texts of a column."},
     {NULL, NULL, 0, NULL},

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceq.formats.events import Buffer, Layout, Row
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 1
+_INTERFACE = 2
 _TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 # What the scanner does with an argument, and what it puts where there is none.
 _IGNORED, _NUMBER, _TEXT, _REFUSED = range(4)
@@ -149,7 +149,6 @@ class Scan:
             # Nobody can know which texts would collide.
             secrets.randbits(64),
         )
-        self._parts: dict[int, list[pl.DataFrame]] = {}
         self.categories: set[str] = set()
         self._events = 0
         self._left: list[tuple[int, bytes]] = []
@@ -165,14 +164,11 @@ class Scan:
         tally = Tally()
         chunk, rows = whole_events(parts, self._layout, tally, whole=whole)
         if chunk:
-            events, flows, left, made = self._scanner.feed(chunk)
+            events, flows, left = self._scanner.feed(chunk)
             self._left += [(self._events + at, text) for at, text in left]
             self._events += events
             tally.events += events
             tally.flows += flows
-            for table, *arrow in made:
-                frame = pl.Series(_Arrow(*arrow)).struct.unnest()
-                self._parts.setdefault(table, []).append(frame)
         if not rows and sum(len(text) for _, text in self._left) < _MOST_LEFT:
             return self._nothing, tally
         return self._decode_left(tally, rows), tally
@@ -191,18 +187,18 @@ class Scan:
         """Return the raw tables of all that was scanned; sets ``categories``."""
         heads = [texts.parse_head(text) for text in self._scanner.heads()]
         return {
-            _TABLES[number]: self._table(number, heads)
-            for number in sorted(self._parts)
+            table: self._table(number, heads) for number, table in enumerate(_TABLES)
         }
 
     def _table(self, number: int, heads: list[texts.Head]) -> pl.DataFrame:
         columns = _columns()[number]
-        rows = pl.concat(self._parts.pop(number))
+        rows = pl.Series(_Arrow(*self._scanner.take(number))).struct.unnest()
         rows.columns = columns.numbers + columns.texts
         used = rows["head"].unique()
         self.categories |= {heads[number - 1].category for number in used.to_list()}
         head = tables.from_heads(columns.table, heads)
-        made = {name: rows[name] for name in ("ts", "dur")}
+        # Whoever keeps one of the scanner's columns keeps all of them.
+        made = {"ts": rows["ts"], "dur": rows["dur"].clip(lower_bound=0)}
         made |= {name: head[name].gather(rows["head"] - 1) for name in head.columns}
         for at, name in enumerate(columns.texts[1:], start=1):
             known = self._scanner.texts(number, at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -20,7 +19,7 @@ _PLACE = ("file", "line", "function", "via", "call_line")
 COLUMNS = ("module", *_PLACE)
 VIA = pl.concat_str(
     pl.format("{} (", pl.col("function").cast(pl.String)),
-    "library",
+    pl.col("library").cast(pl.String),
     pl.format(":{}", "line").fill_null(""),
     pl.lit(")"),
 ).alias("via")
@@ -32,7 +31,8 @@ _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 def describe_frames(of: pl.Series, owners: Owners) -> pl.DataFrame:
     """Return what is known of frames by their names, with ``via`` of a library's."""
     return names.describe_frames(of, owners).with_columns(
-        pl.col("file", "function").cast(schema.TEXT), VIA.cast(schema.TEXT)
+        pl.col("file", "function", "module", "library").cast(schema.TEXT),
+        VIA.cast(schema.TEXT),
     )
 
 
@@ -101,7 +101,7 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
     )
     return place.with_columns(_call_lines(tree, frames, is_own)).select(
         module_paths(
-            tree.spread("frames", frames["module"].cast(pl.String)), tree.parent
+            tree.spread("frames", frames["module"]).cast(pl.String), tree.parent
         ),
         pl.all(),
         is_node.gather(tree.at(is_own | is_node))
@@ -113,7 +113,8 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
 def calls(caller: pl.Series, owners: Owners) -> list[pl.Series]:
     """Return the line at which each Python call was made, and whether by the user."""
     known = describe(
-        caller.to_frame("name"), partial(names.describe_frames, owners=owners)
+        caller.to_frame("name"),
+        lambda of: names.describe_frames(of, owners).select("line", "own"),
     )
     by_own = known["own"].fill_null(value=False)
     return [known["line"].alias("call_line"), by_own.alias("by_own")]
