@@ -102,9 +102,10 @@ def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
             .filter(chosen.get(name, True))
             for part, name in enumerate(PARTS)
         )
+        # Polars sorts a table in a quarter of the time that it takes in a query.
+        .collect()
         # Where two begin and end together, the order of PARTS stays.
         .sort(pl.col("thread"), pl.col("ts"), -pl.col("end"), maintain_order=True)
-        .collect()
     )
     return HostTree(
         part=rows["part"],

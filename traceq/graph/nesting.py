@@ -2,16 +2,14 @@
 
 Events are given in pre-order: by thread, then start, the longest first. Then the
 parent of an event is the nearest one before it on its thread that ends no earlier.
-All events look for theirs at once: each points at its predecessor and, as long as
-that ends too early, jumps to where the predecessor points. Pointers of events that
-are still looking double their reach with every round, so the rounds are few.
+All events look for theirs at once: each points at the last one before it that is around
+any and, as long as that ends too early, jumps to where that one points. Pointers of
+events that are still looking double their reach with every round, so rounds are few.
 """
 
 from __future__ import annotations
 
 import polars as pl
-
-from traceq.expressions import known
 
 INDEX = pl.UInt32()
 _FOR_EVER = 2**63 - 1
@@ -26,8 +24,12 @@ def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     """Return for each event, in pre-order, the row of the one around it, if any."""
     rows = row_numbers(len(end))
     nowhere = len(end)
-    same = known(thread == thread.shift(1))
-    jump = _with_nowhere(rows.shift(1).zip_with(same, _numbers(nowhere)))
+    same = thread == thread.shift(1)
+    # Who is around any has the next one inside: all others are never jumped to.
+    around = (same & (end <= end.shift(1))).shift(-1)
+    last = pl.when(around).then(rows).when(~same.shift(-1)).then(pl.lit(nowhere, INDEX))
+    before = pl.select(last.forward_fill().shift(1).fill_null(nowhere)).to_series()
+    jump = _with_nowhere(before)
     # What is nowhere lasts for ever: nobody looks any further.
     ends = pl.concat([end, pl.Series([_FOR_EVER], dtype=end.dtype)], rechunk=True)
     looking = rows.filter(ends[jump[:-1]] < end)

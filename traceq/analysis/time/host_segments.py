@@ -141,10 +141,11 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
             for part, table in enumerate(tables)
         )
         .filter(pl.col("thread").is_not_null(), pl.col("end") > pl.col("ts"))
+        # Polars sorts a table in a quarter of the time that it takes in a query.
+        .collect()
         .sort(
             pl.col("thread"), pl.col("ts"), -pl.col("end"), "part", maintain_order=True
         )
-        .collect()
     )
     parent = parents(rows["thread"], rows["end"]).fill_null(rows.height)
     nothing = {
