@@ -248,18 +248,22 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
         return pl.Series(dtype=INDEX)
     contexts, at = host.contexts, host.segments["at"]
     of_node = is_node[outermost_ops(trace)][contexts.op]
-    # 0 is no op, 1 an op, 2 one of a node.
-    told = (1 + of_node.cast(pl.UInt8)).fill_null(0)
-    around = pl.DataFrame(
-        {"op": told[contexts.number][at], "thread": host.tree["thread"][at]}
+    in_op = of_node.is_not_null()[contexts.number][at].arg_true()
+    # Nearly all segments in ops follow each other: what lies between others is short.
+    gaps = pl.DataFrame({"before": in_op[:-1], "after": in_op[1:]}).filter(
+        pl.col("after") - pl.col("before") > 1
     )
-    op, thread = pl.col("op"), pl.col("thread")
-    # Of each op its thread, and whether it is of a node, as one number.
-    ran = pl.when(op > 0).then(thread * 2 + (op > 1))
-    before, after = ran.forward_fill(), ran.backward_fill()
-    between = (op == 0) & (before % 2 == 1) & (after % 2 == 1)
-    found = around.select(known(between & (thread != before // 2)))
-    return found.to_series().arg_true()
+    both = (
+        known(of_node[contexts.number[at[gaps[side]]]]) for side in ("before", "after")
+    )
+    thread = host.tree["thread"]
+    found = (
+        gaps.filter(*both)
+        .select("before", segment=pl.int_ranges(pl.col("before") + 1, "after"))
+        .explode("segment")
+    )
+    before, between = (thread[at[found[one]]] for one in ("before", "segment"))
+    return found["segment"].filter(before != between)
 
 
 def _with_engine(

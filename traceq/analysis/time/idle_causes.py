@@ -16,8 +16,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import host_collectives
-from traceq.expressions import END
-from traceq.intervals import overlap
+from traceq.intervals import Cover, disjoint, joined, spans
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ CAUSES = (
 UNKNOWN = "unknown"
 
 _WINDOW = "window"
-_ACTIVITY = {"cause": pl.String, "start": pl.Int64, "end": pl.Int64}
 _LAUNCHES = ("launch", "graph launch", "copy", "set")
 
 
@@ -69,10 +67,9 @@ def causes_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
     The windows have ``start`` and ``end`` and do not overlap.
     """
+    times = _times(trace, windows).sum()
     return (
-        _stretches(host_activities(trace), windows)
-        .group_by("cause")
-        .agg(time=(pl.col("end") - pl.col("start")).sum())
+        pl.DataFrame({"cause": times.columns, "time": times.row(0)})
         .filter(pl.col("time") > 0)
         .sort("time", "cause", descending=[True, False])
     )
@@ -100,9 +97,10 @@ def idle_stretches(trace: Trace, start: int, end: int) -> pl.DataFrame:
 
 def _stretches(activities: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the windows cut by what the host did: ``start``, ``end``, ``cause``."""
+    found = [cause for cause in CAUSES if (activities["cause"] == cause).any()]
     intervals = pl.concat(
         [
-            windows.select(pl.lit(_WINDOW).alias("cause"), "start", "end"),
+            windows.select("start", "end", cause=pl.lit(_WINDOW)),
             activities,
         ]
     )
@@ -120,13 +118,14 @@ def _stretches(activities: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
             .otherwise(0)
             .cum_sum()
             .alias(cause)
-            for cause in (_WINDOW, *CAUSES)
+            for cause in (_WINDOW, *found)
         ),
         length=pl.col("time").shift(-1) - pl.col("time"),
     )
     cause = pl.coalesce(
-        pl.when(pl.col(cause) > 0).then(pl.lit(cause)) for cause in CAUSES
-    ).fill_null(UNKNOWN)
+        *(pl.when(pl.col(cause) > 0).then(pl.lit(cause)) for cause in found),
+        pl.lit(UNKNOWN),
+    )
     return stretches.filter(pl.col(_WINDOW) > 0, pl.col("length") > 0).select(
         start="time", end=pl.col("time") + pl.col("length"), cause=cause
     )
@@ -137,20 +136,35 @@ def causes_of(trace: Trace, gaps: pl.DataFrame) -> pl.Series:
 
     Of what it did at once, the first of CAUSES counts, as in ``causes_in``.
     """
-    activities = host_activities(trace)
-    nothing = pl.repeat(0, gaps.height, dtype=pl.Int64, eager=True)
-    so_far, shares = nothing, {}
-    for at, cause in enumerate(CAUSES):
-        first = activities.filter(pl.col("cause").is_in(CAUSES[: at + 1]))
-        covered = (
-            overlap(gaps, first.select("start", "end")) if first.height else nothing
-        )
-        shares[cause] = covered - so_far
+    shares = _times(trace, gaps)
+    most = pl.concat_list(shares.columns).list.arg_max()
+    return pl.Series(shares.columns)[shares.select(most).to_series()].alias("cause")
+
+
+def _times(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return how long each cause went on in each of the windows, a column for each."""
+    so_far = nothing = pl.repeat(0, windows.height, dtype=pl.Int64, eager=True)
+    times = dict.fromkeys((*CAUSES, UNKNOWN), nothing)
+    for cause, cover in _covers(trace).items():
+        covered = cover.of(windows)
+        times[cause] = covered - so_far
         so_far = covered
-    shares[UNKNOWN] = gaps["end"] - gaps["start"] - so_far
-    most = pl.concat_list(list(shares)).list.arg_max()
-    names = pl.Series(list(shares))
-    return names[pl.DataFrame(shares).select(most).to_series()].alias("cause")
+    times[UNKNOWN] = windows["end"] - windows["start"] - so_far
+    return pl.DataFrame(times)
+
+
+@cached_per_trace
+def _covers(trace: Trace) -> dict[str, Cover]:
+    """Return for each cause that there is when it went on, or any that counts first."""
+    activities = host_activities(trace)
+    covers = {}
+    reached = activities.select("start", "end").clear()
+    for cause in CAUSES:
+        mine = activities.filter(pl.col("cause") == cause)
+        if mine.height:
+            reached = _at_once(pl.concat([reached, mine.select("start", "end")]))
+            covers[cause] = Cover(reached)
+    return covers
 
 
 @cached_per_trace
@@ -207,9 +221,13 @@ def _collectives(trace: Trace) -> pl.DataFrame:
 
 
 def _spans(*tables: tuple[str, pl.DataFrame]) -> list[pl.DataFrame]:
-    found = [
-        table.select(pl.lit(cause).alias("cause"), start="ts", end=END)
+    return [
+        _at_once(spans(table)).with_columns(cause=pl.lit(cause))
         for cause, table in tables
-        if table.height
     ]
-    return found or [pl.DataFrame(schema=_ACTIVITY)]
+
+
+def _at_once(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return spans in order, with those that overlap or touch as one."""
+    found = disjoint(parts.select("start", "end"))
+    return joined(found.filter(pl.col("end") > pl.col("start")))
