@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -130,7 +131,7 @@ def test_a_damaged_byte_anywhere_makes_no_wrong_trace(
     load_and_keep(path)
     entry = entry_of(kept)
     whole = {file.name: file.read_bytes() for file in entry.iterdir()}
-    assert {"facts.json", "kernels.parquet"} < set(whole)
+    assert {"facts.json", "kernels.arrow"} < set(whole)
 
     for damaged, content in whole.items():
         for at in range(0, len(content), 1 + len(content) // 10):
@@ -161,7 +162,7 @@ def test_an_entry_that_lacks_a_file_is_ignored_and_written_again(
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     read = load_and_keep(path)
-    (entry_of(kept) / "ops.parquet").unlink()
+    (entry_of(kept) / "ops.arrow").unlink()
 
     assert_equal(load_and_keep(path), read)
     assert is_kept(path)
@@ -334,6 +335,20 @@ def test_clearing_removes_entries_and_nothing_else(tmp_path: Path, kept: Path) -
     assert size > 0
     assert not is_kept(path)
     assert sorted(file for file in kept.rglob("*") if file.is_file()) == sorted(mine)
+
+
+def test_a_file_that_was_read_whole_is_not_read_again_for_its_name(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_trace(tmp_path / "trace.json")
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.delattr(cache, "_hash")
+
+    load_and_keep(path)
+
+    assert [entry.name for entry in kept.glob("code-*/*")] == [
+        f"{path.stat().st_size}-{content}"
+    ]
 
 
 def test_without_cache_nothing_is_read_or_written(tmp_path: Path, kept: Path) -> None:

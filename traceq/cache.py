@@ -57,6 +57,7 @@ TROUBLE = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError
 _writers: list[threading.Thread] = []
 _given_up = threading.Event()
 _hashing = threading.Lock()
+_noted: dict[tuple[object, ...], str] = {}
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,25 @@ def any_of_size(size: int) -> bool:
     return any((directory() / _code()).glob(f"{size}-*"))
 
 
+class Heard:
+    """What was heard of a file while it was read, so that it is not read again."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def hear(self, block: bytes) -> None:
+        """Take the next bytes of the file."""
+        self._digest.update(block)
+        self._size += len(block)
+
+    def note(self, path: Path, status: os.stat_result) -> None:
+        """Note the digest for this process, if the whole file was heard."""
+        if self._size == status.st_size:
+            _noted[_name(path, status)] = self._digest.hexdigest()
+
+
 def digest(path: Path, status: os.stat_result) -> str:
     """Return the SHA-256 of a file's content; a file that is as it was is not read."""
     if known := _seen(path, status):
@@ -239,7 +259,7 @@ def digest(path: Path, status: os.stat_result) -> str:
     with _hashing:
         if known := _seen(path, status):
             return known
-        found = _hash(path)
+        found = _noted.get(_name(path, status)) or _hash(path)
         with suppress(OSError):
             if not given_up():
                 _remember(path, status, found)
@@ -261,6 +281,10 @@ def _seen_file(path: Path) -> Path:
 
 def _identity(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _name(path: Path, status: os.stat_result) -> tuple[object, ...]:
+    return (path, *_identity(status))
 
 
 def _seen(path: Path, status: os.stat_result) -> str | None:

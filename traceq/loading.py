@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.cache import Heard
 from traceq.errors import InputError, UsageError
 from traceq.expressions import known, text
 from traceq.formats.chrome import read
@@ -255,8 +256,9 @@ def _load(
     key = owners.key + steps_by
     if (known := find(file, key)) is not None:
         return known
-    status = file.stat()
-    trace = _read(file, owners, steps_by, progress)
+    status, heard = file.stat(), Heard()
+    trace = _read(file, owners, steps_by, progress, heard.hear)
+    heard.note(file, status)
     keep(file, trace, status, key)
     return trace
 
@@ -282,8 +284,9 @@ def _read(
     owners: Owners,
     steps_by: str,
     progress: Callable[[int, int], None] | None,
+    heard: Callable[[bytes], None] | None = None,
 ) -> Trace:
-    raw = read(file, progress)
+    raw = read(file, progress, heard)
     if not any(raw.tables[name].height for name in _TELLING):
         raise InputError(_nothing_in(file, raw))
     tell("graph")

