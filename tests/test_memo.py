@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
 
 from traceq.analysis.base.cached import cached_per_trace
 
@@ -95,3 +99,41 @@ def test_it_does_not_matter_how_an_argument_is_given() -> None:
     question(trace=trace, least=1)
 
     assert len(asked) == 1
+
+
+def test_who_asks_while_another_thread_works_it_out_gets_its_answer() -> None:
+    asked = []
+    asking = Barrier(2, timeout=10)
+
+    @cached_per_trace
+    def question(trace: Asked) -> object:
+        asked.append(trace)
+        # Whoever comes second has asked by now, or will find the answer.
+        asking.wait()
+        return object()
+
+    trace = Asked()
+
+    def second() -> object:
+        asking.wait()
+        return question(trace)
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(question, trace), pool.submit(second)]
+
+    assert answers[0].result() is answers[1].result()
+    assert len(asked) == 1
+
+
+def test_a_question_that_failed_is_asked_again() -> None:
+    answers = iter([0, 1])
+
+    @cached_per_trace
+    def question(_: Asked) -> float:
+        return 1 / next(answers)
+
+    trace = Asked()
+
+    with pytest.raises(ZeroDivisionError):
+        question(trace)
+    assert question(trace) == 1.0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+import polars as pl
 
 from traceq.finding import Evidence, Severity
 from traceq.linter.lines import with_function, with_line
@@ -18,13 +22,15 @@ from traceq.records import dataclass
 from traceq.watching import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from traceq.analysis.replay.simulation import Change
     from traceq.finding import Finding
     from traceq.linter.rule import Rule
     from traceq.recording import Recording
 
+# More would hold more of a large trace in memory at once.
+_MOST_AT_ONCE = 4
 # A log may name a hundred graph breaks; the first few explain a finding.
 _MOST_REASONS = 3
 
@@ -81,24 +87,54 @@ class Ran:
 
 
 def run(rules: Iterable[Rule], views: Views) -> Ran:
-    """Run rules one after the other; one that crashes does not stop the others."""
-    found: list[Finding] = []
-    skipped: list[Skipped] = []
-    crashes: list[Crashed] = []
+    """Run rules, some of them at once; one that crashes does not stop the others.
+
+    Most of what a rule asks keeps a single core busy, and Polars lets go of Python.
+    """
     every = list(rules)
-    for done, rule in enumerate(every):
+    ran = Ran((), (), ())
+    for done, (rule, found) in enumerate(_at_once(every, views)):
         if rule.residual:
             tell("the rest", 0, 1, rule.code)
         else:
             tell("rules", done, len(every), rule.code)
-        if reason := _why_skipped(rule, views):
-            skipped.append(Skipped(rule.code, rule.name(), reason))
-            continue
+        ran += found()
+    return ran
+
+
+def _at_once(
+    rules: Sequence[Rule], views: Views
+) -> Iterator[tuple[Rule, Callable[[], Ran]]]:
+    """Yield each rule, in order, with who waits for what it found."""
+    cores = pl.thread_pool_size()
+    if cores == 1 or len(rules) == 1:
+        yield from ((rule, partial(_ran, rule, views)) for rule in rules)
+        return
+    # One more than there are cores: some wait for what another one works out.
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, 1 + cores)) as pool:
+        pool.submit(_ahead, views)
+        found = [(rule, pool.submit(_ran, rule, views)) for rule in rules]
         try:
-            found += run_rule(rule, views)
-        except Exception as error:  # noqa: BLE001 - the other rules go on
-            crashes.append(crashed(rule, error))
-    return Ran(tuple(found), tuple(skipped), tuple(crashes))
+            yield from ((rule, one.result) for rule, one in found)
+        finally:
+            # Whoever does not want all of them waits for none.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _ahead(views: Views) -> None:
+    """Work out what bounds the step: it takes longest, and all findings need it."""
+    with suppress(Exception):  # who needs it will be told
+        _ = views.trace and views.trace.bound
+
+
+def _ran(rule: Rule, views: Views) -> Ran:
+    """Return what one rule found, or why it was skipped or crashed."""
+    if reason := _why_skipped(rule, views):
+        return Ran((), (Skipped(rule.code, rule.name(), reason),), ())
+    try:
+        return Ran(tuple(run_rule(rule, views)), (), ())
+    except Exception as error:  # noqa: BLE001 - the other rules go on
+        return Ran((), (), (crashed(rule, error),))
 
 
 def run_rule(rule: Rule, views: Views) -> list[Finding]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,9 @@ def cached_per_trace(
     The trace, or a table of it, is its first argument. Numbers and texts among the
     others are compared by value, everything else by identity.
     """
-    answers: dict[int, dict[tuple[object, ...], tuple[Any, Result]]] = {}
+    answers: dict[int, dict[tuple[object, ...], _Answer[Result]]] = {}
     parameters = signature(question)
+    lock = Lock()
 
     @wraps(question)
     def answer(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -35,18 +37,41 @@ def cached_per_trace(
             trace, *others = call.arguments.values()
         else:
             trace, *others = given
-        if id(trace) not in answers:
-            answers[id(trace)] = {}
-            weakref.finalize(trace, answers.pop, id(trace), None)
-        known = answers[id(trace)]
         # By position: the parameters are in one order, however they were given.
         key = tuple(map(_identity, others))
-        if key not in known:
-            # The arguments are kept with it, so that no other object gets their id.
-            known[key] = (others, question(*given, **named))
-        return known[key][1]
+        with lock:
+            if id(trace) not in answers:
+                answers[id(trace)] = {}
+                weakref.finalize(trace, answers.pop, id(trace), None)
+            known = answers[id(trace)]
+            if key not in known:
+                known[key] = _Answer(others)
+            found = known[key]
+        return found.get(partial(question, *given, **named))
 
     return answer
+
+
+class _Answer(Generic[Result]):
+    """The answer to a question, worked out by whoever asks first.
+
+    Rules run at once: a second thread that asks waits for the first. No question asks
+    itself again, however indirectly, so that no two threads wait for each other.
+    """
+
+    def __init__(self, others: list[object]) -> None:
+        # The arguments are kept with it, so that no other object gets their id.
+        self._others = others
+        self._lock = RLock()
+        self._found: list[Result] = []
+
+    def get(self, work_out: Callable[[], Result]) -> Result:
+        """Return the answer; where working it out fails, the next one tries again."""
+        if not self._found:
+            with self._lock:
+                if not self._found:
+                    self._found.append(work_out())
+        return self._found[0]
 
 
 def _identity(value: object) -> tuple[type, object]:

@@ -153,8 +153,10 @@ class Replay:
         if not changes and scale in self._runs:
             return self._runs[scale]
         asked = (tuple(changes), scale)
-        if self._last is not None and self._last[0] == asked:
-            return self._last[1]
+        # Looked at once: rules run at once, and another one may ask meanwhile.
+        last = self._last
+        if last is not None and last[0] == asked:
+            return last[1]
         rounds = _ROUNDS if self.model.repeats else 1
         idle = [0.0] * self._lanes
         result = self._played(changes, scale, idle, rounds)
@@ -292,8 +294,9 @@ class Replay:
     def _worked(self, changes: Sequence[Change], scale: TimeScale) -> pl.Series:
         """Return how much the host has worked at each edge of its pieces of time."""
         asked = (tuple(changes), scale)
-        if self._last_worked is not None and self._last_worked[0] == asked:
-            return self._last_worked[1]
+        last = self._last_worked
+        if last is not None and last[0] == asked:
+            return last[1]
         left = self._awake
         if changes:
             left = left.clone()
