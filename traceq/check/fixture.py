@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from traceq import toml_text
 from traceq.errors import InputError, UsageError
 from traceq.formats.log import read_log
-from traceq.formats.snapshot import read_snapshot
 from traceq.loading import load
 from traceq.recording import Recording
 from traceq.records import dataclass
@@ -17,6 +16,8 @@ from traceq.units import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
+
+    from traceq.model.snapshot import Snapshot
 
 TRACES = ("trace.json.gz", "trace.json")
 SNAPSHOTS = ("snapshot.pickle.gz", "snapshot.pickle")
@@ -75,8 +76,14 @@ class Fixture:
             else None,
             read_log(self.log).lines if self.log else None,
             self.step_ns,
-            {0: read_snapshot(self.snapshot)} if self.snapshot else {},
+            {0: _snapshot(self.snapshot)} if self.snapshot else {},
         )
+
+
+def _snapshot(path: Path) -> Snapshot:
+    from traceq.formats.snapshot import read_snapshot  # noqa: PLC0415 - few need it
+
+    return read_snapshot(path)
 
 
 def is_fixture(folder: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import field, fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text
@@ -130,6 +129,8 @@ def refuse_unknown(
     """Raise ``ConfigError`` at the first key that is not known."""
     for key in content:
         if key not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 - to refuse only
+
             near = get_close_matches(key, list(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(known)}"
             msg = f"{where}: unknown key {key!r}: {hint}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from traceq.errors import UsageError
@@ -65,6 +64,8 @@ def _matching(rules: Mapping[str, Any], wanted: str) -> list[str]:
 def _unknown(rules: Mapping[str, Any], wanted: str) -> str:
     if wanted.upper() in RETIRED:
         return f"{wanted.upper()} was retired: {RETIRED[wanted.upper()]}"
+    from difflib import get_close_matches  # noqa: PLC0415 - to refuse only
+
     known = [*rules, *(rule.name() for rule in rules.values())]
     near = get_close_matches(wanted.upper(), known, n=1) or get_close_matches(
         wanted.lower(), known, n=1

@@ -10,7 +10,6 @@ import polars as pl
 from traceq.check.fixture import ORIGIN, read_fixture
 from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
-from traceq.formats.snapshot import read_snapshot
 from traceq.given import one_program
 from traceq.loading import load, with_kernels
 from traceq.model.owners import NOBODY
@@ -110,6 +109,8 @@ def load_program(program: Program, *, log: Path | None, cache: bool) -> Recordin
 
 def snapshot_of(path: Path, rank: Rank | None = None) -> Snapshot:
     """Read a snapshot, with what is known of whose code is on its stacks."""
+    from traceq.formats.snapshot import read_snapshot  # noqa: PLC0415 - few need it
+
     owners = rank.owners if rank else NOBODY
     return replace(read_snapshot(path), owners=replace(owners, said=own_code()))
 

@@ -22,56 +22,68 @@ from traceq.model.dtypes import ALL_SIZES, SHORT_SIZES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Ops whose output has the shape that their inputs broadcast to.
-_ELEMENTWISE = re.compile(
-    r"abs|add|addcdiv|addcmul|atan2|bitwise_and|bitwise_not|bitwise_or|"
-    r"bitwise_xor|ceil|celu|clamp|clamp_max|clamp_min|cos|cosh|div|elu|"
-    r"elu_backward|eq|erf|erfc|exp|expm1|floor|floor_divide|fmod|ge|"
-    r"gelu|gelu_backward|glu|gt|hardsigmoid|hardsigmoid_backward|"
-    r"hardswish|hardswish_backward|hardtanh|hardtanh_backward|isfinite|"
-    r"isinf|isnan|le|leaky_relu|leaky_relu_backward|lerp|log|log10|"
-    r"log1p|log2|log_sigmoid_backward|logical_and|logical_not|logical_or|"
-    r"logical_xor|logit|lt|masked_fill|maximum|minimum|mish|"
-    r"mish_backward|mse_loss_backward|mul|nan_to_num|"
-    r"native_dropout_backward|ne|neg|pow|reciprocal|relu|remainder|round|"
-    r"rsqrt|rsub|selu|sigmoid|sigmoid_backward|sign|silu|silu_backward|"
-    r"sin|sinh|smooth_l1_loss_backward|softplus|softplus_backward|sqrt|"
-    r"square|sub|tan|tanh|tanh_backward|threshold|threshold_backward|"
-    r"trunc|where|xlogy"
+_ELEMENTWISE = _names(
+    """
+    abs add addcdiv addcmul atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil
+    celu clamp clamp_max clamp_min cos cosh div elu elu_backward eq erf erfc exp expm1
+    floor floor_divide fmod ge gelu gelu_backward glu gt hardsigmoid
+    hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
+    isfinite isinf isnan le leaky_relu leaky_relu_backward lerp log log10 log1p log2
+    log_sigmoid_backward logical_and logical_not logical_or logical_xor logit lt
+    masked_fill maximum minimum mish mish_backward mse_loss_backward mul nan_to_num
+    native_dropout_backward ne neg pow reciprocal relu remainder round rsqrt rsub selu
+    sigmoid sigmoid_backward sign silu silu_backward sin sinh smooth_l1_loss_backward
+    softplus softplus_backward sqrt square sub tan tanh tanh_backward threshold
+    threshold_backward trunc where xlogy
+    """
 )
-_UNARY = re.compile(
-    r"abs|bitwise_not|ceil|clamp|clamp_max|clamp_min|cos|cosh|erf|erfc|"
-    r"exp|expm1|floor|gelu|hardsigmoid|hardswish|hardtanh|isfinite|"
-    r"isinf|isnan|leaky_relu|log|log10|log1p|log2|logical_not|logit|"
-    r"mish|nan_to_num|neg|reciprocal|relu|round|rsqrt|selu|sigmoid|"
-    r"sign|silu|sin|sinh|softplus|sqrt|square|tan|tanh|threshold|trunc"
+_UNARY = _names(
+    """
+    abs bitwise_not ceil clamp clamp_max clamp_min cos cosh erf erfc exp expm1 floor
+    gelu hardsigmoid hardswish hardtanh isfinite isinf isnan leaky_relu log log10
+    log1p log2 logical_not logit mish nan_to_num neg reciprocal relu round rsqrt selu
+    sigmoid sign silu sin sinh softplus sqrt square tan tanh threshold trunc
+    """
 )
-_COMPARES = re.compile(
-    r"eq|ge|gt|isfinite|isinf|isnan|le|logical_and|logical_not|"
-    r"logical_or|lt|ne"
+_COMPARES = _names(
+    """
+    eq ge gt isfinite isinf isnan le logical_and logical_not logical_or lt ne
+    """
 )
 # Ops that read all their inputs and write little.
-_REDUCTIONS = re.compile(
-    r"all|amax|amin|any|argmax|argmin|binary_cross_entropy|"
-    r"binary_cross_entropy_with_logits|count_nonzero|linalg_vector_norm|"
-    r"logsumexp|max|mean|min|mse_loss|nonzero|norm|prod|smooth_l1_loss|"
-    r"std|std_mean|sum|topk|var|var_mean|"
-    r"_amp_foreach_non_finite_check_and_unscale_"
+_REDUCTIONS = _names(
+    """
+    all amax amin any argmax argmin binary_cross_entropy
+    binary_cross_entropy_with_logits count_nonzero linalg_vector_norm logsumexp max
+    mean min mse_loss nonzero norm prod smooth_l1_loss std std_mean sum topk var
+    var_mean _amp_foreach_non_finite_check_and_unscale_
+    """
 )
 # Ops that read their inputs and write something like the first of them.
-_LIKE_FIRST = re.compile(
-    r"_fused_dropout|_fused_rms_norm|_fused_rms_norm_backward|_log_softmax|"
-    r"_log_softmax_backward_data|_softmax|_softmax_backward_data|"
-    r"batch_norm_backward|batch_norm_elemt|cudnn_batch_norm|"
-    r"cudnn_batch_norm_backward|cumprod|cumsum|flip|logcumsumexp|"
-    r"miopen_batch_norm|miopen_batch_norm_backward|native_batch_norm|"
-    r"native_batch_norm_backward|native_dropout|native_group_norm|"
-    r"native_group_norm_backward|native_layer_norm|native_layer_norm_backward|"
-    r"avg_pool2d_backward|max_pool2d_with_indices_backward|roll|sort|tril|"
-    r"triu|upsample_bicubic2d_backward|upsample_bilinear2d_backward|"
-    r"upsample_nearest2d_backward|upsample_trilinear3d_backward"
+_LIKE_FIRST = _names(
+    """
+    _fused_dropout _fused_rms_norm _fused_rms_norm_backward _log_softmax
+    _log_softmax_backward_data _softmax _softmax_backward_data batch_norm_backward
+    batch_norm_elemt cudnn_batch_norm cudnn_batch_norm_backward cumprod cumsum flip
+    logcumsumexp miopen_batch_norm miopen_batch_norm_backward native_batch_norm
+    native_batch_norm_backward native_dropout native_group_norm
+    native_group_norm_backward native_layer_norm native_layer_norm_backward
+    avg_pool2d_backward max_pool2d_with_indices_backward roll sort tril triu
+    upsample_bicubic2d_backward upsample_bilinear2d_backward
+    upsample_nearest2d_backward upsample_trilinear3d_backward
+    """
 )
-_FILLS = re.compile(r"bernoulli|exponential|fill|normal|random|uniform|zero")
+_FILLS = _names(
+    """
+    bernoulli exponential fill normal random uniform zero
+    """
+)
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 _TRITON = re.compile(r"^triton_")
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
@@ -127,7 +139,7 @@ def is_counted(name: str) -> bool:
 def _counter(name: str) -> Callable[[Call], float | None] | None:
     """Return what counts the bytes of an op; none for one that is not known."""
     plain = name.partition("::")[2]
-    base = plain if _REDUCTIONS.fullmatch(plain) else plain.rstrip("_")
+    base = plain if plain in _REDUCTIONS else plain.rstrip("_")
     known = (
         (name in MATMULS, _matmul),
         (name in FUSED_ARGUMENTS, _attention),
@@ -135,10 +147,10 @@ def _counter(name: str) -> Callable[[Call], float | None] | None:
         (_TRITON.match(name) and not _INDIRECT.search(name), _all),
         (name.startswith(_FOREACH) or name in _FUSED_OPTIMIZERS, _multi_tensor),
         (plain in _SPECIAL, _SPECIAL.get(plain)),
-        (_ELEMENTWISE.fullmatch(base), _elementwise),
-        (_REDUCTIONS.fullmatch(base), _all),
-        (_LIKE_FIRST.fullmatch(base), _like_first),
-        (_FILLS.fullmatch(base), _fill),
+        (base in _ELEMENTWISE, _elementwise),
+        (base in _REDUCTIONS, _all),
+        (base in _LIKE_FIRST, _like_first),
+        (base in _FILLS, _fill),
     )
     return next((count for matches, count in known if matches), None)
 
@@ -190,7 +202,7 @@ def _all(call: Call) -> float | None:
 def _elementwise(call: Call) -> float | None:
     plain = call.name.rpartition("::")[2]
     tensors = list(_tensors(call))
-    if _UNARY.fullmatch(plain.rstrip("_")):
+    if plain.rstrip("_") in _UNARY:
         # What follows is where to write the result.
         tensors = tensors[:1]
     elif plain.rstrip("_") == "addcmul":
@@ -201,11 +213,7 @@ def _elementwise(call: Call) -> float | None:
     rank = max(len(one.dims) for one in tensors)
     padded = [[1] * (rank - len(one.dims)) + one.dims for one in tensors]
     shape = [max(sizes) for sizes in zip(*padded, strict=True)]
-    size = (
-        1
-        if _COMPARES.fullmatch(plain.rstrip("_"))
-        else max(one.size for one in tensors)
-    )
+    size = 1 if plain.rstrip("_") in _COMPARES else max(one.size for one in tensors)
     if plain.endswith("_"):
         shape, size = tensors[0].dims, tensors[0].size
     return sum(one.bytes for one in tensors) + prod(shape) * size
