@@ -24,7 +24,7 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     UNKNOWN,
 )
-from traceq.intervals import overlap
+from traceq.intervals import Cover, overlap
 
 if TYPE_CHECKING:
     from traceq.differ.structure import Parts
@@ -48,7 +48,9 @@ def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFram
     """
     gaps, account = parts.gaps, host_account_of(trace, step_ns)
     # What the host did is looked up for the few spans in which the GPU waited.
-    spans = account.spans.filter(pl.col("end") > pl.col("start"))
+    spans = account.spans
+    edges = pl.concat([spans["start"], spans["end"].tail(1)])
+    spans = spans[Cover(gaps).between(edges)["part"]] if spans.height else spans
     spans = spans.filter(overlap(spans, gaps) > 0)
     segments = account.told(spans, "start", "end", "op", *_ENTRY)
     pieces = _pieces(gaps, segments)
