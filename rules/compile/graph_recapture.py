@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
+from traceq.analysis.base.ownership import inside
 from traceq.analysis.patterns.compilation import (
     CALL,
     captures,
@@ -192,9 +193,9 @@ def _evidence(
 
 def _shapes(view: View, regions: list[int]) -> list[list[int]]:
     """Return the shapes that the graphs were for: of the inputs that change."""
-    roots = view.roots(pl.col("id").is_in(regions))
-    inside = view.trace.ops.filter(roots.is_not_null(), pl.col("name") == CALL)
-    calls = view.with_inputs(inside)
+    ops = view.trace.ops
+    within = inside(view.trace, pl.Series(regions)).is_not_null()
+    calls = view.with_inputs(ops.filter(within & (ops["name"] == CALL)))
     found = changing_inputs(calls)
     if not found.height:
         found = sized_inputs(calls)

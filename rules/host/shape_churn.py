@@ -105,6 +105,8 @@ _FIRST_ONLY = f"""
             host     [cudaLaunchKernel>1]        [cudaLaunchKernel>2]
             gpu 7                  [gemm<1]                     [gemm<2]
 """
+# A call on inputs that are new, which takes far longer than the usual.
+_SLOW = pl.col("new") & (pl.col("excess") > 0)
 
 
 @dataclass(frozen=True)
@@ -203,8 +205,10 @@ class ShapeChurn(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the slow first calls by kind and line, backward with its forward."""
-        calls = _calls(view)
-        slow = calls.filter("slow")
+        planned = view.host_account.calls.filter("planned")
+        slow = _settled(view, planned.filter(_SLOW))
+        if not slow.height:
+            return
         groups = view.by_place(
             # What varies is the user's: all functions of a library see the same.
             slow.with_columns(WHATEVER_LIBRARY),
@@ -215,9 +219,12 @@ class ShapeChurn(Rule):
             usual=pl.col("usual").median(),
             **{one: pl.col(one).sum() for one in ("excess", "own", "idle", "loading")},
         )
-        for row in groups.sort("excess", descending=True).iter_rows(named=True):
-            if not self._matters(view, row):
-                continue
+        rows = groups.sort("excess", descending=True).iter_rows(named=True)
+        found = [row for row in rows if self._matters(view, row)]
+        if not found:
+            return
+        calls = _settled(view, planned)
+        for row in found:
             mine = _same_place(calls, row)
             if _is_of_shapes(mine):
                 yield self._finding(view, row, mine)
@@ -263,19 +270,12 @@ def _fix(view: View, row: Mapping[str, Any], calls: pl.DataFrame) -> Fix:
     return Fix(spans=spans, host_share=max(0.0, 1 - left / took) if took else 1.0)
 
 
-def _calls(view: View) -> pl.DataFrame:
-    """Return the calls of ops that are planned, and what they took.
+def _settled(view: View, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return calls of ops that are planned, and what they took.
 
     Those that compile, capture or run in a step that does are left to other rules.
     """
-    found = (
-        settled(view, view.host_account.calls.filter("planned"))
-        .with_columns(
-            kind=_kind(),
-            slow=pl.col("new") & (pl.col("excess") > 0),
-        )
-        .sort("ts")
-    )
+    found = settled(view, calls).with_columns(kind=_kind(), slow=_SLOW).sort("ts")
     search = (
         pl.col("own").filter(pl.col("slow") & ~pl.col("loads")).median().over("name")
     )

@@ -11,6 +11,7 @@ from traceq.analysis.base.assumptions import (
     FUSED_HOST_SAVED,
     OPTIMIZER_KERNELS_SAVED,
 )
+from traceq.analysis.base.ownership import inside
 from traceq.analysis.patterns.optimizers import optimizer_steps
 from traceq.expressions import END
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
@@ -149,7 +150,7 @@ class OptimizerLoop(Rule):
             place=view.place(row),
             count=row["kernels"] / view.steps,
             fix=Fix(
-                kernels=view.kernels_under(pl.col("id").is_in(row["ops"]))["id"],
+                kernels=_launched(view, row["ops"]),
                 kernel_share=OPTIMIZER_KERNELS_SAVED,
                 spans=pl.DataFrame(row["spans"]),
                 host_share=FUSED_HOST_SAVED if name in _FUSED else FOREACH_HOST_SAVED,
@@ -159,6 +160,12 @@ class OptimizerLoop(Rule):
             advice=_advice(name, view.trace.facts.torch_to),
             ops=row["ops"],
         )
+
+
+def _launched(view: View, ops: list[int]) -> pl.Series:
+    """Return the kernels of the steps that these ops launch."""
+    within = inside(view.trace, pl.Series(ops))[view.kernels["op"]]
+    return view.kernels["id"].filter(within.is_not_null())
 
 
 def _evidence(row: Mapping[str, Any], steps: int) -> Iterator[Evidence]:

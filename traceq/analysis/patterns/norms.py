@@ -26,7 +26,7 @@ from traceq.analysis.base.ownership import (
     plain_names,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.expressions import END, asof
+from traceq.expressions import END, asof, nth
 from traceq.model.dtypes import BFLOAT16, FLOAT32, HALF, SIZES
 
 if TYPE_CHECKING:
@@ -179,20 +179,17 @@ def _casts(trace: Trace) -> pl.DataFrame:
     ops = trace.ops
     # The backward of a cast belongs to the op around the copy.
     around = inside(trace, ops["id"].filter(named(ops, [_CAST])))
-    to, of = (pl.col("types").list.get(at, null_on_oob=True) for at in (0, 1))
+    to, of = pl.col("to"), pl.col("of")
+    between = ((to == FLOAT32) & of.is_in(HALF)) | ((of == FLOAT32) & to.is_in(HALF))
+    given = trace.inputs.select(
+        dims=nth("dims", 0), to=nth("types", 0), of=nth("types", 1), inputs="id"
+    )
     return (
         ops[["thread", "ts", "inputs"]]
         .with_columns(id=around)
         .filter(named(ops, ["aten::copy_"]) & around.is_not_null() & ~ops["compiling"])
-        .join(
-            trace.inputs.filter(
-                ((to == FLOAT32) & of.is_in(HALF)) | ((of == FLOAT32) & to.is_in(HALF))
-            ),
-            left_on="inputs",
-            right_on="id",
-            maintain_order="left",
-        )
-        .select("id", "thread", "ts", dims=pl.col("dims").list.first(), to=to, of=of)
+        .join(given.filter(between), on="inputs", maintain_order="left")
+        .select("id", "thread", "ts", "dims", "to", "of")
     )
 
 
