@@ -124,7 +124,7 @@ class MatmulWithoutTensorCores(Rule):
         if gpu.amd or gpu.capability < _CORES or _WITHOUT in gpu.name:
             return
         calls = matmuls(view.trace, view.kernels, _SIMT)
-        if not calls.height:
+        if not calls.height or not calls["type"].is_in(HALF).any():
             return
         calls = calls.filter(pl.col("type").is_in(HALF))
         groups = (

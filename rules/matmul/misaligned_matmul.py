@@ -137,7 +137,7 @@ class MisalignedMatmul(Rule):
         name, size = text("name"), pl.col("size")
         misaligned = pl.element().filter(pl.element() % _ALIGNED != 0)
         calls = matmuls(view.trace, view.kernels, _SLOW)
-        if not calls.height:
+        if not calls.height or not calls["dtype"].is_in(SHORT_HALF).any():
             return
         slow = calls.with_columns(
             loaded=pl.coalesce(name.str.extract(_SLOW, 1), name.str.extract(_SLOW, 3)),
@@ -147,6 +147,8 @@ class MisalignedMatmul(Rule):
             text("dtype").is_in(SHORT_HALF),
             size.is_null() | (_padded(size) <= _MOST_PADDING * size),
         )
+        if not slow.height:
+            return
         groups = (
             with_fastest(slow, used_gpu(view.trace), "fp16")
             .filter(saved() > 0)

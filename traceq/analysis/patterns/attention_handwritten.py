@@ -7,12 +7,14 @@ else is between the two, as scales, masks, casts and dropout, belongs to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
+    NOTHING,
     at_owner,
     by_place,
     during,
@@ -39,6 +41,24 @@ _WEIGHING = (_SOFTMAX, _EXPONENTIAL)
 _SUM = ("aten::sum",)
 _DIVIDE = ("aten::div", "aten::div_", "aten::mul", "aten::mul_")
 _AROUND_MATMUL = ("aten::matmul", "aten::einsum")
+# Batch and heads, rows, columns.
+_BATCHED = 3
+# What a softmax and the matmuls around it were given, and which these are.
+_GIVEN = ("inputs", "inputs_before", "inputs_after", "plain_before", "plain_after")
+_NOTHING = (None, None)
+_SHAPES = {
+    "scores": pl.List(pl.Int64()),
+    "type": pl.String(),
+    **{one: pl.List(pl.Int64()) for one in ("query", "key", "value")},
+}
+
+
+class _Matrices(NamedTuple):
+    """What a batched matmul multiplies."""
+
+    left: list[int]
+    right: list[int]
+    type: str | None
 
 
 def writes_attention(trace: Trace) -> bool:
@@ -110,83 +130,79 @@ def _spans(trace: Trace) -> pl.DataFrame:
         thread == thread.shift(1),
         thread == thread.shift(-1),
     )
-    shapes = trace.inputs.select("dims", inputs="id")
-    scores = between.join(shapes, on="inputs", how="left", maintain_order="left")
-    return _softmaxes(
-        trace,
-        _with_times(
-            trace,
-            _fitting(
-                scores.with_columns(
-                    pl.col("dims").list.first().alias("scores"),
-                    *_matrices(trace, between, "before"),
-                    *_matrices(trace, between, "after"),
-                )
-            ),
-        ),
-    )
+    fitting = _fitting(trace, between) if between.height else NOTHING
+    if not fitting.height:
+        return NOTHING
+    return _softmaxes(trace, _with_times(trace, fitting))
 
 
-def _matrices(trace: Trace, between: pl.DataFrame, side: str) -> list[pl.Series]:
-    """Return the two matrices of the matmul on a side, and their dtype."""
-    at = pl.col(f"plain_{side}").replace_strict(_MATMULS, default=0)
-    return (
-        between.join(
-            trace.inputs.select("dims", "types", given="id"),
-            left_on=f"inputs_{side}",
-            right_on="given",
-            how="left",
-            maintain_order="left",
-        )
-        .select(
-            pl.col("dims").list.get(at, null_on_oob=True).alias(f"left_{side}"),
-            pl.col("dims").list.get(at + 1, null_on_oob=True).alias(f"right_{side}"),
-            pl.col("types").list.get(at, null_on_oob=True).alias(f"type_{side}"),
-        )
-        .get_columns()
-    )
-
-
-def _fitting(found: pl.DataFrame) -> pl.DataFrame:
+def _fitting(trace: Trace, between: pl.DataFrame) -> pl.DataFrame:
     """Return softmaxes whose scores one matmul makes, and the next one uses.
 
-    einsum multiplies in the order in which it is given its operands: the scores, and
-    what is multiplied by them, may be transposed. Added are ``batch`` (and heads),
-    ``queries``, ``keys``, ``width`` (of a head) and ``value_width``.
+    Added are _SHAPES, which are told once for the same inputs.
     """
-    scores = pl.col("scores")
-    rows = scores.list.eval(pl.element().product()).list.first() // scores.list.last()
-
-    def size(name: str, index: int) -> pl.Expr:
-        return pl.col(name).list.get(index, null_on_oob=True)
-
-    found = found.filter(
-        scores.list.len() >= 3,  # noqa: PLR2004 - batches of matrices
-        scores.list.eval(pl.element().min()).list.first() > 0,
-    ).with_columns(
-        batch=size("left_before", 0),
-        keys=scores.list.last(),
-        queries=rows // size("left_before", 0),
-        width=size("left_before", 2),
+    distinct = between.select(_GIVEN).unique(maintain_order=True)
+    asked = pl.concat(distinct[one] for one in _GIVEN[:3]).drop_nulls().unique()
+    given = trace.inputs[["dims", "types"]][asked].rows()
+    inputs = dict(zip(asked.to_list(), given, strict=True))
+    told = []
+    for softmax, before, after, first, last in distinct.iter_rows():
+        dims, _ = inputs.get(softmax, _NOTHING)
+        scores = dims[0] if dims else None
+        makes = _matrices(_MATMULS[first], *inputs.get(before, _NOTHING))
+        uses = _matrices(_MATMULS[last], *inputs.get(after, _NOTHING))
+        fits = _shapes(scores, makes, uses) if scores and makes and uses else None
+        told.append(fits or (None,) * len(_SHAPES))
+    shapes = pl.DataFrame(told, schema=_SHAPES, orient="row")
+    return between.join(
+        pl.concat([distinct, shapes], how="horizontal").drop_nulls("scores"),
+        on=_GIVEN,
+        nulls_equal=True,
+        maintain_order="left",
     )
-    batch, queries, keys = pl.col("batch"), pl.col("queries"), pl.col("keys")
 
-    def shaped(name: str, *sizes: pl.Expr) -> pl.Expr:
-        return pl.all_horizontal(
-            size(name, index) == one for index, one in enumerate((batch, *sizes))
-        )
 
-    width = pl.col("width")
-    made = shaped("left_before", queries, width) & shaped("right_before", width, keys)
-    turned = shaped("left_before", keys, width) & shaped("right_before", width, queries)
-    used = shaped("left_after", queries, keys)
-    used_turned = shaped("right_after", keys, queries)
-    return found.filter(
-        batch * queries == rows, known(made | turned), known(used | used_turned)
-    ).with_columns(
-        value_width=pl.when(known(used))
-        .then(size("right_after", 2))
-        .otherwise(size("left_after", 1))
+def _matrices(
+    at: int, dims: list[list[int]] | None, types: list[str] | None
+) -> _Matrices | None:
+    """Return the two matrices of a matmul, if they are batches of them."""
+    pair = (dims or [])[at : at + 2]
+    if len(pair) < 2 or any(len(one or ()) < _BATCHED for one in pair):  # noqa: PLR2004
+        return None
+    return _Matrices(pair[0], pair[1], types[at] if types and at < len(types) else None)
+
+
+def _shapes(
+    scores: list[int], makes: _Matrices, uses: _Matrices
+) -> tuple[object, ...] | None:
+    """Return what two matmuls around a softmax tell of it, if they fit.
+
+    einsum multiplies in the order in which it is given its operands: the scores, and
+    what is multiplied by them, may be transposed.
+    """
+    batch, _, width = makes.left[:3]
+    # What is not known is not of the op's schema.
+    if None in (*scores, batch) or len(scores) < _BATCHED:
+        return None
+    if min(scores) <= 0 or batch <= 0:
+        return None
+    keys, rows = scores[-1], prod(scores[:-1])
+    queries = rows // batch
+    made = (makes.left[:3], makes.right[:3])
+    straight = ([batch, queries, width], [batch, width, keys])
+    turned = ([batch, keys, width], [batch, width, queries])
+    used = uses.left[:3] == [batch, queries, keys]
+    used_turned = uses.right[:3] == [batch, keys, queries]
+    if batch * queries != rows or made not in (straight, turned):
+        return None
+    if not (used or used_turned):
+        return None
+    return (
+        scores,
+        makes.type,
+        [1, batch, queries, width],
+        [1, batch, keys, width],
+        [1, batch, keys, uses.right[2] if used else uses.left[1]],
     )
 
 
@@ -227,11 +243,6 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
     first, last = around(found["id_before"]), around(found["id_after"])
 
-    def shaped(sequence: str, width: str) -> pl.Expr:
-        # As long as the others: older Polars do not stretch a literal to no rows.
-        one = pl.repeat(1, pl.len(), dtype=pl.Int64)
-        return pl.concat_list(one, "batch", sequence, width)
-
     return (
         found.with_columns(
             owner=first,
@@ -245,11 +256,8 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
             "end",
             "scores",
             "owner",
+            *("type", "query", "key", "value"),
             at="ts",
             exponential=pl.col("plain") == _EXPONENTIAL,
-            type="type_before",
-            query=shaped("queries", "width"),
-            key=shaped("keys", "width"),
-            value=shaped("keys", "value_width"),
         )
     )
