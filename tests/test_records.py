@@ -154,6 +154,19 @@ def test_wrong_arguments_are_refused(
         Shared(*values, **named)
 
 
-def test_one_that_is_not_frozen_is_refused() -> None:
-    with pytest.raises(TypeError, match="frozen"):
-        dataclass(frozen=False)(type("Changing", (), {}))
+def test_one_that_is_not_frozen_can_change_and_has_no_hash() -> None:
+    @dataclass
+    class Counted:
+        name: str
+        seen: list[int] = field(default_factory=list)
+        length: int = 0
+
+        def __post_init__(self) -> None:
+            self.length = len(self.name)
+
+    one = Counted("abc", [1])
+    assert (one.length, one) == (3, Counted("abc", [1]))
+    one.name = "b"
+    assert one != Counted("abc", [1])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that cost next to nothing to declare.
+"""Dataclasses that cost next to nothing to declare.
 
 The standard decorator writes and compiles six methods for every class, a millisecond in
 all: for the classes that lint needs, as long as Polars takes to start. Here all classes
@@ -18,36 +18,46 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(
+        cls: type | None = None,
+        /,
         *,
-        frozen: bool,
+        frozen: bool = False,
         eq: bool = True,
         repr: bool = True,  # noqa: A002 - the standard one calls it so
-    ) -> Callable[[type], type]:
-        """Make a frozen dataclass of a class."""
-        if not frozen:
-            msg = "only frozen dataclasses share their methods"
-            raise TypeError(msg)
-        return lambda cls: _declare(cls, eq=eq, shown=repr)
+    ) -> type | Callable[[type], type]:
+        """Make a dataclass of a class."""
+        if cls is None:
+            return lambda cls: _declare(cls, frozen=frozen, eq=eq, shown=repr)
+        return _declare(cls, frozen=frozen, eq=eq, shown=repr)
 
 
 __all__ = ["dataclass"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(init=False, repr=False, eq=False)
 class _Usual:
     """A usual one, for what ``dataclasses`` looks for in all of them."""
 
     field: int
 
 
-_PARAMS = _Usual.__dataclass_params__  # type: ignore[attr-defined]  # not in the stubs
+@dataclasses.dataclass(init=False, repr=False, eq=False, frozen=True)
+class _Frozen:
+    """The same of those that are frozen."""
+
+
+# Neither is in the stubs.
+_PARAMS = {
+    False: _Usual.__dataclass_params__,  # type: ignore[attr-defined]
+    True: _Frozen.__dataclass_params__,  # type: ignore[attr-defined]
+}
 _IS_FIELD = dataclasses.fields(_Usual)[0]._field_type  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class _Declared:
     """What the shared methods have to know of a class."""
 
-    def __init__(self, fields: dict[str, Field[Any]]) -> None:
+    def __init__(self, cls: type, fields: dict[str, Field[Any]]) -> None:
         self.names = tuple(fields)
         self.known = frozenset(fields)
         missing = dataclasses.MISSING
@@ -64,9 +74,12 @@ class _Declared:
         self.shown = [name for name, one in fields.items() if one.repr]
         compared = [name for name, one in fields.items() if one.compare]
         self.values = attrgetter(*compared) if compared else type
+        self.after: Callable[[object], None] | None = getattr(
+            cls, "__post_init__", None
+        )
 
 
-def _declare(cls: type, *, eq: bool, shown: bool) -> type:
+def _declare(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     """Give a class its fields, and the methods that all share."""
     fields: dict[str, Field[Any]] = {}
     for base in cls.__mro__[:0:-1]:
@@ -77,18 +90,18 @@ def _declare(cls: type, *, eq: bool, shown: bool) -> type:
         if not str(annotation).startswith("ClassVar"):
             fields[name] = _field(cls, name, annotation)
     given = {
-        "_declared": _Declared(fields),
+        "_declared": _Declared(cls, fields),
         "__dataclass_fields__": fields,
-        "__dataclass_params__": _PARAMS,
+        "__dataclass_params__": _PARAMS[frozen],
         "__match_args__": tuple(fields),
         "__init__": _init,
-        "__setattr__": _set,
-        "__delattr__": _delete,
     }
+    if frozen:
+        given |= {"__setattr__": _set, "__delattr__": _delete}
     if shown and "__repr__" not in cls.__dict__:
         given["__repr__"] = _repr
     if eq and "__eq__" not in cls.__dict__:
-        given |= {"__eq__": _eq, "__hash__": _hash}
+        given |= {"__eq__": _eq, "__hash__": _hash if frozen else None}
     for name, value in given.items():
         setattr(cls, name, value)
     return cls
@@ -127,6 +140,8 @@ def _init(self: Any, /, *values: object, **named: object) -> None:  # noqa: ANN4
         takes = f"{type(self).__qualname__}({', '.join(declared.names)})"
         msg = f"{takes} was given {len(values)} values and {sorted(named)}"
         raise TypeError(msg)
+    if declared.after is not None:
+        declared.after(self)
 
 
 def _set(_self: object, name: str, _value: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +20,7 @@ from traceq.formats.events import Tally, decode
 from traceq.formats.inputs import decode_inputs
 from traceq.formats.scan import Scan, available
 from traceq.formats.source import Source
+from traceq.records import dataclass
 from traceq.watching import tell
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from traceq.errors import InputError
 from traceq.formats.events import Layout
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

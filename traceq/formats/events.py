@@ -10,12 +10,14 @@ are written otherwise go, one by one, to a JSON parser; what that refuses is los
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 import polars as pl
+
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ import polars as pl
 from traceq.formats import tables, texts
 from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
 from traceq.model import schema
+from traceq.records import dataclass
 
 try:
     from traceq.formats import _scan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +12,7 @@ from traceq.expressions import known
 from traceq.formats import texts
 from traceq.formats.events import EVENTS
 from traceq.model import names, schema
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

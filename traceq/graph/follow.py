@@ -8,7 +8,7 @@ once would have been seen again. An op's line is known if all ways agree on it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceq.graph.program import (
@@ -22,6 +22,7 @@ from traceq.graph.program import (
     SET,
     TRUTH,
 )
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

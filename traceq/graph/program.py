@@ -8,8 +8,10 @@ run: the source is parsed, and that is all.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
+
+from traceq.records import dataclass
 
 ENTRY, EXIT = 0, 1
 CALL, ATTRIBUTE, TRUTH, OTHER = "call", "attribute", "truth", "other"
