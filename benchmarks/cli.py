@@ -115,8 +115,6 @@ def _shell(
 ) -> Shell:
     """Run a command as a shell does; its output is thrown away."""
     variables = os.environ | {"TRACEQ_CACHE": str(cache or "")} | environment
-    # A user's Python compiles what it imports once.
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     # An installed traceq is compiled: it is not to be compiled again in every run.
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     start = time.perf_counter()
@@ -167,6 +165,13 @@ def _large(bars: Bars, path: Path, label: str, scratch: Path) -> None:
     bars.add(f"lint ÷ orjson, {label}", first.seconds / plain, 0.7, 0.5)
     size = common.unpacked_size(path)
     bars.add(f"peak of lint ÷ file, {label}", first.peak / size, 0.9, 0.6)
+
+
+def _huge(bars: Bars, path: Path, label: str, scratch: Path) -> None:
+    """Measure what is asked of a gzipped trace of several GB: that lint ends."""
+    with tempfile.TemporaryDirectory(dir=scratch) as cache:
+        peak = _lint(path, Path(cache)).peak
+    bars.add(f"peak of lint, {label}", peak / 1e9, 3, 2, "GB")
 
 
 def _rules(bars: Bars, path: Path, label: str) -> None:
@@ -262,6 +267,7 @@ class _Files:
     pair: Path
     """A folder with the two that are compared."""
     large: Path | None
+    huge: Path | None
     snapshot: Path | None
 
 
@@ -273,9 +279,11 @@ def _files(given: argparse.Namespace, folder: Path) -> _Files:
     for name, sources in zip(_PAIR, (traces, traces[::-1]), strict=True):
         if not (pair / name).exists():
             make(sources, pair / name, given.mb * 1_000_000, _KINETO)
-    large = snapshot = None
+    large = huge = snapshot = None
     if given.large_mb:
         large = common.file(traces, folder, given.large_mb, _KINETO)
+    if given.huge_mb:
+        huge = common.file(traces, folder, given.huge_mb, "gzip")
     if given.snapshot_mb:
         snapshot = folder / f"{given.snapshot_mb}.pickle"
         if not snapshot.exists():
@@ -286,7 +294,7 @@ def _files(given: argparse.Namespace, folder: Path) -> _Files:
         for layout in given.layouts
     }
     small = common.file(traces, folder, 10, _KINETO)
-    return _Files(layouts, small, pair, large, snapshot)
+    return _Files(layouts, small, pair, large, huge, snapshot)
 
 
 def _options() -> argparse.Namespace:
@@ -297,6 +305,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mb", type=int, default=400)
     parser.add_argument("--large-mb", type=int, default=1500, help="0: without")
+    parser.add_argument("--huge-mb", type=int, default=3400, help="0: without")
     parser.add_argument("--snapshot-mb", type=int, default=1000, help="0: without")
     parser.add_argument("--layouts", nargs="+", default=[*LAYOUTS, "gzip"])
     parser.add_argument("--large", type=Path, action="append", default=[])
@@ -317,6 +326,8 @@ def _measure(given: argparse.Namespace, folder: Path) -> str:
         _diff(bars, files.pair, f"{given.mb} MB")
         if files.large:
             _large(bars, files.large, f"{given.large_mb} MB", folder)
+        if files.huge:
+            _huge(bars, files.huge, f"{given.huge_mb} MB gzip", folder)
         if files.snapshot:
             _snapshot(bars, files.snapshot, f"{given.snapshot_mb} MB")
     said = [_own(path, folder) for path in given.large]

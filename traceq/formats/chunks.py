@@ -82,7 +82,7 @@ def chunks(
         text += block
     # Some files begin with what has no times, such as the names of threads.
     timed = max(0, text.find(b'"dur":') - _SAMPLE // 4)
-    cut.layout = _layout(text[timed : timed + _SAMPLE])
+    cut.layout = layout_of(text[timed : timed + _SAMPLE])
     cut.key_a_line = bool(_KEY_A_LINE.search(text[:_SAMPLE]))
     separator = cut.layout.separator
     opening = _OPENING.match(text)
@@ -115,7 +115,8 @@ def chunks(
     yield [memoryview(last)[:events]]
 
 
-def _layout(sample: bytes) -> Layout:
+def layout_of(sample: bytes) -> Layout:
+    """Return how a file is laid out, of which this is a part with many events."""
     usual = {
         name: max(found, key=found.__getitem__)
         for name, pattern in _LAYOUT.items()

@@ -37,6 +37,7 @@ _TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 _IGNORED, _NUMBER, _TEXT, _REFUSED = range(4)
 _NO_NUMBER = -(1 << 63)
 _NO_TABLE = -1
+_INPUTS = "inputs"
 # How much text that the scanner left is decoded together.
 _MOST_LEFT = 4 << 20
 # Keys that stand behind the times, if an event is as it should be.
@@ -60,11 +61,16 @@ class _Columns:
     def numbers(self) -> list[str]:
         return ["ts", "dur", *(name for name in self._args if self._is_number(name))]
 
+    @property
+    def args(self) -> list[str]:
+        """The columns of arguments that are numbers."""
+        return self.numbers[2:]
+
     @cached_property
     def texts(self) -> list[str]:
         named = [name for name in self._args if not self._is_number(name)]
         # The four lists of inputs are one text, the last.
-        return ["head", *named, *(["inputs"] if self.table == "ops" else [])]
+        return ["head", *named, *([_INPUTS] if self.table == "ops" else [])]
 
     @cached_property
     def refused(self) -> dict[str, schema.Column]:
@@ -112,11 +118,12 @@ class _Columns:
 
 
 @lru_cache
-def _columns() -> tuple[_Columns, ...]:
+def columns() -> tuple[_Columns, ...]:
+    """Return what the scanner is to fill, table by table."""
     return tuple(_Columns(table) for table in _TABLES)
 
 
-def _classify(text: bytes) -> int:
+def classify(text: bytes) -> int:
     """Return the number of the table that events with this head go to."""
     if any(key in text for key in _BEHIND_TIMES):
         return _NO_TABLE
@@ -125,7 +132,7 @@ def _classify(text: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class _Arrow:
+class Arrow:
     """Columns that the scanner made, as Arrow's C data interface hands them over."""
 
     schema: object
@@ -144,8 +151,8 @@ class Scan:
         self._layout = layout
         self._scanner = _scan.Scanner(
             layout.separator,
-            _classify,
-            [columns.asked for columns in _columns()],
+            classify,
+            [table.asked for table in columns()],
             # Nobody can know which texts would collide.
             secrets.randbits(64),
         )
@@ -191,30 +198,37 @@ class Scan:
         }
 
     def _table(self, number: int, heads: list[texts.Head]) -> pl.DataFrame:
-        columns = _columns()[number]
-        rows = pl.Series(_Arrow(*self._scanner.take(number))).struct.unnest()
-        rows.columns = columns.numbers + columns.texts
+        asked = columns()[number]
+        rows = pl.Series(Arrow(*self._scanner.take(number))).struct.unnest()
+        rows.columns = asked.numbers + asked.texts
         used = rows["head"].unique()
-        self.categories |= {heads[number - 1].category for number in used.to_list()}
-        head = tables.from_heads(columns.table, heads)
+        mine = [heads[at - 1] for at in used.to_list()]
+        self.categories |= {head.category for head in mine}
+        of_head = tables.from_heads(asked.table, mine)
+        places = pl.repeat(0, len(heads) + 1, dtype=pl.UInt32, eager=True)
+        place = places.scatter(used, pl.int_range(len(used), eager=True))[rows["head"]]
         # Whoever keeps one of the scanner's columns keeps all of them.
-        made = {"ts": rows["ts"], "dur": rows["dur"].clip(lower_bound=0)}
-        made |= {name: head[name].gather(rows["head"] - 1) for name in head.columns}
-        for at, name in enumerate(columns.texts[1:], start=1):
-            known = self._scanner.texts(number, at)
-            if name == "inputs":
-                values = pl.Series(known, dtype=pl.Categorical)
-            else:
-                values = tables.read_values(columns.table, name, known)
-            # Texts count from 1: what has none gets the null in front.
-            values = pl.concat([values.clear(1), values])
-            made[name] = values.gather(rows[name])
-        for name in columns.numbers[2:]:
-            made[name] = rows.select(
-                pl.when(pl.col(name) != _NO_NUMBER).then(name)
-            ).to_series()
-        for name, column in columns.refused.items():
-            made[name] = pl.Series(dtype=column.dtype).extend_constant(
-                None, rows.height
-            )
+        made = [rows["ts"], rows["dur"].clip(lower_bound=0)]
+        made += of_head[place].iter_columns()
+        made += [
+            self._values(number, at).gather(rows[name]).alias(name)
+            for at, name in enumerate(asked.texts[1:], start=1)
+        ]
+        args = [pl.when(pl.col(name) != _NO_NUMBER).then(name) for name in asked.args]
+        made += rows.select(args).iter_columns()
+        made += [
+            pl.repeat(None, rows.height, dtype=column.dtype, eager=True).alias(name)
+            for name, column in asked.refused.items()
+        ]
         return pl.DataFrame(made)
+
+    def _values(self, number: int, column: int) -> pl.Series:
+        """Return the distinct values of a column of texts, by their numbers."""
+        asked, known = columns()[number], self._scanner.texts(number, column)
+        name = asked.texts[column]
+        if name == _INPUTS:
+            values = pl.Series(known, dtype=pl.Categorical)
+        else:
+            values = tables.read_values(asked.table, name, known)
+        # Texts count from 1: what has none gets the null in front.
+        return pl.concat([values.clear(1), values])
