@@ -1,7 +1,7 @@
-"""Build the compiled scanner of events where there is a compiler, and do without else.
+"""Build the compiled readers of events where there is a compiler, and do without else.
 
-It works with every CPython from 3.10 on (the limited API). TRACEQ_BUILD_PURE=1
-leaves it out, for the wheel that installs everywhere.
+They work with every CPython from 3.10 on (the limited API). TRACEQ_BUILD_PURE=1
+leaves them out, for the wheel that installs everywhere.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _FOLDER = Path("traceq") / "formats"
+_MODULES = ("_scan", "_history")
 
 
-class ScannerHook(BuildHookInterface):
-    """Adds the scanner to wheels, and puts it beside its source in a checkout."""
+class CompiledHook(BuildHookInterface):
+    """Adds the readers to wheels, and puts them beside their sources in a checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build it before the wheel is made."""
+        """Build them before the wheel is made."""
         if os.environ.get("TRACEQ_BUILD_PURE") or sysconfig.get_config_var(
             "Py_GIL_DISABLED"
         ):
@@ -29,27 +30,29 @@ class ScannerHook(BuildHookInterface):
         source = Path(self.root) / _FOLDER
         folder = source if version == "editable" else Path(mkdtemp())
         try:
-            built = _built(source / "_scan.c", folder)
+            built = [_built(source / f"{module}.c", folder) for module in _MODULES]
         except Exception as error:  # noqa: BLE001 - no compiler, no headers, no room
             self.app.display_warning(
-                f"the scanner of events was not built ({error}): traceq works without"
-                " it, and reads traces three times slower"
+                f"the readers of events were not built ({error}): traceq works without"
+                " them, and reads traces three times slower"
             )
             return
         if version != "editable":
-            build_data["force_include"][str(built)] = str(_FOLDER / built.name)
+            build_data["force_include"] |= {
+                str(found): str(_FOLDER / found.name) for found in built
+            }
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"cp310-abi3-{platform}"
 
 
 def _built(source: Path, folder: Path) -> Path:
-    """Compile the scanner into a folder; raise whatever goes wrong."""
+    """Compile a module into a folder; raise whatever goes wrong."""
     from setuptools import Distribution, Extension  # noqa: PLC0415 - where needed
 
-    extension = Extension("_scan", [str(source)], py_limited_api=True)
+    extension = Extension(source.stem, [str(source)], py_limited_api=True)
     command = Distribution({"ext_modules": [extension]}).get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(folder), mkdtemp()
     command.ensure_finalized()
     command.run()
-    return folder / command.get_ext_filename("_scan")
+    return folder / command.get_ext_filename(source.stem)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import gc
 import gzip
+import os
 import pickle
 import shutil
 import statistics
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _ROUNDS = 3
 _GAP_US = 1_000_000
 _BARE = "pickle.load"
+_PROTOCOLS = (2, 4)
+"""What torch writes, and what Python writes if nobody says."""
 
 
 def _bare(path: Path, *, collect: bool) -> dict[str, Any]:
@@ -72,14 +75,21 @@ def _traceq(path: Path) -> dict[str, Any]:
     }
 
 
+def _pure(path: Path) -> dict[str, Any]:
+    """Read it without compiled code."""
+    os.environ["TRACEQ_PURE"] = "1"
+    return _traceq(path)
+
+
 _METHODS: dict[str, Callable[[Path], dict[str, Any]]] = {
     _BARE: lambda path: _bare(path, collect=True),
     "pickle.load, gc off": lambda path: _bare(path, collect=False),
     "read_snapshot": _traceq,
+    "without C": _pure,
 }
 
 
-def make(sources: list[Path], target: Path, size: int) -> None:
+def make(sources: list[Path], target: Path, size: int, protocol: int = 2) -> None:
     """Write a snapshot of about ``size`` bytes: a device for each source.
 
     Each device has its source's history again and again, moved on in time. As torch
@@ -100,7 +110,7 @@ def make(sources: list[Path], target: Path, size: int) -> None:
         count = max(1, round(each / length / 0.75))
         merged["device_traces"].append(_repeated(trace, count))
     with target.open("wb") as file:
-        pickle.dump(merged, file, protocol=2)
+        pickle.dump(merged, file, protocol=protocol)
 
 
 def _repeated(trace: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -154,13 +164,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("snapshots", nargs="+", type=Path)
     parser.add_argument("--mb", action="append", type=int, help="size, default 1000")
+    parser.add_argument(
+        "--protocol", action="append", type=int, help="of the pickle, default 2 and 4"
+    )
     found = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
         for size in found.mb or [1000]:
-            path = folder / f"{size}.pickle"
-            make(found.snapshots, path, size * 1_000_000)
-            _compare(path)
+            for protocol in found.protocol or _PROTOCOLS:
+                path = folder / f"{size}.pickle"
+                make(found.snapshots, path, size * 1_000_000, protocol)
+                print(f"protocol {protocol}")
+                _compare(path)
     finally:
         shutil.rmtree(folder)
 

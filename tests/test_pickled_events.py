@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from traceq.errors import InputError
+from traceq.formats import pickled_columns
+from traceq.formats.pickled_columns import available
 from traceq.formats.pickles import read_pickle
 from traceq.formats.snapshot import read_snapshot
 
@@ -14,10 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
+    from traceq.formats.pickled_columns import Batch
+
+# Those between and after are made of the same commands.
+PROTOCOLS = (2, 4)
 FRAMES = [
     {"name": f"f{at}", "filename": f"/a/{at % 7}.py", "line": at} for at in range(900)
 ]
+
+
+@pytest.fixture(params=["compiled", "reference"], autouse=True)
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Read events by compiled code, and without."""
+    name: str = request.param
+    if name == "reference":
+        monkeypatch.setenv("TRACEQ_PURE", "1")
+    elif not available():
+        pytest.skip("the compiled reader is not built")
+    return name
 
 
 def event(number: int, **more: object) -> dict[str, Any]:
@@ -98,7 +116,7 @@ class Counting:
     """Counts the events that it is given."""
 
     def __init__(self) -> None:
-        self.events = 0
+        self.events = self.compiled = 0
 
     def keep(self, name: bytes, stack: list[Any]) -> None:
         pass
@@ -106,16 +124,22 @@ class Counting:
     def take(self, events: list[tuple[Any, ...]]) -> None:
         self.events += len(events)
 
+    def take_columns(self, events: Batch, _values: list[Any]) -> None:
+        self.events += events.height
+        self.compiled += events.height
+
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != with_texts])
 def test_nearly_all_events_are_rows(
-    shape: Callable[[int], dict[str, Any]], protocol: int, tmp_path: Path
+    shape: Callable[[int], dict[str, Any]], protocol: int, reader: str, tmp_path: Path
 ) -> None:
-    trace = [shape(number) for number in range(20_000)]
+    trace = [shape(number) for number in range(12_000)]
     found = Counting()
     read_pickle(written(tmp_path, [trace], protocol), found)
     assert found.events > 0.9 * len(trace)
+    if reader == "compiled":
+        assert found.compiled > 0.9 * len(trace)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -136,6 +160,58 @@ def test_a_text_of_an_event_may_be_named_later(protocol: int, tmp_path: Path) ->
         ],
     )
     assert read_snapshot(path).annotations["name"].to_list() == ["N/A"]
+
+
+@pytest.mark.parametrize("number", [-1, 0, 255, 256, -(1 << 31), 1 << 31, -(1 << 40)])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_numbers_of_all_lengths_are_read(
+    number: int, protocol: int, tmp_path: Path
+) -> None:
+    traces = [[event(at, addr=number) for at in range(100)]]
+    path = written(tmp_path, traces, protocol)
+    assert read_snapshot(path).events["address"].unique().to_list() == [number]
+
+
+def test_one_that_was_built_of_another_source_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pickled_columns, "_INTERFACE", -1)
+    assert not available()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("shape", [event, with_shared_stacks, with_pools])
+def test_of_broken_snapshots_the_same_is_read_with_and_without_compiled_code(
+    shape: Callable[[int], dict[str, Any]],
+    protocol: int,
+    reader: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if reader == "reference":
+        pytest.skip("is compared with it")
+    chance = random.Random(protocol)  # noqa: S311 - the same each time
+    whole = written(tmp_path, [[*map(shape, range(150))]], protocol).read_bytes()
+    path = tmp_path / "broken.pickle"
+    for _ in range(40):
+        broken = bytearray(whole)
+        for _ in range(chance.choice((1, 1, 2, 4))):
+            at = chance.randrange(len(whole) // 2, len(whole))
+            broken[at] = chance.choice((chance.randrange(256), broken[at] ^ 1))
+        path.write_bytes(broken)
+        monkeypatch.delenv("TRACEQ_PURE", raising=False)
+        compiled = tables(path)
+        monkeypatch.setenv("TRACEQ_PURE", "1")
+        assert compiled == tables(path)
+
+
+def tables(path: Path) -> list[Any] | None:
+    """Return what is read from a file; none if it is refused."""
+    try:
+        found = read_snapshot(path)
+    except InputError:
+        return None
+    return [found.events.rows(), found.stacks.rows(), found.frames.rows()]
 
 
 def written(tmp_path: Path, traces: list[Any], protocol: int, **more: object) -> Path:

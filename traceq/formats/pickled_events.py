@@ -20,14 +20,18 @@ cannot have of its own.
 from __future__ import annotations
 
 import re
+from collections import deque
 from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
+from traceq.formats.pickled_columns import CompiledEvents, available
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from traceq.formats.pickled_columns import Batch
 
 GET = rb"(?:j....|h.)"
 _LONG_BYTES = (6, 8, 7, 5, 4, 9, 3, 2, 1, 0)
@@ -86,10 +90,16 @@ class Events:
         self._names = {b"": b""}
         self._kept = 0
         self._window = _SHORTEST
+        self._compiled: CompiledEvents | None = None
+        if available():
+            self._compiled = CompiledEvents(implicit=protocol >= _IMPLICIT_PUTS)
+        self.batches: deque[Batch] = deque()
+        """Those that commands ask values for, in order."""
         self.allow(size)
 
     def allow(self, size: int) -> None:
         """Say how many bytes of the file there are."""
+        self._size = size
         implicit = self._protocol >= _IMPLICIT_PUTS
         self._put = rb"\x94" if implicit else _named_put(size)
 
@@ -98,8 +108,17 @@ class Events:
         found = _begin(self._put).search(data, at + 1)
         return found.start() if found else len(data)
 
-    def rows(self, data: bytes, at: int) -> tuple[int, bytes]:
+    def commands(self, data: bytes, at: int) -> tuple[int, bytes]:
         """Return where the events end that begin at a place, and commands for them."""
+        if not _begin(self._put).match(data, at):
+            return at, b""
+        if self._compiled and (found := self._compiled.read(data, at, self._size)):
+            end, commands, batch = found
+            self.batches.append(batch)
+            return end, commands + b"Q"
+        return self._rows(data, at)
+
+    def _rows(self, data: bytes, at: int) -> tuple[int, bytes]:
         first = self._first(data, at)
         if first == at:
             return at, b""
@@ -123,9 +142,7 @@ class Events:
         return end - rest, named + b"](N" + b"".join(chain.from_iterable(rows)) + b"eQ"
 
     def _first(self, data: bytes, at: int) -> int:
-        """Return where the event at a place ends; the place if there is none."""
-        if not _begin(self._put).match(data, at):
-            return at
+        """Return where the event at a place ends; the place if it is not known."""
         for _ in range(2):
             found = _event(self._put, self._shape, _GETS).match(data, at)
             if found and found.lastindex != _REST:

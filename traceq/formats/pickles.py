@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
 
+    from traceq.formats.pickled_columns import Batch
+
 LARGEST = 16 << 30
 """How many bytes of pickle are read at most, unpacked."""
 _LONGEST_TEXT = 16 << 20
@@ -47,7 +49,8 @@ _MOST_CONTAINERS = 1 / 5
 _MOST_PACKED = 150
 _ALWAYS_UNPACKED = 8 << 20
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 22
+_FEW_CONTAINERS = 1 << 12
 _PROTO, _STOP, _FRAME = 0x80, 0x2E, 0x95
 _FRAME_SIZE = 9
 _TEXT, _SHORT_TEXT = 0x58, 0x8C
@@ -86,6 +89,9 @@ class Taker(Protocol):
         A value may be the name of a stack.
         """
 
+    def take_columns(self, events: Batch, values: list[Any], /) -> object:
+        """Take events as columns of these values; return what replaces them."""
+
 
 def read_pickle(path: Path, taker: Taker | None = None) -> tuple[Any, int]:
     """Return the plain values in a pickle, gzipped or not, and its unpacked size.
@@ -123,6 +129,7 @@ class _Plain(pickle.Unpickler):
 
     def __init__(self, checked: _Checked, taker: Taker | None) -> None:
         super().__init__(checked)
+        self._checked = checked
         self._taker = taker
 
     def find_class(self, module: str, name: str) -> NoReturn:
@@ -139,7 +146,9 @@ class _Plain(pickle.Unpickler):
         try:
             if isinstance(pid, tuple):
                 return self._taker.keep(*pid)
-            return self._taker.take(pid[1::2])
+            if pid[0] is None:
+                return self._taker.take(pid[1::2])
+            return self._taker.take_columns(self._checked.next_batch(), pid[1:])
         except Exception as error:
             raise _TakingError from error
 
@@ -163,6 +172,10 @@ class _Checked:
         self._events = Events(0, 0)
         self._match = _commands(0)
         self._match_until = 0
+
+    def next_batch(self) -> Batch:
+        """Return the columns whose values the unpickler was asked for next."""
+        return self._events.batches.popleft()
 
     def read(self, count: int) -> bytes:
         """Return the next bytes, fewer where the pickle ends."""
@@ -219,13 +232,13 @@ class _Checked:
         while at < len(data) and not self._stopped:
             after, rows = at, b""
             if self._as_rows:
-                after, rows = self._events.rows(data, at)
+                after, rows = self._events.commands(data, at)
             yield rows
             if after == at:
                 after = self._check_commands(data, at)
                 commands = data[at:after]
                 containers += commands.count(b"]") + commands.count(b"}")
-                if containers > _MOST_CONTAINERS * len(data) + _BLOCK / 256:
+                if containers > _MOST_CONTAINERS * len(data) + _FEW_CONTAINERS:
                     why = (
                         "is not a memory snapshot: it is made of empty lists and dicts"
                     )

@@ -11,6 +11,7 @@ import polars as pl
 
 from traceq.errors import InputError
 from traceq.formats.collector import collecting_paused
+from traceq.formats.pickled_columns import Column
 from traceq.formats.pickles import read_pickle
 from traceq.model.schema import ID, NUMBER, TEXT
 from traceq.model.snapshot import (
@@ -23,8 +24,10 @@ from traceq.model.snapshot import (
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from traceq.formats.pickled_columns import Batch
 
 _MICROSECOND = 1000
 _CHUNK = 100_000
@@ -176,6 +179,18 @@ class _Events:
             self._make_columns()
         return _Run(begin, self._taken, events[-1][::2])
 
+    def take_columns(self, events: Batch, values: list[Any]) -> _Run:
+        """Take events that are columns already."""
+        self._make_columns()
+        begin = self._taken
+        self._taken += events.height
+        columns = events.by_key(values)
+        if any(columns[key].numbers.has_nulls() for key in ("action", "size")):
+            raise LookupError
+        place = pl.int_range(begin + 1, self._taken + 1, dtype=pl.Int64, eager=True)
+        self._add(_Compiled(columns, events.height), place * _GAP - 1)
+        return _Run(begin, self._taken, events.last_keys(values))
+
     def table(self, traces: list[list[Any]]) -> pl.DataFrame:
         """Return the events of all lists; empties them, which are large, on its way."""
         self._make_columns()
@@ -211,7 +226,7 @@ class _Events:
             place = pl.Series(places, dtype=pl.Int64) + begin + 1
             self._add(_Rows(places, columns), place * _GAP - 1)
 
-    def _add(self, events: _Rows, places: pl.Series | list[int]) -> None:
+    def _add(self, events: _Rows | _Compiled, places: pl.Series | list[int]) -> None:
         """Add columns of events; ``place`` orders them."""
         part = _shaped("events", _event_columns(events, self.stacks)).to_dict()
         self._parts.append(part | {"place": pl.Series(places, dtype=pl.Int64)})
@@ -256,19 +271,43 @@ def _by_keys(
         yield alike, dict(zip(keys, columns, strict=True))
 
 
-def _event_columns(events: _Rows, stacks: _Stacks) -> dict[str, pl.Series]:
+def _event_columns(events: _Rows | _Compiled, stacks: _Stacks) -> dict[str, pl.Series]:
+    def stack_numbers(found: Sequence[Any]) -> pl.Series:
+        return _numbers(stacks.numbers(found))
+
     return {
-        "action": _one_of(ACTIONS, events["action"]),
-        "address": _numbers(events.get("addr")),
-        "size": _numbers(events["size"]),
-        "stream": _numbers(events.get("stream")),
-        "ts": _numbers(events.get("time_us")) * _MICROSECOND,
-        "stack": _numbers(stacks.numbers(events.get("frames"))),
-        "device_free": _numbers(events.get("device_free")),
-        "pool": _texts(_pools(events.get("pool_id"))),
-        "compile_context": _texts(events.get("compile_context")),
-        "user_metadata": _texts(events.get("user_metadata")),
+        "action": _made(_actions, events["action"]),
+        "address": _made(_numbers, events.get("addr")),
+        "size": _made(_numbers, events["size"]),
+        "stream": _made(_numbers, events.get("stream")),
+        "ts": _made(_numbers, events.get("time_us")) * _MICROSECOND,
+        "stack": _made(stack_numbers, events.get("frames")),
+        "device_free": _made(_numbers, events.get("device_free")),
+        "pool": _made(_pool_texts, events.get("pool_id")),
+        "compile_context": _made(_texts, events.get("compile_context")),
+        "user_metadata": _made(_texts, events.get("user_metadata")),
     }
+
+
+def _made(
+    make: Callable[[Sequence[Any]], pl.Series], values: Sequence[Any] | Column
+) -> pl.Series:
+    """Return a column of the table; made of each value once, where these are known."""
+    if not isinstance(values, Column):
+        return make(values)
+    if values.among is not None:
+        return make(values.among).gather(values.numbers)
+    if make is not _numbers:
+        raise TypeError
+    return values.numbers
+
+
+def _actions(values: Sequence[Any]) -> pl.Series:
+    return _one_of(ACTIONS, values)
+
+
+def _pool_texts(values: Sequence[Any]) -> pl.Series:
+    return _texts(_pools(values))
 
 
 def _segments(raw: list[Any], stacks: _Stacks) -> pl.DataFrame:
@@ -554,6 +593,22 @@ class _Rows:
         if self._columns is None:
             return [row[key] for row in self._rows]
         return self._columns[key] if self._rows else []
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """Columns of events; a key that they lack is none."""
+
+    columns: dict[str, Column]
+    height: int
+
+    def get(self, key: str) -> Column | list[None]:
+        """Return one value of each event."""
+        return self.columns.get(key) or [None] * self.height
+
+    def __getitem__(self, key: str) -> Column:
+        """Return one value of each event, which every snapshot has."""
+        return self.columns[key]
 
 
 def _alike(rows: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]] | None:

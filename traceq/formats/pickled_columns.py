@@ -1,0 +1,168 @@
+"""A history's events as columns, read by compiled code where it was built.
+
+The compiled reader (_history.c) takes the events that are pickled as Python pickles
+what torch records, nearly all of a snapshot. What it does not take is read as without
+it, by pickled_events.py: that is the reference, and the tables are the same.
+
+A column of numbers is one at once. Other values the unpickler knows: what is at a place
+in its memo, which is a number from 0 on in a column; or what commands make, a text or a
+stack, which is a number below 0. For each of them it is asked once.
+
+What events put in the memo, others may get. So the unpickler is told to put the same:
+for each event ``N`` where its dict was, its texts, and the name of its stack where the
+list was. A name is five bytes, and a stack is handed on with it when it comes for the
+first time.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from itertools import islice
+from typing import Any
+
+import polars as pl
+
+from traceq.records import dataclass
+
+try:
+    from traceq.formats import _history
+except ImportError:  # it was not built
+    _history = None  # type: ignore[assignment]  # a module, where it was
+
+# What was built of another state of its source is left alone.
+_INTERFACE = 1
+_MISSING = -(1 << 63)
+_LAST_PLACE = (1 << 32) - 1
+_INT = 8
+# How a stack begins: with its frames, where other values begin with their command.
+_FRAMES = (b"(", b"j", b"h")
+# Columns have a price of their own.
+_FEWEST = 64
+# Stacks that are all different would take more than what they save.
+_MOST_KEPT = 64 << 20
+
+
+def available() -> bool:
+    """Return whether events can be read by compiled code."""
+    if _history is None or os.environ.get("TRACEQ_PURE"):
+        return False
+    return _history.INTERFACE == _INTERFACE
+
+
+@dataclass(frozen=True)
+class Column:
+    """A value of each event."""
+
+    numbers: pl.Series
+    among: list[Any] | None
+    """The values that are meant, if the numbers are places in this list."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Events as columns, up to the values that the unpickler is asked for."""
+
+    columns: list[pl.Series]
+    counts: list[int | None]
+    """How many of the values, after the keys, a column is about; none if it has its
+    own numbers."""
+
+    @property
+    def height(self) -> int:
+        """How many events there are."""
+        return len(self.columns[0])
+
+    def by_key(self, values: list[Any]) -> dict[Any, Column]:
+        """Return the columns by their keys."""
+        keys = values[: len(self.columns)]
+        others = iter(values[len(self.columns) :])
+        found = {
+            key: Column(column, None if count is None else [*islice(others, count)])
+            for key, column, count in zip(keys, self.columns, self.counts, strict=True)
+        }
+        if len(found) < len(keys):
+            raise ValueError(keys)
+        return found
+
+    def last_keys(self, values: list[Any]) -> list[Any]:
+        """Return the keys of the last event."""
+        columns = zip(values, self.columns, strict=False)
+        return [key for key, column in columns if column[-1] is not None]
+
+
+class CompiledEvents:
+    """Reads events as columns."""
+
+    def __init__(self, *, implicit: bool) -> None:
+        self._implicit = implicit
+        self._made: dict[bytes, int] = {}
+        """The numbers of what makes values."""
+        self._makers: list[bytes] = []
+        """What makes the value of each number; of a stack its name."""
+        self._kept = 0
+
+    def read(self, data: bytes, at: int, size: int) -> tuple[int, bytes, Batch] | None:
+        """Return where the events end that begin at a place, and their columns.
+
+        Between them are commands to be run instead of the events. They leave a list,
+        of which all but the first are the values that the columns need.
+        """
+        if self._kept > _MOST_KEPT:
+            return None
+        places = min(size, _LAST_PLACE)
+        end, puts, found = _history.events(
+            data, at, len(data), self._made, places, self._implicit
+        )
+        if not found or len(found[0][2]) < _FEWEST * _INT:
+            return None
+        named = b"".join(self._name_new())
+        asked = [key for key, _, _ in found]
+        columns, counts = [], []
+        for _, coded, numbers in found:
+            column = _column(numbers)
+            count = None
+            if coded:
+                codes = column.drop_nulls().unique().sort()
+                asked.append(self._commands(codes.to_list()))
+                count = len(codes)
+                column = _places(column, codes)
+            columns.append(column)
+            counts.append(count)
+        commands = b"".join((named, b"(", puts, b"1](\x88", *asked, b"e"))
+        return end, commands, Batch(columns, counts)
+
+    def _name_new(self) -> list[bytes]:
+        """Return commands that hand on new stacks with their names."""
+        commands = []
+        for made in islice(self._made, len(self._makers), None):
+            maker = made
+            if made.startswith(_FRAMES):
+                maker = b"C\x05" + len(self._makers).to_bytes(5, "little")
+                commands.append(maker + b"]" + made + b"\x86Q0")
+            self._makers.append(maker)
+            self._kept += len(made)
+        return commands
+
+    def _commands(self, codes: list[int]) -> bytes:
+        """Return what makes, or gets, the values of numbers that are in order."""
+        gotten = bisect_left(codes, 0)
+        places = array("I", codes[gotten:]).tobytes()
+        gets = bytearray(b"j" * 5 * (len(codes) - gotten))
+        for at in range(4):
+            gets[at + 1 :: 5] = places[at::4]
+        return b"".join((*(self._makers[-1 - code] for code in codes[:gotten]), gets))
+
+
+def _column(numbers: bytes) -> pl.Series:
+    array_of = pl.Array(pl.Int64, len(numbers) // _INT)
+    column = pl.Series([numbers], dtype=pl.Binary).bin.reinterpret(dtype=array_of)
+    column = column.explode()
+    return column.replace(_MISSING, None) if column.min() == _MISSING else column
+
+
+def _places(column: pl.Series, ordered: pl.Series) -> pl.Series:
+    """Return where the values of a column are in a series that has them in order."""
+    places = ordered.search_sorted(column)
+    return places.set(column.is_null(), None) if column.has_nulls() else places
