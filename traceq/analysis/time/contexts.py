@@ -96,7 +96,7 @@ def _paths(code: pl.Series, parent: pl.Series, factor: int) -> pl.Series:
 
     With every round a row knows of twice as many around it, so the rounds are few.
     """
-    path, up, power = code, parent, factor
+    path, up, power = code.cast(pl.UInt64), parent, factor
     nothing = len(parent) - 1
     while up.min() != nothing:
         path += path[up] * pl.Series([power], dtype=pl.UInt64)

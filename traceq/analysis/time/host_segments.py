@@ -128,18 +128,28 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
     )
     tables = (regions, trace.frames, trace.host_ops, trace.runtime)
     ranks = _ranks(trace, threads)
-    rows = (
-        pl.concat(
-            table.lazy().select(
-                "ts",
-                end=END,
-                part=pl.lit(part, pl.UInt8),
-                row=pl.col("id"),
-                thread=ranks[table["thread"]],
-                code=_codes(PARTS[part], table),
-            )
-            for part, table in enumerate(tables)
+    rows = [
+        table.lazy().select(
+            "ts",
+            end=END,
+            part=pl.lit(part, pl.UInt8),
+            row=pl.col("id"),
+            thread=ranks[table["thread"]],
+            code=_codes(PARTS[part], table),
         )
+        for part, table in enumerate(tables)
+    ]
+    # Nothing is of a thread behind all others.
+    nothing = pl.select(
+        ts=pl.lit(0, pl.Int64),
+        end=pl.lit(1, pl.Int64),
+        part=pl.lit(len(PARTS), pl.UInt8),
+        row=pl.lit(0, INDEX),
+        thread=pl.lit(len(threads), INDEX),
+        code=pl.lit(0, INDEX),
+    )
+    tree = (
+        pl.concat([*rows, nothing.lazy()])
         .filter(pl.col("thread").is_not_null(), pl.col("end") > pl.col("ts"))
         # Polars sorts a table in a quarter of the time that it takes in a query.
         .collect()
@@ -147,19 +157,8 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
             pl.col("thread"), pl.col("ts"), -pl.col("end"), "part", maintain_order=True
         )
     )
-    parent = parents(rows["thread"], rows["end"]).fill_null(rows.height)
-    nothing = {
-        "part": len(PARTS),
-        "row": 0,
-        "thread": len(threads),
-        "code": 0,
-        "ts": 0,
-        "end": 0,
-        "parent": rows.height,
-    }
-    tree = rows.with_columns(parent.alias("parent"))
-    last = pl.DataFrame(nothing, schema_overrides=tree.schema).select(tree.columns)
-    return pl.concat([tree, last], rechunk=True)
+    parent = parents(tree["thread"], tree["end"]).fill_null(tree.height - 1)
+    return tree.with_columns(parent.alias("parent"))
 
 
 def _codes(part: str, table: pl.DataFrame) -> pl.Series:
@@ -172,8 +171,7 @@ def _codes(part: str, table: pl.DataFrame) -> pl.Series:
         number = table["name"].to_physical() * 2 + table["line"].is_null()
     else:
         number = alike(*table.select(_SAME[part])).number
-    code: pl.Series = 1 + number.cast(pl.UInt64) * len(PARTS) + PARTS.index(part)
-    return code
+    return (1 + number * len(PARTS) + PARTS.index(part)).cast(INDEX)
 
 
 def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataFrame:
