@@ -47,7 +47,7 @@ class Tables:
 
         They come first in ``ops``, so that an op's id is its row here too.
         """
-        return self.ops.filter(~COPY) if self.ops["captured"].any() else self.ops
+        return self.ops.head(self.ops.height - self.ops.select(COPY.sum()).item())
 
     @property
     def kernel_ops(self) -> pl.DataFrame:

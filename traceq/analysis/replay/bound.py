@@ -18,6 +18,8 @@ from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 from traceq.analysis.replay.unslowed import unslowed
+from traceq.analysis.time.op_calls import op_calls
+from traceq.graph.at_once import at_once
 from traceq.outcome import Bound, By
 from traceq.watching import tell
 
@@ -37,7 +39,11 @@ def bound_by(busy: float) -> By:
 def replay_of(trace: Trace) -> Replay:
     """Return the replay of a trace's steady-state steps."""
     tell("replay", 0, REPLAY_STAGES)
-    model = build_model(trace, steady_steps(trace), costs_of(trace))
+    # The calls are needed next, and take longer than the model.
+    model, _ = at_once(
+        lambda: build_model(trace, steady_steps(trace), costs_of(trace)),
+        lambda: op_calls(trace),
+    )
     tell("replay", 1, REPLAY_STAGES)
     return Replay(unslowed(model, trace))
 

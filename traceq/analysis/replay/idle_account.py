@@ -16,6 +16,8 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_kinds import UNKNOWN
+from traceq.expressions import known
+from traceq.graph.host import only
 from traceq.intervals import covered_until, disjoint
 from traceq.outcome import MOST_LINES, Entry
 from traceq.records import dataclass
@@ -187,10 +189,13 @@ def _spans_in(edges: pl.Series, spans: pl.DataFrame) -> pl.DataFrame:
     Spans and pieces are in order, so those of a piece are next to each other. The
     first and the last piece have what lies outside of all of them.
     """
-    middle = (spans["start"] + spans["end"]) // 2
-    inner = middle.search_sorted(edges[1:-1])
+    inner = edges[1:-1]
+    begun = spans["start"].search_sorted(inner).cast(pl.Int64)
+    # Of the spans that begin before an edge, only the last may have its middle behind.
+    last = spans.select(pl.col("start", "end").gather(only(begun - 1, begun > 0)))
+    behind = known((last["start"] + last["end"]) // 2 >= inner)
     bounds = pl.concat(
-        [pl.Series([0]), inner.cast(pl.Int64), pl.Series([spans.height])]
+        [pl.Series([0]), begun - behind.cast(pl.Int64), pl.Series([spans.height])]
     )
     return pl.DataFrame({"first": bounds[:-1], "count": bounds.diff()[1:]})
 

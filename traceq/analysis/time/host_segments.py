@@ -18,6 +18,7 @@ from traceq.analysis.base.alike import alike
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.contexts import PARTS, contexts
 from traceq.expressions import END, known, text
+from traceq.graph.at_once import at_once
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, arrived, parents, row_numbers
 from traceq.model.names import STEP
@@ -53,6 +54,8 @@ class HostSegments:
     order and do not overlap."""
     threads: tuple[int, ...]
     """The threads that launch, the main one last."""
+    contexts: Contexts
+    """The rows of the tree by how they were called."""
 
     @property
     def steps(self) -> int:
@@ -70,11 +73,6 @@ class HostSegments:
         around = self.nearest(self.are("ops"))
         return only(self.tree["row"][around], around < self.nothing)
 
-    @cached_property
-    def contexts(self) -> Contexts:
-        """The rows of the tree by how they were called."""
-        return contexts(self.tree)
-
     def nearest(self, marked: pl.Series) -> pl.Series:
         """Return for each row of the tree itself, if marked, or the nearest around."""
         return arrived(row_numbers(len(marked)).zip_with(marked, self.tree["parent"]))
@@ -90,8 +88,10 @@ def host_segments(trace: Trace) -> HostSegments:
     windows = _windows(trace)
     threads = _threads(trace)
     tree = _tree(trace, threads)
-    segments = _opened(tree, len(threads), windows)
-    return HostSegments(segments, tree.drop("ts", "end"), windows, threads)
+    segments, found = at_once(
+        lambda: _opened(tree, len(threads), windows), lambda: contexts(tree)
+    )
+    return HostSegments(segments, tree.drop("ts", "end"), windows, threads, found)
 
 
 def _windows(trace: Trace) -> pl.DataFrame:
