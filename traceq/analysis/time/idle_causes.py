@@ -49,6 +49,7 @@ CAUSES = (
 UNKNOWN = "unknown"
 
 _WINDOW = "window"
+_ACTIVITY = {"start": pl.Int64, "end": pl.Int64, "cause": pl.String}
 _LAUNCHES = ("launch", "graph launch", "copy", "set")
 
 
@@ -156,14 +157,15 @@ def _times(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 @cached_per_trace
 def _covers(trace: Trace) -> dict[str, Cover]:
     """Return for each cause that there is when it went on, or any that counts first."""
-    activities = host_activities(trace)
+    activities = host_activities(trace).partition_by(
+        "cause", as_dict=True, include_key=False
+    )
     covers = {}
-    reached = activities.select("start", "end").clear()
+    reached: list[pl.DataFrame] = []
     for cause in CAUSES:
-        mine = activities.filter(pl.col("cause") == cause)
-        if mine.height:
-            reached = _at_once(pl.concat([reached, mine.select("start", "end")]))
-            covers[cause] = Cover(reached)
+        if (cause,) in activities:
+            reached = [_at_once(pl.concat([*reached, activities[(cause,)]]))]
+            covers[cause] = Cover(*reached)
     return covers
 
 
@@ -221,10 +223,12 @@ def _collectives(trace: Trace) -> pl.DataFrame:
 
 
 def _spans(*tables: tuple[str, pl.DataFrame]) -> list[pl.DataFrame]:
-    return [
+    found = [
         _at_once(spans(table)).with_columns(cause=pl.lit(cause))
         for cause, table in tables
+        if table.height
     ]
+    return found or [pl.DataFrame(schema=_ACTIVITY)]
 
 
 def _at_once(parts: pl.DataFrame) -> pl.DataFrame:
