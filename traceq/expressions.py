@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 Condition = TypeVar("Condition", pl.Expr, pl.Series)
 
+_FALSE = pl.Series([False])
 END = pl.col("ts") + pl.col("dur")
 """When an event ends."""
 
@@ -28,7 +29,7 @@ def known(condition: Condition) -> Condition:
     """
     if isinstance(condition, pl.Series):
         # As fill_null does, but without planning a query.
-        return condition.zip_with(condition, pl.Series([False]))
+        return condition.zip_with(condition, _FALSE)
     return condition.fill_null(value=False)
 
 

@@ -166,11 +166,10 @@ class PythonOverhead(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the time in Python by function, and that of hooks."""
-        functions = _by_function(view)
         least = self.min_share * view.bound.step_ns * view.steps
-        for row in functions.filter(pl.col("extra") >= least).iter_rows(named=True):
+        for row in _functions(view, least).iter_rows(named=True):
             yield self._of_function(view, row)
-        if HOOKS not in view.host_account.described.things["kind"]:
+        if not (view.host_account.described.things["kind"] == HOOKS).any():
             return
         hooks = view.host_account.of(pl.col("kind") == HOOKS)
         for row in _grouped(hooks).iter_rows(named=True):
@@ -180,7 +179,8 @@ class PythonOverhead(Rule):
     def _of_function(self, view: View, row: Mapping[str, Any]) -> Finding:
         mine = _inside(view, _at(row)).with_columns(text("library"), text("called"))
         looks, advice = _looks(mine)
-        calls = row["calls"] / view.steps
+        own = mine["caller"].filter(mine["kind"] == PYTHON)
+        calls = own.n_unique() / view.steps
         return self.finding(
             f"{row['function']} {looks} {often(calls)}",
             subject=row["function"],
@@ -246,25 +246,34 @@ def _grouped(segments: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_function(view: View) -> pl.DataFrame:
-    """Return the functions with ``extra``: what calling operators does not explain."""
-    times = ("start", "end", "recorded", "idle", "estimated")
-    segments = _inside(view, pl.lit(value=True), *times, *PLACE, "kind", "caller")
+def _functions(view: View, least: float) -> pl.DataFrame:
+    """Return the functions that take this long beyond what calling operators takes.
+
+    That is ``extra``, in all steps.
+    """
+    times = ("recorded", "idle", "estimated")
+    segments = _inside(view, pl.lit(value=True), "start", "end", "kind", *PLACE, *times)
+    found = (
+        segments.group_by(PLACE)
+        .agg(pl.col(times).sum(), own=(pl.col("kind") == PYTHON).any())
+        .filter("own", pl.col("estimated") >= least)
+        .sort(-pl.col("estimated"), *PLACE)
+    )
+    if not found.height:
+        return found
+    called = view.ops["parent"].is_null() & (view.ops["phase"] != "backward")
     ops = (
-        view.ops.filter(pl.col("parent").is_null(), pl.col("phase") != "backward")
+        view.ops[[*PLACE]]
+        .filter(called)
         .with_columns(pl.col("file", "function").cast(pl.String))
         .group_by(PLACE)
         .agg(ops=pl.len())
     )
-    own = segments.filter(pl.col("kind") == PYTHON)
-    calls = own.group_by(PLACE).agg(calls=pl.col("caller").n_unique())
     needed = pl.col("ops").fill_null(0) * PYTHON_PER_OP_NS
     return (
-        _grouped(segments)
-        .drop("calls")
-        .join(calls, on=PLACE, nulls_equal=True, maintain_order="left")
-        .join(ops, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+        found.join(ops, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(extra=pl.col("estimated") - needed)
+        .filter(pl.col("extra") >= least)
     )
 
 

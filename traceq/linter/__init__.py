@@ -43,6 +43,9 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute can be a
     # Imported on first use: who reads the configuration need not wait for Polars.
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"traceq.{module}"), name)
+            found = getattr(import_module(f"traceq.{module}"), name)
+            # Every rule asks for it: from now on it is an attribute like any other.
+            globals()[name] = found
+            return found
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
