@@ -24,7 +24,7 @@ VIA = pl.concat_str(
     pl.lit(")"),
 ).alias("via")
 """A library's function in one text, of described frames; none for any other's."""
-_TOLD = r"^(?<function>[^@]+)@(?<begins>\d*)@(?<module>[^@]*)$"
+_TOLD = r"^(?<function>[^@]+)@(?<begins>[0-9]*)@(?<module>[^@]*)$"
 _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
@@ -135,7 +135,7 @@ def written(caller: pl.Series) -> pl.DataFrame:
     """Return the places that are written in the trace, as ``model.py(42): forward``."""
     return describe(
         caller.to_frame("name"),
-        lambda of: names.describe_frames(of).select(
+        lambda of: names.frame_places(of).select(
             pl.col("file", "function").cast(schema.TEXT), call_line=pl.col("line")
         ),
     )
@@ -151,7 +151,7 @@ def told(caller: pl.Series) -> pl.DataFrame:
 
 
 def _told(callers: pl.Series) -> pl.DataFrame:
-    known = names.describe_frames(callers)
+    known = names.frame_places(callers)
     full = known["function"].str.extract_groups(_TOLD).struct.unnest()
     in_full = full["function"].is_not_null()
     return known.select(

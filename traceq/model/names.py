@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import ascii_only
 from traceq.model import schema
 from traceq.model.owners import NOBODY, Owners, is_own, third_party
 
@@ -257,7 +258,7 @@ _FRAME = r"^(?<file>.+?)\((?<line>\d+)\): (?<function>.+)$"
 
 def _first_match(column: pl.Expr, patterns: tuple[tuple[str, str], ...]) -> pl.Expr:
     return pl.coalesce(
-        pl.when(column.str.contains(pattern)).then(pl.lit(value))
+        pl.when(column.str.contains(ascii_only(pattern))).then(pl.lit(value))
         for value, pattern in patterns
     )
 
@@ -275,10 +276,10 @@ def describe_kernels(names: pl.Series) -> pl.DataFrame:
         .then(pl.lit(_KIND_OF_SET))
         .otherwise(_first_match(name, _KIND).fill_null("other"))
         .cast(pl.Enum(schema.KINDS)),
-        dtype=pl.when(~copy & ~memset & ~name.str.contains(_NO_DTYPE)).then(
+        dtype=pl.when(~copy & ~memset & ~name.str.contains(ascii_only(_NO_DTYPE))).then(
             _first_match(name, _DTYPE).fill_null(
-                name.str.replace_all(_NO_DATA, "")
-                .str.extract(_CPP_TYPE)
+                name.str.replace_all(ascii_only(_NO_DATA), "")
+                .str.extract(ascii_only(_CPP_TYPE))
                 .replace_strict(_DTYPE_OF_CPP_TYPE, return_dtype=pl.String)
             )
         ),
@@ -312,8 +313,20 @@ def describe_ops(names: pl.Series) -> pl.DataFrame:
     name = pl.col("name")
     return names.to_frame("name").select(
         name,
-        backward=name.str.contains(BACKWARD_OP),
+        backward=name.str.contains(ascii_only(BACKWARD_OP)),
         compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_CAPTURE),
+    )
+
+
+def frame_places(names: pl.Series) -> pl.DataFrame:
+    """Return where in the source each Python call is: file, line and function."""
+    return (
+        names.to_frame("name")
+        .with_columns(
+            pl.col("name").str.extract_groups(ascii_only(_FRAME)).alias("frame")
+        )
+        .unnest("frame")
+        .with_columns(pl.col("line").cast(pl.UInt32, strict=False))
     )
 
 
@@ -323,18 +336,16 @@ def describe_frames(names: pl.Series, owners: Owners = NOBODY) -> pl.DataFrame:
     ``library`` is the file in the package, where it is neither the user's nor torch's.
     """
     return (
-        names.to_frame("name")
-        .with_columns(pl.col("name").str.extract_groups(_FRAME).alias("frame"))
-        .unnest("frame")
+        frame_places(names)
         .with_columns(own=is_own(pl.col("file"), owners, pl.col("function")))
         .select(
             "name",
             "file",
-            pl.col("line").cast(pl.UInt32, strict=False),
+            "line",
             "function",
             "own",
             # torch.compile's wrapper is no module of the program.
-            module=pl.when(~pl.col("name").str.contains(_WRAPPER)).then(
+            module=pl.when(~pl.col("name").str.contains(ascii_only(_WRAPPER))).then(
                 pl.col("name").str.extract(MODULE)
             ),
             library=third_party(pl.col("file"), pl.col("own")),

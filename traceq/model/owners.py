@@ -47,22 +47,24 @@ _STDLIB_PACKAGES = """
     logging multiprocessing pathlib re sqlite3 sysconfig unittest urllib xml zoneinfo
 """.split()  # noqa: SIM905 - as a list it is a page long
 RECORDER_FILE = (
-    r"(^|/)(collect/(agent|shared|bootstrap|inline|callbacks)/\w+"
+    r"(^|/)(collect/(agent|shared|bootstrap|inline|callbacks)/[0-9A-Za-z_]+"
     r"|traceq/(api/profile|testing/step))\.py$"
 )
 """The code of ``traceq collect`` that runs in the profiled program."""
 GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
 """What inductor writes, wherever its cache is."""
 _INSTALLED = r"^.*/(site|dist)-packages/"
-_LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python\d"
-_STDLIB = (
-    rf"(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_PACKAGES)})/"
-    rf"|(^|/lib/python[\d.]+/)({'|'.join(_STDLIB_MODULES)})\.py$"
-)
+_LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python[0-9]"
+# What a file of Python's library is under: its package, or itself.
+_STDLIB = [
+    *(f"{package}/" for package in _STDLIB_PACKAGES),
+    *(f"{module}.py" for module in _STDLIB_MODULES),
+]
+_UNDER = ("^([^/]+(?:/|\\.py$))", "/lib/python[0-9.]+/([^/]+(?:/|\\.py$))")
 # Torch itself and what is no file: never anybody else's.
 _TORCH_FILE = (
     rf"^<|^({'|'.join(_TORCH)})/|^/tmp/torchinductor|{RECORDER_FILE}|{GENERATED_FILE}"
-    r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_\w+|functional)[./]"
+    r"|/torch/(nn|optim|autograd|utils|cuda|profiler|distributed|fx|_[0-9A-Za-z_]+|functional)[./]"
 )
 # The package, or the module, that a path begins with.
 _NAME = r"^([^/]+?)(?:\.py)?(?:/|$)"
@@ -117,7 +119,7 @@ def is_own(
         .then(statement=False)
         .when(name.is_in(owners.own))
         .then(statement=True)
-        .when(file.str.contains(_STDLIB) | name.is_in(owners.installed))
+        .when(_is_stdlib(file) | name.is_in(owners.installed))
         .then(statement=False)
         .otherwise(~library)
         .fill_null(value=False)
@@ -136,5 +138,11 @@ def third_party(file: pl.Expr, own: pl.Expr) -> pl.Expr:
     import polars as pl  # noqa: PLC0415 - as above
 
     short = file.str.replace(_INSTALLED, "")
-    runtime = short.str.contains(_TORCH_FILE) | short.str.contains(_STDLIB)
+    runtime = short.str.contains(_TORCH_FILE) | _is_stdlib(short)
     return pl.when(~own & ~runtime).then(short)
+
+
+def _is_stdlib(file: pl.Expr) -> pl.Expr:
+    """Return whether files are of Python's own library."""
+    under, below = (file.str.extract(pattern).is_in(_STDLIB) for pattern in _UNDER)
+    return under.fill_null(value=False) | below.fill_null(value=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END, asof, known, text
+from traceq.expressions import END, ascii_only, asof, known, text
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import covered
 from traceq.words import layer_names
@@ -29,7 +29,7 @@ Row: TypeAlias = "dict[str, Any]"
 NOTHING = pl.DataFrame()
 """A table without rows, for those who ask for rows only."""
 
-_OVERLOAD = r"\.\w+$"
+_OVERLOAD = r"\.[0-9A-Za-z_]+$"
 # Names up to which it is faster to compare with each than to look names up.
 _FEW = 8
 _SOURCE = ("file", "line", "function", "via")
@@ -68,7 +68,9 @@ def named_like(table: pl.DataFrame, pattern: str) -> pl.Series:
     the distinct names are kept.
     """
     names = distinct_names(table)
-    return _is_one_of(table["name"], names.filter(names.str.contains(pattern)))
+    return _is_one_of(
+        table["name"], names.filter(names.str.contains(ascii_only(pattern)))
+    )
 
 
 @cached_per_trace

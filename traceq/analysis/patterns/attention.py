@@ -27,7 +27,7 @@ from traceq.analysis.base.ownership import (
     plain_names,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.expressions import known, text
+from traceq.expressions import ascii_only, known, text
 from traceq.model.dtypes import BFLOAT16, HALF, SIZES
 from traceq.records import dataclass
 
@@ -331,8 +331,8 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
 def _makers(trace: Trace) -> tuple[str, bool]:
     """Return a function that makes causal masks, and whether any makes other ones."""
     functions = trace.frames["function"].unique().cast(pl.String).sort()
-    made = functions.filter(known(functions.str.contains(_MAKES_CAUSAL)))
-    others = bool(known(functions.str.contains(_MAKES_OTHER)).any())
+    made = functions.filter(known(functions.str.contains(ascii_only(_MAKES_CAUSAL))))
+    others = bool(known(functions.str.contains(ascii_only(_MAKES_OTHER))).any())
     return (str(made[0]) if len(made) else ""), others
 
 

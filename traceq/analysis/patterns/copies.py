@@ -15,7 +15,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named, named_like, outermost_ops
 from traceq.analysis.patterns.host_collectives import launched_for_collective
-from traceq.expressions import elements, known, nth, text
+from traceq.expressions import ascii_only, elements, known, nth, text
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 from traceq.model.names import PAGEABLE, TRANSFER
@@ -48,7 +48,7 @@ _VIEWING = (
 # Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
-_OVERLOAD = r"\.\w+$"
+_OVERLOAD = r"\.[0-9A-Za-z_]+$"
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
 
 
@@ -261,7 +261,7 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 
 def _casts_weight(weights: pl.Series) -> pl.Expr:
     """Return whether a copy casts a weight: by its shape, or by its gradient."""
-    shaped = pl.col("caller").str.contains(_WEIGHTED) & (
+    shaped = pl.col("caller").str.contains(ascii_only(_WEIGHTED)) & (
         (pl.col("dims") == pl.col("second")) | (pl.col("dims") == pl.col("third"))
     )
     by_gradient = pl.col("request").is_in(weights.implode()) & ~pl.col("own")
@@ -322,7 +322,7 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
 def _feeds_loss(trace: Trace) -> pl.Expr:
     """Return whether a loss asks for a copy, or a program for one as wide as a loss."""
     upcast = pl.col("src").is_in(HALF) & (pl.col("dst") == FLOAT32) & pl.col("own")
-    return pl.col("caller").str.contains(_LOSS) | (
+    return pl.col("caller").str.contains(ascii_only(_LOSS)) | (
         upcast & pl.col("dims").list.last().is_in(_loss_widths(trace))
     )
 
