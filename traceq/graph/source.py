@@ -112,6 +112,11 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
 
 def calls(caller: pl.Series, owners: Owners) -> list[pl.Series]:
     """Return the line at which each Python call was made, and whether by the user."""
+    if caller.null_count() == len(caller):
+        # Older torch does not say.
+        nowhere = pl.Series("call_line", [None], dtype=schema.ID)
+        nobody = pl.Series("by_own", [False])
+        return [one.new_from_index(0, len(caller)) for one in (nowhere, nobody)]
     known = describe(
         caller.to_frame("name"),
         lambda of: names.describe_frames(of, owners).select("line", "own"),
@@ -147,7 +152,21 @@ def told(caller: pl.Series) -> pl.DataFrame:
     Such an op has that place, whatever Python calls are around it: compiled code runs
     ops of many functions in one.
     """
+    if caller.null_count() == len(caller):
+        return _nowhere(len(caller))
     return describe(caller.to_frame("name"), _told)
+
+
+def _nowhere(count: int) -> pl.DataFrame:
+    """Return this many rows of which no place is known."""
+    texts = dict.fromkeys(("module", "file", "function", "via"), schema.TEXT)
+    kinds = texts | dict.fromkeys(("line", "call_line"), schema.ID)
+    return pl.DataFrame(
+        {
+            column: pl.Series([None], dtype=kinds[column]).new_from_index(0, count)
+            for column in ("module", "file", "line", "function", "via", "call_line")
+        }
+    )
 
 
 def _told(callers: pl.Series) -> pl.DataFrame:
@@ -214,6 +233,8 @@ def module_paths(name: pl.Series, parent: pl.Series) -> pl.Series:
 
 def of_call_stacks(stacks: pl.Series, owners: Owners) -> pl.DataFrame:
     """Return the source that old traces give as text, a frame after the other."""
+    if stacks.null_count() == len(stacks):
+        return _nowhere(len(stacks))
     distinct = stacks.unique().drop_nulls()
     frames = (
         pl.DataFrame(
