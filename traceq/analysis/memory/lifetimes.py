@@ -42,7 +42,9 @@ LIFETIMES = Table(
 
 _KEY = ("device", "address")
 _HELD = "active_allocated"
-_STATED = ("stack", "step", "phase", "stretch")
+_OF_BLOCKS = ("alloc", "free_requested", "free_completed")
+_PHASES = ("step", "phase", "stretch")
+_TOLD = ("size", "stream", "pool", "stack", "compile_context")
 
 
 def memory_lifetimes(snapshot: Snapshot, phases: pl.DataFrame) -> pl.DataFrame:
@@ -51,35 +53,28 @@ def memory_lifetimes(snapshot: Snapshot, phases: pl.DataFrame) -> pl.DataFrame:
     At every moment the sizes of those that live add up to what is allocated in the
     curve. ``phases`` are those of ``event_phases``.
     """
-    events = pl.concat([snapshot.events, phases.drop("event")], how="horizontal")
-    events = _numbered(events)
-    allocs = events.filter(pl.col("action") == "alloc")
-    frees = events.filter(pl.col("action") != "alloc").unique(
-        [*_KEY, "number"], keep="first", maintain_order=True
+    lives = _lives(snapshot.events)
+    lives = pl.concat([lives, _from_before(snapshot, lives)], how="diagonal")
+    # What an event tells is looked up in this order, in which events follow each other.
+    lives = lives.sort("device", "alloc", "address", "free")
+    told = pl.concat(
+        [snapshot.events.select(*_TOLD, "ts"), phases.select(*_PHASES)],
+        how="horizontal",
     )
-    lives = allocs.join(
-        frees.select(*_KEY, "number", "size", "id", "ts", *_STATED),
-        on=[*_KEY, "number"],
-        how="full",
-        suffix="_end",
-        coalesce=True,
-    ).select(
-        *_KEY,
-        "stream",
-        "pool",
-        "compile_context",
-        pl.coalesce("size", "size_end"),
-        *_STATED,
-        alloc="id",
-        alloc_ts="ts",
-        free="id_end",
-        free_ts="ts_end",
-        **{f"free_{name}": f"{name}_end" for name in _STATED},
+    at_alloc = told[lives["alloc"]].rename({"ts": "alloc_ts"})
+    at_free = told.select("size", "ts", "stack", *_PHASES)[lives["free"]].select(
+        pl.all().name.prefix("free_")
     )
-    lives = pl.concat([lives, _from_before(snapshot, lives)], how="diagonal_relaxed")
-    in_order = ["device", "alloc", "address", "free"]
+    columns = pl.concat(
+        [lives.rename({"stack": "held_stack", "size": "held"}), at_alloc, at_free],
+        how="horizontal",
+    )
     return LIFETIMES.shaped(
-        lives.with_columns(pl.coalesce("pool", _pools(snapshot, lives))).sort(in_order)
+        columns.with_columns(
+            pl.coalesce("stack", "held_stack"),
+            pl.coalesce("size", "free_size", "held"),
+            pl.coalesce("pool", _pools(snapshot, lives)),
+        )
     )
 
 
@@ -93,24 +88,42 @@ def live_at(lifetimes: pl.DataFrame, event: int | None) -> pl.DataFrame:
     )
 
 
-def _numbered(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the events on blocks, with the ``number`` of the life at its address.
+def _lives(events: pl.DataFrame) -> pl.DataFrame:
+    """Return where each allocation was, and the events that made and freed it.
 
     A life begins with its alloc; if that is not in the history, with its free.
     """
-    action = pl.col("action").cast(pl.String)
-    before = action.shift(1).over(_KEY)
-    begins = (
-        pl.when(action == "alloc")
-        .then(statement=True)
-        .when(action == "free_requested")
-        .then((before != "alloc").fill_null(value=True))
-        .otherwise(before.is_null() | (before == "free_completed"))
+    action = pl.col("action")
+    # The events of an address are put side by side: what is next to each other then
+    # belongs together, and nothing needs to be looked up.
+    rows = (
+        events.filter(action.is_in(_OF_BLOCKS))
+        .select(*_KEY, "id", "action")
+        .group_by(_KEY, maintain_order=True)
+        .agg("id", "action", first=pl.int_range(pl.len()) == 0)
+        .explode("id", "action", "first")
     )
+    before = action.shift(1)
+    begins = (
+        pl.col("first")
+        | (action == "alloc")
+        | ((action == "free_requested") & (before != "alloc"))
+        | ((action == "free_completed") & (before == "free_completed"))
+    )
+    rows = rows.with_columns(begins=begins)
+    # An alloc begins a life, so that what goes on in one is a free.
+    goes_on = ~pl.col("begins").shift(-1, fill_value=True)
+    is_alloc = action == "alloc"
     return (
-        events.filter(action.is_in(["alloc", "free_requested", "free_completed"]))
-        .sort(*_KEY, "id")
-        .with_columns(number=begins.cast(NUMBER).cum_sum().over(_KEY))
+        rows.with_columns(
+            alloc=pl.when(is_alloc).then("id"),
+            free=pl.when(~is_alloc)
+            .then("id")
+            .when(goes_on)
+            .then(pl.col("id").shift(-1)),
+        )
+        .filter("begins")
+        .select(*_KEY, "alloc", "free")
     )
 
 
@@ -128,7 +141,10 @@ def _pools(snapshot: Snapshot, lives: pl.DataFrame) -> pl.Series:
     segments = snapshot.segments.select(
         "device", "pool", begin="address", end=pl.col("address") + pl.col("size")
     )
-    rows = lives.select(*_KEY).with_row_index("row")
-    found = asof(rows, segments, "address", "begin", by="device")
+    addresses = lives.select(*_KEY).unique()
+    found = asof(addresses, segments, "address", "begin", by="device")
     inside = pl.when(pl.col("address") < pl.col("end")).then("pool")
-    return found.sort("row").select(inside).to_series()
+    found = found.select(*_KEY, pool=inside)
+    return lives.select(*_KEY).join(
+        found, on=_KEY, how="left", maintain_order="left", nulls_equal=True
+    )["pool"]
