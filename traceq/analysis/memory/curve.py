@@ -44,8 +44,9 @@ PEAKS = Table(
     },
 )
 
-_RESERVING = ("segment_alloc", "segment_map")
-_RELEASING = ("segment_free", "segment_unmap")
+# What the allocator reserves from the driver, and releases.
+RESERVING = ("segment_alloc", "segment_map")
+RELEASING = ("segment_free", "segment_unmap")
 
 
 def memory_curve(snapshot: Snapshot) -> pl.DataFrame:
@@ -93,7 +94,7 @@ def _changes() -> dict[str, pl.Expr]:
     return {
         "allocated": _change(_is("alloc"), asked | (done & ~has_asked)),
         "active": _change(_is("alloc"), done | (asked & ~has_done)),
-        "reserved": _change(_is(*_RESERVING), _is(*_RELEASING)),
+        "reserved": _change(_is(*RESERVING), _is(*RELEASING)),
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from traceq.analysis.base.callers import PLACE
+from traceq.analysis.memory.curve import RELEASING, RESERVING
 from traceq.analysis.memory.lifetimes import live_at
 from traceq.analysis.memory.stacks import SOURCE
 from traceq.expressions import asof, known, text
@@ -77,8 +79,7 @@ CHURN = Table(
     },
 )
 
-_ALLOCATED = ("segment_alloc", "segment_map")
-_FREED = ("segment_free", "segment_unmap")
+_ALLOCATED, _FREED = RESERVING, RELEASING
 _GRAPHS = r"(^|/)torch/cuda/graphs\.py$|/cudagraph_trees\.py$"
 _EMPTIES = r"^empty_cache$|::emptyCache\(|^THCPModule_emptyCache"
 # The allocator cuts blocks at multiples of this.
@@ -214,8 +215,25 @@ def shared_free_blocks(
 
     Private pools, as of CUDA graphs, are left out.
     """
-    found = free_blocks(history.snapshot, history.lifetimes, event)
-    return found.filter(pl.col("device") == device, ~_private())
+    found = free_blocks(*_here(history, device, event), event)
+    return found.filter(~_private())
+
+
+def _here(
+    history: History, device: int, event: int | None
+) -> tuple[Snapshot, pl.DataFrame]:
+    """Return the part of the snapshot that says what was where on one device.
+
+    The whole of it, filtered again and again, would take most of the time.
+    """
+    here = pl.col("device") == device
+    snapshot = replace(
+        history.snapshot,
+        events=history.driver_events.filter(here),
+        segments=history.snapshot.segments.filter(here),
+        blocks=history.snapshot.blocks.filter(here),
+    )
+    return snapshot, history.live(device, event)
 
 
 def _private() -> pl.Expr:
@@ -228,11 +246,13 @@ def holders(history: History, device: int, event: int | None) -> pl.DataFrame:
     The most held comes first. What is free in a segment counts for everyone who holds
     a part of it.
     """
-    here, key = pl.col("device") == device, [*PLACE, "category"]
-    free = free_blocks(history.snapshot, history.lifetimes, event).filter(
-        here, ~_private()
-    )
-    live = blocks_at(history.snapshot, history.allocations, event).filter(here)
+    snapshot, lives = _here(history, device, event)
+    free = free_blocks(snapshot, lives, event).filter(~_private())
+    return _holders(blocks_at(snapshot, lives, event), free)
+
+
+def _holders(live: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
+    key = [*PLACE, "category"]
     fragmented = (
         live.select(*key, "segment")
         .unique()
@@ -251,12 +271,12 @@ def holders(history: History, device: int, event: int | None) -> pl.DataFrame:
 
 def fragmentation(history: History, peak: Mapping[str, Any]) -> Fragmentation:
     """Return what was reserved and of no use at a peak, a row of ``PEAKS``."""
-    device, event = peak["device"], peak["event"]
-    here, size = pl.col("device") == device, pl.col("size")
-    blocks = blocks_at(history.snapshot, history.lifetimes, event).filter(here)
-    every = free_blocks(history.snapshot, history.lifetimes, event).filter(here)
+    size = pl.col("size")
+    snapshot, lives = _here(history, peak["device"], peak["event"])
+    blocks = blocks_at(snapshot, lives, peak["event"])
+    every = free_blocks(snapshot, lives, peak["event"])
     free = every.filter(~_private())
-    held = holders(history, device, event).filter(pl.col("fragmented") > 0)
+    held = _holders(blocks, free).filter(pl.col("fragmented") > 0)
     return Fragmentation(
         rounding=_total(blocks, pl.col("block") - size),
         fragmented=_total(free.filter(pl.col("held") > 0), size),
@@ -288,7 +308,7 @@ def segment_churn(history: History) -> pl.DataFrame:
     """Return what each step allocated from the driver and freed there; ``CHURN``."""
     allocated, freed = text("action").is_in(_ALLOCATED), text("action").is_in(_FREED)
     events = (
-        history.snapshot.events.filter(allocated | freed)
+        history.driver_events.filter(allocated | freed)
         .join(history.phases.select("event", "step"), left_on="id", right_on="event")
         .filter(pl.col("step").is_not_null())
     )

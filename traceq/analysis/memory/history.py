@@ -9,7 +9,12 @@ import polars as pl
 
 from traceq.analysis.memory.attention_scores import scores_in_trace
 from traceq.analysis.memory.categories import CATEGORISED, categorise
-from traceq.analysis.memory.curve import memory_curve, memory_peaks
+from traceq.analysis.memory.curve import (
+    RELEASING,
+    RESERVING,
+    memory_curve,
+    memory_peaks,
+)
 from traceq.analysis.memory.lifetimes import live_at, memory_lifetimes
 from traceq.analysis.memory.phases import event_phases
 from traceq.analysis.memory.stacks import stack_sources
@@ -58,6 +63,12 @@ class History:
         return stack_sources(self.snapshot)
 
     @cached_property
+    def driver_events(self) -> pl.DataFrame:
+        """The few events that reserve memory from the driver, or release it."""
+        driver = pl.col("action").is_in(RESERVING + RELEASING)
+        return self.snapshot.events.filter(driver)
+
+    @cached_property
     def phases(self) -> pl.DataFrame:
         """The step and the phase of each event; ``EVENT_PHASES`` has the columns."""
         return event_phases(self.snapshot, self.sources)
@@ -71,6 +82,25 @@ class History:
     def curve(self) -> pl.DataFrame:
         """Each device's totals after each event; ``CURVE`` has the columns."""
         return memory_curve(self.snapshot)
+
+    @cached_property
+    def steps_of_curve(self) -> pl.DataFrame:
+        """How high and how low each step was on a device, and where it ended."""
+        after = self.curve.select("device", "event", "allocated").drop_nulls("event")
+        # The phases are those of all events, in their order.
+        step = self.phases["step"].gather(after["event"])
+        return (
+            after.with_columns(step)
+            .drop_nulls("step")
+            .group_by("device", "step")
+            .agg(
+                highest=pl.max("allocated"),
+                lowest=pl.min("allocated"),
+                end=pl.col("allocated").last(),
+                events=pl.len(),
+            )
+            .sort("device", "step")
+        )
 
     @cached_property
     def peaks(self) -> pl.DataFrame:

@@ -68,11 +68,5 @@ def memory_leaks(history: History) -> pl.DataFrame:
 
 def _growth(history: History) -> pl.DataFrame:
     """Return by how much the lowest point of each step is above the one before."""
-    steps = history.phases.select("event", "step").drop_nulls()
-    lowest = (
-        history.curve.join(steps, on="event")
-        .group_by("device", "step")
-        .agg(pl.col("allocated").min())
-        .sort("device", "step")
-    )
-    return lowest.group_by("device").agg(growth=pl.col("allocated").diff().min())
+    steps = history.steps_of_curve.group_by("device", maintain_order=True)
+    return steps.agg(growth=pl.col("lowest").diff().min())

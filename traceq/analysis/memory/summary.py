@@ -73,6 +73,7 @@ def summarise_memory(
     """
     snapshot = history.snapshot
     leaks, failed = memory_leaks(history), failures(history)
+    curves = category_curves(history.allocations)
     peaks = history.peaks.filter(pl.col("max_reserved") > 0)
     for peak in peaks.iter_rows(named=True):
         here = pl.col("device") == peak["device"]
@@ -86,14 +87,14 @@ def summarise_memory(
             modules=_by(live, ["module"]) if history.trace else None,
             places=_by(live, list(PLACE)),
             largest=_largest(live),
-            steps=_steps(curve, history.phases),
+            steps=history.steps_of_curve.filter(here).drop("device"),
             leaks=leaks.filter(here),
             failures=failed.filter(here),
             fragmentation=fragmentation(history, peak),
             settings=dict(snapshot.settings.iter_rows()),
             phases=history.phases,
             curve=curve,
-            curves=category_curves(history.allocations.filter(here)),
+            curves=curves.filter(here),
             run=run,
             labels=(run.labels if run else {}) if labels is None else labels,
         )
@@ -102,11 +103,7 @@ def summarise_memory(
 def _moment(phases: pl.DataFrame, event: int | None) -> dict[str, Any]:
     if event is None:
         return {"step": None, "phase": None}
-    return (
-        phases.filter(pl.col("event") == event)
-        .select("step", "phase")
-        .row(0, named=True)
-    )
+    return phases.select("step", "phase").row(event, named=True)
 
 
 def _categories(live: pl.DataFrame) -> pl.DataFrame:
@@ -156,18 +153,4 @@ def _largest(live: pl.DataFrame) -> pl.DataFrame:
             lifetime=(pl.col("free_ts") - pl.col("alloc_ts")).max(),
         )
         .sort("size", "count", descending=True, maintain_order=True)
-    )
-
-
-def _steps(curve: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    return (
-        curve.join(phases.select("event", "step").drop_nulls(), on="event")
-        .group_by("step")
-        .agg(
-            highest=pl.max("allocated"),
-            lowest=pl.min("allocated"),
-            end=pl.col("allocated").last(),
-            events=pl.len(),
-        )
-        .sort("step")
     )
