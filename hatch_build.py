@@ -1,4 +1,4 @@
-"""Build the compiled readers of events where there is a compiler, and do without else.
+"""Build the compiled modules where there is a compiler, and do without else.
 
 They work with every CPython from 3.10 on (the limited API). TRACEQ_BUILD_PURE=1
 leaves them out, for the wheel that installs everywhere.
@@ -14,12 +14,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_FOLDER = Path("traceq") / "formats"
-_MODULES = ("_scan", "_history")
+_PACKAGE = Path("traceq")
+_MODULES = ("formats/_scan", "formats/_history", "graph/_sweep")
 
 
 class CompiledHook(BuildHookInterface):
-    """Adds the readers to wheels, and puts them beside their sources in a checkout."""
+    """Adds them to wheels, and puts them beside their sources in a checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build them before the wheel is made."""
@@ -27,32 +27,34 @@ class CompiledHook(BuildHookInterface):
             "Py_GIL_DISABLED"
         ):
             return
-        source = Path(self.root) / _FOLDER
-        folder = source if version == "editable" else Path(mkdtemp())
+        folder = Path(self.root if version == "editable" else mkdtemp()) / _PACKAGE
         try:
-            built = [_built(source / f"{module}.c", folder) for module in _MODULES]
+            built = [
+                _built(Path(self.root) / _PACKAGE / f"{module}.c", folder / module)
+                for module in _MODULES
+            ]
         except Exception as error:  # noqa: BLE001 - no compiler, no headers, no room
             self.app.display_warning(
-                f"the readers of events were not built ({error}): traceq works without"
-                " them, and reads traces three times slower"
+                f"compiled code was not built ({error}): traceq works without"
+                " it, and takes longer"
             )
             return
         if version != "editable":
             build_data["force_include"] |= {
-                str(found): str(_FOLDER / found.name) for found in built
+                str(file): str(_PACKAGE / file.relative_to(folder)) for file in built
             }
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"cp310-abi3-{platform}"
 
 
-def _built(source: Path, folder: Path) -> Path:
-    """Compile a module into a folder; raise whatever goes wrong."""
+def _built(source: Path, module: Path) -> Path:
+    """Compile a module, and return its file; raise whatever goes wrong."""
     from setuptools import Distribution, Extension  # noqa: PLC0415 - where needed
 
     extension = Extension(source.stem, [str(source)], py_limited_api=True)
     command = Distribution({"ext_modules": [extension]}).get_command_obj("build_ext")
-    command.build_lib, command.build_temp = str(folder), mkdtemp()
+    command.build_lib, command.build_temp = str(module.parent), mkdtemp()
     command.ensure_finalized()
     command.run()
-    return folder / command.get_ext_filename(source.stem)
+    return module.parent / command.get_ext_filename(source.stem)

@@ -27,6 +27,7 @@ import polars as pl
 from fuzz_seeds import read_seeds
 from mutate import text_of
 
+from traceq.compiled_code import Arrow
 from traceq.formats import scan
 from traceq.formats.chunks import layout_of
 
@@ -99,7 +100,7 @@ def _feed(rng: random.Random, module: Any, text: bytes, separator: bytes) -> int
     )
     events = sum(scanner.feed(text)[0] for _ in range(2))
     for number, columns in enumerate(scan.columns()):
-        pl.Series(scan.Arrow(*scanner.take(number))).struct.unnest().sum()
+        pl.Series(Arrow(*scanner.take(number))).struct.unnest().sum()
         for at in range(1, len(columns.texts)):
             scanner.texts(number, at)
     scanner.heads()

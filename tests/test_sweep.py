@@ -1,109 +1,110 @@
-"""Recordings that differ in a label: their sweeps, laws and crossings."""
+"""What compiled loops say of nested rows is what the same in Polars says."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import polars as pl
 import pytest
-from recordings import loaded, path_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal, assert_series_equal
 
-from traceq.analysis.sweep import Point, Sweep, point_of, sweeps
+from traceq.analysis.time import host_segments
+from traceq.graph import nesting, sweep
+from traceq.graph.nesting import INDEX
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+compiled = pytest.mark.skipif(not sweep.available(), reason="it was not built")
+# Short times, so that many begin and end together, overlap or enclose each other.
+SPANS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 8)), max_size=40
+)
+examples = settings(max_examples=200, deadline=None)
 
 
-def point(attention: float, rest: float, **labels: str) -> Point:
-    """Return a recording with these milliseconds in attention and in matmuls."""
-    return Point(
-        name=" ".join(labels.values()),
-        labels=labels,
-        step_ns=(attention + rest) * 1e6,
-        step_from="measured",
-        bound="gpu",
-        gpu_busy=1.0,
-        parts={"attention": attention * 1e6, "gemm": rest * 1e6},
-        peak_bytes=round(1e9 + attention * 1e6),
-        tokens=4 * float(labels.get("seq_len", "0")),
+def rows_of(spans: list[tuple[int, int, int]]) -> pl.DataFrame:
+    """Return spans of (thread, start, duration) in pre-order."""
+    schema = {"thread": INDEX, "ts": pl.Int64(), "dur": pl.Int64()}
+    rows = pl.DataFrame(spans, schema, orient="row")
+    rows = rows.with_columns(end=pl.col("ts") + pl.col("dur"))
+    return rows.sort("thread", "ts", -pl.col("end"), maintain_order=True)
+
+
+def in_polars(work: str, *columns: pl.Series) -> pl.Series:
+    """Return what a function of ``nesting`` says without compiled code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEQ_PURE", "1")
+        found: pl.Series = getattr(nesting, work)(*columns)
+        return found
+
+
+@compiled
+@examples
+@given(SPANS)
+def test_parents_are_those_of_the_reference(spans: list[tuple[int, int, int]]) -> None:
+    rows = rows_of(spans)
+    columns = rows["thread"], rows["end"]
+
+    found = nesting.parents(*columns)
+
+    assert_series_equal(found, in_polars("parents", *columns), check_names=False)
+
+
+@compiled
+@examples
+@given(SPANS, st.lists(st.booleans(), min_size=40, max_size=40))
+def test_the_nearest_marked_row_is_that_of_the_reference(
+    spans: list[tuple[int, int, int]], marks: list[bool]
+) -> None:
+    rows = rows_of(spans)
+    parent = nesting.parents(rows["thread"], rows["end"])
+    marked = pl.Series(marks[: rows.height], dtype=pl.Boolean)
+
+    found = nesting.nearest(parent, marked)
+
+    expected = in_polars("nearest", parent, marked)
+    assert_series_equal(found, expected, check_names=False)
+
+
+@compiled
+@examples
+@given(SPANS, st.lists(st.integers(0, 20), max_size=5))
+def test_moments_are_those_of_the_reference(
+    spans: list[tuple[int, int, int]], edges: list[int]
+) -> None:
+    rows = rows_of(spans)
+    parent = nesting.parents(rows["thread"], rows["end"]).fill_null(rows.height)
+    tree = rows.with_columns(parent=parent)
+    edge = pl.Series(sorted(set(edges)), dtype=pl.Int64)
+
+    found = sweep.moments(tree, edge, nobody=4)
+
+    assert found is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEQ_PURE", "1")
+        assert_frame_equal(found, host_segments.moments(tree, edge, 4))
+
+
+@compiled
+def test_rows_that_lead_back_and_forth_are_left_to_the_reference() -> None:
+    leads = pl.Series([2, 1, 1, 3], dtype=INDEX)
+
+    assert sweep.arrived(leads) is None
+    assert nesting.arrived(leads).to_list() == [1, 1, 1, 3]
+
+
+@compiled
+def test_very_many_rows_that_overlap_are_left_to_the_reference() -> None:
+    count = 5_000
+    at = pl.int_range(count, eager=True)
+    tree = pl.DataFrame({"ts": at, "end": at + count}).with_columns(
+        parent=pl.lit(count, INDEX), thread=pl.lit(0, INDEX)
     )
 
-
-def lengths(*values: int, slope: float = 20.0) -> Iterable[Point]:
-    """Yield recordings whose attention is quadratic, and whose rest is linear."""
-    for value in values:
-        yield point((value / 512) ** 2, slope * value / 512, seq_len=str(value))
+    assert sweep.moments(tree, pl.Series([], dtype=pl.Int64), nobody=1) is None
 
 
-def laws(sweep: Sweep) -> dict[tuple[str, str], str]:
-    return {
-        (one.figure, one.name): one.fit.law if one.fit else "" for one in sweep.curves
-    }
+@compiled
+def test_columns_of_another_type_are_left_to_the_reference() -> None:
+    thread, end = pl.Series([0, 0], dtype=pl.UInt16), pl.Series([9, 5])
 
-
-def test_attention_is_quadratic_and_the_rest_linear() -> None:
-    (sweep,) = sweeps(list(lengths(2048, 512, 1024)))
-
-    assert sweep.label == "seq_len"
-    assert sweep.values == (512, 1024, 2048)
-    found = laws(sweep)
-    assert found["part", "attention"] == "quadratic"
-    assert found["rest", "attention"] == "linear"
-    assert found["memory", "peak memory"] == "constant"
-
-
-@pytest.mark.parametrize("slope", [3.0, 10.0])
-def test_attention_overtakes_the_rest_where_the_laws_meet(slope: float) -> None:
-    (sweep,) = sweeps(list(lengths(512, 1024, 2048, slope=slope)))
-
-    (found,) = sweep.overtakings
-    assert (found.part, found.other) == ("attention", "the rest")
-    assert found.at.at == pytest.approx(512 * slope, rel=0.01)
-    assert found.at.extrapolated == (512 * slope > 2048)
-
-
-def test_two_values_have_curves_and_no_laws() -> None:
-    (sweep,) = sweeps(list(lengths(512, 1024)))
-
-    assert not sweep.enough
-    assert not any(laws(sweep).values())
-    assert sweep.overtakings == ()
-
-
-def test_what_falls_has_no_law() -> None:
-    (sweep,) = sweeps(list(lengths(512, 1024, 2048, 8192)))
-
-    assert laws(sweep)["rate", "tokens/s"] == ""
-
-
-def test_recordings_that_differ_in_two_labels_are_a_sweep_for_each_value() -> None:
-    points = [
-        point(1, size, seq_len=length, batch=str(size))
-        for size in (1, 2)
-        for length in ("512", "1024")
-    ]
-
-    found = sweeps(points)
-
-    assert [(one.label, dict(one.fixed)) for one in found] == [
-        ("seq_len", {"batch": "1"}),
-        ("seq_len", {"batch": "2"}),
-        ("batch", {"seq_len": "512"}),
-        ("batch", {"seq_len": "1024"}),
-    ]
-
-
-def test_labels_that_are_no_numbers_are_no_sweep() -> None:
-    assert sweeps([point(1, 1, mode="eager"), point(1, 1, mode="compiled")]) == []
-
-
-def test_one_recording_is_no_sweep() -> None:
-    assert sweeps([point(1, 1, seq_len="512")]) == []
-
-
-def test_attention_by_hand_is_attention_and_tokens_are_those_of_the_embedding() -> None:
-    fused = point_of(loaded(path_of("attn_flash.trace.json.gz")), {})
-    by_hand = point_of(loaded(path_of("attn_manual.trace.json.gz")), {})
-
-    assert fused.tokens == by_hand.tokens == 8 * 1024
-    assert by_hand.parts["attention"] > 5 * fused.parts["attention"]
-    assert by_hand.parts["gemm"] == pytest.approx(fused.parts["gemm"], rel=0.05)
+    assert sweep.parents(thread, end) is None
+    assert nesting.parents(thread, end).to_list() == [None, 0]

@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_arrow.h"
+
 /* What scan.py asks for: one more with each change between the two. */
 #define INTERFACE 2
 
@@ -559,23 +561,6 @@ static int read_pieces(Scan *scan, const char *text, Left *left) {
 
 /* ------------------------------------------------------- Columns as Arrow has them */
 
-/* The Arrow C data interface, as its specification gives it. */
-struct ArrowSchema {
-    const char *format, *name, *metadata;
-    int64_t flags, n_children;
-    struct ArrowSchema **children, *dictionary;
-    void (*release)(struct ArrowSchema *);
-    void *private_data;
-};
-
-struct ArrowArray {
-    int64_t length, null_count, offset, n_buffers, n_children;
-    const void **buffers;
-    struct ArrowArray **children, *dictionary;
-    void (*release)(struct ArrowArray *);
-    void *private_data;
-};
-
 static void release_schema(struct ArrowSchema *schema) {
     for (int64_t i = 0; i < schema->n_children; i++) {
         struct ArrowSchema *child = schema->children[i];
@@ -597,18 +582,6 @@ static void release_array(struct ArrowArray *array) {
     free(array->private_data);
     free(array->buffers);
     array->release = NULL;
-}
-
-static void drop_schema(PyObject *capsule) {
-    struct ArrowSchema *schema = PyCapsule_GetPointer(capsule, "arrow_schema");
-    if (schema->release) schema->release(schema);
-    free(schema);
-}
-
-static void drop_array(PyObject *capsule) {
-    struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
-    if (array->release) array->release(array);
-    free(array);
 }
 
 /* Make a schema or an array with room for children; NULL if there is no memory. The
@@ -675,32 +648,22 @@ static PyObject *handed_over(Table *table) {
     int columns = table->number_count + table->text_count;
     struct ArrowSchema *schema = new_schema("+s", 0, columns);
     struct ArrowArray *array = new_array(table->rows, 1, columns);
-    PyObject *schema_capsule = NULL, *array_capsule = NULL, *result = NULL;
     int whole = schema && array;
     for (int i = 0; whole && i < table->number_count; i++)
         whole = add_column(schema, array, "l", (void **)&table->numbers[i]);
     for (int i = 0; whole && i < table->text_count; i++)
         whole = add_column(schema, array, "I", (void **)&table->texts[i]);
     table->rows = table->room = 0;
-    if (!whole) {
-        PyErr_NoMemory();
-    } else {
-        schema_capsule = PyCapsule_New(schema, "arrow_schema", drop_schema);
-        if (schema_capsule) array_capsule = PyCapsule_New(array, "arrow_array", drop_array);
-        if (array_capsule)
-            result = Py_BuildValue("(OO)", schema_capsule, array_capsule);
-    }
-    if (!schema_capsule && schema) {
+    if (whole) return arrow_capsules(schema, array);
+    if (schema) {
         release_schema(schema);
         free(schema);
     }
-    if (!array_capsule && array) {
+    if (array) {
         release_array(array);
         free(array);
     }
-    Py_XDECREF(schema_capsule);
-    Py_XDECREF(array_capsule);
-    return result;
+    return PyErr_NoMemory();
 }
 
 /* -------------------------------------------------------------------------- Python */

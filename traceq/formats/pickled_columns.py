@@ -16,7 +16,6 @@ first time.
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_left
 from itertools import islice
@@ -24,6 +23,7 @@ from typing import Any
 
 import polars as pl
 
+from traceq.compiled_code import usable
 from traceq.records import dataclass
 
 try:
@@ -46,9 +46,7 @@ _MOST_KEPT = 64 << 20
 
 def available() -> bool:
     """Return whether events can be read by compiled code."""
-    if _history is None or os.environ.get("TRACEQ_PURE"):
-        return False
-    return _history.INTERFACE == _INTERFACE
+    return usable(_history, _INTERFACE)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ a compiler traceq installs and works as well; TRACEQ_PURE=1 leaves the scanner o
 
 from __future__ import annotations
 
-import os
 import secrets
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.compiled_code import Arrow, usable
 from traceq.formats import tables, texts
 from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
 from traceq.model import schema
@@ -46,9 +46,7 @@ _BEHIND_TIMES = (b'"dur":', b'"args":')
 
 def available() -> bool:
     """Return whether events can be scanned by compiled code."""
-    if _scan is None or os.environ.get("TRACEQ_PURE"):
-        return False
-    return _scan.INTERFACE == _INTERFACE
+    return usable(_scan, _INTERFACE)
 
 
 @dataclass(frozen=True)
@@ -129,19 +127,6 @@ def classify(text: bytes) -> int:
         return _NO_TABLE
     table = tables.table_of(texts.parse_head(text.decode(errors="replace")))
     return _TABLES.index(table) if table in _TABLES else _NO_TABLE
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """Columns that the scanner made, as Arrow's C data interface hands them over."""
-
-    schema: object
-    array: object
-
-    def __arrow_c_array__(
-        self, requested_schema: object = None
-    ) -> tuple[object, object]:
-        return self.schema, self.array
 
 
 class Scan:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.graph import sweep
+
 INDEX = pl.UInt32()
 _FOR_EVER = 2**63 - 1
 
@@ -22,6 +24,8 @@ def row_numbers(count: int) -> pl.Series:
 
 def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     """Return for each event, in pre-order, the row of the one around it, if any."""
+    if (found := sweep.parents(thread, end)) is not None:
+        return _none_where_nowhere(found, len(end))
     rows = row_numbers(len(end))
     nowhere = len(end)
     same = thread == thread.shift(1)
@@ -54,6 +58,8 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
 
 def arrived(leads: pl.Series) -> pl.Series:
     """Return where one arrives from each row, if each leads to another or itself."""
+    if (found := sweep.arrived(leads)) is not None:
+        return found
     while True:
         further = leads[leads]
         if further.equals(leads):
@@ -83,9 +89,11 @@ def _with_nowhere(rows: pl.Series) -> pl.Series:
 
 def _without_nowhere(rows: pl.Series) -> pl.Series:
     """Return the rows without the last one, none where they are nowhere."""
-    nowhere = len(rows) - 1
-    found = rows[:-1]
-    return pl.select(pl.when(found < nowhere).then(found)).to_series()
+    return _none_where_nowhere(rows[:-1], len(rows) - 1)
+
+
+def _none_where_nowhere(rows: pl.Series, nowhere: int) -> pl.Series:
+    return pl.select(pl.when(rows < nowhere).then(rows)).to_series()
 
 
 def _numbers(*given: int) -> pl.Series:

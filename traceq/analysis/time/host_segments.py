@@ -18,6 +18,7 @@ from traceq.analysis.base.alike import alike
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.contexts import PARTS, contexts
 from traceq.expressions import END, known, text
+from traceq.graph import sweep
 from traceq.graph.at_once import at_once
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, arrived, parents, row_numbers
@@ -181,22 +182,34 @@ def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataF
     """
     nothing = tree.height - 1
     rows = tree[:-1]
-    columns = ("time", "at", "rank")
-    ends = pl.DataFrame([rows["end"], rows["parent"], rows["thread"]], columns)
-    starts = pl.DataFrame([rows["ts"], row_numbers(nothing), rows["thread"]], columns)
     # The edges are of a thread behind all others, which never does anything.
-    edges = pl.concat([windows["start"], windows["end"]]).unique().to_frame("time")
-    none_open = edges.select(
-        "time", at=pl.lit(nothing, INDEX), rank=pl.lit(threads, INDEX)
-    )
-    # At one moment ends come first, the innermost of them first, and starts last.
-    moments = pl.concat([ends.reverse(), starts, none_open]).sort(
-        "time", maintain_order=True
-    )
-    time, at = moments["time"], _of_one_thread(moments, threads, nothing)
+    edges = pl.concat([windows["start"], windows["end"]]).unique().sort()
+    found = moments(rows, edges, threads)
+    time, at = found["time"], _of_one_thread(found, threads, nothing)
     segments = pl.DataFrame([time, time.shift(-1), at], ["start", "end", "at"])
     # Of what changes at one moment only the last lasts.
     return segments.filter(pl.col("end") > pl.col("start"), _in_windows(time, windows))
+
+
+def moments(rows: pl.DataFrame, edges: pl.Series, threads: int) -> pl.DataFrame:
+    """Return what is open from each moment on: ``time``, ``at`` and ``rank``.
+
+    ``rows`` are in pre-order, ``edges`` in order; behind the last thread is nobody's.
+    """
+    if (found := sweep.moments(rows, edges, threads)) is not None:
+        return found
+    columns = ("time", "at", "rank")
+    ends = pl.DataFrame([rows["end"], rows["parent"], rows["thread"]], columns)
+    starts = pl.DataFrame(
+        [rows["ts"], row_numbers(rows.height), rows["thread"]], columns
+    )
+    none_open = edges.to_frame("time").with_columns(
+        at=pl.lit(rows.height, INDEX), rank=pl.lit(threads, INDEX)
+    )
+    # At one moment ends come first, the innermost of them first, and starts last.
+    return pl.concat([ends.reverse(), starts, none_open]).sort(
+        "time", maintain_order=True
+    )
 
 
 def _in_windows(time: pl.Series, windows: pl.DataFrame) -> pl.Series:
