@@ -186,7 +186,8 @@ class Scan:
         asked = columns()[number]
         rows = pl.Series(Arrow(*self._scanner.take(number))).struct.unnest()
         rows.columns = asked.numbers + asked.texts
-        used = rows["head"].unique()
+        is_used = pl.repeat(value=False, n=len(heads) + 1, eager=True)
+        used = is_used.scatter(rows["head"], values=True).arg_true()
         mine = [heads[at - 1] for at in used.to_list()]
         self.categories |= {head.category for head in mine}
         of_head = tables.from_heads(asked.table, mine)
