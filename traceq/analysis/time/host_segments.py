@@ -19,7 +19,6 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.contexts import PARTS, contexts
 from traceq.expressions import END, known, text
 from traceq.graph import sweep
-from traceq.graph.at_once import at_once
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, arrived, parents, row_numbers
 from traceq.model.names import STEP
@@ -46,10 +45,9 @@ class HostSegments:
     """``start``, ``end`` and ``at``, the row of ``tree`` that it belongs to."""
     tree: pl.DataFrame
     """What the threads did: ``part`` (the index in PARTS), ``row`` (of that table),
-    ``thread`` (the index in ``threads``), ``code`` (the same for what is the same) and
-    ``parent``, the row of this frame around it. The last row is nothing: it is around
-    all others, and what is open where nothing is. So no row is none, and looking rows
-    up takes a fraction of the time."""
+    ``thread`` (the index in ``threads``) and ``parent``, the row of this frame around
+    it. The last row is nothing: it is around all others, and what is open where nothing
+    is. So no row is none, and looking rows up takes a fraction of the time."""
     windows: pl.DataFrame
     """The steps, or all of the recording: ``step``, ``start`` and ``end``. They are in
     order and do not overlap."""
@@ -89,9 +87,10 @@ def host_segments(trace: Trace) -> HostSegments:
     windows = _windows(trace)
     threads = _threads(trace)
     tree = _tree(trace, threads)
-    segments, found = at_once(
-        lambda: _opened(tree, len(threads), windows), lambda: contexts(tree)
-    )
+    # One after the other: both at once would be the most memory that lint needs.
+    found = contexts(tree)
+    tree = tree.drop("code")
+    segments = _opened(tree, len(threads), windows)
     return HostSegments(segments, tree.drop("ts", "end"), windows, threads, found)
 
 
@@ -186,6 +185,7 @@ def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataF
     edges = pl.concat([windows["start"], windows["end"]]).unique().sort()
     found = moments(rows, edges, threads)
     time, at = found["time"], _of_one_thread(found, threads, nothing)
+    del found  # less memory at once
     segments = pl.DataFrame([time, time.shift(-1), at], ["start", "end", "at"])
     # Of what changes at one moment only the last lasts.
     return segments.filter(pl.col("end") > pl.col("start"), _in_windows(time, windows))
