@@ -30,7 +30,7 @@ __all__ = [
 # Rarer than this is not written as a number of steps.
 _MOST_STEPS = 1000
 # The number of an instance, in the syntax that Python and Polars share.
-_INSTANCE = r"_\d+(/|$)"
+_INSTANCE = r"_[0-9]+(/|$)"
 
 
 def at_line(file: str, line: int | None) -> str:

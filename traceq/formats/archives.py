@@ -6,7 +6,6 @@ Members are read as streams; no name in an archive is ever the name of a file.
 from __future__ import annotations
 
 import struct
-import tarfile
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -32,16 +31,6 @@ _TELLING = 1 << 10
 _LARGEST_READ = 4 << 20
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _OTHER_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
-_TROUBLE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    DamagedError,
-    EOFError,
-    ValueError,
-    NotImplementedError,
-    struct.error,
-)
 
 
 class Member(NamedTuple):
@@ -50,6 +39,22 @@ class Member(NamedTuple):
     name: str
     size: int
     kind: Kind
+
+
+def _trouble() -> tuple[type[Exception], ...]:
+    """Return what reading a damaged archive may raise."""
+    import tarfile  # noqa: PLC0415 - few traces are in one
+
+    return (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        zlib.error,
+        DamagedError,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        struct.error,
+    )
 
 
 def is_archive(path: Path) -> bool:
@@ -108,7 +113,7 @@ def _files(path: Path) -> Iterator[tuple[str, int, Peekable]]:
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror or error}"
         raise InputError(msg) from None
-    except _TROUBLE as error:
+    except _trouble() as error:
         msg = f"{path} is a damaged archive ({str(error)[:80]}): pack it again"
         raise InputError(msg) from None
 
@@ -134,6 +139,8 @@ def _zipped(path: Path) -> Iterator[tuple[str, int, Peekable]]:
 
 
 def _tarred(path: Path) -> Iterator[tuple[str, int, Peekable]]:
+    import tarfile  # noqa: PLC0415 - as above
+
     with (
         _unpacked(path) as stream,
         tarfile.open(fileobj=cast("BinaryIO", stream), mode="r:") as archive,

@@ -15,7 +15,7 @@ from traceq.model import schema
 from traceq.model.owners import NOBODY, Owners, is_own, third_party
 
 # Regions that torch names itself.
-STEP = r"^(?:ProfilerStep|traceq: step)#(\d+)"
+STEP = r"^(?:ProfilerStep|traceq: step)#([0-9]+)"
 # How traceq collect calls steps where the program marks its own as ProfilerStep#N.
 COLLECTED_STEP = "traceq: step#"
 OPTIMIZER_STEP = r"^Optimizer\.step#"
@@ -55,7 +55,7 @@ _COMPILING = (
 GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
 
 # How torch names the call of a compiled graph: by the hash that its code is kept under.
-CALL_OF_GRAPH = r"^## Call CompiledFxGraph (\w+) ##$"
+CALL_OF_GRAPH = r"^## Call CompiledFxGraph ([0-9A-Za-z_]+) ##$"
 
 # Iterations that engines and trainers mark with record_function. Where others mark
 # none, steps are known by the profiler's marks or the optimizer's calls.

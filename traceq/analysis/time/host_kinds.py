@@ -91,7 +91,7 @@ _KIND_OF_REGION = (
 )
 # Files through which a module calls its forward and its hooks.
 _CALLS_HOOKS = r"^torch/nn/modules/module\.py$|^torch/utils/hooks\.py$"
-_FORWARD = r"^(forward|__\w+__)$"
+_FORWARD = r"^(forward|__[0-9A-Za-z_]+__)$"
 
 
 @dataclass(frozen=True)
