@@ -116,6 +116,9 @@ def test_a_cached_property_is_kept() -> None:
 def test_it_can_be_replaced_copied_and_pickled() -> None:
     one = Shared("a", 4, {"x": 1})
     assert dataclasses.replace(one, name="b") == Shared("b", 4, {"x": 1})
+    # As copy.replace does, of Python 3.13 on.
+    changed: Any = one
+    assert changed.__replace__(count=5) == Shared("a", 5, {"x": 1})
     assert copy.copy(one) == one == pickle.loads(pickle.dumps(one))  # noqa: S301
     assert dataclasses.asdict(one) == dataclasses.asdict(Usual("a", 4, {"x": 1}))
 

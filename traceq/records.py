@@ -95,6 +95,7 @@ def _declare(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
         "__dataclass_params__": _PARAMS[frozen],
         "__match_args__": tuple(fields),
         "__init__": _init,
+        "__replace__": dataclasses.replace,
     }
     if frozen:
         given |= {"__setattr__": _set, "__delattr__": _delete}
