@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
+import re
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 SDPA = "aten::scaled_dot_product_attention"
 # Batch, heads, sequence, head dim.
 _RANK = 4
-_CALLED = ["id", "name", "parent"]
 _OP = "aten::_scaled_dot_product_"
 _BACKWARD = "_backward"
 
@@ -69,10 +68,6 @@ _ARGUMENTS = {
     f"{_OP}efficient_attention_backward": Arguments(1, 4, 9, 11),
     f"{_OP}cudnn_attention_backward": Arguments(1, 8, 13, 14),
 }
-_POSITIONS = {
-    "arguments": pl.String(),
-    **{f"at_{one.name}": pl.Int64() for one in fields(Arguments)},
-}
 SDPA_BACKENDS = [name for name in _ARGUMENTS if name != SDPA]
 """The ops by which attention is computed, called by SDPA or by themselves."""
 FUSED_ARGUMENTS = {
@@ -94,6 +89,16 @@ CALL = (
     *("masked", "causal", "gqa", "dropout", "contiguous"),
 )
 """Calls that differ in one of these are different calls."""
+_SIZES = pl.List(pl.Int64())
+_TOLD = {
+    **dict(zip(CALL, (pl.String(), *[_SIZES] * 5, *[pl.String()] * 4), strict=False)),
+    **dict.fromkeys(CALL[10:], pl.Boolean()),
+    "at": pl.Int64(),
+    "alone": pl.Boolean(),
+}
+# What tells calls apart that were given the same.
+_GIVEN = ("name", "by_dispatcher", "prepares", "inputs")
+_BACKEND = re.compile(r"_product_(?:attention_)?(math|flash|efficient|cudnn)")
 
 # The diagonal at which these cut a causal mask: what is kept, or what is masked.
 _CAUSAL_DIAGONAL = {
@@ -127,79 +132,90 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     """
     every = trace.ops
     chosen = every["id"].filter(named(every, SDPA_BACKENDS) & ~every["compiling"])
-    ops = every[_CALLED][chosen]
-    around = outermost_ops(trace, (SDPA,))[chosen]
-    backends = (
-        ops.with_columns(
-            owner=around.zip_with(around.is_not_null(), chosen),
-            by_dispatcher=known(named(every, [SDPA])[ops["parent"]]),
-        )
-        .join(plain_names(every), on="name", maintain_order="left")
-        .with_columns(
-            source=pl.when("by_dispatcher").then("parent").otherwise("id"),
-            arguments=pl.when("by_dispatcher")
-            .then(pl.lit(SDPA))
-            .otherwise(pl.col("plain")),
-            backend=pl.col("plain").str.extract(
-                r"_product_(?:attention_)?(math|flash|efficient|cudnn)"
-            ),
-        )
-    )
-    given = backends.with_columns(inputs=every["inputs"][backends["source"]]).join(
-        trace.inputs, left_on="inputs", right_on="id", how="left", maintain_order="left"
-    )
-    prepared = (
-        every["parent"].filter(named(every, _MASK_OPS)).unique().to_frame("source")
+    around, parent = outermost_ops(trace, (SDPA,))[chosen], every["parent"][chosen]
+    by_dispatcher = known(named(every, [SDPA])[parent])
+    source = parent.zip_with(by_dispatcher, chosen)
+    prepared = every["parent"].filter(named(every, _MASK_OPS)).drop_nulls().unique()
+    calls = pl.DataFrame(
+        {
+            "owner": around.zip_with(around.is_not_null(), chosen),
+            "name": every["name"][chosen],
+            "by_dispatcher": by_dispatcher,
+            "prepares": source.is_in(prepared.implode()),
+            "inputs": every["inputs"][source],
+        }
     )
     return (
-        _with_arguments(given)
-        .join(prepared.with_columns(prepares=True), on="source", how="left")
-        .with_columns(
-            masked=known(
-                pl.when(pl.col("query").is_not_null())
-                .then(pl.col("mask_type") != "")
-                .otherwise(pl.col("prepares"))
-            )
+        calls.join(
+            _told(trace, calls), on=_GIVEN, nulls_equal=True, maintain_order="left"
         )
-        .select("owner", *CALL, alone=pl.col("arguments").str.ends_with(_BACKWARD))
-        .unique("owner", keep="first")
+        # The dispatcher's arguments say the most.
+        .sort("at", maintain_order=True)
+        .unique("owner", keep="first", maintain_order=True)
+        .select("owner", *CALL, "alone")
     )
 
 
-def _with_arguments(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls, in the order of _ARGUMENTS, with what each was given."""
-    rows = ((name, *astuple(at)) for name, at in _ARGUMENTS.items())
-    positions = pl.DataFrame(list(rows), _POSITIONS, orient="row")
-    query, mask, causal = pl.col("at_query"), pl.col("at_mask"), pl.col("at_causal")
-    gqa, drops = pl.col("at_gqa"), pl.col("at_dropout")
+def _told(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return what each distinct call was given: CALL, ``at`` and ``alone``.
 
-    def get(column: str, index: pl.Expr) -> pl.Expr:
-        return pl.col(column).list.get(index, null_on_oob=True)
+    ``at`` is its place in _ARGUMENTS.
+    """
+    distinct = calls.select(_GIVEN).unique(maintain_order=True)
+    asked = distinct["inputs"].drop_nulls().unique()
+    given = trace.inputs[["dims", "types", "strides", "values"]][asked].rows()
+    inputs = dict(zip(asked.to_list(), given, strict=True))
+    plain = dict(plain_names(trace.ops).select(text("name"), "plain").iter_rows())
+    told = [
+        _call(
+            plain[name],
+            inputs.get(number, (None,) * 4),
+            by_dispatcher=by_dispatcher,
+            prepares=prepares,
+        )
+        for name, by_dispatcher, prepares, number in distinct.iter_rows()
+    ]
+    shown = pl.DataFrame(told, schema=_TOLD, orient="row")
+    return pl.concat([distinct, shown], how="horizontal")
 
-    def flag(index: pl.Expr) -> pl.Expr:
-        return known(get("values", index) == "True")
 
-    last = [get("strides", query + number).list.last() for number in range(3)]
-    dropout = get("values", drops).cast(pl.Float64, strict=False)
-    return positions.join(
-        calls, on="arguments", maintain_order="left_right"
-    ).with_columns(
-        query=get("dims", query),
-        key=get("dims", query + 1),
-        value=get("dims", query + 2),
-        mask=get("dims", mask),
-        mask_strides=get("strides", mask),
-        query_type=get("types", query),
-        key_type=get("types", query + 1),
-        value_type=get("types", query + 2),
-        mask_type=get("types", mask).fill_null(""),
-        causal=flag(causal),
-        gqa=flag(gqa),
-        dropout=known(dropout > 0),
-        contiguous=pl.all_horizontal(
-            (stride == 1).fill_null(value=True) for stride in last
-        ),
+def _call(
+    name: str, given: Sequence[Any], *, by_dispatcher: bool, prepares: bool
+) -> tuple[object, ...]:
+    """Return what a call was given, in the order of _TOLD."""
+    called = SDPA if by_dispatcher else name
+    at = _ARGUMENTS[called]
+    dims, types, strides, values = given
+
+    def get(items: list[Any] | None, index: int | None) -> Any:  # noqa: ANN401
+        there = items is not None and index is not None and index < len(items)
+        return items[index] if there else None  # type: ignore[index]  # as tested
+
+    places = range(at.query, at.query + 3)
+    query, key, value = (get(dims, place) for place in places)
+    kinds = [get(types, place) for place in places]
+    kind_of_mask = get(types, at.mask) or ""
+    last = [(get(strides, place) or [None])[-1] for place in places]
+    backend = _BACKEND.search(name)
+    return (
+        backend[1] if backend else None,
+        *(query, key, value, get(dims, at.mask), get(strides, at.mask)),
+        *(*kinds, kind_of_mask),
+        kind_of_mask != "" if query is not None else prepares,
+        get(values, at.causal) == "True",
+        get(values, at.gqa) == "True",
+        _is_positive(get(values, at.dropout)),
+        all(stride in (1, None) for stride in last),
+        list(_ARGUMENTS).index(called),
+        called.endswith(_BACKWARD),
     )
+
+
+def _is_positive(text: str | None) -> bool:
+    try:
+        return float(text or 0) > 0
+    except ValueError:
+        return False
 
 
 @cached_per_trace
