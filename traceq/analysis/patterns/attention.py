@@ -82,20 +82,17 @@ _MASK_OPS = ("aten::expand", "aten::where", "aten::masked_fill_")
 _EFFICIENT_KERNEL = r"\bfmha_cutlass[FB]_"
 _NO_BACKEND = r"^xformers"
 
-CALL = (
-    "backend",
-    *("query", "key", "value", "mask", "mask_strides"),
-    *("query_type", "key_type", "value_type", "mask_type"),
-    *("masked", "causal", "gqa", "dropout", "contiguous"),
-)
-"""Calls that differ in one of these are different calls."""
-_SIZES = pl.List(pl.Int64())
-_TOLD = {
-    **dict(zip(CALL, (pl.String(), *[_SIZES] * 5, *[pl.String()] * 4), strict=False)),
-    **dict.fromkeys(CALL[10:], pl.Boolean()),
-    "at": pl.Int64(),
-    "alone": pl.Boolean(),
+_ARGUMENT = {
+    "backend": pl.String(),
+    **dict.fromkeys(
+        ("query", "key", "value", "mask", "mask_strides"), pl.List(pl.Int64())
+    ),
+    **dict.fromkeys(("query_type", "key_type", "value_type", "mask_type"), pl.String()),
+    **dict.fromkeys(("masked", "causal", "gqa", "dropout", "contiguous"), pl.Boolean()),
 }
+CALL = tuple(_ARGUMENT)
+"""Calls that differ in one of these are different calls."""
+_TOLD = _ARGUMENT | {"at": pl.Int64(), "alone": pl.Boolean()}
 # What tells calls apart that were given the same.
 _GIVEN = ("name", "by_dispatcher", "prepares", "inputs")
 _BACKEND = re.compile(r"_product_(?:attention_)?(math|flash|efficient|cudnn)")
