@@ -80,6 +80,8 @@ def _regions(trace: Trace) -> pl.DataFrame:
     """Return where the program allows rules: ``rule``, ``start`` and ``end``."""
     regions = trace.annotations
     regions = regions.filter(named_like(regions, _REGION) & ~regions["on_gpu"])
+    if not regions.height:
+        return NOTHING
     named = regions.with_columns(
         codes=pl.col("name").cast(pl.String).str.extract(_REGION, 1)
     )
