@@ -244,11 +244,12 @@ def _of_one_thread(moments: pl.DataFrame, threads: int, nothing: int) -> pl.Seri
     )
     counts = _counting(runs, threads)
     # While another thread counts, what it had opened last stays open.
-    others = runs.select(
-        pl.int_ranges("first", "after", dtype=INDEX).alias("moment"),
-        at=at[after - 1][counts],
-    ).filter(known(counts != row_numbers(runs.height)))
-    others = others.explode("moment")
+    others = (
+        runs.select("first", "after", at=at[after - 1][counts])
+        .filter(known(counts != row_numbers(runs.height)))
+        .select("at", moment=pl.int_ranges("first", "after", dtype=INDEX))
+        .explode("moment")
+    )
     return at.scatter(others["moment"], others["at"])
 
 

@@ -64,8 +64,10 @@ def op_calls(trace: Trace) -> pl.DataFrame:
         trace.ops.select(pl.col("name", "step").gather(own["op"].sort())),
     )
     return (
-        calls.join(_new_inputs(trace), on="op", maintain_order="left")
-        .with_columns(planned=named_like(calls, PLANNED))
+        calls.with_columns(
+            new=pl.col("op").is_in(_on_new_inputs(trace).implode()),
+            planned=named_like(calls, PLANNED),
+        )
         .with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
         .with_columns(
             excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
@@ -76,25 +78,30 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _new_inputs(trace: Trace) -> pl.DataFrame:
-    """Return for each ``op`` whether it is the first on its inputs: ``new``.
+def _on_new_inputs(trace: Trace) -> pl.Series:
+    """Return the ops that are the first on their inputs.
 
     In the first step of a recording every call is the first that is seen. Its inputs
-    count as new only if later steps bring new ones too, or there is no later step.
+    count as new only if later steps of it bring new ones too, or there are none.
     """
     # Name and inputs as one number, which is faster to compare than both.
     both = pl.col("name").to_physical().cast(pl.UInt64) * 2**32 + pl.col("inputs")
-    seen_first = both.is_first_distinct() & pl.col("inputs").is_not_null()
-    step = pl.col("step")
-    later = (step > step.min()).fill_null(value=False)
-    has_later, later_new = (
-        found.any().over("name") for found in (later, later & seen_first)
-    )
-    return (
+    ops = (
         trace.host_ops.select("id", "ts", "name", "step", "inputs")
         .sort("ts", maintain_order=True)
-        .select(op="id", new=seen_first & (later_new | ~has_later))
+        .select(
+            "id",
+            "name",
+            first=both.is_first_distinct() & pl.col("inputs").is_not_null(),
+            later=known(pl.col("step") > pl.col("step").min().over("name")),
+        )
     )
+    # Few are the first: only of these it is asked what later steps bring.
+    has_later = ops["name"].filter(ops["later"]).unique()
+    brings_new = ops["name"].filter(ops["later"] & ops["first"]).unique()
+    name = pl.col("name")
+    counts = name.is_in(brings_new.implode()) | ~name.is_in(has_later.implode())
+    return ops.filter("first").filter(counts)["id"]
 
 
 def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
