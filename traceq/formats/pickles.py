@@ -49,7 +49,8 @@ _MOST_CONTAINERS = 1 / 5
 _MOST_PACKED = 150
 _ALWAYS_UNPACKED = 8 << 20
 
-_BLOCK = 1 << 22
+# Each block is made columns, and these have a price of their own.
+_BLOCK = 1 << 24
 _FEW_CONTAINERS = 1 << 12
 _PROTO, _STOP, _FRAME = 0x80, 0x2E, 0x95
 _FRAME_SIZE = 9
