@@ -84,8 +84,9 @@ def _declare(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     fields: dict[str, Field[Any]] = {}
     for base in cls.__mro__[:0:-1]:
         fields |= base.__dict__.get("__dataclass_fields__", {})
-    # Not by inspect, which takes as long to import as twenty classes to declare.
-    own = cls.__dict__.get("__annotations__", {})  # noqa: RUF063
+    # Not by inspect, which takes as long to import as twenty classes to declare. From
+    # Python 3.10 on these are the class's own, never those of a base.
+    own = cls.__annotations__
     for name, annotation in own.items():
         if not str(annotation).startswith("ClassVar"):
             fields[name] = _field(cls, name, annotation)
