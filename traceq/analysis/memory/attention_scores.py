@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.attention_handwritten import handwritten_attention
+from traceq.analysis.patterns.attention_handwritten import (
+    handwritten_attention,
+    writes_attention,
+)
 from traceq.expressions import text
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ def scores_in_trace(places: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     Places are those of ``in_trace`` with a ``size``. Scores have as many elements as
     what softmax is given in the trace, and are made by the same function.
     """
+    if not writes_attention(trace):
+        return places.clear()
     elements = pl.col("scores").list.eval(pl.element().product()).list.first()
     written = (
         handwritten_attention(trace, trace.kernels)
