@@ -71,11 +71,26 @@ def test_paths_that_get_one_number_are_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # With this factor the path 1, 2 has the number of the path 3, and of 2, 1.
-    monkeypatch.setattr(module, "_FACTOR", 1)
+    monkeypatch.setattr(module, "_FACTORS", (1, 3))
 
     found = contexts(tree([1, 2, 3, 2, 1], [None, 0, None, None, 3]))
 
     assert found.number.n_unique() == found.tree.height == 6
+
+
+def test_paths_that_get_one_number_with_every_factor_are_not_taken_for_one() -> None:
+    # Where the count of ones in a row's number is odd, and where it is even: sums of
+    # such codes are the same modulo 2**64 for the powers of any odd number.
+    depth = 1 << 11
+    codes = [1 + at.bit_count() % 2 for at in range(depth)]
+    others = [3 - code for code in codes]
+    around = [None, *range(depth - 1)]
+
+    found = contexts(
+        tree([*codes, *others], [*around, None, *range(depth, 2 * depth - 1)])
+    )
+
+    assert found.number[depth - 1] != found.number[2 * depth - 1]
 
 
 def test_rows_apart_are_in_what_they_were_in() -> None:

@@ -8,19 +8,18 @@ so it is found for one of each, and holds for all of them.
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import count
 
 import polars as pl
 
 from traceq.analysis.base.alike import alike, counted
 from traceq.graph.host import only
-from traceq.graph.nesting import nearest
+from traceq.graph.nesting import nearest, row_numbers
 from traceq.records import dataclass
 
 # From the outside in, where two begin and end together.
 PARTS = ("annotations", "frames", "ops", "runtime")
-# Any odd number that looks random: it makes different paths different numbers.
-_FACTOR = 0x9E3779B97F4A7C15
+# Odd numbers that look random: each makes different paths different numbers.
+_FACTORS = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F)
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,16 @@ def contexts(tree: pl.DataFrame) -> Contexts:
     enough.
     """
     code, parent = tree["code"], tree["parent"]
-    for factor in count(_FACTOR, 2):
+    for factor in _FACTORS:
         number, first = counted(_paths(code, parent, factor))
         outer = number[parent]
         # As good as never two paths have one number: then it is made in another way.
         if all((one == one[first][number]).all() for one in (code, outer)):
             break
+    else:
+        # A tree can be made so that every factor fails: then no two rows are the same.
+        number = first = row_numbers(tree.height)
+        outer = parent
     above = only(outer[first], parent[first] < tree.height - 1)
     return Contexts(
         number,
