@@ -1,0 +1,114 @@
+/* Columns of numbers, from Polars and to it, by Arrow's C data interface. */
+
+#ifndef TRACEQ_COLUMNS_H
+#define TRACEQ_COLUMNS_H
+
+#include <string.h>
+
+#include "_arrow.h"
+
+/* ------------------------------------------------------------------ Columns come in */
+
+typedef struct {
+    struct ArrowSchema schema;
+    struct ArrowArray array;
+    const void *values;
+    size_t length;
+} Column;
+
+static inline void drop_column(Column *column) {
+    if (column->array.release) column->array.release(&column->array);
+    if (column->schema.release) column->schema.release(&column->schema);
+}
+
+/* Take the only chunk of a Series of this format, which has no nulls. */
+static inline int take_column(PyObject *series, const char *format, size_t width,
+                              Column *column) {
+    static const int64_t nothing = 0;
+    memset(column, 0, sizeof *column);
+    column->values = &nothing;
+    PyObject *capsule = PyObject_CallMethod(series, "__arrow_c_stream__", NULL);
+    if (!capsule) return 0;
+    struct ArrowArrayStream *stream = PyCapsule_GetPointer(capsule, "arrow_array_stream");
+    int whole = stream && stream->release;
+    whole = whole && !stream->get_schema(stream, &column->schema);
+    whole = whole && !strcmp(column->schema.format, format);
+    whole = whole && !stream->get_next(stream, &column->array);
+    /* What has no rows has no chunk. */
+    if (whole && column->array.release) {
+        struct ArrowArray *array = &column->array;
+        whole = array->n_buffers == 2 && !array->null_count && array->length >= 0 &&
+                array->length < UINT32_MAX;
+        if (whole) {
+            column->length = (size_t)array->length;
+            column->values = (const char *)array->buffers[1] + array->offset * width;
+        }
+        struct ArrowArray more = {0};
+        whole = whole && !stream->get_next(stream, &more);
+        if (more.release) {
+            more.release(&more);
+            whole = 0;
+        }
+    }
+    Py_DECREF(capsule);
+    if (whole) return 1;
+    drop_column(column);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "not one chunk of numbers without nulls");
+    return 0;
+}
+
+/* ------------------------------------------------------------------ and numbers go out */
+
+static inline void release_numbers(struct ArrowArray *array) {
+    free(array->private_data);
+    free(array->buffers);
+    array->release = NULL;
+}
+
+static inline void release_format(struct ArrowSchema *schema) { schema->release = NULL; }
+
+/* Return the schema and the array of numbers, which are freed by whoever gets them. */
+static inline PyObject *made(void *values, size_t length, const char *format) {
+    struct ArrowSchema *schema = calloc(1, sizeof *schema);
+    struct ArrowArray *array = calloc(1, sizeof *array);
+    const void **buffers = calloc(2, sizeof *buffers);
+    if (!schema || !array || !buffers) {
+        free(schema);
+        free(array);
+        free(buffers);
+        free(values);
+        return PyErr_NoMemory();
+    }
+    schema->format = format;
+    schema->name = "";
+    schema->release = release_format;
+    buffers[1] = values;
+    array->length = (int64_t)length;
+    array->n_buffers = 2;
+    array->buffers = buffers;
+    array->private_data = values;
+    array->release = release_numbers;
+    return arrow_capsules(schema, array);
+}
+
+/* ---------------------------------------------------------------- Several at once */
+
+static inline void drop_columns(Column *columns, size_t count) {
+    for (size_t at = 0; at < count; at++) drop_column(&columns[at]);
+}
+
+/* Take columns of these formats, one letter for each, or none of them. */
+static inline int take_columns(PyObject *const *given, const char *formats,
+                               Column *columns) {
+    for (size_t at = 0; formats[at]; at++) {
+        const char format[] = {formats[at], 0};
+        if (!take_column(given[at], format, *format == 'I' ? 4 : 8, &columns[at])) {
+            drop_columns(columns, at);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+#endif
