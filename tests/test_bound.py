@@ -205,6 +205,14 @@ def test_a_bar_is_one_line_whatever_the_trace_says(tmp_path: Path) -> None:
     assert len(drawn) < 200
 
 
+def test_every_letter_of_a_bar_is_in_its_legend(fixture_trace: Path) -> None:
+    trace = loaded(fixture_trace)
+    drawn, _, legend = bar(bound_of(trace, None)).partition("  ")
+
+    listed = {part.strip()[:1] for part in legend.split(",")}
+    assert {*drawn} - {" "} <= listed
+
+
 @pytest.mark.parametrize("name", ["attn_manual", "copies"])
 @pytest.mark.parametrize("share", [0.82, 0.88, 0.91, 0.94, 0.96])
 def test_a_faster_gpu_shortens_a_step_just_where_the_gpu_is_said_to_bound_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -55,6 +56,8 @@ _LOADERS = {
 }
 # Handing tensors over is worth a word from this share of loading on. Judgement.
 _MUCH = 0.25
+# From this many times on the number of workers is said without a decimal. Judgement.
+_SOME = 2
 _OTHER = (
     "the GPU idles while the next batch is loaded",
     "load the next batch while the GPU computes: in worker processes or in a thread",
@@ -258,7 +261,10 @@ def _more(view: View, plan: WorkerPlan) -> str:
     now = view.bound.step_ns
     if not 0 < plan.rest_ns < now:
         return ""
-    return f" to about {now / plan.rest_ns:.1f} times as many"
+    times = now / plan.rest_ns
+    # Of how well many workers share a machine the trace knows nothing.
+    rounded = f"{times:.1f}" if times < _SOME else f"{ceil(times)}"
+    return f" to about {rounded} times as many"
 
 
 def _workers(plan: WorkerPlan) -> list[Evidence]:

@@ -61,10 +61,11 @@ LETTERS = {
     "running Python": "p",
 }
 _IDLE = "·"
+_OTHERS = "x"
 _GLYPHS = FILL | LETTERS
 _BAR = 40
 _MOST_STEPS = 6
-# Causes that take a smaller share of the step are not listed.
+# Causes that take a smaller share of the step are listed together.
 _WORTH_NAMING = 0.01
 # A line that has more of its kind is all of it.
 _WHOLE = 0.995
@@ -137,15 +138,20 @@ def bar(bound: Bound) -> str:
     if found is None or not found.step_ns:
         return ""
     rows = parts(bound)
-    drawn, reached = "", 0.0
-    for cause, ns in rows:
-        reached = min(1.0, reached + ns / found.step_ns)
-        drawn += _GLYPHS.get(cause, _IDLE) * (round(reached * _BAR) - len(drawn))
-    named = [
-        f"{_GLYPHS.get(cause, _IDLE)} {cause_name(cause)} {share(ns, found.step_ns)}"
+    least = _WORTH_NAMING * found.step_ns
+    shown = [
+        (_GLYPHS.get(cause, _IDLE), cause_name(cause), ns)
         for cause, ns in rows
-        if ns >= _WORTH_NAMING * found.step_ns
+        if ns >= least
     ]
+    others = sum(ns for _, ns in rows if ns < least)
+    if others >= least:
+        shown.append((_OTHERS, "others", others))
+    drawn, reached = "", 0.0
+    for glyph, _, ns in shown:
+        reached = min(1.0, reached + ns / found.step_ns)
+        drawn += glyph * (round(reached * _BAR) - len(drawn))
+    named = [f"{glyph} {name} {share(ns, found.step_ns)}" for glyph, name, ns in shown]
     return f"{drawn.ljust(_BAR)}  {', '.join(named)}, {source(bound)}"
 
 
