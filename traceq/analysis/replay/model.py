@@ -28,7 +28,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.expressions import END, asof
-from traceq.intervals import covered_until, spans
+from traceq.intervals import Cover, spans
 from traceq.model.run import HostCost
 from traceq.records import dataclass
 
@@ -164,16 +164,25 @@ def _in_lanes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
     ``before`` is when the work before it on its stream was done, of whatever step.
     """
+    # Kernels are in the order of their starts.
     everything = trace.kernels.select(
-        "id", "device", "stream", "dur", start="ts", end=END
-    ).sort("device", "stream", "start", "id")
-    before = pl.col("end").cum_max().shift(1).over("device", "stream")
-    return (
-        everything.with_columns(before=before)
-        .join(steady.kernels.select("id", "launch"), on="id", maintain_order="left")
-        .with_columns(lane=pl.struct("device", "stream").rank("dense") - 1)
-        .with_row_index("row")
-    )
+        "id", "device", "stream", "dur", "launch", start="ts", end=END
+    ).sort("device", "stream", maintain_order=True)
+    before = pl.col("end").cum_max().shift(1).over("lane")
+    work = everything.with_columns(lane=_lanes()).with_columns(before=before)
+    if steady.kernels.height < trace.kernels.height:
+        chosen = pl.repeat(value=False, n=work.height, eager=True)
+        chosen = chosen.scatter(steady.kernels["id"], values=True)
+        # Streams that have no work in the steps are no lanes.
+        work = work.filter(chosen[work["id"]]).with_columns(lane=_lanes())
+    return work.with_row_index("row")
+
+
+def _lanes() -> pl.Expr:
+    """Return the number of each stream, of work in the order of its streams."""
+    device, stream = pl.col("device"), pl.col("stream")
+    begins = device.ne_missing(device.shift(1)) | stream.ne_missing(stream.shift(1))
+    return begins.cum_sum() - begins.first()
 
 
 def _with_launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
@@ -248,14 +257,16 @@ def _moments(
     trace: Trace, window: pl.DataFrame, work: pl.DataFrame, waits: pl.DataFrame
 ) -> pl.Series:
     """Return the moments at which the host's time is cut into pieces, in order."""
-    roots = spans(trace.host_ops.filter(pl.col("parent").is_null()))
+    ops = trace.host_ops[["ts", "dur", "parent"]]
+    roots = spans(ops.filter(pl.col("parent").is_null()))
     sides = (table[side] for table in (window, waits, roots) for side in _SIDES)
     begin, end = window.select(pl.min("start"), pl.max("end")).row(0)
     # A host that does nothing still has an instant.
     edges = pl.Series([begin or 0, max(end or 0, (begin or 0) + 1)])
     moments = pl.concat([*sides, work["launched_at"]])
     inside = moments.filter(moments.is_between(*edges))
-    return pl.concat([inside, edges]).unique().sort()
+    found = pl.concat([inside, edges]).sort()
+    return found.filter(found.ne_missing(found.shift(1)))
 
 
 def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
@@ -264,52 +275,52 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     An event's time is not spent at the instant it begins, but around it: events and
     time are compared in windows of SMOOTHING_NS, and each piece gets its share.
     """
-    plain, recorded = _expected(trace, moments, costs)
-    pieces = pl.DataFrame(
-        {
-            "start": moments[:-1],
-            "end": moments[1:],
-            "plain": plain.diff()[1:],
-            "recorded": recorded.diff()[1:],
-        }
-    )
+    start, end = moments[:-1], moments[1:]
+    number = start // SMOOTHING_NS
+    begins = number.ne_missing(number.shift(1))
+    windows = pl.concat([start.filter(begins), moments[-1:]])
     # Room in the launch queue may come at another moment than the end of work: then no
     # wait is known, and the time is still not the host's.
-    full = blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)
-    pieces = pieces.with_columns(
-        length=pl.col("end")
-        - pl.col("start")
-        - covered_until(spans(full), moments).diff()[1:]
+    full = Cover(spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)))
+    length, took = (
+        (edges - full.until(edges)).diff()[1:] for edges in (moments, windows)
     )
-    length = pl.col("length")
-    window = pl.col("start") // SMOOTHING_NS
-    took, plain_ns, recorded_ns = (
-        column.sum().over(window)
-        for column in (length, pl.col("plain"), pl.col("recorded"))
-    )
+    share = _share(trace, windows, took, costs)
+    own = length * share[begins.cum_sum() - 1]
+    return pl.DataFrame([start, end, own], ["start", "end", "own"])
+
+
+def _share(
+    trace: Trace, windows: pl.Series, took: pl.Series, costs: HostCosts
+) -> pl.Series:
+    """Return which part of its time the host takes in each window, unrecorded.
+
+    ``windows`` are their edges.
+    """
+    plain, recorded = _expected(trace, windows, costs)
     # A slow machine is slow with the profiler and without; what takes much longer than
     # its events is work that recording does not slow down.
     own = (
-        pl.when(took < costs.tolerated * recorded_ns)
-        .then(took * plain_ns / recorded_ns)
-        .otherwise(took - costs.tolerated * (recorded_ns - plain_ns))
+        pl.when(took < costs.tolerated * recorded)
+        .then(took * plain / recorded)
+        .otherwise(took - costs.tolerated * (recorded - plain))
     )
-    share = pl.when(took > 0).then(own / took).otherwise(0.0)
-    return pieces.select("start", "end", own=length * share)
+    return pl.select(pl.when(took > 0).then(own / took).otherwise(0.0)).to_series()
 
 
 def _expected(
-    trace: Trace, moments: pl.Series, costs: HostCosts
+    trace: Trace, edges: pl.Series, costs: HostCosts
 ) -> tuple[pl.Series, pl.Series]:
-    """Return what the events before each moment take, without and with the profiler."""
+    """Return what events take between edges, without and with the profiler."""
     tables = (
         (trace.frames, costs.frame),
         (trace.host_ops, costs.op),
         (trace.runtime, costs.call),
     )
-    plain = recorded = pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
+    plain = recorded = pl.repeat(0, len(edges) - 1, dtype=pl.Int64, eager=True)
     for table, cost in tables:
-        count = table["ts"].sort().search_sorted(moments).cast(pl.Int64)
+        before = table["ts"].sort().search_sorted(edges)
+        count = before.cast(pl.Int64).diff()[1:]
         plain += count * cost.plain_ns
         recorded += count * (cost.plain_ns + cost.overhead_ns)
     return plain, recorded
