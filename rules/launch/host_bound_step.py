@@ -24,7 +24,7 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.analysis.time.serving import serving
 from traceq.expressions import known
-from traceq.intervals import joined
+from traceq.intervals import merged
 from traceq.linter import (
     Bad,
     Evidence,
@@ -353,7 +353,7 @@ def _three(view: View) -> tuple[TimeScale, TimeScale, TimeScale]:
 
 def _without(view: View, kinds: Sequence[str]) -> list[Change]:
     """Return what changes without these kinds, other findings being fixed."""
-    spans = joined(_removed(view, _of(kinds)))
+    spans = merged(_removed(view, _of(kinds)))
     return [*view.fixed, Change(spans=spans, host_share=GRAPH_HOST_SAVED)]
 
 

@@ -23,7 +23,7 @@ from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.finding import Fix, Severity
-from traceq.intervals import disjoint, joined, spans
+from traceq.intervals import disjoint, merged, spans
 from traceq.linter.need import Need
 from traceq.linter.run import crashed
 from traceq.outcome import Crashed, Together
@@ -219,14 +219,14 @@ class Savings:
         return [self._known[fix] for fix in finding.fixes]
 
     def _changed(self, fix: Fix) -> Change:
-        parts = removed_host_time(self._view, fix)
+        parts = merged(_host_time(self._view, fix))
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
             syncs |= set(_calls_in(self._view.replay.model.waits, parts))
         return Change(
             kernels=frozenset(fix.kernels),
             kernel_share=fix.kernel_share,
-            spans=joined(parts),
+            spans=parts,
             host_share=fix.host_share,
             syncs=syncs,
         )
@@ -234,6 +234,11 @@ class Savings:
 
 def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
     """Return when the host was at what the fix removes, each instant once."""
+    return disjoint(_host_time(view, fix))
+
+
+def _host_time(view: View, fix: Fix) -> pl.DataFrame:
+    """Return when the host was at what the fix removes, which may overlap."""
     if fix.spans is not None:
         found = fix.spans.select("start", "end")
     else:
@@ -247,8 +252,7 @@ def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
             ]
         )
     # The host does not run what a CUDA graph replays, which lies before the trace.
-    run = found.filter(pl.col("end") > pl.col("start"), pl.col("start") >= 0)
-    return disjoint(run)
+    return found.filter(pl.col("end") > pl.col("start"), pl.col("start") >= 0)
 
 
 def _on_host(changes: Iterable[Change]) -> Iterator[Change]:

@@ -16,7 +16,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import host_collectives
-from traceq.intervals import Cover, disjoint, joined, spans
+from traceq.intervals import Cover, merged, spans
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def _covers(trace: Trace) -> dict[str, Cover]:
     reached: list[pl.DataFrame] = []
     for cause in CAUSES:
         if (cause,) in activities:
-            reached = [_at_once(pl.concat([*reached, activities[(cause,)]]))]
-            covers[cause] = Cover(*reached)
+            covers[cause] = Cover(pl.concat([*reached, activities[(cause,)]]))
+            reached = [covers[cause].spans]
     return covers
 
 
@@ -224,14 +224,8 @@ def _collectives(trace: Trace) -> pl.DataFrame:
 
 def _spans(*tables: tuple[str, pl.DataFrame]) -> list[pl.DataFrame]:
     found = [
-        _at_once(spans(table)).with_columns(cause=pl.lit(cause))
+        merged(spans(table)).with_columns(cause=pl.lit(cause))
         for cause, table in tables
         if table.height
     ]
     return found or [pl.DataFrame(schema=_ACTIVITY)]
-
-
-def _at_once(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return spans in order, with those that overlap or touch as one."""
-    found = disjoint(parts.select("start", "end"))
-    return joined(found.filter(pl.col("end") > pl.col("start")))

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.compiled_code import Arrow, usable
 from traceq.expressions import END
+
+try:
+    from traceq.intervals import _spans
+except ImportError:  # it was not built
+    _spans = None  # type: ignore[assignment]  # a module, where it was
+
+# What was built of another state of its source is left alone.
+_INTERFACE = 1
 
 
 def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
@@ -67,6 +76,15 @@ def joined(parts: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame([parts["start"].filter(begins), parts["end"].filter(ends)])
 
 
+def merged(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return when any of the spans went on: in order, those that touch as one.
+
+    >>> merged(pl.DataFrame({"start": [4, 0, 1], "end": [6, 3, 4]})).rows()
+    [(0, 6)]
+    """
+    return Cover(parts).spans
+
+
 def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
     """Return for each of the spans how much of it the others cover together."""
     return Cover(cover).of(parts)
@@ -81,16 +99,19 @@ class Cover:
     """Spans, put in order once, to be asked how much of the time they cover."""
 
     def __init__(self, cover: pl.DataFrame) -> None:
-        """Keep disjoint spans in order, with what lies before each and its length."""
-        length = pl.col("end") - pl.col("start")
-        self._pieces = (
-            disjoint(cover.select("start", "end"))
-            .filter(length > 0)
-            .select(pl.col("start").set_sorted(), length.alias("length"))
-            .with_columns(
-                begin="start", before=pl.col("length").cum_sum() - pl.col("length")
-            )
-        )
+        """Merge the spans, and keep how much those before each of them cover."""
+        found = _merged_at_once(cover)
+        if found is None:
+            parts = disjoint(cover.select("start", "end"))
+            spans = joined(parts.filter(pl.col("end") > pl.col("start")))
+            length = spans["end"] - spans["start"]
+            found = [*spans.get_columns(), length.cum_sum() - length]
+        self._start, self._end, self._before = found
+
+    @property
+    def spans(self) -> pl.DataFrame:
+        """The time that is covered: ``start`` and ``end``."""
+        return pl.DataFrame([self._start.alias("start"), self._end.alias("end")])
 
     def of(self, parts: pl.DataFrame) -> pl.Series:
         """Return for each of the spans how much of it is covered."""
@@ -98,18 +119,16 @@ class Cover:
 
     def until(self, moments: pl.Series) -> pl.Series:
         """Return how much of the time before each moment is covered."""
-        if not self._pieces.height:
+        if not len(self._start):
             return pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
-        at = moments.alias("at").to_frame()
-        if moments.is_sorted():
-            # Both are in order: they are gone through together, nothing is searched.
-            begun = at.join_asof(self._pieces, left_on="at", right_on="start")
-        else:
-            others = self._pieces["start"][1:]
-            begun = at.hstack(self._pieces[others.search_sorted(moments, "right")])
-        into = (pl.col("at") - pl.col("begin")).clip(lower_bound=0)
-        into = pl.when(into < pl.col("length")).then(into).otherwise("length")
-        return begun.select((pl.col("before") + into).fill_null(0)).to_series()
+        spans = (self._start, self._end, self._before)
+        if _are_taken(*spans, moments):
+            fractions = moments.dtype == pl.Float64
+            return pl.Series(Arrow(*_spans.until(*spans, moments.rechunk(), fractions)))
+        begun = self._start[1:].search_sorted(moments, side="right")
+        start, end, before = (column[begun] for column in spans)
+        into = moments.zip_with(moments < end, end) - start
+        return (before + into.clip(lower_bound=0)).fill_null(0)
 
     def between(self, edges: pl.Series) -> pl.DataFrame:
         """Return which of the parts of time between edges are ``covered``, how much.
@@ -121,17 +140,43 @@ class Cover:
         >>> cover.between(pl.Series([0, 10, 20, 30])).rows()
         [(0, 8), (1, 2), (2, 4)]
         """
-        spans = self._pieces.select("start", end=pl.col("start") + pl.col("length"))
-        last = len(edges) - 1
+        if edges.dtype == pl.Int64 and _are_taken(self._start, self._end, edges):
+            made = _spans.between(self._start, self._end, edges.rechunk())
+            part, covered = (pl.Series(Arrow(*one)) for one in made)
+            return pl.DataFrame([part.alias("part"), covered.alias("covered")])
+        spans, last = self.spans, len(edges) - 1
         first = edges.search_sorted(spans["start"], "right").cast(pl.Int64) - 1
         after = edges.search_sorted(spans["end"]).clip(upper_bound=last)
         parts = pl.int_ranges(first.clip(0, last), after, dtype=pl.UInt32)
         found = spans.with_columns(part=parts).explode("part").drop_nulls("part")
-        covered = pl.min_horizontal(
-            "end", edges[found["part"] + 1]
-        ) - pl.max_horizontal("start", edges[found["part"]])
+        inside = pl.min_horizontal("end", edges[found["part"] + 1]) - pl.max_horizontal(
+            "start", edges[found["part"]]
+        )
         return (
-            found.select(pl.col("part").set_sorted(), covered=covered)
+            found.select(pl.col("part").set_sorted(), covered=inside)
             .group_by("part", maintain_order=True)
             .agg(pl.col("covered").sum())
         )
+
+
+def _merged_at_once(cover: pl.DataFrame) -> list[pl.Series] | None:
+    """Return starts, ends, and what lies before each, by compiled code if there is."""
+    start, end = cover["start"], cover["end"]
+    if not _are_taken(start, end):
+        return None
+    fractions = start.dtype == pl.Float64
+    made = _spans.merged(start.rechunk(), end.rechunk(), fractions)
+    if made is None:
+        start, end = cover.select("start", "end").sort("start").get_columns()
+        made = _spans.merged(start.rechunk(), end.rechunk(), fractions)
+    return [pl.Series(Arrow(*one)) for one in made or ()]
+
+
+def _are_taken(*columns: pl.Series) -> bool:
+    """Return whether there is compiled code, and it takes these columns."""
+    dtype = columns[0].dtype
+    return (
+        usable(_spans, _INTERFACE)
+        and dtype in (pl.Int64, pl.Float64)
+        and all(one.dtype == dtype and not one.null_count() for one in columns)
+    )

@@ -1,0 +1,268 @@
+/* Spans of time against each other, where both are in order: one pass for all of it.
+ *
+ * __init__.py says what each is for, and has the same in Polars, as the reference.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../formats/_columns.h"
+
+/* What __init__.py asks for: one more with each change between the two. */
+#define INTERFACE 1
+
+/* ------------------------------------------------------------------------ The loops */
+
+/* Times are whole nanoseconds as recorded, and fractions in a replay. */
+#define LOOPS(Time, kind)                                                               \
+                                                                                        \
+    /* Write spans that overlap or touch as one, with how long those before them are;   \
+     * return how many there are, or -1 if they do not begin in order. */               \
+    static int64_t merge_##kind(const Time *start, const Time *end, size_t count,       \
+                                Time *starts, Time *ends, Time *before) {               \
+        size_t made = 0;                                                                \
+        for (size_t row = 0; row < count; row++) {                                      \
+            if (row && start[row] < start[row - 1]) return -1;                          \
+            if (end[row] <= start[row]) continue;                                       \
+            if (made && start[row] <= ends[made - 1]) {                                 \
+                if (end[row] > ends[made - 1]) ends[made - 1] = end[row];               \
+                continue;                                                               \
+            }                                                                           \
+            before[made] = made ? before[made - 1] + (ends[made - 1] - starts[made - 1]) \
+                                : 0;                                                    \
+            starts[made] = start[row];                                                  \
+            ends[made++] = end[row];                                                    \
+        }                                                                               \
+        return (int64_t)made;                                                           \
+    }                                                                                   \
+                                                                                        \
+    /* How many of the sorted times are not after a moment, if these are at least       \
+     * ``from``: what is near is found at once, what is far in few steps. */            \
+    static size_t passed_##kind(const Time *times, size_t count, size_t from,           \
+                                Time moment) {                                          \
+        size_t step = 1, low = from, high = from;                                       \
+        while (high < count && times[high] <= moment) {                                 \
+            low = high + 1;                                                             \
+            high += step;                                                               \
+            step *= 2;                                                                  \
+        }                                                                               \
+        if (high > count) high = count;                                                 \
+        while (low < high) {                                                            \
+            size_t middle = low + (high - low) / 2;                                     \
+            if (times[middle] <= moment)                                                \
+                low = middle + 1;                                                       \
+            else                                                                        \
+                high = middle;                                                          \
+        }                                                                               \
+        return low;                                                                     \
+    }                                                                                   \
+                                                                                        \
+    /* Write how much of the time before each moment merged spans cover. */             \
+    static void cover_##kind(const Column *spans, const Column *moments, Time *covered) { \
+        const Time *start = spans[0].values, *end = spans[1].values;                    \
+        const Time *before = spans[2].values, *moment = moments->values;                \
+        size_t begun = 0;                                                               \
+        for (size_t row = 0; row < moments->length; row++) {                            \
+            if (row && moment[row] < moment[row - 1]) begun = 0;                        \
+            begun = passed_##kind(start, spans->length, begun, moment[row]);            \
+            if (!begun) {                                                               \
+                covered[row] = 0;                                                       \
+                continue;                                                               \
+            }                                                                           \
+            size_t last = begun - 1;                                                    \
+            Time until = moment[row] < end[last] ? moment[row] : end[last];             \
+            covered[row] = before[last] + (until - start[last]);                        \
+        }                                                                               \
+    }
+
+LOOPS(int64_t, whole)
+LOOPS(double, part)
+
+/* Parts of time between edges that are covered: their numbers, and how much of each. */
+typedef struct {
+    uint32_t *part;
+    int64_t *covered;
+    size_t count, room;
+} Parts;
+
+static int add_part(Parts *parts, size_t part, int64_t covered) {
+    if (parts->count && parts->part[parts->count - 1] == part) {
+        parts->covered[parts->count - 1] += covered;
+        return 1;
+    }
+    if (parts->count == parts->room) {
+        parts->room = 2 * parts->room + 64;
+        uint32_t *part_room = realloc(parts->part, parts->room * sizeof *part_room);
+        if (part_room) parts->part = part_room;
+        int64_t *room = realloc(parts->covered, parts->room * sizeof *room);
+        if (room) parts->covered = room;
+        if (!part_room || !room) return 0;
+    }
+    parts->part[parts->count] = (uint32_t)part;
+    parts->covered[parts->count++] = covered;
+    return 1;
+}
+
+/* Find which of the parts between edges merged spans cover; false without memory. */
+static int find_parts(const Column *spans, const Column *edges, Parts *parts) {
+    const int64_t *start = spans[0].values, *end = spans[1].values;
+    const int64_t *edge = edges->values;
+    size_t last = edges->length ? edges->length - 1 : 0, passed = 0;
+    for (size_t row = 0; row < spans->length; row++) {
+        passed = passed_whole(edge, edges->length, passed, start[row]);
+        size_t part = passed ? passed - 1 : 0;
+        for (; part < last && edge[part] < end[row]; part++) {
+            int64_t from = start[row] > edge[part] ? start[row] : edge[part];
+            int64_t to = end[row] < edge[part + 1] ? end[row] : edge[part + 1];
+            if (!add_part(parts, part, to - from)) return 0;
+        }
+    }
+    return 1;
+}
+
+/* ------------------------------------------------------------------ As Python calls them */
+
+static PyObject *nothing(void) {
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* Return a tuple of what was made, which is dropped; NULL if any of it was not. */
+static PyObject *all_of(PyObject **parts, Py_ssize_t count) {
+    PyObject *result = PyTuple_New(count);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        if (result && parts[at])
+            PyTuple_SetItem(result, at, parts[at]);
+        else
+            Py_XDECREF(parts[at]);
+        if (!parts[at]) Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* Return numbers of which the first are kept, without the room behind them. */
+static PyObject *made_of(void *values, size_t length, size_t width, const char *format) {
+    void *kept = realloc(values, (length + 1) * width);
+    return made(kept ? kept : values, length, format);
+}
+
+static PyObject *merged(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[2], *result = NULL;
+    Column spans[2];
+    int fractions;
+    if (!PyArg_ParseTuple(args, "OOp", &given[0], &given[1], &fractions)) return NULL;
+    if (!take_columns(given, fractions ? "gg" : "ll", spans)) return NULL;
+    size_t count = spans[0].length, size = (count + 1) * 8;
+    void *starts = malloc(size), *ends = malloc(size), *before = malloc(size);
+    if (spans[1].length != count) {
+        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+    } else if (!starts || !ends || !before) {
+        PyErr_NoMemory();
+    } else {
+        int64_t found;
+        Py_BEGIN_ALLOW_THREADS
+        found = fractions ? merge_part(spans[0].values, spans[1].values, count, starts,
+                                       ends, before)
+                          : merge_whole(spans[0].values, spans[1].values, count, starts,
+                                        ends, before);
+        Py_END_ALLOW_THREADS
+        if (found < 0) {
+            result = nothing();
+        } else {
+            const char *format = fractions ? "g" : "l";
+            size_t length = (size_t)found;
+            PyObject *parts[] = {made_of(starts, length, 8, format),
+                                 made_of(ends, length, 8, format),
+                                 made_of(before, length, 8, format)};
+            result = all_of(parts, 3);
+            starts = ends = before = NULL;
+        }
+    }
+    free(starts);
+    free(ends);
+    free(before);
+    drop_columns(spans, 2);
+    return result;
+}
+
+static PyObject *until(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[4], *result = NULL;
+    Column columns[4];
+    int fractions;
+    if (!PyArg_ParseTuple(args, "OOOOp", &given[0], &given[1], &given[2], &given[3],
+                          &fractions))
+        return NULL;
+    if (!take_columns(given, fractions ? "gggg" : "llll", columns)) return NULL;
+    size_t count = columns[3].length;
+    void *covered = malloc((count + 1) * 8);
+    if (columns[1].length != columns->length || columns[2].length != columns->length) {
+        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+    } else if (!covered) {
+        PyErr_NoMemory();
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        if (fractions)
+            cover_part(columns, &columns[3], covered);
+        else
+            cover_whole(columns, &columns[3], covered);
+        Py_END_ALLOW_THREADS
+        result = made(covered, count, fractions ? "g" : "l");
+        covered = NULL;
+    }
+    free(covered);
+    drop_columns(columns, 4);
+    return result;
+}
+
+static PyObject *between(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[3], *result = NULL;
+    Column columns[3];
+    Parts parts = {NULL, NULL, 0, 0};
+    if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2])) return NULL;
+    if (!take_columns(given, "lll", columns)) return NULL;
+    if (columns[1].length != columns->length) {
+        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+    } else {
+        int found;
+        Py_BEGIN_ALLOW_THREADS
+        found = find_parts(columns, &columns[2], &parts);
+        Py_END_ALLOW_THREADS
+        if (found) {
+            PyObject *columns_made[] = {made_of(parts.part, parts.count, 4, "I"),
+                                        made_of(parts.covered, parts.count, 8, "l")};
+            parts.part = NULL;
+            parts.covered = NULL;
+            result = all_of(columns_made, 2);
+        } else {
+            PyErr_NoMemory();
+        }
+    }
+    free(parts.part);
+    free(parts.covered);
+    drop_columns(columns, 3);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"merged", merged, METH_VARARGS, "Spans in order, those that touch as one."},
+    {"until", until, METH_VARARGS, "How much is covered before each moment."},
+    {"between", between, METH_VARARGS, "Which parts between edges are covered."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_spans", NULL, -1, methods,
+                                    NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__spans(void) {
+    PyObject *found = PyModule_Create(&module);
+    if (found && PyModule_AddIntConstant(found, "INTERFACE", INTERFACE)) Py_CLEAR(found);
+    return found;
+}

@@ -1,0 +1,18 @@
+import polars as pl
+
+INTERFACE: int
+
+def merged(
+    start: pl.Series, end: pl.Series, fractions: bool, /
+) -> tuple[tuple[object, object], ...] | None: ...
+def until(
+    start: pl.Series,
+    end: pl.Series,
+    before: pl.Series,
+    moments: pl.Series,
+    fractions: bool,
+    /,
+) -> tuple[object, object]: ...
+def between(
+    start: pl.Series, end: pl.Series, edges: pl.Series, /
+) -> tuple[tuple[object, object], tuple[object, object]]: ...
