@@ -50,7 +50,7 @@ goldens: $(VENV)/test-installed
 	$(BIN)/traceq check --update --no-cache fixtures
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -m golden
 
-$(VENV)/installed: pyproject.toml hatch_build.py $(wildcard traceq/*/*.c traceq/*/*.h)
+$(VENV)/installed: pyproject.toml hatch_build.py $(wildcard traceq/*/*.[ch] traceq/*/*/*.c)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@

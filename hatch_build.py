@@ -15,7 +15,13 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _PACKAGE = Path("traceq")
-_MODULES = ("formats/_scan", "formats/_history", "graph/_sweep", "intervals/_spans")
+_MODULES = (
+    "formats/_scan",
+    "formats/_history",
+    "graph/_sweep",
+    "intervals/_spans",
+    "analysis/replay/_play",
+)
 
 
 class CompiledHook(BuildHookInterface):

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Change, Replay, TimeScale
     from traceq.trace import Trace
 
+# What is asked of the work in replayed steps.
+_WORK = ["id", "launched_at", "host_ns", "begin", "done", "by_launch"]
+
 
 @dataclass(frozen=True)
 class Bottleneck:
@@ -88,7 +91,7 @@ class LateWork:
     """The GPU's work that it waited for, in the replayed steps."""
 
     work: pl.DataFrame
-    """As the replay's timeline has it, with ``idle``: the wait before each."""
+    """What the replay's timeline says, with ``idle``: the wait before each."""
     idle_ns: float
     """How long the GPU waits for the host in all steps."""
     step_ns: float
@@ -143,16 +146,25 @@ def _work_before(trace: Trace, replay: Replay, scale: TimeScale) -> pl.DataFrame
 def _work_after(
     trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change]
 ) -> pl.DataFrame:
-    work = replay.timeline(scale, changes)
+    mine = replay.timeline(scale, changes)[_WORK].filter(_on_busiest(trace, replay))
+    if not mine["begin"].is_sorted():
+        mine = mine.sort("begin")
     whole = replay.run(changes, scale).step_ns * replay.model.steps
-    devices = trace.kernels["device"][work["id"]]
-    mine = busiest_device(work.with_columns(device=devices)).sort("begin")
     # The step before ended as this one does.
     since = pl.col("done").max() - whole
     return mine.with_columns(
         idle=uncovered(pl.col("begin"), pl.col("done"), since),
         busy=covered(pl.col("begin"), pl.col("done"), since),
     )
+
+
+@cached_per_trace
+def _on_busiest(trace: Trace, replay: Replay) -> pl.Series:
+    """Return which of the work is that of the busiest GPU."""
+    ids = replay.work["id"]
+    work = replay.work.select("dur", device=trace.kernels["device"][ids])
+    device = busiest_device(work)["device"].first()
+    return work["device"].eq_missing(pl.Series([device], dtype=work["device"].dtype))
 
 
 def _between_ns(work: pl.DataFrame) -> float:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from traceq.analysis.replay import play
 from traceq.intervals import Cover
 from traceq.records import dataclass
 
@@ -81,9 +82,9 @@ class Result:
 
     step_ns: float
     """What one of them takes in the long run."""
-    host: Sequence[float]
+    host: pl.Series
     """When the host began each epoch of the last round."""
-    entered: Sequence[float]
+    entered: pl.Series
     """When each group of work could begin, launches aside."""
 
 
@@ -92,7 +93,7 @@ class _HostClock(NamedTuple):
 
     launches: pl.Series
     """How much it has worked at each launch."""
-    epochs: list[float]
+    epochs: pl.Series
     """How much it works in each epoch."""
 
 
@@ -117,33 +118,49 @@ class Replay:
         # answers would be large: the last one is kept.
         self._last: tuple[_Asked, Result] | None = None
         self._last_worked: tuple[_Asked, pl.Series] | None = None
-        self._clocks: dict[TimeScale, _HostClock] = {}
-        self._usual_times: dict[float, _Times] = {}
         self._host_left: dict[Change, tuple[pl.Series, pl.Series]] = {}
-        self._work_left: dict[Change, pl.Series] = {}
+        self._rows_of: dict[Change, pl.Series] = {}
         pieces, waits = model.host, model.waits
-        self._edges = pl.concat([pieces["start"][:1], pieces["end"]])
+        self._edges = pl.concat([pieces["start"][:1], pieces["end"]], rechunk=True)
         self._length = (pieces["end"] - pieces["start"]).cast(pl.Float64)
         blocked, by = Cover(waits).between(self._edges)
         whole = pl.repeat(1.0, pieces.height, dtype=pl.Float64, eager=True)
         self._awake = whole.scatter(blocked, 1 - by / self._length[blocked])
         self.work = _grouped(model)
-        self._whole = pl.repeat(1.0, model.work.height, dtype=pl.Float64, eager=True)
-        self._launch_edge, self._wait_end_edge, self._wait_start_edge = (
+        launch, wait_start, wait_end = (
             self._edges.search_sorted(moments).clip(upper_bound=pieces.height)
-            for moments in (self.work["launched_at"], waits["end"], waits["start"])
+            for moments in (self.work["launched_at"], waits["start"], waits["end"])
         )
         # Work whose launch is not in the file may begin when the host is done.
-        self._late = (self.work["launched_at"] - self._edges.last()).clip(lower_bound=0)
+        late = (self.work["launched_at"] - self._edges.last()).clip(lower_bound=0)
+        self._usual = play.Steps(
+            worked=pl.Series([0.0]),
+            stays=pl.repeat(1.0, model.work.height, dtype=pl.Float64, eager=True),
+            launch=launch,
+            late=late.cast(pl.Float64),
+            epoch=self.work["epoch"],
+            group=self.work["group"],
+            latency=self.work["latency"].cast(pl.Float64),
+            gap=self.work["gap"].cast(pl.Float64),
+            dur=self.work["dur"].cast(pl.Float64),
+            wait_start=wait_start,
+            wait_end=wait_end,
+        )
         groups = self.work.group_by("group", maintain_order=True).agg(
             pl.col("lane", "epoch", "start", "after").first()
         )
-        group_of = self.work["group"]
+        self._groups = groups.height
         self._lanes = max(groups["lane"], default=0) + 1
-        self._waits_for = group_of[waits["waits_for"]].to_list()
-        self._resume = waits["resume"].to_list()
-        self._order = _ordered(
+        group_of = self.work["group"]
+        order = _ordered(
             groups.with_columns(group_of[groups["after"]].alias("after")), waits
+        )
+        self._order = play.Order(
+            *(_places(order[name]) for name in ("group", "lane", "epoch", "after")),
+            waits_for=_places(group_of[waits["waits_for"]]),
+            blocks=pl.repeat(1, waits.height, dtype=pl.UInt32, eager=True),
+            resume=waits["resume"].cast(pl.Float64),
+            behind=pl.repeat(0.0, self._lanes, dtype=pl.Float64, eager=True),
         )
 
     def run(
@@ -158,8 +175,7 @@ class Replay:
         if last is not None and last[0] == asked:
             return last[1]
         rounds = _ROUNDS if self.model.repeats else 1
-        idle = [0.0] * self._lanes
-        result = self._played(changes, scale, idle, rounds)
+        result = self._played(changes, scale, self._order, rounds)
         if not changes:
             self._runs[scale] = result
         self._last = (asked, result)
@@ -173,50 +189,30 @@ class Replay:
         begin = self._edges[0] if len(self._edges) else 0
         firsts = self.work.group_by("lane").agg(pl.col("before").first()).sort("lane")
         behind = [max(0.0, time - begin) for time in firsts["before"].fill_null(begin)]
-        run = self._played((), AS_RECORDED, behind or [0.0], 1)
+        order = self._order._replace(
+            behind=pl.Series(behind or [0.0], dtype=pl.Float64)
+        )
+        run = self._played((), AS_RECORDED, order, 1)
         return run.step_ns - max(behind, default=0.0) / self.model.steps
 
     def _played(
         self,
         changes: Sequence[Change],
         scale: TimeScale,
-        behind: list[float],
+        order: play.Order,
         rounds: int,
     ) -> Result:
         """Go from blocking call to blocking call and from group to group."""
-        clock = self._host_clock(changes, scale)
+        steps = self._steps(changes, scale)
         gone = frozenset[int]().union(*(change.syncs for change in changes))
-        blocks = [call not in gone for call in self.model.waits["id"].to_list()]
-        time, reach = self._sums(changes, scale, clock)
-        lanes = [*behind]
-        done = [0.0] * len(time)
-        entered = [0.0] * len(time)
-        host = [0.0] * len(clock.epochs)
-        totals = [0.0]
-        for _ in range(rounds):
-            for group, lane, epoch, after in self._order:
-                if group is not None:
-                    ready = lanes[lane]
-                    if after is not None and done[after] > ready:
-                        ready = done[after]
-                    entered[group] = ready
-                    launched = host[epoch] + reach[group]
-                    ready += time[group]
-                    # Not by max(): this is what a replay spends its time with.
-                    if launched > ready:  # noqa: PLR1730
-                        ready = launched
-                    lanes[lane] = done[group] = ready
-                else:
-                    now = host[epoch] + clock.epochs[epoch]
-                    if blocks[epoch]:
-                        target = self._waits_for[epoch]
-                        finished = max(lanes) if target is None else done[target]
-                        now = max(now, finished) + self._resume[epoch]
-                    host[epoch + 1] = now
-            began, host[0] = host[0], host[-1] + clock.epochs[-1]
-            totals.append(max(host[0], *lanes))
-        host[0] = began
-        return Result((totals[-1] - totals[-2]) / self.model.steps, host, entered)
+        if gone:
+            calls = self.model.waits["id"]
+            stay = ~calls.is_in(pl.Series(list(gone), dtype=calls.dtype).implode())
+            order = order._replace(blocks=stay.cast(pl.UInt32))
+        took, host, entered = play.played(
+            steps, order, self._groups, scale.gpu, rounds
+        ) or _rounds(steps, order, scale.gpu, rounds)
+        return Result(took / self.model.steps, host, entered)
 
     def timeline(
         self, scale: TimeScale, changes: Sequence[Change] = ()
@@ -228,31 +224,10 @@ class Replay:
         the host had worked until that launch in this round.
         """
         run = self.run(changes, scale)
-        clock = self._host_clock(changes, scale)
-        worked_before = pl.Series([0.0, *clock.epochs[:-1]], dtype=pl.Float64).cum_sum()
-        epoch, group = self.work["epoch"], self.work["group"]
-        entered = pl.Series(run.entered, dtype=pl.Float64)[group]
-        host = pl.Series(run.host, dtype=pl.Float64)[epoch]
-        # Counted without the time of the work before it, starts can be compared.
-        times = self._times(changes, scale)
-        entered_alone = pl.col("entered") - pl.col("time_before").first().over("group")
-        before_it = pl.max_horizontal(
-            pl.col("reach").cum_max().shift(1).over("group"), "entered"
-        )
-        return (
-            self.work.with_columns(
-                host_ns=clock.launches + worked_before[epoch],
-                time_before=times.before,
-                reach=host + self._reach_alone(times, clock),
-                entered=entered,
-            )
-            .with_columns(entered=entered_alone)
-            .with_columns(
-                by_launch=pl.col("reach") > before_it,
-                done=pl.max_horizontal("reach", before_it) + times.before + times.time,
-            )
-            .with_columns(begin=pl.col("done") - times.time + times.gap)
-            .drop("time_before", "reach", "entered")
+        steps = self._steps(changes, scale)
+        return self.work.hstack(
+            play.timeline(steps, run.host, run.entered, scale.gpu)
+            or _timeline(steps, run, scale.gpu)
         )
 
     def host_time(
@@ -274,22 +249,10 @@ class Replay:
         length = edges[piece + 1] - edges[piece]
         return edges[piece] + (inside * length).cast(pl.Int64)
 
-    def _host_clock(self, changes: Sequence[Change], scale: TimeScale) -> _HostClock:
-        """Return the host's own work in its epochs."""
-        changes = [one for one in changes if one.host_share and one.spans.height]
-        if not changes and scale in self._clocks:
-            return self._clocks[scale]
-        worked = self._worked(changes, scale)
-        begins = pl.concat([worked[:1], worked[self._wait_end_edge]])
-        ends = pl.concat([worked[self._wait_start_edge], worked[-1:]])
-        launched = worked[self._launch_edge]
-        clock = _HostClock(
-            launched - begins[self.work["epoch"]] + self._late,
-            (ends - begins).to_list(),
-        )
-        if not changes:
-            self._clocks[scale] = clock
-        return clock
+    def _steps(self, changes: Sequence[Change], scale: TimeScale) -> play.Steps:
+        """Return the steps with these changes."""
+        _, worked = self.host_time(scale, changes)
+        return self._usual._replace(worked=worked, stays=self._stays(changes))
 
     def _worked(self, changes: Sequence[Change], scale: TimeScale) -> pl.Series:
         """Return how much the host has worked at each edge of its pieces of time."""
@@ -305,7 +268,10 @@ class Replay:
             before = left[rows]
             left = left.scatter(rows, less.zip_with(less < before, before))
         own = self._length if scale.recorded else self.model.host["own"]
-        worked = pl.concat([pl.Series([0.0]), (own * left * scale.host).cum_sum()])
+        worked = play.worked(own, left, scale.host)
+        if worked is None:
+            sums = (own * left * scale.host).cum_sum()
+            worked = pl.concat([pl.Series([0.0]), sums], rechunk=True)
         self._last_worked = (asked, worked)
         return worked
 
@@ -320,57 +286,144 @@ class Replay:
             self._host_left[change] = rows, left
         return self._host_left[change]
 
-    def _left_of_work(self, change: Change) -> pl.Series:
-        """Return which part of the time of each piece of work a change leaves."""
-        if change not in self._work_left:
-            mine = self.work["id"].is_in(list(change.kernels))
-            self._work_left[change] = 1 - mine.cast(pl.Float64) * min(
-                1.0, change.kernel_share
-            )
-        return self._work_left[change]
-
-    def _times(self, changes: Sequence[Change], scale: TimeScale) -> _Times:
-        """Return what each piece of work takes."""
+    def _stays(self, changes: Sequence[Change]) -> pl.Series:
+        """Return which part of the time of each piece of work the changes leave."""
+        stays = self._usual.stays
         changes = [one for one in changes if one.kernel_share and one.kernels]
-        if not changes and scale.gpu in self._usual_times:
-            return self._usual_times[scale.gpu]
-        work = self.work
-        left = self._whole
+        if changes:
+            stays = stays.clone()
         for change in changes:
-            less = self._left_of_work(change)
-            left = less.zip_with(less < left, left)
-        # With removed work the gap before it is removed too.
-        gap = work["gap"] * (left > 0) * scale.gpu
-        time = gap + work["dur"] * left * scale.gpu
-        times = _Times(time, gap, time.cum_sum() - time)
-        if not changes:
-            self._usual_times[scale.gpu] = times
-        return times
+            if change not in self._rows_of:
+                ids = self.work["id"]
+                chosen = pl.Series(list(change.kernels), dtype=ids.dtype)
+                self._rows_of[change] = ids.is_in(chosen.implode()).arg_true()
+            rows = self._rows_of[change]
+            left = 1 - min(1.0, change.kernel_share)
+            stays = stays.scatter(rows, stays[rows].clip(upper_bound=left))
+        return stays
 
-    def _reach_alone(self, times: _Times, clock: _HostClock) -> pl.Series:
-        """Return when launches let work begin, without the time of work before it."""
-        return self.work["latency"] + clock.launches - times.gap - times.before
 
-    def _sums(
-        self, changes: Sequence[Change], scale: TimeScale, clock: _HostClock
-    ) -> tuple[list[float], list[float]]:
-        """Return ``time`` and ``reach`` of each group."""
-        times = self._times(changes, scale)
-        work = {
-            "group": self.work["group"],
-            "time": times.time,
-            "time_before": times.before,
-            "reach": self._reach_alone(times, clock),
-        }
-        sums = (
-            pl.DataFrame(work)
-            .group_by("group", maintain_order=True)
-            .agg(
-                pl.col("time").sum(),
-                pl.max("reach") + pl.last("time_before") + pl.last("time"),
-            )
+def _rounds(
+    steps: play.Steps, order: play.Order, scale: float, rounds: int
+) -> play.Played:
+    """Return how the steps go, as compiled code does."""
+    clock, times = _host_clock(steps), _times(steps, scale)
+    epochs = clock.epochs.to_list()
+    time, reach = _sums(steps, times, clock)
+    items = list(zip(*order[:4], strict=True))
+    waits_for, blocks, resume = (column.to_list() for column in order[4:7])
+    lanes = order.behind.to_list()
+    done = [0.0] * len(time)
+    entered = [0.0] * len(time)
+    host = [0.0] * len(epochs)
+    totals = [0.0]
+    for _ in range(rounds):
+        for group, lane, epoch, after in items:
+            if group != play.NO_GROUP:
+                ready = lanes[lane]
+                if after != play.NO_GROUP and done[after] > ready:
+                    ready = done[after]
+                entered[group] = ready
+                launched = host[epoch] + reach[group]
+                ready += time[group]
+                # Not by max(): this is what a replay spends its time with.
+                if launched > ready:  # noqa: PLR1730
+                    ready = launched
+                lanes[lane] = done[group] = ready
+            else:
+                now = host[epoch] + epochs[epoch]
+                if blocks[epoch]:
+                    target = waits_for[epoch]
+                    every = target == play.NO_GROUP
+                    finished = max(lanes) if every else done[target]
+                    now = max(now, finished) + resume[epoch]
+                host[epoch + 1] = now
+        began, host[0] = host[0], host[-1] + epochs[-1]
+        totals.append(max(host[0], *lanes))
+    host[0] = began
+    return play.Played(
+        totals[-1] - totals[-2],
+        pl.Series(host, dtype=pl.Float64),
+        pl.Series(entered, dtype=pl.Float64),
+    )
+
+
+def _timeline(steps: play.Steps, run: Result, scale: float) -> list[pl.Series]:
+    """Return what ``Replay.timeline`` adds, as compiled code does."""
+    clock, times = _host_clock(steps), _times(steps, scale)
+    worked_before = clock.epochs.cum_sum().shift(1, fill_value=0.0)
+    # Counted without the time of the work before it, starts can be compared.
+    entered_alone = pl.col("entered") - pl.col("time_before").first().over("group")
+    before_it = pl.max_horizontal(
+        pl.col("reach").cum_max().shift(1).over("group"), "entered"
+    )
+    return (
+        pl.DataFrame(
+            {
+                "group": steps.group,
+                "host_ns": clock.launches + worked_before[steps.epoch],
+                "time_before": times.before,
+                "reach": run.host[steps.epoch] + _reach_alone(steps, times, clock),
+                "entered": run.entered[steps.group],
+            }
         )
-        return sums["time"].to_list(), sums["reach"].to_list()
+        .with_columns(entered=entered_alone)
+        .with_columns(
+            by_launch=pl.col("reach") > before_it,
+            done=pl.max_horizontal("reach", before_it) + times.before + times.time,
+        )
+        .with_columns(begin=pl.col("done") - times.time + times.gap)
+        .select("host_ns", "begin", "done", "by_launch")
+        .get_columns()
+    )
+
+
+def _host_clock(steps: play.Steps) -> _HostClock:
+    """Return the host's own work in its epochs."""
+    worked = steps.worked
+    begins = pl.concat([worked[:1], worked[steps.wait_end]])
+    ends = pl.concat([worked[steps.wait_start], worked[-1:]])
+    launched = worked[steps.launch]
+    return _HostClock(launched - begins[steps.epoch] + steps.late, ends - begins)
+
+
+def _times(steps: play.Steps, scale: float) -> _Times:
+    """Return what each piece of work takes."""
+    # With removed work the gap before it is removed too.
+    gap = steps.gap * (steps.stays > 0) * scale
+    time = gap + steps.dur * steps.stays * scale
+    return _Times(time, gap, time.cum_sum() - time)
+
+
+def _reach_alone(steps: play.Steps, times: _Times, clock: _HostClock) -> pl.Series:
+    """Return when launches let work begin, without the time of work before it."""
+    return steps.latency + clock.launches - times.gap - times.before
+
+
+def _sums(
+    steps: play.Steps, times: _Times, clock: _HostClock
+) -> tuple[list[float], list[float]]:
+    """Return ``time`` and ``reach`` of each group."""
+    work = {
+        "group": steps.group,
+        "time": times.time,
+        "time_before": times.before,
+        "reach": _reach_alone(steps, times, clock),
+    }
+    sums = (
+        pl.DataFrame(work)
+        .group_by("group", maintain_order=True)
+        .agg(
+            pl.col("time").sum(),
+            pl.max("reach") + pl.last("time_before") + pl.last("time"),
+        )
+    )
+    return sums["time"].to_list(), sums["reach"].to_list()
+
+
+def _places(column: pl.Series) -> pl.Series:
+    """Return numbers of groups or others, as compiled code takes them."""
+    return column.cast(pl.UInt32).fill_null(play.NO_GROUP)
 
 
 def _grouped(model: StepModel) -> pl.DataFrame:
@@ -385,14 +438,13 @@ def _grouped(model: StepModel) -> pl.DataFrame:
         | pl.col("after").is_not_null()
         | is_target.shift(1)
     ).fill_null(value=True)
-    grouped = work.with_columns(epoch=epoch).with_columns(group=first.cum_sum() - 1)
+    number = (first.cum_sum() - 1).cast(pl.UInt32)
+    grouped = work.with_columns(epoch=epoch).with_columns(group=number)
     # Work of a group is next to each other, which makes grouping it faster.
     return grouped.with_columns(pl.col("group").set_sorted())
 
 
-def _ordered(
-    groups: pl.DataFrame, waits: pl.DataFrame
-) -> list[tuple[int | None, int, int, int | None]]:
+def _ordered(groups: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return groups and blocking calls in the order in which they happened.
 
     A group is its number, lane and epoch, and the group that it comes after. A blocking
@@ -411,4 +463,4 @@ def _ordered(
         "group", "lane", "epoch", "after", "start", item=pl.col("group").cast(pl.Int64)
     )
     items = pl.concat([calls, work], how="vertical_relaxed").sort("start", "item")
-    return items.select("group", "lane", "epoch", "after").rows()
+    return items.select("group", "lane", "epoch", "after")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import named_like
 from traceq.model.names import TRANSFER
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ ON_GPU = (COMPUTING, MOVING, COMMUNICATING, COPYING, BETWEEN)
 
 def gpu_causes(trace: Trace, kernels: pl.Series) -> pl.Series:
     """Return for kernels, given by id, what the GPU does in them; never BETWEEN."""
-    kind, name = (trace.kernels[column][kernels] for column in ("kind", "name"))
+    kind = trace.kernels["kind"][kernels]
     cause = (
-        pl.when(name.cast(pl.String).str.contains(TRANSFER))
+        pl.when(named_like(trace.kernels, TRANSFER)[kernels])
         .then(pl.lit(COPYING))
         .when(kind == "communication")
         .then(pl.lit(COMMUNICATING))

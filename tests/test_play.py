@@ -1,0 +1,137 @@
+"""What compiled code says of replayed steps is what the same in Polars says."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from traceq.analysis.replay import play
+from traceq.analysis.replay.model import StepModel
+from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
+
+compiled = pytest.mark.skipif(not play.available(), reason="it was not built")
+examples = settings(max_examples=150, deadline=None)
+
+# Work on the GPU: its stream, when it was launched, how long it took to begin, its gap
+# and how long it took; whether it comes after the work before it, of another stream.
+WORK = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.integers(0, 110),
+        st.integers(0, 5),
+        st.integers(0, 3),
+        st.integers(1, 20),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+# Blocking calls: the time until each and in it, and whether it waits for the last work.
+WAITS = st.lists(
+    st.tuples(st.integers(1, 15), st.integers(1, 10), st.booleans()), max_size=5
+)
+SCALES = st.sampled_from([AS_RECORDED, TimeScale(), TimeScale(0.5, 0.9)])
+
+
+def steps_of(
+    work: list[tuple[int, int, int, int, int, bool]],
+    waits: list[tuple[int, int, bool]],
+    *,
+    repeats: bool,
+) -> StepModel:
+    """Return steps of 100 ns, which the host works through in pieces of 10 and less."""
+    work = sorted(work)
+    rows = [
+        {
+            "id": 7 + row,
+            "lane": lane,
+            "launched_at": launched,
+            "start": launched + latency,
+            "end": launched + latency + dur,
+            "dur": dur,
+            "after": row - 1 if after and row and work[row - 1][0] != lane else None,
+            "before": None,
+            "latency": latency,
+            "gap": gap,
+        }
+        for row, (lane, launched, latency, gap, dur, after) in enumerate(work)
+    ]
+    calls, now = [], 0
+    for number, (until, took, some) in enumerate(waits):
+        start, now = now + until, now + until + took
+        target = len(work) - 1 if some and work else None
+        calls.append((number, start, now, target, 1))
+    whole, index = pl.Int64(), pl.UInt32()
+    blocking = pl.DataFrame(
+        calls,
+        {
+            "id": index,
+            "start": whole,
+            "end": whole,
+            "waits_for": index,
+            "resume": whole,
+        },
+        orient="row",
+    )
+    seen = [row["launched_at"] for row in rows if row["launched_at"] <= 100]
+    sides = [*blocking["start"], *blocking["end"]]
+    moments = sorted({*range(0, 101, 10), *seen, *(at for at in sides if at <= 100)})
+    host = pl.DataFrame({"start": moments[:-1], "end": moments[1:]})
+    schema = dict.fromkeys(("lane", "launched_at", "start", "end", "dur"), whole)
+    schema = {"id": index} | schema | {"after": index, "before": whole}
+    return StepModel(
+        work=pl.DataFrame(rows, schema | {"latency": whole, "gap": whole}),
+        waits=blocking,
+        host=host.with_columns(own=(pl.col("end") - pl.col("start")) * 0.7),
+        steps=2,
+        repeats=repeats,
+    )
+
+
+def played(
+    model: StepModel, changes: list[Change], scale: TimeScale
+) -> tuple[pl.DataFrame, float, pl.DataFrame]:
+    replay = Replay(model)
+    run = replay.run(changes, scale)
+    host = pl.DataFrame({"host": run.host})
+    return host, run.step_ns, replay.timeline(scale, changes)
+
+
+@compiled
+@examples
+@given(WORK, WAITS, SCALES, st.booleans(), st.booleans())
+def test_steps_go_as_in_the_reference(
+    work: list[tuple[int, int, int, int, int, bool]],
+    waits: list[tuple[int, int, bool]],
+    scale: TimeScale,
+    repeats: bool,  # noqa: FBT001 - drawn
+    changed: bool,  # noqa: FBT001 - drawn
+) -> None:
+    model = steps_of(work, waits, repeats=repeats)
+    spans = pl.DataFrame({"start": [3, 42], "end": [17, 60]})
+    changes = [
+        Change(kernels=frozenset([7, 9, 10]), kernel_share=1.0),
+        Change(kernels=frozenset([8, 9]), kernel_share=0.5),
+        Change(spans=spans, host_share=0.8, syncs=frozenset([0, 2])),
+    ]
+
+    found = played(model, changes if changed else [], scale)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEQ_PURE", "1")
+        expected = played(model, changes if changed else [], scale)
+    assert_frame_equal(found[0], expected[0])
+    assert found[1] == pytest.approx(expected[1])
+    assert_frame_equal(found[2], expected[2])
+
+
+@compiled
+def test_steps_that_do_not_fit_each_other_are_refused() -> None:
+    replay = Replay(steps_of([(0, 5, 1, 1, 4, False)], [], repeats=False))
+    steps = replay._steps((), AS_RECORDED)  # noqa: SLF001 - what no model has
+    behind_the_last = steps._replace(launch=steps.launch + 1000)
+
+    with pytest.raises(ValueError, match="do not fit"):
+        play.timeline(behind_the_last, pl.Series([0.0]), pl.Series([0.0]), 1.0)

@@ -1,0 +1,393 @@
+/* The steps once more: from blocking call to blocking call, and from launch to launch.
+ *
+ * play.py says what each is for, and calls it; simulation.py has the same in Polars, as
+ * the reference, and explains how the steps are replayed.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../formats/_columns.h"
+
+/* What play.py asks for: one more with each change between the two. */
+#define INTERFACE 1
+
+/* Where there is no group: of a blocking call, or of what nothing waits for. */
+#define NO_GROUP UINT32_MAX
+
+/* The columns of the steps, as play.py has them in STEPS. */
+enum {
+    WORKED,     /* how much the host has worked at each edge of its time */
+    STAYS,      /* for each piece of work: the share of its time that is left, */
+    LAUNCH,     /* the edge at which it was launched, */
+    LATE,       /* how much later than the last edge that was, */
+    EPOCH,      /* the epoch of the host and */
+    GROUP,      /* the group that it is in, */
+    LATENCY,    /* from its launch to its start, */
+    GAP,        /* from the work before to its start, */
+    DUR,        /* and what it takes */
+    WAIT_START, /* for each blocking call: the edges at which it begins */
+    WAIT_END,   /* and ends */
+    STEPS
+};
+static const char STEP_FORMATS[] = "ggIgIIgggII";
+
+/* What is gone through in order, as play.py has it in ORDER. */
+enum {
+    ITEM,      /* a group, or none: a blocking call, which ends the epoch */
+    LANE,      /* the group's stream, */
+    ITS_EPOCH, /* its epoch */
+    AFTER,     /* and the group of another stream that it comes after */
+    WAITS_FOR, /* for each blocking call: the group, or all there is, */
+    BLOCKS,    /* whether it still blocks, */
+    RESUME,    /* and how long the host takes to go on */
+    BEHIND,    /* when each stream is done with what was before */
+    ORDER
+};
+static const char ORDER_FORMATS[] = "IIIIIIgg";
+
+/* ------------------------------------------------------------------------ The loops */
+
+/* Write how much the host has worked at each edge of the pieces of its time. */
+static void sum_work(const double *own, const double *left, size_t count, double scale,
+                     double *worked) {
+    double sum = worked[0] = 0.0;
+    for (size_t piece = 0; piece < count; piece++) {
+        sum += own[piece] * left[piece] * scale;
+        worked[piece + 1] = sum;
+    }
+}
+
+/* The host's own work at the begin and the end of an epoch. */
+static double epoch_begin(const Column *steps, size_t epoch) {
+    const double *worked = steps[WORKED].values;
+    const uint32_t *end = steps[WAIT_END].values;
+    return worked[epoch ? end[epoch - 1] : 0];
+}
+
+static double epoch_end(const Column *steps, size_t epoch) {
+    const double *worked = steps[WORKED].values;
+    const uint32_t *start = steps[WAIT_START].values;
+    if (epoch < steps[WAIT_START].length) return worked[start[epoch]];
+    return worked[steps[WORKED].length - 1];
+}
+
+/* A piece of work, and the sum of what was before it. */
+typedef struct {
+    double total, launched, gap, time, before, reach;
+} Piece;
+
+/* Go on to the next: ``reach`` is when its launch lets it begin, counted from the begin
+ * of its epoch and without the time of the work before it. */
+static void next_piece(const Column *steps, size_t row, double scale, Piece *piece) {
+    const double *worked = steps[WORKED].values;
+    double stays = ((const double *)steps[STAYS].values)[row];
+    size_t epoch = ((const uint32_t *)steps[EPOCH].values)[row];
+    double at = worked[((const uint32_t *)steps[LAUNCH].values)[row]];
+    piece->launched = at - epoch_begin(steps, epoch) +
+                      ((const double *)steps[LATE].values)[row];
+    /* With removed work the gap before it is removed too. */
+    piece->gap = stays > 0 ? ((const double *)steps[GAP].values)[row] * scale : 0.0;
+    piece->time =
+        piece->gap + ((const double *)steps[DUR].values)[row] * stays * scale;
+    piece->total += piece->time;
+    piece->before = piece->total - piece->time;
+    piece->reach = ((const double *)steps[LATENCY].values)[row] + piece->launched -
+                   piece->gap - piece->before;
+}
+
+/* Write what the work of each group takes, and when its launches let it be done. */
+static void sum_groups(const Column *steps, double scale, double *time, double *reach) {
+    const uint32_t *group = steps[GROUP].values;
+    size_t count = steps[GROUP].length;
+    Piece piece = {0};
+    double latest = 0.0;
+    for (size_t row = 0; row < count; row++) {
+        next_piece(steps, row, scale, &piece);
+        int first = !row || group[row] != group[row - 1];
+        time[group[row]] = first ? piece.time : time[group[row]] + piece.time;
+        if (first || piece.reach > latest) latest = piece.reach;
+        reach[group[row]] = latest + piece.before + piece.time;
+    }
+}
+
+static double greater(double one, double other) { return one > other ? one : other; }
+
+static double greatest(const double *values, size_t count) {
+    double found = values[0];
+    for (size_t at = 1; at < count; at++) found = greater(found, values[at]);
+    return found;
+}
+
+/* A round of the steps: what is known of groups, lanes and epochs. */
+typedef struct {
+    double *time, *reach, *done, *entered, *lanes, *host;
+} Round;
+
+/* Go through groups and blocking calls in their order, once. */
+static void play_round(const Column *steps, const Column *order, Round *round) {
+    const uint32_t *item = order[ITEM].values, *lane = order[LANE].values;
+    const uint32_t *epoch = order[ITS_EPOCH].values, *after = order[AFTER].values;
+    const uint32_t *waits_for = order[WAITS_FOR].values, *blocks = order[BLOCKS].values;
+    const double *resume = order[RESUME].values;
+    for (size_t at = 0; at < order[ITEM].length; at++) {
+        size_t mine = epoch[at];
+        if (item[at] != NO_GROUP) {
+            double ready = round->lanes[lane[at]];
+            if (after[at] != NO_GROUP) ready = greater(ready, round->done[after[at]]);
+            round->entered[item[at]] = ready;
+            ready = greater(ready + round->time[item[at]],
+                            round->host[mine] + round->reach[item[at]]);
+            round->lanes[lane[at]] = round->done[item[at]] = ready;
+            continue;
+        }
+        double now = round->host[mine] + (epoch_end(steps, mine) - epoch_begin(steps, mine));
+        if (blocks[mine]) {
+            double done = waits_for[mine] == NO_GROUP
+                              ? greatest(round->lanes, order[BEHIND].length)
+                              : round->done[waits_for[mine]];
+            now = greater(now, done) + resume[mine];
+        }
+        round->host[mine + 1] = now;
+    }
+}
+
+/* Play the rounds, and return how long the last of them took. */
+static double play_rounds(const Column *steps, const Column *order, double scale,
+                          int rounds, Round *round) {
+    size_t last = steps[WAIT_START].length, lanes = order[BEHIND].length;
+    double total = 0.0, before = 0.0, began = 0.0;
+    memcpy(round->lanes, order[BEHIND].values, lanes * sizeof *round->lanes);
+    sum_groups(steps, scale, round->time, round->reach);
+    for (int number = 0; number < rounds; number++) {
+        play_round(steps, order, round);
+        began = round->host[0];
+        round->host[0] =
+            round->host[last] + (epoch_end(steps, last) - epoch_begin(steps, last));
+        before = total;
+        total = greater(round->host[0], greatest(round->lanes, lanes));
+    }
+    round->host[0] = began;
+    return total - before;
+}
+
+/* When work begins and is done, given when the host began each epoch and when each
+ * group could begin; ``by_launch`` is a bit for each. */
+typedef struct {
+    double *host_ns, *begin, *done;
+    uint8_t *by_launch;
+} Timeline;
+
+static void find_timeline(const Column *steps, const double *host, const double *entered,
+                          double scale, double *worked_before, Timeline *line) {
+    const uint32_t *group = steps[GROUP].values, *epoch = steps[EPOCH].values;
+    worked_before[0] = 0.0;
+    for (size_t at = 0; at < steps[WAIT_START].length; at++)
+        worked_before[at + 1] =
+            worked_before[at] + (epoch_end(steps, at) - epoch_begin(steps, at));
+    Piece piece = {0};
+    /* Counted without the time of the work before it, starts can be compared. */
+    double ready = 0.0;
+    for (size_t row = 0; row < steps[GROUP].length; row++) {
+        next_piece(steps, row, scale, &piece);
+        if (!row || group[row] != group[row - 1])
+            ready = entered[group[row]] - piece.before;
+        double reach = host[epoch[row]] + piece.reach;
+        if (reach > ready) {
+            line->by_launch[row / 8] |= (uint8_t)(1u << (row % 8));
+            ready = reach;
+        }
+        line->host_ns[row] = piece.launched + worked_before[epoch[row]];
+        line->done[row] = ready + piece.before + piece.time;
+        line->begin[row] = line->done[row] - piece.time + piece.gap;
+    }
+}
+
+/* ---------------------------------------------------------------- As Python calls them */
+
+/* Return whether all numbers of a column are places in something of this length, or
+ * none where that may be. */
+static int are_places(const Column *column, size_t length, int or_none) {
+    const uint32_t *values = column->values;
+    for (size_t row = 0; row < column->length; row++)
+        if (values[row] >= length && !(or_none && values[row] == NO_GROUP)) return 0;
+    return 1;
+}
+
+static int refused(void) {
+    PyErr_SetString(PyExc_ValueError, "columns that do not fit each other");
+    return 0;
+}
+
+static int steps_fit(const Column *steps, size_t groups) {
+    size_t work = steps[GROUP].length, waits = steps[WAIT_START].length;
+    for (int at = STAYS; at <= DUR; at++)
+        if (steps[at].length != work) return refused();
+    if (!steps[WORKED].length || steps[WAIT_END].length != waits ||
+        !are_places(&steps[LAUNCH], steps[WORKED].length, 0) ||
+        !are_places(&steps[WAIT_START], steps[WORKED].length, 0) ||
+        !are_places(&steps[WAIT_END], steps[WORKED].length, 0) ||
+        !are_places(&steps[EPOCH], waits + 1, 0) ||
+        !are_places(&steps[GROUP], groups, 0))
+        return refused();
+    return 1;
+}
+
+static int order_fits(const Column *order, size_t groups, size_t waits) {
+    size_t items = order[ITEM].length;
+    const uint32_t *item = order[ITEM].values, *epoch = order[ITS_EPOCH].values;
+    int fits = order[LANE].length == items && order[ITS_EPOCH].length == items &&
+               order[AFTER].length == items && order[WAITS_FOR].length == waits &&
+               order[BLOCKS].length == waits && order[RESUME].length == waits &&
+               order[BEHIND].length && are_places(&order[ITEM], groups, 1) &&
+               are_places(&order[LANE], order[BEHIND].length, 0) &&
+               are_places(&order[ITS_EPOCH], waits + 1, 0) &&
+               are_places(&order[AFTER], groups, 1) &&
+               are_places(&order[WAITS_FOR], groups, 1);
+    for (size_t at = 0; fits && at < items; at++)
+        fits = item[at] != NO_GROUP || epoch[at] < waits;
+    return fits ? 1 : refused();
+}
+
+/* Take a tuple of columns. */
+static int take_tuple(PyObject *tuple, const char *formats, Column *columns) {
+    PyObject *given[STEPS + ORDER];
+    Py_ssize_t count = (Py_ssize_t)strlen(formats);
+    if (PyTuple_Size(tuple) != count) return PyErr_Occurred() ? 0 : refused();
+    for (Py_ssize_t at = 0; at < count; at++) given[at] = PyTuple_GetItem(tuple, at);
+    return take_columns(given, formats, columns);
+}
+
+static PyObject *worked(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[2], *result = NULL;
+    double scale, *sums = NULL;
+    Column columns[2];
+    if (!PyArg_ParseTuple(args, "OOd", &given[0], &given[1], &scale)) return NULL;
+    if (!take_columns(given, "gg", columns)) return NULL;
+    size_t count = columns->length;
+    if (columns[1].length != count) {
+        refused();
+    } else if (!(sums = malloc((count + 1) * sizeof *sums))) {
+        PyErr_NoMemory();
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        sum_work(columns[0].values, columns[1].values, count, scale, sums);
+        Py_END_ALLOW_THREADS
+        result = made(sums, count + 1, "g");
+    }
+    drop_columns(columns, 2);
+    return result;
+}
+
+static PyObject *played(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[2], *result = NULL;
+    Column steps[STEPS], order[ORDER];
+    double scale;
+    int rounds;
+    unsigned int count;
+    if (!PyArg_ParseTuple(args, "OOIdi", &given[0], &given[1], &count, &scale, &rounds) ||
+        !take_tuple(given[0], STEP_FORMATS, steps))
+        return NULL;
+    if (!take_tuple(given[1], ORDER_FORMATS, order)) {
+        drop_columns(steps, STEPS);
+        return NULL;
+    }
+    size_t groups = count, waits = steps[WAIT_START].length;
+    if (steps_fit(steps, groups) && order_fits(order, groups, waits)) {
+        size_t width = sizeof(double);
+        Round round = {malloc((groups + 1) * width),    malloc((groups + 1) * width),
+                       calloc(groups + 1, width),       calloc(groups + 1, width),
+                       malloc(order[BEHIND].length * width), calloc(waits + 1, width)};
+        if (round.time && round.reach && round.done && round.entered && round.lanes &&
+            round.host) {
+            double took;
+            Py_BEGIN_ALLOW_THREADS
+            took = play_rounds(steps, order, scale, rounds, &round);
+            Py_END_ALLOW_THREADS
+            PyObject *host = made(round.host, waits + 1, "g");
+            PyObject *entered = made(round.entered, groups, "g");
+            round.host = round.entered = NULL;
+            if (host && entered) result = Py_BuildValue("dOO", took, host, entered);
+            Py_XDECREF(host);
+            Py_XDECREF(entered);
+        } else {
+            PyErr_NoMemory();
+        }
+        free(round.time);
+        free(round.reach);
+        free(round.done);
+        free(round.entered);
+        free(round.lanes);
+        free(round.host);
+    }
+    drop_columns(steps, STEPS);
+    drop_columns(order, ORDER);
+    return result;
+}
+
+static PyObject *timeline(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[3], *result = NULL;
+    Column steps[STEPS], run[2];
+    double scale;
+    if (!PyArg_ParseTuple(args, "OOOd", &given[0], &given[1], &given[2], &scale) ||
+        !take_tuple(given[0], STEP_FORMATS, steps))
+        return NULL;
+    if (!take_columns(&given[1], "gg", run)) {
+        drop_columns(steps, STEPS);
+        return NULL;
+    }
+    size_t count = steps[GROUP].length, waits = steps[WAIT_START].length;
+    if (run[0].length != waits + 1) {
+        refused();
+    } else if (steps_fit(steps, run[1].length)) {
+        size_t size = (count + 1) * sizeof(double);
+        Timeline line = {malloc(size), malloc(size), malloc(size), calloc(count / 8 + 1, 1)};
+        double *before = malloc((waits + 1) * sizeof *before);
+        if (line.host_ns && line.begin && line.done && line.by_launch && before) {
+            Py_BEGIN_ALLOW_THREADS
+            find_timeline(steps, run[0].values, run[1].values, scale, before, &line);
+            Py_END_ALLOW_THREADS
+            PyObject *parts[] = {made(line.host_ns, count, "g"), made(line.begin, count, "g"),
+                                 made(line.done, count, "g"),
+                                 made(line.by_launch, count, "b")};
+            line = (Timeline){NULL, NULL, NULL, NULL};
+            if (parts[0] && parts[1] && parts[2] && parts[3])
+                result = PyTuple_Pack(4, parts[0], parts[1], parts[2], parts[3]);
+            for (int at = 0; at < 4; at++) Py_XDECREF(parts[at]);
+        } else {
+            PyErr_NoMemory();
+        }
+        free(line.host_ns);
+        free(line.begin);
+        free(line.done);
+        free(line.by_launch);
+        free(before);
+    }
+    drop_columns(steps, STEPS);
+    drop_columns(run, 2);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"worked", worked, METH_VARARGS, "How much the host has worked at each edge."},
+    {"played", played, METH_VARARGS, "How the steps go."},
+    {"timeline", timeline, METH_VARARGS, "When work begins and is done."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_play", NULL, -1, methods,
+                                    NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__play(void) {
+    PyObject *found = PyModule_Create(&module);
+    if (found && PyModule_AddIntConstant(found, "INTERFACE", INTERFACE)) Py_CLEAR(found);
+    return found;
+}
