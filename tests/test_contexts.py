@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq.analysis.time import contexts as module
 from traceq.analysis.time.contexts import contexts
-
-if TYPE_CHECKING:
-    import pytest
 
 # The code of each row, and how far before it the row around it is, if any.
 ROWS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=40)
+# Where compiled code was built it is asked, else both are the same.
+BOTH = pytest.mark.parametrize("pure", ["", "1"])
 
 
 def tree(codes: list[int], parents: list[int | None]) -> pl.DataFrame:
@@ -32,7 +29,7 @@ def tree(codes: list[int], parents: list[int | None]) -> pl.DataFrame:
         schema={
             "part": pl.UInt8,
             "row": pl.UInt32,
-            "code": pl.UInt64,
+            "code": pl.UInt32,
             "parent": pl.UInt32,
         },
     )
@@ -46,17 +43,20 @@ def by_loop(codes: list[int], parents: list[int | None]) -> list[tuple[int, ...]
     return [*found, ()]
 
 
+@BOTH
 @settings(max_examples=200, deadline=None)
-@given(ROWS)
+@given(rows=ROWS)
 def test_rows_are_one_where_they_and_all_around_them_are(
-    rows: list[tuple[int, int]],
+    pure: str, rows: list[tuple[int, int]]
 ) -> None:
     codes = [code for code, _ in rows]
     parents = [
         at - back if 0 < back <= at else None for at, (_, back) in enumerate(rows)
     ]
 
-    found = contexts(tree(codes, parents))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEQ_PURE", pure)
+        found = contexts(tree(codes, parents))
 
     paths = by_loop(codes, parents)
     number = {path: at for at, path in enumerate(dict.fromkeys(paths))}
@@ -67,20 +67,13 @@ def test_rows_are_one_where_they_and_all_around_them_are(
     ]
 
 
-def test_paths_that_get_one_number_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
+@BOTH
+def test_deep_paths_that_are_alike_but_for_their_order_are_told_apart(
+    pure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With this factor the path 1, 2 has the number of the path 3, and of 2, 1.
-    monkeypatch.setattr(module, "_FACTORS", (1, 3))
-
-    found = contexts(tree([1, 2, 3, 2, 1], [None, 0, None, None, 3]))
-
-    assert found.number.n_unique() == found.tree.height == 6
-
-
-def test_paths_that_get_one_number_with_every_factor_are_not_taken_for_one() -> None:
     # Where the count of ones in a row's number is odd, and where it is even: sums of
-    # such codes are the same modulo 2**64 for the powers of any odd number.
+    # such codes are the same for many ways of making one number of a path.
+    monkeypatch.setenv("TRACEQ_PURE", pure)
     depth = 1 << 11
     codes = [1 + at.bit_count() % 2 for at in range(depth)]
     others = [3 - code for code in codes]
@@ -90,7 +83,7 @@ def test_paths_that_get_one_number_with_every_factor_are_not_taken_for_one() -> 
         tree([*codes, *others], [*around, None, *range(depth, 2 * depth - 1)])
     )
 
-    assert found.number[depth - 1] != found.number[2 * depth - 1]
+    assert found.number.n_unique() == found.tree.height == 2 * depth + 1
 
 
 def test_rows_apart_are_in_what_they_were_in() -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
 
-from traceq.analysis.time import host_segments
+from traceq.analysis.time import contexts, host_segments
 from traceq.graph import nesting, sweep
 from traceq.graph.nesting import INDEX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 compiled = pytest.mark.skipif(not sweep.available(), reason="it was not built")
 # Short times, so that many begin and end together, overlap or enclose each other.
@@ -28,12 +34,74 @@ def rows_of(spans: list[tuple[int, int, int]]) -> pl.DataFrame:
     return rows.sort("thread", "ts", -pl.col("end"), maintain_order=True)
 
 
-def in_polars(work: str, *columns: pl.Series) -> pl.Series:
-    """Return what a function of ``nesting`` says without compiled code."""
+@contextmanager
+def without_compiled_code() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_PURE", "1")
+        yield
+
+
+def in_polars(work: str, *columns: pl.Series) -> pl.Series:
+    """Return what a function of ``nesting`` says without compiled code."""
+    with without_compiled_code():
         found: pl.Series = getattr(nesting, work)(*columns)
         return found
+
+
+def tree_of(spans: list[tuple[int, int, int]]) -> pl.DataFrame:
+    """Return spans in pre-order, each with the one around it, if not nothing."""
+    rows = rows_of(spans)
+    parent = nesting.parents_or(rows["thread"], rows["end"], rows.height)
+    return rows.with_columns(parent.alias("parent"))
+
+
+def edges_of(edges: dict[int, bool]) -> pl.DataFrame:
+    """Return moments in order, and whether it is inside a step from there on."""
+    rows = sorted(edges.items())
+    return pl.DataFrame(rows, {"time": pl.Int64, "inside": INDEX}, orient="row")
+
+
+def assert_opened_as_in_polars(
+    tree: pl.DataFrame, edges: pl.DataFrame, threads: int
+) -> None:
+    found = sweep.segments(tree, edges, threads)
+    assert found is not None
+    with without_compiled_code():
+        assert_frame_equal(found, host_segments.opened(tree, edges, threads))
+
+
+@compiled
+@examples
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 8))))
+def test_rows_are_in_the_order_of_the_reference(
+    spans: list[tuple[int, int, int]],
+) -> None:
+    rows = pl.DataFrame(
+        [(thread, ts, ts + dur, row) for row, (thread, ts, dur) in enumerate(spans)],
+        {"thread": INDEX, "ts": pl.Int64, "end": pl.Int64, "row": INDEX},
+        orient="row",
+    )
+
+    found = nesting.in_preorder(rows)
+
+    with without_compiled_code():
+        assert_frame_equal(found, nesting.in_preorder(rows))
+
+
+@compiled
+@pytest.mark.parametrize("period", [1, 7, 40, 1_000])
+def test_rows_of_several_runs_are_in_the_order_of_the_reference(period: int) -> None:
+    """Runs up and down, long and short, of one thread and of several."""
+    at = pl.int_range(3_000, eager=True)
+    start = (at % period) * pl.Series([1, -1, 1])[at * 3 // 3_000]
+    rows = pl.DataFrame({"ts": start, "end": start + at % 3, "row": at}).with_columns(
+        thread=(at * 5 // 3_000 % 2).cast(INDEX)
+    )
+
+    found = nesting.in_preorder(rows)
+
+    with without_compiled_code():
+        assert_frame_equal(found, nesting.in_preorder(rows))
 
 
 @compiled
@@ -66,21 +134,67 @@ def test_the_nearest_marked_row_is_that_of_the_reference(
 
 @compiled
 @examples
-@given(SPANS, st.lists(st.integers(0, 20), max_size=5))
-def test_moments_are_those_of_the_reference(
-    spans: list[tuple[int, int, int]], edges: list[int]
+@given(SPANS, st.dictionaries(st.integers(0, 20), st.booleans(), max_size=5))
+def test_segments_are_those_of_the_reference(
+    spans: list[tuple[int, int, int]], edges: dict[int, bool]
 ) -> None:
-    rows = rows_of(spans)
-    parent = nesting.parents(rows["thread"], rows["end"]).fill_null(rows.height)
-    tree = rows.with_columns(parent=parent)
-    edge = pl.Series(sorted(set(edges)), dtype=pl.Int64)
+    assert_opened_as_in_polars(tree_of(spans), edges_of(edges), threads=4)
 
-    found = sweep.moments(tree, edge, nobody=4)
+
+@compiled
+def test_segments_of_very_many_threads_are_those_of_the_reference() -> None:
+    count = 100_000
+    thread = pl.int_range(count, eager=True)
+    start = thread * 7_919 % count
+    tree = pl.DataFrame({"thread": thread.cast(INDEX), "ts": start, "end": start + 3})
+
+    assert_opened_as_in_polars(
+        tree.with_columns(parent=pl.lit(count, INDEX)),
+        edges_of({10: True, count // 2: False, count - 10: True, count: False}),
+        threads=count,
+    )
+
+
+@compiled
+def test_a_segment_goes_on_while_nothing_else_counts() -> None:
+    tree = tree_of([(0, 0, 10), (1, 2, 3), (1, 6, 9)])
+
+    found = sweep.segments(tree, edges_of({0: True, 12: True, 20: False}), 2)
 
     assert found is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEQ_PURE", "1")
-        assert_frame_equal(found, host_segments.moments(tree, edge, 4))
+    assert found.rows() == [(0, 10, 0), (10, 12, 2), (12, 15, 2), (15, 20, 3)]
+
+
+@compiled
+@examples
+@given(SPANS, st.lists(st.integers(1, 3), min_size=40, max_size=40))
+def test_numbers_of_rows_are_those_of_the_reference(
+    spans: list[tuple[int, int, int]], codes: list[int]
+) -> None:
+    tree = tree_of(spans)
+    # The last row is nothing.
+    parent = pl.concat([tree["parent"], pl.Series([tree.height], dtype=INDEX)])
+    code = pl.Series([*codes[: tree.height], 0], dtype=INDEX)
+
+    found = sweep.numbered(code, parent)
+
+    assert found is not None
+    with without_compiled_code():
+        for one, other in zip(found, contexts.by_paths(code, parent), strict=True):
+            assert_series_equal(one, other, check_names=False)
+
+
+@compiled
+def test_very_many_numbers_are_those_of_the_reference() -> None:
+    count = 10_000
+    code = pl.concat([pl.int_range(1, count, dtype=INDEX, eager=True)] * 2)
+    code = pl.concat([code, pl.Series([0], dtype=INDEX)])
+    parent = pl.repeat(2 * (count - 1), 2 * count - 1, dtype=INDEX, eager=True)
+
+    number, first = sweep.numbered(code, parent) or pytest.fail("it was given up")
+
+    assert number[: count - 1].equals(number[count - 1 : -1])
+    assert first.to_list() == [*range(count - 1), 2 * (count - 1)]
 
 
 @compiled
@@ -99,12 +213,12 @@ def test_very_many_rows_that_overlap_are_left_to_the_reference() -> None:
         parent=pl.lit(count, INDEX), thread=pl.lit(0, INDEX)
     )
 
-    assert sweep.moments(tree, pl.Series([], dtype=pl.Int64), nobody=1) is None
+    assert sweep.segments(tree, edges_of({}), threads=1) is None
 
 
 @compiled
 def test_columns_of_another_type_are_left_to_the_reference() -> None:
     thread, end = pl.Series([0, 0], dtype=pl.UInt16), pl.Series([9, 5])
 
-    assert sweep.parents(thread, end) is None
+    assert sweep.parents(thread, end, nowhere=2) is None
     assert nesting.parents(thread, end).to_list() == [None, 0]

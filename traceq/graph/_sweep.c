@@ -1,7 +1,7 @@
-/* Three loops over columns that a query of Polars cannot be: they carry a state along.
+/* Loops over columns that a query of Polars cannot be: they carry a state along.
  *
- * sweep.py says what each is for, and calls it; nesting.py has the same in Polars, as
- * the reference. Columns come and go by Arrow's C data interface, without a copy.
+ * sweep.py says what each is for, and calls it; who calls that has the same in Polars,
+ * as the reference. Columns come and go by Arrow's C data interface, without a copy.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -15,19 +15,161 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 1
+#define INTERFACE 2
 
-/* ------------------------------------------------------------------------ The loops */
+/* --------------------------------------------------------------- Arguments and results */
 
-/* The nearest row before each, of its thread, that ends no earlier; ``count`` if none.
+/* Take columns of these formats, or none of them; the first ``count`` have one length. */
+static int take_rows(PyObject *const *given, const char *formats, size_t count,
+                     Column *columns) {
+    if (!take_columns(given, formats, columns)) return 0;
+    for (size_t at = 1; at < count; at++) {
+        if (columns[at].length == columns[0].length) continue;
+        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+        drop_columns(columns, strlen(formats));
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *none(void) {
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* Return (one, other), which are given away; NULL if one of them could not be made. */
+static PyObject *pair(PyObject *one, PyObject *other) {
+    PyObject *result = one && other ? PyTuple_Pack(2, one, other) : NULL;
+    Py_XDECREF(one);
+    Py_XDECREF(other);
+    return result;
+}
+
+/* ------------------------------------------------------------------ Rows in pre-order */
+
+typedef struct {
+    const int64_t *start, *end;
+    uint32_t *order, *other; /* rows as they are, and as they will be */
+} Sorting;
+
+static int comes_before(const Sorting *sorting, uint32_t one, uint32_t other) {
+    if (sorting->start[one] != sorting->start[other])
+        return sorting->start[one] < sorting->start[other];
+    return sorting->end[one] > sorting->end[other];
+}
+
+/* Rows that are out of order by no more than this are put where they belong at once. */
+#define NEAR 8
+
+/* Cut rows into runs that are in order; return how many, and behind which row each is. */
+static size_t find_runs(Sorting *sorting, size_t first, size_t last, uint32_t *runs) {
+    uint32_t *order = sorting->order;
+    size_t count = 0, begin = first;
+    for (size_t next = first + 1; next < last; next++) {
+        uint32_t row = order[next];
+        size_t at = next, lowest = next - begin > NEAR ? next - NEAR : begin;
+        if (!comes_before(sorting, row, order[at - 1])) continue;
+        while (at > lowest && comes_before(sorting, row, order[at - 1])) at--;
+        if (at == lowest && at > begin && comes_before(sorting, row, order[at - 1])) {
+            runs[count++] = (uint32_t)(begin = next);
+            continue;
+        }
+        memmove(order + at + 1, order + at, (next - at) * sizeof *order);
+        order[at] = row;
+    }
+    runs[count++] = (uint32_t)last;
+    return count;
+}
+
+/* Merge two neighbours; of rows that are equal the first one's come first. */
+static void merge(const Sorting *sorting, size_t first, size_t middle, size_t last) {
+    const uint32_t *order = sorting->order;
+    size_t one = first, two = middle;
+    for (size_t made = first; made < last; made++) {
+        int second = one == middle ||
+                     (two < last && comes_before(sorting, order[two], order[one]));
+        sorting->other[made] = second ? order[two++] : order[one++];
+    }
+}
+
+/* Sort rows by start, the longest first; most are in order, or are some runs that are. */
+static void sort_rows(Sorting *sorting, size_t first, size_t last, uint32_t *runs) {
+    size_t count = find_runs(sorting, first, last, runs);
+    while (count > 1) {
+        size_t begin = first, merged = 0;
+        for (size_t run = 0; run < count; run += 2) {
+            size_t middle = runs[run], end = run + 1 < count ? runs[run + 1] : middle;
+            merge(sorting, begin, middle, end);
+            runs[merged++] = (uint32_t)(begin = end);
+        }
+        memcpy(sorting->order + first, sorting->other + first,
+               (last - first) * sizeof *sorting->order);
+        count = merged;
+    }
+}
+
+/* Put rows in pre-order: by thread, then start, the longest first. ``after`` has room
+ * for two more than there are threads. */
+static void find_order(Sorting *sorting, const uint32_t *thread, size_t count,
+                       size_t threads, uint32_t *after, uint32_t *runs) {
+    for (size_t row = 0; row < count; row++) after[thread[row] + 2]++;
+    for (size_t at = 2; at < threads + 2; at++) after[at] += after[at - 1];
+    for (size_t row = 0; row < count; row++)
+        sorting->order[after[thread[row] + 1]++] = (uint32_t)row;
+    for (size_t at = 0; at < threads; at++)
+        if (after[at + 1] > after[at]) sort_rows(sorting, after[at], after[at + 1], runs);
+}
+
+static PyObject *preorder(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[3];
+    Column columns[3];
+    if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2]) ||
+        !take_rows(given, "Ill", 3, columns))
+        return NULL;
+    const uint32_t *thread = columns[0].values;
+    size_t count = columns[0].length, threads = 0;
+    for (size_t row = 0; row < count; row++)
+        if (thread[row] >= threads) threads = (size_t)thread[row] + 1;
+    PyObject *result = NULL;
+    if (threads > 4 * count + 64) {
+        /* Numbers are few, or they are no numbers of threads. */
+        result = none();
+    } else {
+        Sorting sorting = {columns[1].values, columns[2].values, NULL, NULL};
+        sorting.order = malloc((count + 1) * sizeof *sorting.order);
+        sorting.other = malloc((count + 1) * sizeof *sorting.other);
+        uint32_t *after = calloc(threads + 2, sizeof *after);
+        uint32_t *runs = malloc((count + 1) * sizeof *runs);
+        if (sorting.order && sorting.other && after && runs) {
+            Py_BEGIN_ALLOW_THREADS
+            find_order(&sorting, thread, count, threads, after, runs);
+            Py_END_ALLOW_THREADS
+            result = made(sorting.order, count, "I");
+            sorting.order = NULL;
+        } else {
+            PyErr_NoMemory();
+        }
+        free(sorting.order);
+        free(sorting.other);
+        free(after);
+        free(runs);
+    }
+    drop_columns(columns, 3);
+    return result;
+}
+
+/* ------------------------------------------------------------------- Who is around whom */
+
+/* The nearest row before each, of its thread, that ends no earlier, or nowhere.
  * Whoever is passed over ends before the one that passes, which is nearer. */
 static void find_parents(const uint32_t *thread, const int64_t *end, size_t count,
-                         uint32_t *parent, uint32_t *open) {
+                         uint32_t nowhere, uint32_t *parent, uint32_t *open) {
     size_t depth = 0;
     for (size_t row = 0; row < count; row++) {
         if (row && thread[row] != thread[row - 1]) depth = 0;
         while (depth && end[open[depth - 1]] < end[row]) depth--;
-        parent[row] = depth ? open[depth - 1] : (uint32_t)count;
+        parent[row] = depth ? open[depth - 1] : nowhere;
         open[depth++] = (uint32_t)row;
     }
 }
@@ -35,32 +177,27 @@ static void find_parents(const uint32_t *thread, const int64_t *end, size_t coun
 static PyObject *parents(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *given[2];
-    Column thread, end;
-    if (!PyArg_ParseTuple(args, "OO", &given[0], &given[1])) return NULL;
-    if (!take_column(given[0], "I", 4, &thread)) return NULL;
-    if (!take_column(given[1], "l", 8, &end)) {
-        drop_column(&thread);
+    Column columns[2];
+    unsigned int nowhere;
+    if (!PyArg_ParseTuple(args, "IOO", &nowhere, &given[0], &given[1]) ||
+        !take_rows(given, "Il", 2, columns))
         return NULL;
-    }
-    size_t count = end.length;
+    size_t count = columns[0].length;
     uint32_t *parent = malloc((count + 1) * sizeof *parent);
     uint32_t *open = malloc((count + 1) * sizeof *open);
     PyObject *result = NULL;
-    if (thread.length != count) {
-        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
-    } else if (!parent || !open) {
-        PyErr_NoMemory();
-    } else {
+    if (parent && open) {
         Py_BEGIN_ALLOW_THREADS
-        find_parents(thread.values, end.values, count, parent, open);
+        find_parents(columns[0].values, columns[1].values, count, nowhere, parent, open);
         Py_END_ALLOW_THREADS
         result = made(parent, count, "I");
         parent = NULL;
+    } else {
+        PyErr_NoMemory();
     }
     free(parent);
     free(open);
-    drop_column(&thread);
-    drop_column(&end);
+    drop_columns(columns, 2);
     return result;
 }
 
@@ -95,13 +232,132 @@ static PyObject *arrived(PyObject *self, PyObject *series) {
             result = made(found, leads.length, "I");
         } else {
             free(found);
-            Py_INCREF(Py_None);
-            result = Py_None;
+            result = none();
         }
     }
     drop_column(&leads);
     return result;
 }
+
+/* ---------------------------------------------------------- Rows by all that is around */
+
+#define UNUSED UINT32_MAX
+
+/* What has a number: a code in what has another number. A slot is used if it has one. */
+typedef struct {
+    uint64_t *keys;
+    uint32_t *numbers;
+    size_t size, used;  /* the size is a power of two */
+    size_t patience;    /* how many slots may be passed until it is given up */
+} Numbers;
+
+static int make_slots(Numbers *numbers, size_t size) {
+    numbers->size = size;
+    numbers->keys = malloc(size * sizeof *numbers->keys);
+    numbers->numbers = malloc(size * sizeof *numbers->numbers);
+    if (!numbers->keys || !numbers->numbers) return 0;
+    memset(numbers->numbers, 0xFF, size * sizeof *numbers->numbers);
+    return 1;
+}
+
+static void free_slots(Numbers *numbers) {
+    free(numbers->keys);
+    free(numbers->numbers);
+}
+
+/* The slot of a key, or the one that is free for it; the size if it was given up. */
+static size_t find_slot(Numbers *numbers, uint64_t key) {
+    uint64_t mixed = (key ^ (key >> 32)) * 0x9E3779B97F4A7C15u;
+    size_t at = (size_t)(mixed ^ (mixed >> 32)) & (numbers->size - 1);
+    while (numbers->numbers[at] != UNUSED && numbers->keys[at] != key) {
+        if (!numbers->patience) return numbers->size;
+        numbers->patience--;
+        at = (at + 1) & (numbers->size - 1);
+    }
+    return at;
+}
+
+/* Twice as many slots; false without memory, or if it was given up. */
+static int grow(Numbers *numbers) {
+    Numbers more = *numbers;
+    int found = make_slots(&more, 2 * numbers->size);
+    for (size_t at = 0; found && at < numbers->size; at++) {
+        if (numbers->numbers[at] == UNUSED) continue;
+        size_t slot = find_slot(&more, numbers->keys[at]);
+        found = slot < more.size;
+        if (!found) break;
+        more.keys[slot] = numbers->keys[at];
+        more.numbers[slot] = numbers->numbers[at];
+    }
+    free_slots(found ? numbers : &more);
+    if (found) *numbers = more;
+    return found;
+}
+
+/* Number rows of a tree, in pre-order with nothing as the last row, by their codes and
+ * those of all around them, and say which is the first of each; return how many numbers
+ * there are, 0 if it was given up. */
+static size_t find_numbers(const uint32_t *code, const uint32_t *parent, size_t count,
+                           uint32_t *number, uint32_t *first) {
+    Numbers numbers = {NULL, NULL, 0, 0, 32 * count + 64};
+    int found = count && make_slots(&numbers, 1024);
+    for (size_t row = 0; found && row + 1 < count; row++) {
+        int outermost = parent[row] == count - 1;
+        if (!outermost && parent[row] >= row) found = 0;
+        if (found && 2 * numbers.used >= numbers.size) found = grow(&numbers);
+        if (!found) break;
+        uint64_t around = outermost ? UNUSED : number[parent[row]];
+        uint64_t key = around << 32 | code[row];
+        size_t slot = find_slot(&numbers, key);
+        if (slot == numbers.size) {
+            found = 0;
+        } else if (numbers.numbers[slot] == UNUSED) {
+            numbers.keys[slot] = key;
+            first[numbers.used] = (uint32_t)row;
+            numbers.numbers[slot] = (uint32_t)numbers.used++;
+        }
+        if (found) number[row] = numbers.numbers[slot];
+    }
+    free_slots(&numbers);
+    if (!found) return 0;
+    number[count - 1] = (uint32_t)numbers.used;
+    first[numbers.used] = (uint32_t)(count - 1);
+    return numbers.used + 1;
+}
+
+static PyObject *numbered(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[2];
+    Column columns[2];
+    if (!PyArg_ParseTuple(args, "OO", &given[0], &given[1]) ||
+        !take_rows(given, "II", 2, columns))
+        return NULL;
+    size_t count = columns[0].length;
+    uint32_t *number = malloc((count + 1) * sizeof *number);
+    uint32_t *first = malloc((count + 1) * sizeof *first);
+    PyObject *result = NULL;
+    if (number && first) {
+        size_t found;
+        Py_BEGIN_ALLOW_THREADS
+        found = find_numbers(columns[0].values, columns[1].values, count, number, first);
+        Py_END_ALLOW_THREADS
+        if (found) {
+            uint32_t *less = realloc(first, found * sizeof *first);
+            result = pair(made(number, count, "I"), made(less ? less : first, found, "I"));
+            number = first = NULL;
+        } else {
+            result = none();
+        }
+    } else {
+        PyErr_NoMemory();
+    }
+    free(number);
+    free(first);
+    drop_columns(columns, 2);
+    return result;
+}
+
+/* ---------------------------------------------------------- What is open at each moment */
 
 /* A thread on its way through its rows: the next moment, and what is open. */
 typedef struct {
@@ -109,35 +365,33 @@ typedef struct {
     uint32_t *open;   /* rows that are open, the one that ends first on top */
     size_t depth;
     int64_t time; /* of its next moment, ... */
-    size_t place; /* ... which is a place among all: see find_moments */
+    int ends;     /* ... and whether a row ends then; otherwise one begins */
 } Thread;
 
 typedef struct {
     const int64_t *start, *end;
-    size_t rows;
+    const uint32_t *parent, *thread;
+    size_t count;
     size_t patience; /* how many rows may be passed until it is given up */
 } Rows;
 
-/* Find the next moment of a thread; false if there is none. */
+/* Find the next moment of a thread; false if there is none. At one moment ends come
+ * first, the last row's first. */
 static int next_moment(const Rows *rows, Thread *thread) {
     uint32_t top = thread->depth ? thread->open[thread->depth - 1] : 0;
-    if (thread->depth &&
-        (thread->row == thread->last || rows->end[top] <= rows->start[thread->row])) {
-        thread->time = rows->end[top];
-        thread->place = rows->rows - 1 - top;
-    } else if (thread->row < thread->last) {
-        thread->time = rows->start[thread->row];
-        thread->place = rows->rows + thread->row;
-    } else {
-        return 0;
-    }
+    int begins = thread->row < thread->last;
+    thread->ends =
+        thread->depth && (!begins || rows->end[top] <= rows->start[thread->row]);
+    if (!thread->ends && !begins) return 0;
+    thread->time = thread->ends ? rows->end[top] : rows->start[thread->row];
     return 1;
 }
 
-/* Let the next moment pass; false if too many rows overlap and are not inside another. */
-static int pass_moment(Rows *rows, Thread *thread) {
-    if (thread->place < rows->rows) {
-        thread->depth--;
+/* Let the next moment pass, and return what is open then; false if too many rows
+ * overlap and are not inside another. */
+static int pass_moment(Rows *rows, Thread *thread, uint32_t *now_open) {
+    if (thread->ends) {
+        *now_open = rows->parent[thread->open[--thread->depth]];
         return 1;
     }
     uint32_t row = (uint32_t)thread->row++;
@@ -147,34 +401,29 @@ static int pass_moment(Rows *rows, Thread *thread) {
         if (!rows->patience--) return 0;
     }
     thread->open[at] = row;
+    *now_open = row;
     return 1;
-}
-
-static int is_before(const Thread *one, const Thread *other) {
-    return one->time < other->time ||
-           (one->time == other->time && one->place < other->place);
 }
 
 /* Move a thread down the heap, as far as others come before it. */
 static void sink(Thread *heap, size_t count, size_t at) {
-    Thread mine = heap[at];
     for (;;) {
         size_t child = 2 * at + 1;
-        if (child >= count) break;
-        if (child + 1 < count && is_before(&heap[child + 1], &heap[child])) child++;
-        if (!is_before(&heap[child], &mine)) break;
+        if (child >= count) return;
+        if (child + 1 < count && heap[child + 1].time < heap[child].time) child++;
+        if (heap[child].time >= heap[at].time) return;
+        Thread mine = heap[at];
         heap[at] = heap[child];
+        heap[child] = mine;
         at = child;
     }
-    heap[at] = mine;
 }
 
 /* Make a heap of the threads, by their first moments; return how many there are. */
-static size_t make_heap(const Rows *rows, const uint32_t *thread, uint32_t *open,
-                        Thread *heap) {
+static size_t make_heap(const Rows *rows, uint32_t *open, Thread *heap) {
     size_t count = 0;
-    for (size_t row = 0, first = 0; row < rows->rows; row++) {
-        if (row + 1 < rows->rows && thread[row + 1] == thread[row]) continue;
+    for (size_t row = 0, first = 0; row < rows->count; row++) {
+        if (row + 1 < rows->count && rows->thread[row + 1] == rows->thread[row]) continue;
         heap[count] = (Thread){first, row + 1, open + first, 0, 0, 0};
         next_moment(rows, &heap[count++]);
         first = row + 1;
@@ -183,115 +432,206 @@ static size_t make_heap(const Rows *rows, const uint32_t *thread, uint32_t *open
     return count;
 }
 
-typedef struct {
-    Column start, end, parent, thread, edges;
-} Tree;
-
-static void drop_tree(Tree *tree) {
-    drop_column(&tree->start);
-    drop_column(&tree->end);
-    drop_column(&tree->parent);
-    drop_column(&tree->thread);
-    drop_column(&tree->edges);
-}
-
 static size_t count_threads(const uint32_t *thread, size_t rows) {
     size_t count = 0;
     for (size_t row = 0; row < rows; row++) count += !row || thread[row] != thread[row - 1];
     return count;
 }
 
-/* Write what is open from each moment on; 0 if it was given up, -1 without memory.
- * Moments of one time are in the order of their places: ends are first, the last row's
- * before the others', then starts, then edges. */
-static int find_moments(const Tree *tree, uint32_t nothing, uint32_t nobody,
-                        int64_t *times, uint32_t *at, uint32_t *rank) {
-    Rows rows = {tree->start.values, tree->end.values, tree->start.length,
-                 8 * tree->start.length};
-    const uint32_t *parent = tree->parent.values, *thread = tree->thread.values;
-    const int64_t *edge = tree->edges.values, *last_edge = edge + tree->edges.length;
-    uint32_t *open = malloc((rows.rows + 1) * sizeof *open);
-    Thread *heap = malloc((count_threads(thread, rows.rows) + 1) * sizeof *heap);
-    int found = open && heap ? 1 : -1;
-    size_t count = found > 0 ? make_heap(&rows, thread, open, heap) : 0, made = 0;
-    while (found > 0 && (count || edge < last_edge)) {
-        if (!count || (edge < last_edge && *edge < heap->time)) {
-            times[made] = *edge++;
-            at[made] = nothing;
-            rank[made++] = nobody;
+/* Which of the threads do something, and the first of these. */
+typedef struct {
+    uint32_t *at;   /* what is open in each, or nothing */
+    uint8_t *busy;  /* behind the leaves of a tree: whether any below does something */
+    size_t leaves;  /* a power of two */
+    uint32_t nothing, first;
+} Threads;
+
+static void find_first_busy(Threads *threads) {
+    size_t node = 1;
+    if (!threads->busy[node]) {
+        threads->first = (uint32_t)threads->leaves;
+        return;
+    }
+    while (node < threads->leaves) node = 2 * node + !threads->busy[2 * node];
+    threads->first = (uint32_t)(node - threads->leaves);
+}
+
+/* Note what is open in a thread from now on. */
+static void note_open(Threads *threads, uint32_t thread, uint32_t at) {
+    int was = threads->at[thread] != threads->nothing, is = at != threads->nothing;
+    threads->at[thread] = at;
+    if (was == is) return;
+    size_t node = threads->leaves + thread;
+    threads->busy[node] = (uint8_t)is;
+    for (node /= 2; node; node /= 2)
+        threads->busy[node] = threads->busy[2 * node] | threads->busy[2 * node + 1];
+    find_first_busy(threads);
+}
+
+static uint32_t open_in_first(const Threads *threads) {
+    return threads->first < threads->leaves ? threads->at[threads->first]
+                                            : threads->nothing;
+}
+
+static int make_threads(Threads *threads, size_t count, uint32_t nothing) {
+    size_t leaves = 1;
+    while (leaves < count) leaves *= 2;
+    threads->leaves = leaves;
+    threads->nothing = nothing;
+    threads->first = (uint32_t)leaves;
+    threads->at = malloc(leaves * sizeof *threads->at);
+    threads->busy = calloc(2 * leaves, sizeof *threads->busy);
+    if (!threads->at || !threads->busy) return 0;
+    for (size_t thread = 0; thread < leaves; thread++) threads->at[thread] = nothing;
+    return 1;
+}
+
+/* Segments as they are found: the last one grows until something else is open. */
+typedef struct {
+    int64_t *start, *end;
+    uint32_t *at;
+    size_t made;
+    int64_t now, since; /* the last moment, and when the growing one began */
+    uint32_t growing;   /* what is open in it */
+    int inside, is_inside, cut; /* a step: from now on, and it; whether it ends now */
+} Segments;
+
+static void end_growing(Segments *segments) {
+    if (segments->is_inside && segments->now > segments->since) {
+        segments->start[segments->made] = segments->since;
+        segments->end[segments->made] = segments->now;
+        segments->at[segments->made++] = segments->growing;
+    }
+    segments->since = segments->now;
+}
+
+/* Go on to the next moment, with what was open since the last one. */
+static void go_on(Segments *segments, int64_t time, uint32_t open) {
+    if (time == segments->now) return;
+    if (open != segments->growing || segments->cut) {
+        end_growing(segments);
+        segments->growing = open;
+        segments->is_inside = segments->inside;
+        segments->cut = 0;
+    }
+    segments->now = time;
+}
+
+typedef struct {
+    const int64_t *times;
+    const uint32_t *inside; /* whether it is inside a step from there on */
+    size_t next, count;
+} Edges;
+
+/* Find what is open, one segment after the other; false if it was given up. What comes
+ * first of several things at one moment does not matter: only the last of them lasts. */
+static int find_segments(Rows *rows, Thread *heap, size_t count, Threads *threads,
+                         Edges *edges, Segments *segments) {
+    segments->now = count ? heap->time : 0;
+    if (edges->count && (!count || *edges->times < segments->now))
+        segments->now = *edges->times;
+    segments->since = segments->now;
+    segments->growing = threads->nothing;
+    while (count || edges->next < edges->count) {
+        if (!count ||
+            (edges->next < edges->count && edges->times[edges->next] < heap->time)) {
+            go_on(segments, edges->times[edges->next], open_in_first(threads));
+            segments->inside = edges->inside[edges->next++] != 0;
+            segments->cut = 1;
             continue;
         }
-        int ends = heap->place < rows.rows;
-        size_t row = ends ? rows.rows - 1 - heap->place : heap->place - rows.rows;
-        times[made] = heap->time;
-        at[made] = ends ? parent[row] : (uint32_t)row;
-        rank[made++] = thread[row];
-        if (!pass_moment(&rows, heap)) found = 0;
-        if (!next_moment(&rows, heap)) *heap = heap[--count];
+        uint32_t rank = rows->thread[heap->last - 1], open;
+        go_on(segments, heap->time, open_in_first(threads));
+        if (!pass_moment(rows, heap, &open)) return 0;
+        note_open(threads, rank, open);
+        if (!next_moment(rows, heap)) *heap = heap[--count];
         sink(heap, count, 0);
     }
+    end_growing(segments);
+    return 1;
+}
+
+/* Return columns of segments, which are given away, cut to as many as there are. */
+static PyObject *made_segments(Segments *segments) {
+    size_t count = segments->made, room = count ? count : 1;
+    /* They have room for one at every moment; where that is not cut it stays. */
+    int64_t *start = realloc(segments->start, room * sizeof *start);
+    int64_t *end = realloc(segments->end, room * sizeof *end);
+    uint32_t *at = realloc(segments->at, room * sizeof *at);
+    PyObject *times = pair(made(start ? start : segments->start, count, "l"),
+                           made(end ? end : segments->end, count, "l"));
+    return pair(times, made(at ? at : segments->at, count, "I"));
+}
+
+static int are_below(const uint32_t *values, size_t count, size_t limit) {
+    for (size_t at = 0; at < count; at++)
+        if (values[at] >= limit) return 0;
+    return 1;
+}
+
+/* As find_segments(), with all that it needs; 0 if it was given up, -1 without memory. */
+static int try_segments(const Column *columns, uint32_t nothing, size_t ranks,
+                        Segments *segments) {
+    size_t count = columns[0].length;
+    Rows rows = {columns[0].values, columns[1].values, columns[2].values,
+                 columns[3].values, count, 8 * count};
+    Edges edges = {columns[4].values, columns[5].values, 0, columns[4].length};
+    size_t most = 2 * count + edges.count + 1;
+    Threads threads = {0};
+    uint32_t *open = malloc((count + 1) * sizeof *open);
+    Thread *heap = malloc((count_threads(rows.thread, count) + 1) * sizeof *heap);
+    segments->start = malloc(most * sizeof *segments->start);
+    segments->end = malloc(most * sizeof *segments->end);
+    segments->at = malloc(most * sizeof *segments->at);
+    int found = -1;
+    if (make_threads(&threads, ranks, nothing) && open && heap && segments->start &&
+        segments->end && segments->at)
+        found = find_segments(&rows, heap, make_heap(&rows, open, heap), &threads, &edges,
+                              segments);
     free(open);
     free(heap);
+    free(threads.at);
+    free(threads.busy);
     return found;
 }
 
-static PyObject *moments(PyObject *self, PyObject *args) {
+static PyObject *segments(PyObject *self, PyObject *args) {
     (void)self;
-    PyObject *given[5], *result = NULL;
-    unsigned int nothing, nobody;
-    Tree tree;
-    memset(&tree, 0, sizeof tree);
-    if (!PyArg_ParseTuple(args, "OOOOOII", &given[0], &given[1], &given[2], &given[3],
-                          &given[4], &nothing, &nobody))
+    PyObject *given[6], *result = NULL;
+    Column columns[6];
+    unsigned int nothing, ranks;
+    if (!PyArg_ParseTuple(args, "IIOOOOOO", &nothing, &ranks, &given[0], &given[1],
+                          &given[2], &given[3], &given[4], &given[5]) ||
+        !take_rows(given, "llIIlI", 4, columns))
         return NULL;
-    int64_t *times = NULL;
-    uint32_t *at = NULL, *rank = NULL;
-    if (take_column(given[0], "l", 8, &tree.start) &&
-        take_column(given[1], "l", 8, &tree.end) &&
-        take_column(given[2], "I", 4, &tree.parent) &&
-        take_column(given[3], "I", 4, &tree.thread) &&
-        take_column(given[4], "l", 8, &tree.edges)) {
-        size_t rows = tree.start.length, count = 2 * rows + tree.edges.length;
-        int found = -1;
-        if (tree.end.length != rows || tree.parent.length != rows ||
-            tree.thread.length != rows) {
-            PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+    if (columns[4].length != columns[5].length ||
+        !are_below(columns[3].values, columns[3].length, ranks)) {
+        PyErr_SetString(PyExc_ValueError, "columns that do not fit together");
+    } else {
+        Segments found = {0};
+        int whole;
+        Py_BEGIN_ALLOW_THREADS
+        whole = try_segments(columns, nothing, ranks, &found);
+        Py_END_ALLOW_THREADS
+        if (whole > 0) {
+            result = made_segments(&found);
         } else {
-            times = malloc((count + 1) * sizeof *times);
-            at = malloc((count + 1) * sizeof *at);
-            rank = malloc((count + 1) * sizeof *rank);
-            if (times && at && rank) {
-                Py_BEGIN_ALLOW_THREADS
-                found = find_moments(&tree, nothing, nobody, times, at, rank);
-                Py_END_ALLOW_THREADS
-            }
-            if (found < 0) PyErr_NoMemory();
-        }
-        if (!found) {
-            Py_INCREF(Py_None);
-            result = Py_None;
-        } else if (found > 0) {
-            PyObject *one = made(times, count, "l"), *two = made(at, count, "I");
-            PyObject *three = made(rank, count, "I");
-            times = NULL;
-            at = rank = NULL;
-            if (one && two && three) result = Py_BuildValue("(OOO)", one, two, three);
-            Py_XDECREF(one);
-            Py_XDECREF(two);
-            Py_XDECREF(three);
+            free(found.start);
+            free(found.end);
+            free(found.at);
+            result = whole ? PyErr_NoMemory() : none();
         }
     }
-    free(times);
-    free(at);
-    free(rank);
-    drop_tree(&tree);
+    drop_columns(columns, 6);
     return result;
 }
 
 static PyMethodDef methods[] = {
+    {"preorder", preorder, METH_VARARGS, "The rows in pre-order."},
     {"parents", parents, METH_VARARGS, "The row around each, in pre-order."},
     {"arrived", arrived, METH_O, "Where one arrives from each row."},
-    {"moments", moments, METH_VARARGS, "What is open from each moment on."},
+    {"numbered", numbered, METH_VARARGS, "Rows by their codes and those around them."},
+    {"segments", segments, METH_VARARGS, "What is open, one segment after the other."},
     {NULL, NULL, 0, NULL},
 };
 

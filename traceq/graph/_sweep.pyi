@@ -1,16 +1,27 @@
+from typing import TypeAlias
+
 import polars as pl
+
+_Column: TypeAlias = tuple[object, object]
 
 INTERFACE: int
 
-def parents(thread: pl.Series, end: pl.Series, /) -> tuple[object, object]: ...
-def arrived(leads: pl.Series, /) -> tuple[object, object] | None: ...
-def moments(
+def preorder(
+    thread: pl.Series, start: pl.Series, end: pl.Series, /
+) -> _Column | None: ...
+def parents(nowhere: int, thread: pl.Series, end: pl.Series, /) -> _Column: ...
+def arrived(leads: pl.Series, /) -> _Column | None: ...
+def numbered(
+    code: pl.Series, parent: pl.Series, /
+) -> tuple[_Column, _Column] | None: ...
+def segments(
+    nothing: int,
+    threads: int,
     start: pl.Series,
     end: pl.Series,
     parent: pl.Series,
     thread: pl.Series,
     edges: pl.Series,
-    nothing: int,
-    nobody: int,
+    inside: pl.Series,
     /,
-) -> tuple[tuple[object, object], ...] | None: ...
+) -> tuple[tuple[_Column, _Column], _Column] | None: ...

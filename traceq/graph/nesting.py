@@ -22,12 +22,20 @@ def row_numbers(count: int) -> pl.Series:
     return pl.int_range(count, dtype=INDEX, eager=True)
 
 
+def in_preorder(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows by ``thread``, then ``ts``, the longest first; else as they are."""
+    order = sweep.preorder(*rows.select("thread", "ts", "end"))
+    if order is not None:
+        return rows.select(pl.all().gather(order))
+    return rows.sort("thread", "ts", -pl.col("end"), maintain_order=True)
+
+
 def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     """Return for each event, in pre-order, the row of the one around it, if any."""
-    if (found := sweep.parents(thread, end)) is not None:
-        return _none_where_nowhere(found, len(end))
-    rows = row_numbers(len(end))
     nowhere = len(end)
+    if (found := sweep.parents(thread, end, nowhere)) is not None:
+        return _none_where_nowhere(found, nowhere)
+    rows = row_numbers(len(end))
     same = thread == thread.shift(1)
     # Who is around any has the next one inside: all others are never jumped to.
     around = (same & (end <= end.shift(1))).shift(-1)
@@ -45,6 +53,13 @@ def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
         still = ends[at] < mine
         looking, mine, at = looking.filter(still), mine.filter(still), at.filter(still)
     return _without_nowhere(jump)
+
+
+def parents_or(thread: pl.Series, end: pl.Series, nowhere: int) -> pl.Series:
+    """Return for each event, in pre-order, the row around it, or ``nowhere``."""
+    if (found := sweep.parents(thread, end, nowhere)) is not None:
+        return found
+    return parents(thread, end).fill_null(nowhere)
 
 
 def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:

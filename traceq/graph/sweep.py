@@ -16,7 +16,7 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 1
+_INTERFACE = 2
 
 
 def available() -> bool:
@@ -24,11 +24,16 @@ def available() -> bool:
     return usable(_sweep, _INTERFACE)
 
 
-def parents(thread: pl.Series, end: pl.Series) -> pl.Series | None:
-    """Return for each event, in pre-order, the row around it; their number if none."""
-    if not available() or not (_fits(thread, pl.UInt32) and _fits(end, pl.Int64)):
-        return None
-    return _series(_sweep.parents(thread.rechunk(), end.rechunk()))
+def preorder(thread: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series | None:
+    """Return the rows by thread, then start, the longest first; else as they are."""
+    columns = _columns((thread, pl.UInt32), (start, pl.Int64), (end, pl.Int64))
+    return None if columns is None else _series(_sweep.preorder(*columns))
+
+
+def parents(thread: pl.Series, end: pl.Series, nowhere: int) -> pl.Series | None:
+    """Return for each event, in pre-order, the row around it, or ``nowhere``."""
+    columns = _columns((thread, pl.UInt32), (end, pl.Int64))
+    return None if columns is None else _series(_sweep.parents(nowhere, *columns))
 
 
 def arrived(leads: pl.Series) -> pl.Series | None:
@@ -36,37 +41,57 @@ def arrived(leads: pl.Series) -> pl.Series | None:
 
     All may lead to the last row, too.
     """
-    if not available() or not _fits(leads, pl.UInt32):
+    columns = _columns((leads, pl.UInt32))
+    return None if columns is None else _series(_sweep.arrived(*columns))
+
+
+def numbered(code: pl.Series, parent: pl.Series) -> tuple[pl.Series, pl.Series] | None:
+    """Return a number for each row, and the first row of each number.
+
+    Rows have the same number that have the same code in rows with the same codes, all
+    the way up. They are in pre-order; the last one is nothing, and around all others.
+    """
+    columns = _columns((code, pl.UInt32), (parent, pl.UInt32))
+    found = None if columns is None else _sweep.numbered(*columns)
+    if found is None:
         return None
-    return _series(_sweep.arrived(leads.rechunk()))
+    number, first = found
+    return pl.Series(Arrow(*number)), pl.Series(Arrow(*first))
 
 
-def moments(tree: pl.DataFrame, edges: pl.Series, nobody: int) -> pl.DataFrame | None:
-    """Return what is open from each moment on: ``time``, ``at`` and ``rank``.
+def segments(
+    tree: pl.DataFrame, edges: pl.DataFrame, threads: int
+) -> pl.DataFrame | None:
+    """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
 
     ``tree`` is in pre-order: ``ts``, ``end``, ``parent`` and ``thread``; behind its
-    last row is nothing. At one moment ends come first, the last row's first, then
-    starts, then ``edges``, which are in order and of the thread ``nobody``.
+    last row is nothing. What counts is open in the first thread that has anything open.
+    A segment ends where something else counts, and at ``edges``, which are in order;
+    there is none from an edge on at which ``inside`` is 0.
     """
-    numbers = (tree["ts"], tree["end"], edges)
-    places = (tree["parent"], tree["thread"])
-    if (
-        not available()
-        or not all(_fits(column, pl.Int64) for column in numbers)
-        or not all(_fits(column, pl.UInt32) for column in places)
-    ):
+    columns = _columns(
+        *((tree[side], pl.Int64) for side in ("ts", "end")),
+        *((tree[row], pl.UInt32) for row in ("parent", "thread")),
+        (edges["time"], pl.Int64),
+        (edges["inside"], pl.UInt32),
+    )
+    if columns is None:
         return None
-    start, end, edge = (column.rechunk() for column in numbers)
-    parent, thread = (column.rechunk() for column in places)
-    made = _sweep.moments(start, end, parent, thread, edge, tree.height, nobody)
-    if made is None:
+    found = _sweep.segments(tree.height, threads, *columns)
+    if found is None:
         return None
-    columns = [pl.Series(Arrow(*one)) for one in made]
-    return pl.DataFrame(columns, ["time", "at", "rank"])
+    (start, end), at = found
+    columns = [pl.Series(Arrow(*one)) for one in (start, end, at)]
+    return pl.DataFrame(columns, ["start", "end", "at"])
 
 
-def _fits(column: pl.Series, dtype: type[pl.DataType]) -> bool:
-    return column.dtype == dtype and not column.null_count()
+def _columns(*columns: tuple[pl.Series, type[pl.DataType]]) -> list[pl.Series] | None:
+    """Return columns as compiled code takes them, if they are of these types."""
+    if not available():
+        return None
+    if any(one.dtype != dtype or one.null_count() for one, dtype in columns):
+        return None
+    return [one.rechunk() for one, _ in columns]
 
 
 def _series(made: tuple[object, object] | None) -> pl.Series | None:

@@ -11,15 +11,14 @@ from functools import cached_property
 
 import polars as pl
 
-from traceq.analysis.base.alike import alike, counted
+from traceq.analysis.base.alike import Alike, alike, counted
+from traceq.graph import sweep
 from traceq.graph.host import only
-from traceq.graph.nesting import nearest, row_numbers
+from traceq.graph.nesting import nearest
 from traceq.records import dataclass
 
 # From the outside in, where two begin and end together.
 PARTS = ("annotations", "frames", "ops", "runtime")
-# Odd numbers that look random: each makes different paths different numbers.
-_FACTORS = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F)
 
 
 @dataclass(frozen=True)
@@ -75,17 +74,9 @@ def contexts(tree: pl.DataFrame) -> Contexts:
     enough.
     """
     code, parent = tree["code"], tree["parent"]
-    for factor in _FACTORS:
-        number, first = counted(_paths(code, parent, factor))
-        outer = number[parent]
-        # As good as never two paths have one number: then it is made in another way.
-        if all((one == one[first][number]).all() for one in (code, outer)):
-            break
-    else:
-        # A tree can be made so that every factor fails: then no two rows are the same.
-        number = first = row_numbers(tree.height)
-        outer = parent
-    above = only(outer[first], parent[first] < tree.height - 1)
+    number, first = sweep.numbered(code, parent) or by_paths(code, parent)
+    outer = number[parent[first]]
+    above = only(outer, parent[first] < tree.height - 1)
     return Contexts(
         number,
         tree.select(pl.col("part", "row").gather(first)).with_columns(
@@ -94,14 +85,15 @@ def contexts(tree: pl.DataFrame) -> Contexts:
     )
 
 
-def _paths(code: pl.Series, parent: pl.Series, factor: int) -> pl.Series:
-    """Return for each row a number made of its code and of all codes around it.
+def by_paths(code: pl.Series, parent: pl.Series) -> Alike:
+    """Return which rows have the same code, and the same codes around them.
 
-    With every round a row knows of twice as many around it, so the rounds are few.
+    Paths are the same whose inner halves are, and whose outer halves are: with every
+    round they are twice as long, so the rounds are few.
     """
-    path, up, power = code.cast(pl.UInt64), parent, factor
+    found, up = counted(code), parent
     nothing = len(parent) - 1
     while up.min() != nothing:
-        path += path[up] * pl.Series([power], dtype=pl.UInt64)
-        up, power = up[up], power * power % 2**64
-    return path
+        found = alike(found.number, found.number[up])
+        up = up[up]
+    return found

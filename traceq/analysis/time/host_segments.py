@@ -1,10 +1,10 @@
 """What the host was doing at every instant of the steps, one thing at a time.
 
 All that a thread does is a tree of regions, Python calls, operators and runtime calls.
-Between two moments at which anything begins or ends nothing changes, so each such
-segment belongs to the innermost thing that is open: to what begins there, or to what is
-around the thing that ends there. Of several threads that launch GPU work, the one that
-does something counts: while backward runs in autograd's thread, the main thread waits.
+Every instant belongs to the innermost thing that is open: to what began last, or to
+what is around the thing that ended last. Of several threads that launch GPU work, the
+one that does something counts: while backward runs in autograd's thread, the main
+thread waits. A segment is the time for which one thing counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from traceq.analysis.time.contexts import PARTS, contexts
 from traceq.expressions import END, known, text
 from traceq.graph import sweep
 from traceq.graph.host import only
-from traceq.graph.nesting import INDEX, arrived, parents, row_numbers
+from traceq.graph.nesting import (
+    INDEX,
+    arrived,
+    in_preorder,
+    parents_or,
+    row_numbers,
+)
 from traceq.model.names import STEP
 from traceq.records import dataclass
 
@@ -28,7 +34,6 @@ if TYPE_CHECKING:
     from traceq.analysis.time.contexts import Contexts
     from traceq.trace import Trace
 
-_SIDES = ("start", "end")
 # What makes rows of a table the same to the account.
 _SAME = {
     "annotations": ["name"],
@@ -153,11 +158,9 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
         .filter(pl.col("thread").is_not_null(), pl.col("end") > pl.col("ts"))
         # Polars sorts a table in a quarter of the time that it takes in a query.
         .collect()
-        .sort(
-            pl.col("thread"), pl.col("ts"), -pl.col("end"), "part", maintain_order=True
-        )
     )
-    parent = parents(tree["thread"], tree["end"]).fill_null(tree.height - 1)
+    tree = in_preorder(tree)
+    parent = parents_or(tree["thread"], tree["end"], tree.height - 1)
     return tree.with_columns(parent.alias("parent"))
 
 
@@ -175,29 +178,42 @@ def _codes(part: str, table: pl.DataFrame) -> pl.Series:
 
 
 def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return what is open from each moment of the steps to the next, as segments.
-
-    The moments are those at which anything begins or ends, and the edges of steps.
-    """
-    nothing = tree.height - 1
-    rows = tree[:-1]
-    # The edges are of a thread behind all others, which never does anything.
+    """Return what is open in the steps, as segments."""
     edges = pl.concat([windows["start"], windows["end"]]).unique().sort()
-    found = moments(rows, edges, threads)
-    time, at = found["time"], _of_one_thread(found, threads, nothing)
-    del found  # less memory at once
-    segments = pl.DataFrame([time, time.shift(-1), at], ["start", "end", "at"])
+    begin = windows.filter(pl.col("end") > pl.col("start"))["start"]
+    inside = edges.is_in(begin.implode()).cast(INDEX)
+    return opened(tree[:-1], pl.DataFrame({"time": edges, "inside": inside}), threads)
+
+
+def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFrame:
+    """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
+
+    ``rows`` are in pre-order, ``edges`` in order. A segment ends where something else
+    counts, and at edges; none begins at an edge that is not ``inside``, or after it.
+    """
+    if (found := sweep.segments(rows, edges, threads)) is not None:
+        return found
+    moments = _moments(rows, edges["time"], threads)
+    time, at = moments["time"], _of_one_thread(moments, threads, rows.height)
     # Of what changes at one moment only the last lasts.
-    return segments.filter(pl.col("end") > pl.col("start"), _in_windows(time, windows))
+    lasting = pl.DataFrame([time, at], ["start", "at"]).filter(time.shift(-1) > time)
+    start = lasting["start"]
+    begins = lasting["at"].ne_missing(lasting["at"].shift(1))
+    begins |= start.is_in(edges["time"].implode())
+    found = lasting.filter(begins)
+    last = edges["time"].search_sorted(found["start"], side="right").cast(pl.Int64) - 1
+    inside = (edges["inside"] > 0)[only(last, last >= 0).cast(INDEX)]
+    return found.select(
+        "start", pl.col("start").shift(-1, fill_value=time.max()).alias("end"), "at"
+    ).filter(known(inside))
 
 
-def moments(rows: pl.DataFrame, edges: pl.Series, threads: int) -> pl.DataFrame:
+def _moments(rows: pl.DataFrame, edges: pl.Series, threads: int) -> pl.DataFrame:
     """Return what is open from each moment on: ``time``, ``at`` and ``rank``.
 
-    ``rows`` are in pre-order, ``edges`` in order; behind the last thread is nobody's.
+    The moments are those at which anything begins or ends, and the edges, which are of
+    a thread behind all others, which never does anything.
     """
-    if (found := sweep.moments(rows, edges, threads)) is not None:
-        return found
     columns = ("time", "at", "rank")
     ends = pl.DataFrame([rows["end"], rows["parent"], rows["thread"]], columns)
     starts = pl.DataFrame(
@@ -210,15 +226,6 @@ def moments(rows: pl.DataFrame, edges: pl.Series, threads: int) -> pl.DataFrame:
     return pl.concat([ends.reverse(), starts, none_open]).sort(
         "time", maintain_order=True
     )
-
-
-def _in_windows(time: pl.Series, windows: pl.DataFrame) -> pl.Series:
-    """Return which moments, of all in order, are in the steps."""
-    spans = windows.filter(pl.col("end") > pl.col("start"))
-    first, after = (time.search_sorted(spans[side]) for side in _SIDES)
-    inside = pl.repeat(None, len(time), dtype=pl.Boolean, eager=True)
-    inside = inside.scatter(after, values=False).scatter(first, values=True)
-    return known(inside.forward_fill())
 
 
 def _ranks(trace: Trace, threads: tuple[int, ...]) -> pl.Series:
