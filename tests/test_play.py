@@ -75,14 +75,15 @@ def steps_of(
         },
         orient="row",
     )
-    seen = [row["launched_at"] for row in rows if row["launched_at"] <= 100]
+    seen = [launched for _, launched, *_ in work if launched <= 100]
     sides = [*blocking["start"], *blocking["end"]]
     moments = sorted({*range(0, 101, 10), *seen, *(at for at in sides if at <= 100)})
     host = pl.DataFrame({"start": moments[:-1], "end": moments[1:]})
-    schema = dict.fromkeys(("lane", "launched_at", "start", "end", "dur"), whole)
-    schema = {"id": index} | schema | {"after": index, "before": whole}
+    columns = ["id", "lane", "launched_at", "start", "end", "dur", "after", "before"]
+    columns += ["latency", "gap"]
+    schema = {name: index if name in ("id", "after") else whole for name in columns}
     return StepModel(
-        work=pl.DataFrame(rows, schema | {"latency": whole, "gap": whole}),
+        work=pl.DataFrame(rows, schema),
         waits=blocking,
         host=host.with_columns(own=(pl.col("end") - pl.col("start")) * 0.7),
         steps=2,

@@ -95,8 +95,10 @@ def played(
     """Return how the steps go, with the GPU at this speed."""
     if not _are_taken(*steps, *order):
         return None
-    columns = [tuple(one.rechunk() for one in given) for given in (steps, order)]
-    took, host, entered = _play.played(*columns, groups, scale, rounds)
+    of_steps, of_order = (
+        tuple(one.rechunk() for one in given) for given in (steps, order)
+    )
+    took, host, entered = _play.played(of_steps, of_order, groups, scale, rounds)
     return Played(took, pl.Series(Arrow(*host)), pl.Series(Arrow(*entered)))
 
 

@@ -156,7 +156,10 @@ class Replay:
             groups.with_columns(group_of[groups["after"]].alias("after")), waits
         )
         self._order = play.Order(
-            *(_places(order[name]) for name in ("group", "lane", "epoch", "after")),
+            group=_places(order["group"]),
+            lane=_places(order["lane"]),
+            epoch=_places(order["epoch"]),
+            after=_places(order["after"]),
             waits_for=_places(group_of[waits["waits_for"]]),
             blocks=pl.repeat(1, waits.height, dtype=pl.UInt32, eager=True),
             resume=waits["resume"].cast(pl.Float64),
