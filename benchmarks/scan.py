@@ -90,7 +90,7 @@ def _loaded(built: Path) -> ModuleType:
 
 
 def _feed(rng: random.Random, module: Any, text: bytes, separator: bytes) -> int:  # noqa: ANN401 - a module
-    """Feed a text twice to a new scanner, read all that it made; return the events."""
+    """Feed a text and a part of it, read what was made of them; return the events."""
     strange = rng.random() < 1 / 2
     scanner = module.Scanner(
         separator,
@@ -98,7 +98,8 @@ def _feed(rng: random.Random, module: Any, text: bytes, separator: bytes) -> int
         [columns.asked for columns in scan.columns()],
         rng.getrandbits(64),
     )
-    events = sum(scanner.feed(text)[0] for _ in range(2))
+    starts = (0, rng.randrange(len(text) + 1))
+    events = sum(scanner.feed(text, start, len(text))[0] for start in starts)
     for number, columns in enumerate(scan.columns()):
         pl.Series(Arrow(*scanner.take(number))).struct.unnest().sum()
         for at in range(1, len(columns.texts)):

@@ -212,7 +212,7 @@ def test_a_configuration_that_cannot_be_followed_is_refused(
 
 
 @pytest.mark.parametrize(
-    "text", ["tool = 3", "[tool]\ntraceq = 3", "[tool]\ntraceq = 'lint'"]
+    "text", ["tool = 'traceq'", "[tool]\ntraceq = 3", "[tool]\ntraceq = 'lint'"]
 )
 def test_a_pyproject_whose_part_is_no_table_is_refused(
     text: str, tmp_path: Path
@@ -222,6 +222,14 @@ def test_a_pyproject_whose_part_is_no_table_is_refused(
 
     with pytest.raises(ConfigError, match="must be a table"):
         find_config(tmp_path / "sub")
+
+
+def test_a_pyproject_that_does_not_name_traceq_is_not_looked_into(
+    tmp_path: Path,
+) -> None:
+    write_config(tmp_path, "this is no TOML", "pyproject.toml")
+
+    assert find_config(tmp_path).file is None
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sysconfig
+from codecs import BOM_UTF8
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,6 +22,7 @@ from traceq.errors import TraceqError
 from traceq.formats import scan
 from traceq.formats.chrome import read
 from traceq.formats.chunks import Cut, chunks
+from traceq.formats.events import joined
 from traceq.formats.source import Source
 
 if TYPE_CHECKING:
@@ -111,6 +114,28 @@ def test_what_pytorch_writes_is_taken_however_it_is_laid_out(
 
     assert tally.events == len((OP, KERNEL, CALL, REGION))
     assert decoded.is_empty()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("length", [50, 101, 1000])
+def test_events_are_whole_in_pieces_wherever_blocks_end(
+    length: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceq.formats.chunks._SAMPLE", 1000)
+    events = [timed(f"op{number}", number, 1) for number in range(50)]
+    text = LAYOUTS[name]({"traceEvents": events}).encode()
+    blocks = (text[at : at + length] for at in range(0, len(text), length))
+    cut = Cut()
+
+    cuts = [*chunks(Path("trace.json"), blocks, cut, size=500)]
+
+    separator = cut.layout.separator
+    pieces = [piece for chunk in cuts for piece in chunk]
+    texts = joined(pieces, separator).split(separator)
+    assert len(cuts) > 1
+    around = cut.head + cut.opening, cut.ending
+    assert separator.join(texts).join(around) == text.removeprefix(BOM_UTF8)
+    assert [json.loads(b'{"' + one + b"}") for one in texts] == events
 
 
 STRANGE = {

@@ -12,14 +12,11 @@ from traceq.cache import Heard
 from traceq.errors import InputError, UsageError
 from traceq.expressions import known, text
 from traceq.formats.chrome import read
-from traceq.formats.compiled import read_compiled, read_generated
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
 from traceq.graph.captures import mapped, replayed_regions
-from traceq.graph.compiled import keyed, with_compiled
 from traceq.graph.link import link
-from traceq.graph.source_lines import with_source_lines
 from traceq.graph.steps import SOURCES
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
@@ -207,6 +204,9 @@ def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
 
     Raises ``InputError`` for a file that cannot be read.
     """
+    from traceq.formats.compiled import read_compiled  # noqa: PLC0415 - few need it
+    from traceq.graph.compiled import with_compiled  # noqa: PLC0415 - as above
+
     compiled = read_compiled(file)
     tables = with_compiled(trace.frames_by_name(), compiled, owners)
     rank = trace.rank
@@ -224,6 +224,9 @@ def with_kernels(
     Also returns how many compiled graphs of the trace have no code there. Raises
     ``InputError`` for a folder without generated code.
     """
+    from traceq.formats.compiled import read_generated  # noqa: PLC0415 - few need it
+    from traceq.graph.compiled import keyed, with_compiled  # noqa: PLC0415 - as above
+
     tables = trace.frames_by_name()
     regions = [trace.annotations, replayed_regions(tables)]
     tables["annotations"] = pl.concat(regions)
@@ -239,6 +242,8 @@ def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
     used = {name: content for name, content in sources.items() if name in known}
     if not used:
         return trace
+    from traceq.graph.source_lines import with_source_lines  # noqa: PLC0415 - as above
+
     tables = with_source_lines(trace.frames_by_name(), used)
     return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 

@@ -7,11 +7,6 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -21,6 +16,11 @@ if TYPE_CHECKING:
 
 def read(file: Path, refused: type[TraceqError]) -> dict[str, Any]:
     """Return what a file holds; raise ``refused`` if it cannot be read."""
+    # Only where there is such a file.
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415
+    else:
+        import tomli as tomllib  # noqa: PLC0415
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -16,7 +16,7 @@ import polars as pl
 
 from traceq.errors import InputError
 from traceq.formats.chunks import Cut, chunks, events_begin, events_end
-from traceq.formats.events import nanoseconds
+from traceq.formats.events import joined, nanoseconds
 from traceq.formats.source import Source
 from traceq.records import dataclass
 
@@ -159,7 +159,8 @@ def cut(
     arrows = _Arrows()
     for chunk in chunks(path, source.blocks(), found, _CHUNK):
         writer.layout = found
-        pieces = _pieces(b"".join(chunk), found.layout.separator.decode())
+        separator = found.layout.separator
+        pieces = _pieces(joined(chunk, separator), separator.decode())
         inside = _inside(pieces, window)
         writer.add(arrows.held(inside))
     if source.damage or not found.whole:

@@ -24,7 +24,7 @@
 #include "_arrow.h"
 
 /* What scan.py asks for: one more with each change between the two. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* What a column holds where an event has no such argument. Texts count from 1. */
 #define NO_NUMBER INT64_MIN
@@ -692,16 +692,25 @@ static PyObject *told(const char *text, const Left *left) {
     return result;
 }
 
-static PyObject *scanner_feed(PyObject *self, PyObject *bytes) {
+/* Scan bytes from one place to another: a part of a block is not copied to be scanned. */
+static PyObject *scanner_feed(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
+    PyObject *bytes;
     char *text;
-    Py_ssize_t length;
-    if (PyBytes_AsStringAndSize(bytes, &text, &length)) return NULL;
+    Py_ssize_t length, start, end;
+    if (!PyArg_ParseTuple(args, "Snn", &bytes, &start, &end) ||
+        PyBytes_AsStringAndSize(bytes, &text, &length))
+        return NULL;
+    if (start < 0 || start > end || end > length) {
+        PyErr_SetString(PyExc_IndexError, "there is no such part");
+        return NULL;
+    }
+    text += start;
     if (scanner->busy || !scanner->classify) {
         PyErr_SetString(PyExc_RuntimeError, "the scanner is at work, or was not made");
         return NULL;
     }
-    Scan scan = {scanner, text + length, NULL, NULL, NULL};
+    Scan scan = {scanner, text + (end - start), NULL, NULL, NULL};
     Left left = {0};
     scanner->busy = 1;
     scan.released = PyEval_SaveThread();
@@ -870,7 +879,7 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
 }
 
 static PyMethodDef scanner_methods[] = {
-    {"feed", scanner_feed, METH_O, "Scan the text between two events."},
+    {"feed", scanner_feed, METH_VARARGS, "Scan whole events: bytes, start and end."},
     {"take", scanner_take, METH_VARARGS, "The rows of a table, for Arrow."},
     {"heads", scanner_heads, METH_NOARGS, "The distinct heads, by their numbers."},
     {"texts", scanner_texts, METH_VARARGS, "The distinct texts of a column."},

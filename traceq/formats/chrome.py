@@ -16,7 +16,7 @@ from traceq.expressions import place_among
 from traceq.formats import tables, texts
 from traceq.formats.chunks import Cut, chunks
 from traceq.formats.collector import collecting_paused
-from traceq.formats.events import Tally, decode
+from traceq.formats.events import Piece, Tally, decode
 from traceq.formats.inputs import decode_inputs
 from traceq.formats.scan import Scan, available
 from traceq.formats.source import Source
@@ -79,7 +79,7 @@ def read(
     workers = 1 if scanned else _WORKERS
     with collecting_paused(), ThreadPoolExecutor(workers) as pool:
         work = _Work(pool, scanned)
-        chunk: list[bytes | memoryview] = []
+        chunk: list[Piece] = []
         for following in chunks(path, source.blocks(), cut, _CHUNK):
             if chunk:
                 work.add(chunk, cut, whole=True)
@@ -134,7 +134,7 @@ class _Work:
     _bare: list[pl.DataFrame] = field(default_factory=list)
     _bare_parts: _Parts = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, chunk: list[bytes | memoryview], cut: Cut, *, whole: bool) -> None:
+    def add(self, chunk: list[Piece], cut: Cut, *, whole: bool) -> None:
         """Start the work on a chunk, and wait if too much is under way."""
         if self.scanned and self._scan is None:
             self._scan = Scan(cut.layout)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from traceq.errors import InputError
-from traceq.formats.events import Layout
+from traceq.formats.events import Layout, Piece, joined
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ class Cut:
 
 def chunks(
     path: Path, blocks: Iterator[bytes], cut: Cut, size: int
-) -> Iterator[list[bytes | memoryview]]:
+) -> Iterator[list[Piece]]:
     """Yield the events' text in chunks of at least ``size``, cut between events.
 
-    A chunk comes in parts that its reader joins. Each event in it lacks its opening
-    brace and quote and its closing brace, which belong to the separator. ``cut`` is
-    filled in on the way.
+    A chunk comes in pieces, between which the separator is left out. Each event in it
+    lacks its opening brace and quote and its closing brace, which belong to the
+    separator. ``cut`` is filled in on the way.
     """
     head, text = events_begin(path, blocks)
     while len(text) < _SAMPLE and (block := next(blocks, b"")):
@@ -87,32 +88,41 @@ def chunks(
     separator = cut.layout.separator
     opening = _OPENING.match(text)
     cut.head, cut.opening = head, opening[0] if opening else b""
-    parts: list[bytes | memoryview] = [text[opening.end() :] if opening else text]
-    held: list[bytes | memoryview] = []
-    length = len(parts[0])
-    for block in blocks:
-        length += len(block)
-        at = block.rfind(separator) if length >= size else -1
-        if at >= 0:
+    first = text[opening.end() :] if opening else text
+    held: list[Piece] = []
+    pieces: list[Piece] = []
+    begun: list[bytes] = []  # an event of which the end was not read yet
+    for block in chain([first], blocks):
+        begun.append(block)
+        at = block.find(separator)
+        if at < 0:
+            _refuse_endless(path, begun)
+            continue
+        last = block.rfind(separator)
+        pieces.append(Piece.all_of(b"".join([*begun[:-1], block[:at]])))
+        if last > at:
+            pieces.append(Piece(block, at + len(separator), last))
+        begun = [block[last + len(separator) :]]
+        if sum(one.end - one.start for one in pieces) >= size:
             # One chunk is held back: the end of the events may be in it.
             if held:
                 yield held
-            held = [*parts, memoryview(block)[:at]]
-            parts = [block[at + len(separator) :]]
-            length = len(parts[0])
-            continue
-        parts.append(block)
-        if length > _EVENT_LIMIT:
-            msg = (
-                f"{path} is not a trace: no event ends within"
-                f" {_EVENT_LIMIT >> 20} MiB of text"
-            )
-            raise InputError(msg)
-    last = b"".join([*held, separator, *parts] if held else parts)
-    events, footer = _footer(head, last)
-    cut.whole, cut.ending = footer is not None, last[events:]
+            held, pieces = pieces, []
+    pieces.append(Piece.all_of(b"".join(begun)))
+    last_text = joined([*held, *pieces], separator)
+    events, footer = _footer(head, last_text)
+    cut.whole, cut.ending = footer is not None, last_text[events:]
     _read_header(cut, head, footer)
-    yield [memoryview(last)[:events]]
+    yield [Piece(last_text, 0, events)]
+
+
+def _refuse_endless(path: Path, begun: list[bytes]) -> None:
+    if sum(map(len, begun)) > _EVENT_LIMIT:
+        msg = (
+            f"{path} is not a trace: no event ends within"
+            f" {_EVENT_LIMIT >> 20} MiB of text"
+        )
+        raise InputError(msg)
 
 
 def layout_of(sample: bytes) -> Layout:

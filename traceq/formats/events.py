@@ -10,9 +10,10 @@ are written otherwise go, one by one, to a JSON parser; what that refuses is los
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import orjson
 import polars as pl
@@ -20,10 +21,9 @@ import polars as pl
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 Row: TypeAlias = tuple[str | None, ...]
-Buffer: TypeAlias = bytes | memoryview
 
 EVENTS = pl.Schema(
     {
@@ -44,6 +44,7 @@ _FLOW = r'^ph":[^"]*"[stf]"'
 _MOST_JOINS = 1000
 _LONGEST_JOIN = 32
 _FIRST = json.JSONDecoder(parse_float=str)
+_BLANK = re.compile(rb"\s*")
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,24 @@ class Layout:
         """What an event begins with that has a time: a span, or a moment."""
         before, after = self.start.split("X", maxsplit=1)
         return tuple(f"{before}{phase}{after[:1]}" for phase in "Xi")
+
+
+class Piece(NamedTuple):
+    """A part of a block in which each event is whole: it is read where it stands."""
+
+    block: bytes
+    start: int
+    end: int
+
+    @classmethod
+    def all_of(cls, block: bytes) -> Piece:
+        """Return a piece that is a whole block."""
+        return cls(block, 0, len(block))
+
+
+def joined(pieces: Iterable[Piece], separator: bytes) -> bytes:
+    """Return the text of pieces, with what stands between their events."""
+    return separator.join(memoryview(one.block)[one.start : one.end] for one in pieces)
 
 
 def _between(start: pl.Expr, end: pl.Expr) -> pl.Expr:
@@ -161,30 +180,33 @@ class Tally:
 
 
 def decode(
-    layout: Layout, parts: Sequence[Buffer], *, whole: bool
+    layout: Layout, chunk: Sequence[Piece], *, whole: bool
 ) -> tuple[pl.DataFrame, Tally]:
     """Cut a chunk into events, and these into the columns of EVENTS.
 
     If the chunk is not ``whole``, the file ends in the middle of its last event.
     """
     tally = Tally()
-    chunk, rows = whole_events(parts, layout, tally, whole=whole)
-    pieces = chunk.split(layout.separator) if chunk else []
-    tally.events += len(pieces)
-    return decode_pieces(range(len(pieces)), pieces, layout, tally, rows), tally
+    pieces, rows = whole_events(chunk, layout, tally, whole=whole)
+    separator = layout.separator
+    texts = joined(pieces, separator).split(separator) if pieces else []
+    tally.events += len(texts)
+    return decode_pieces(range(len(texts)), texts, layout, tally, rows), tally
 
 
 def whole_events(
-    parts: Sequence[Buffer], layout: Layout, tally: Tally, *, whole: bool
-) -> tuple[bytes, list[Row]]:
-    """Return the text of a chunk's events, and what can be read of a cut last one."""
-    chunk, rows = b"".join(parts), []
-    if not whole:
-        at = chunk.rfind(layout.separator)
-        last = chunk[at + len(layout.separator) :] if at >= 0 else chunk
-        chunk = chunk[: max(at, 0)]
-        rows = _decode_last(last.decode(errors="replace"), tally)
-    return b"" if chunk.isspace() else chunk, rows
+    chunk: Sequence[Piece], layout: Layout, tally: Tally, *, whole: bool
+) -> tuple[Sequence[Piece], list[Row]]:
+    """Return the pieces of a chunk, and what can be read of a cut last event."""
+    if whole:
+        blank = len(chunk) == 1 and _BLANK.fullmatch(*chunk[0])
+        return ([] if blank else chunk), []
+    text = joined(chunk, layout.separator)
+    at = text.rfind(layout.separator)
+    last = text[at + len(layout.separator) :] if at >= 0 else text
+    text = text[: max(at, 0)]
+    rows = _decode_last(last.decode(errors="replace"), tally)
+    return ([] if _BLANK.fullmatch(text) else [Piece.all_of(text)]), rows
 
 
 def decode_pieces(

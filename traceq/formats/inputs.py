@@ -30,24 +30,31 @@ def decode_inputs(column: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
     )
     rows = row[place_among(column, pl.concat([known["inputs"], missing]))]
     found = [texts.parse(text) for text in known["text"].to_list()]
-    dims = [lists.get(_KEYS["dims"]) for lists in found]
+    lists = {
+        column: [entry.get(key) for entry in found] for column, key in _KEYS.items()
+    }
+    recorded = {column: list(map(_json, entries)) for column, entries in lists.items()}
     table = pl.DataFrame(
-        {column: _decoded(column, found) for column in _KEYS}
-        | {"dims_text": pl.Series([_json(entry) for entry in dims], dtype=pl.String)}
+        {column: _decoded(column, lists[column], recorded[column]) for column in _KEYS}
+        | {"dims_text": pl.Series(recorded["dims"], dtype=pl.String)}
     ).with_row_index("id")
     return rows.alias("inputs"), table
 
 
-def _decoded(column: str, found: list[dict[str, Any]]) -> pl.Series:
+def _decoded(column: str, lists: list[Any], recorded: list[str | None]) -> pl.Series:
+    """Return lists as the schema has them, given as JSON too: many are the same."""
+    distinct = dict(zip(recorded, lists, strict=True))
     clean = _numbers if column in ("dims", "strides") else _texts
-    lists = [entry.get(_KEYS[column]) for entry in found]
     cleaned = [
-        _json(clean(entry) if isinstance(entry, list) else None) for entry in lists
+        _json(clean(entry) if isinstance(entry, list) else None)
+        for entry in distinct.values()
     ]
     # From JSON again: Polars builds nested lists from it far faster than from objects.
-    return pl.Series(cleaned, dtype=pl.String).str.json_decode(
+    values = pl.Series(cleaned, dtype=pl.String).str.json_decode(
         schema.INPUTS[column].dtype
     )
+    row = {text: number for number, text in enumerate(distinct)}
+    return values[pl.Series([row[text] for text in recorded], dtype=pl.UInt32)]
 
 
 def _json(value: object) -> str | None:

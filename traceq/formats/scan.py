@@ -28,11 +28,12 @@ except ImportError:  # it was not built
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.formats.events import Buffer, Layout, Row
+    from traceq.formats.events import Layout, Piece, Row
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 2
+_INTERFACE = 3
 _TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
+_NUMBERS = {table: number for number, table in enumerate(_TABLES)}
 # What the scanner does with an argument, and what it puts where there is none.
 _IGNORED, _NUMBER, _TEXT, _REFUSED = range(4)
 _NO_NUMBER = -(1 << 63)
@@ -41,7 +42,7 @@ _INPUTS = "inputs"
 # How much text that the scanner left is decoded together.
 _MOST_LEFT = 4 << 20
 # Keys that stand behind the times, if an event is as it should be.
-_BEHIND_TIMES = (b'"dur":', b'"args":')
+_DUR, _ARGS = b'"dur":', b'"args":'
 
 
 def available() -> bool:
@@ -123,10 +124,10 @@ def columns() -> tuple[_Columns, ...]:
 
 def classify(text: bytes) -> int:
     """Return the number of the table that events with this head go to."""
-    if any(key in text for key in _BEHIND_TIMES):
+    if _DUR in text or _ARGS in text:
         return _NO_TABLE
     table = tables.table_of(texts.parse_head(text.decode(errors="replace")))
-    return _TABLES.index(table) if table in _TABLES else _NO_TABLE
+    return _NUMBERS.get(table, _NO_TABLE)
 
 
 class Scan:
@@ -147,16 +148,16 @@ class Scan:
         self._nothing = pl.DataFrame(schema=EVENTS)
 
     def decode(
-        self, parts: Sequence[Buffer], *, whole: bool
+        self, chunk: Sequence[Piece], *, whole: bool
     ) -> tuple[pl.DataFrame, Tally]:
         """Scan a chunk; return what else was decoded, and what was counted.
 
         What the scanner leaves of many chunks is decoded together: each time costs.
         """
         tally = Tally()
-        chunk, rows = whole_events(parts, self._layout, tally, whole=whole)
-        if chunk:
-            events, flows, left = self._scanner.feed(chunk)
+        pieces, rows = whole_events(chunk, self._layout, tally, whole=whole)
+        for piece in pieces:
+            events, flows, left = self._scanner.feed(*piece)
             self._left += [(self._events + at, text) for at, text in left]
             self._events += events
             tally.events += events

@@ -15,6 +15,8 @@ _BARE_NAME = re.compile(r'^(.*?)"name":\s*"(.*)",\s*("pid":.*)$', re.DOTALL)
 
 # The address of an object differs from call to call, what is called does not.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
+_BEFORE_ADDRESS = " at 0x"
+_KEYS = ("ph", "cat", "name", "pid", "tid", "caller")
 
 
 class Head(NamedTuple):
@@ -50,9 +52,17 @@ def parse_head(text: str) -> Head:
     found = parse(text)
     if not found and (bare := _BARE_NAME.match(text.strip(_AROUND))):
         found = parse(bare[1]) | {"name": bare[2]} | parse(bare[3])
-    keys = ("ph", "cat", "name", "pid", "tid", "caller")
-    head = Head(*("" if found.get(key) is None else str(found[key]) for key in keys))
-    return head._replace(name=_ADDRESS.sub(">", head.name))
+    # There are thousands of them, each once: nothing is made that is not needed.
+    phase, category, name, process, thread, caller = map(found.get, _KEYS)
+    name = "" if name is None else str(name)
+    return Head(
+        "" if phase is None else str(phase),
+        "" if category is None else str(category),
+        _ADDRESS.sub(">", name) if _BEFORE_ADDRESS in name else name,
+        "" if process is None else str(process),
+        "" if thread is None else str(thread),
+        "" if caller is None else str(caller),
+    )
 
 
 def tidy(args: str | None) -> str | None:

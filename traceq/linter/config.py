@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +58,21 @@ def find_config(start: Path) -> Config:
         if own.is_file() and set(toml_text.read(own, ConfigError)) != {_BUDGETS}:
             return read_config(own)
         shared = folder / _SHARED_FILE
-        if shared.is_file() and "traceq" in _table(
-            shared, toml_text.read(shared, ConfigError), "tool"
-        ):
+        if shared.is_file() and "traceq" in _tools(shared):
             return read_config(shared)
     return Config()
+
+
+def _tools(file: Path) -> Mapping[str, Any]:
+    """Return what is set for tools in a project's file, if traceq may be among them.
+
+    Most projects do not name it, and need not wait until their file is parsed.
+    """
+    with suppress(OSError):
+        # As the name may be written with escapes, too.
+        if not any(mark in file.read_bytes() for mark in (b"traceq", b"\\")):
+            return {}
+    return _table(file, toml_text.read(file, ConfigError), "tool")
 
 
 def read_config(file: Path) -> Config:

@@ -18,7 +18,7 @@ import polars as pl
 from traceq.errors import InputError
 from traceq.formats.chunks import Cut, chunks
 from traceq.formats.collector import collecting_paused
-from traceq.formats.events import nanoseconds
+from traceq.formats.events import joined, nanoseconds
 from traceq.formats.facts import integer
 from traceq.formats.sanitize.fields import Fields, header_value
 from traceq.formats.sanitize.members import Member, changed, members, rewritten
@@ -220,9 +220,9 @@ def _parts(
             blocks.append(block)
             yield block
 
-    pieces = [b"".join(parts) for parts in chunks(path, kept(), cut, _CHUNK)]
+    pieces = [piece for chunk in chunks(path, kept(), cut, _CHUNK) for piece in chunk]
     separator = cut.layout.separator
-    events = separator.join(pieces)
+    events = joined(pieces, separator)
     content = b"".join(blocks).removeprefix(b"\xef\xbb\xbf")
     if source.damage or not cut.whole or cut.broken_header:
         msg = f"{path} cannot be shrunk: it is incomplete; record again"
