@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
 
 from traceq.compiled_code import usable
-from traceq.intervals import Cover, _spans, merged
+from traceq.intervals import _INTERFACE, Cover, _spans, holding, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
-compiled = pytest.mark.skipif(not usable(_spans, 1), reason="it was not built")
+compiled = pytest.mark.skipif(not usable(_spans, _INTERFACE), reason="it was not built")
 SPANS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 8)).map(
         lambda span: (span[0], span[0] + span[1])
@@ -80,6 +80,22 @@ def test_what_is_covered_between_edges_is_that_of_the_reference(
     found = Cover(cover).between(asked)
 
     assert_frame_equal(found, in_polars(lambda: Cover(cover).between(asked)))
+
+
+@compiled
+@examples
+@given(SPANS, MOMENTS)
+def test_events_at_moments_are_those_of_the_reference(
+    spans: Spans, moments: list[int]
+) -> None:
+    schema = {"ts": pl.Int64(), "end": pl.Int64()}
+    events = pl.DataFrame(spans, schema, orient="row").sort("ts").with_row_index()
+    events = events.with_columns(dur=pl.col("end") - pl.col("ts"))
+    asked = pl.Series(moments, dtype=pl.Int64)
+
+    found = holding(events, asked)
+
+    assert_frame_equal(found, in_polars(lambda: holding(events, asked)))
 
 
 @compiled

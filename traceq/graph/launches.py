@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.expressions import text
 from traceq.graph import source
 from traceq.graph.host import describe
 from traceq.model import names, schema
@@ -61,16 +60,20 @@ def outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
     launches = pl.col("call").is_in(["launch", "graph launch"])
     if not (runtime["call"] == "capture").any():
         return runtime.filter(launches)
-    opened = (
-        text("name").str.contains(BEGIN_CAPTURE).cast(pl.Int32)
-        - text("name").str.contains(END_CAPTURE).cast(pl.Int32)
-    ).cum_sum()
-    return (
-        runtime.sort("thread", "ts", "id")
-        .with_columns(open_captures=opened.over("thread"))
-        .filter(launches, pl.col("open_captures") <= 0)
-        .drop("open_captures")
+    names = runtime["name"].unique().drop_nulls().cast(pl.String)
+    begins, ends = (
+        runtime["name"].is_in(names.filter(names.str.contains(pattern)).to_list())
+        for pattern in (BEGIN_CAPTURE, END_CAPTURE)
     )
+    opened = begins.cast(pl.Int32) - ends.cast(pl.Int32)
+    captured = (
+        runtime.select("thread", "ts", "id", opened=opened)
+        .with_row_index("row")
+        .sort("thread", "ts", "id")
+        .filter(pl.col("opened").cum_sum().over("thread") > 0)
+    )
+    outside = pl.repeat(value=True, n=runtime.height, eager=True)
+    return runtime.filter(launches, outside.scatter(captured["row"], values=False))
 
 
 def kind_in_context(ops: pl.DataFrame, op: pl.Series) -> pl.Expr:

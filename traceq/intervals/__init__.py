@@ -16,7 +16,7 @@ except ImportError:  # it was not built
     _spans = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 1
+_INTERFACE = 2
 
 
 def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
@@ -93,6 +93,23 @@ def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
 def covered_until(cover: pl.DataFrame, moments: pl.Series) -> pl.Series:
     """Return how much of the time before each moment the spans cover together."""
     return Cover(cover).until(moments)
+
+
+def holding(events: pl.DataFrame, moments: pl.Series) -> pl.DataFrame:
+    """Return the events, of ``ts`` and ``dur``, during which any of the moments is.
+
+    >>> events = pl.DataFrame({"ts": [0, 3, 9], "dur": [3, 4, 2]})
+    >>> holding(events, pl.Series([4, 3])).rows()
+    [(3, 4)]
+    """
+    start, dur = events["ts"], events["dur"]
+    times = moments.drop_nulls().unique().sort()
+    if start.dtype == pl.Int64 and _are_taken(start, dur, times):
+        found = _spans.holding(start.rechunk(), dur.rechunk(), times)
+        if found is not None:
+            return events.select(pl.all().gather(pl.Series(Arrow(*found))))
+    first, after = times.search_sorted(start), times.search_sorted(start + dur)
+    return events.filter(after > first)
 
 
 class Cover:

@@ -14,7 +14,7 @@
 #include "../formats/_columns.h"
 
 /* What __init__.py asks for: one more with each change between the two. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 /* ------------------------------------------------------------------------ The loops */
 
@@ -123,6 +123,22 @@ static int find_parts(const Column *spans, const Column *edges, Parts *parts) {
         }
     }
     return 1;
+}
+
+/* Write which spans have any of the sorted moments in them, or at their start; return
+ * how many, or -1 if they do not begin in order. */
+static int64_t find_holding(const Column *spans, const Column *moments, uint32_t *found) {
+    const int64_t *start = spans[0].values, *dur = spans[1].values;
+    const int64_t *moment = moments->values;
+    size_t next = 0;
+    int64_t count = 0;
+    for (size_t row = 0; row < spans->length; row++) {
+        if (row && start[row] < start[row - 1]) return -1;
+        while (next < moments->length && moment[next] < start[row]) next++;
+        if (next == moments->length) break;
+        if (moment[next] - start[row] < dur[row]) found[count++] = (uint32_t)row;
+    }
+    return count;
 }
 
 /* ------------------------------------------------------------------ As Python calls them */
@@ -251,10 +267,39 @@ static PyObject *between(PyObject *self, PyObject *args) {
     return result;
 }
 
+static PyObject *holding(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[3], *result = NULL;
+    Column columns[3];
+    if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2])) return NULL;
+    if (!take_columns(given, "lll", columns)) return NULL;
+    uint32_t *rows = malloc((columns->length + 1) * sizeof *rows);
+    if (columns[1].length != columns->length) {
+        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+    } else if (!rows) {
+        PyErr_NoMemory();
+    } else {
+        int64_t found;
+        Py_BEGIN_ALLOW_THREADS
+        found = find_holding(columns, &columns[2], rows);
+        Py_END_ALLOW_THREADS
+        if (found < 0) {
+            result = nothing();
+        } else {
+            result = made_of(rows, (size_t)found, sizeof *rows, "I");
+            rows = NULL;
+        }
+    }
+    free(rows);
+    drop_columns(columns, 3);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"merged", merged, METH_VARARGS, "Spans in order, those that touch as one."},
     {"until", until, METH_VARARGS, "How much is covered before each moment."},
     {"between", between, METH_VARARGS, "Which parts between edges are covered."},
+    {"holding", holding, METH_VARARGS, "Which spans have any of the moments in them."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -16,3 +16,6 @@ def until(
 def between(
     start: pl.Series, end: pl.Series, edges: pl.Series, /
 ) -> tuple[tuple[object, object], tuple[object, object]]: ...
+def holding(
+    start: pl.Series, dur: pl.Series, moments: pl.Series, /
+) -> tuple[object, object] | None: ...

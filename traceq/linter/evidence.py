@@ -22,8 +22,9 @@ def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Ev
     """Return the kernels and how often they run in a step, longest time first."""
     names = (
         view.trace.kernels[["name", "dur"]][list(kernels)]
-        .group_by(text("name"))
+        .group_by("name")
         .agg(calls=pl.len(), time=pl.col("dur").sum())
+        .with_columns(text("name"))
     )
     longest = sorted(names.iter_rows(), key=lambda row: (-row[2], row[0] or ""))
     return [

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
 from traceq.graph.program import read_program
 
 if TYPE_CHECKING:
@@ -64,11 +63,14 @@ def _lines(
     if not ids or not table.height:
         return []
     # An id is the row of its table.
-    mine = table[["file", "line", "function", "call_line", "dur"]][sorted(ids)]
-    rows = mine.with_columns(text("file"), text("function")).filter(
-        pl.col("file").eq_missing(place.file),
-        pl.col("line").eq_missing(place.line),
-        pl.col("function").eq_missing(place.function),
+    mine = table[["file", "line", "function", "call_line", "dur"]][[*ids]]
+    rows = mine.filter(
+        pl.col(column) == value if value is not None else pl.col(column).is_null()
+        for column, value in (
+            ("file", place.file),
+            ("line", place.line),
+            ("function", place.function),
+        )
     )
     by_line = rows.group_by("call_line").agg(pl.col("dur").sum())
     return by_line.sort("dur", "call_line", descending=[True, False]).rows()

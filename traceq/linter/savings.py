@@ -21,7 +21,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
-from traceq.analysis.replay.simulation import Change, TimeScale
+from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
 from traceq.finding import Fix, Severity
 from traceq.intervals import disjoint, merged, spans
 from traceq.linter.need import Need
@@ -219,7 +219,8 @@ class Savings:
         return [self._known[fix] for fix in finding.fixes]
 
     def _changed(self, fix: Fix) -> Change:
-        parts = merged(_host_time(self._view, fix))
+        found = _host_time(self._view, fix)
+        parts = merged(found) if found.height else found
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
             syncs |= set(_calls_in(self._view.replay.model.waits, parts))
@@ -242,15 +243,15 @@ def _host_time(view: View, fix: Fix) -> pl.DataFrame:
     if fix.spans is not None:
         found = fix.spans.select("start", "end")
     else:
-        found = pl.concat(
-            [
-                spans(table.select(pl.col("ts", "dur").gather(_ids(rows))))
-                for table, rows in (
-                    (view.trace.ops, fix.ops),
-                    (view.trace.runtime, fix.calls),
-                )
-            ]
-        )
+        tables = ((view.trace.ops, fix.ops), (view.trace.runtime, fix.calls))
+        parts = [
+            spans(table.select(pl.col("ts", "dur").gather(_ids(rows))))
+            for table, rows in tables
+            if len(rows)
+        ]
+        if not parts:
+            return NO_SPANS
+        found = pl.concat(parts)
     # The host does not run what a CUDA graph replays, which lies before the trace.
     return found.filter(pl.col("end") > pl.col("start"), pl.col("start") >= 0)
 

@@ -11,7 +11,12 @@ import polars as pl
 from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
 from traceq.analysis.base.lines import lines_are_known
 from traceq.analysis.base.ownership import same_place
-from traceq.analysis.base.steady import SteadySteps, in_steps, steady_steps
+from traceq.analysis.base.steady import (
+    SteadySteps,
+    are_in_steps,
+    in_steps,
+    steady_steps,
+)
 from traceq.analysis.patterns.copies import copies
 from traceq.analysis.replay.bound import (
     bound_of,
@@ -119,9 +124,8 @@ class View:
     def ops(self) -> pl.DataFrame:
         """The ops that the host ran in these steps."""
         ran = self.trace.host_ops
-        if ran["compiling"].any():
-            ran = ran.filter(~pl.col("compiling"))
-        return in_steps(ran, self.trace, self.steady)
+        chosen = are_in_steps(ran, self.trace, self.steady) & ~ran["compiling"]
+        return ran if chosen.all() else ran.filter(chosen)
 
     @cached_property
     def kernel_ops(self) -> pl.DataFrame:
@@ -129,7 +133,9 @@ class View:
 
         Of a captured op there is one for each replay, so that counts are as elsewhere.
         """
-        return in_steps(self.trace.kernel_ops, self.trace, self.steady)
+        ops = self.trace.ops
+        chosen = are_in_steps(ops, self.trace, self.steady) & self.trace.ran
+        return ops if chosen.all() else ops.filter(chosen)
 
     @cached_property
     def runtime(self) -> pl.DataFrame:

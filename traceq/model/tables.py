@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -41,7 +42,7 @@ class Tables:
             f" {self.kernels.height:,} kernels, {self.steps.height} steps>"
         )
 
-    @property
+    @cached_property
     def host_ops(self) -> pl.DataFrame:
         """The ops that the host ran, without the copies for replays of CUDA graphs.
 
@@ -55,9 +56,15 @@ class Tables:
 
         What only compiles is not among them.
         """
-        if not self.ops["compiling"].any() and not self.ops["captured"].any():
-            return self.ops
-        return self.ops.filter(~pl.col("compiling"), ~pl.col("captured") | COPY)
+        return self.ops if self.ran.all() else self.ops.filter(self.ran)
+
+    @cached_property
+    def ran(self) -> pl.Series:
+        """Which of ``ops`` are ``kernel_ops``: to ask for some of their columns."""
+        if not self.ops["captured"].any():
+            return ~self.ops["compiling"]
+        ran = ~pl.col("compiling") & (~pl.col("captured") | COPY)
+        return self.ops.select(ran).to_series()
 
     def table(self, name: str) -> pl.DataFrame:
         """Return one table by its name."""

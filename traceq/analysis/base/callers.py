@@ -7,6 +7,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.expressions import END, asof, text
 from traceq.graph.nesting import nearest, parents
+from traceq.intervals import holding
 from traceq.model.owners import third_party
 
 PLACE = ("file", "line", "function")
@@ -123,16 +124,4 @@ def _around(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
 
     Of many frames that is a few, and all others are around none.
     """
-    begin, end = frames["ts"], frames["ts"] + frames["dur"]
-    times = moments["ts"].drop_nulls().unique().sort().alias("next")
-    if begin.is_sorted() and not begin.null_count():
-        # Both are in order: they are gone through together, nothing is searched.
-        following = begin.to_frame("ts").join_asof(
-            times.to_frame(),
-            left_on="ts",
-            right_on="next",
-            strategy="forward",
-            coalesce=False,
-        )
-        return frames.filter(following["next"] < end)
-    return frames.filter(times.search_sorted(end) > times.search_sorted(begin))
+    return holding(frames, moments["ts"])

@@ -284,16 +284,19 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     uncasts = named_like(ops, _UNCASTING)
     if not uncasts.any():
         return pl.DataFrame(schema={"viewed": pl.Boolean, "request": INDEX})
-    outermost = ops["parent"].is_null()
+    outermost, accumulates = ops["parent"].is_null(), named_like(ops, _ACCUMULATING)
+    computes = outermost & ~named_like(ops, f"{_VIEWING}|AccumulateGrad$")
+    # Of the others there are many, and nothing is counted on them.
+    rows = known(ops["phase"] == "backward") & (outermost | uncasts | accumulates)
     nodes = (
         ops[["thread", "ts", "forward", "inputs"]]
+        .filter(rows)
         .with_columns(
-            uncasts=uncasts,
-            accumulates=named_like(ops, _ACCUMULATING),
-            outermost=outermost,
-            computes=outermost & ~named_like(ops, f"{_VIEWING}|AccumulateGrad$"),
+            uncasts=uncasts.filter(rows),
+            accumulates=accumulates.filter(rows),
+            outermost=outermost.filter(rows),
+            computes=computes.filter(rows),
         )
-        .filter(ops["phase"] == "backward")
         .sort("thread", "ts")
         # Counted over all threads: what matters is how they differ on one.
         .with_columns(

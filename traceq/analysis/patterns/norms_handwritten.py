@@ -90,10 +90,11 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops that have work on the GPU, numbered in their order."""
     ops = trace.ops
     outermost = outermost_ops(trace)
-    launched = outermost[kernels["op"].drop_nulls().unique()].unique()
+    launched = outermost[kernels["op"].drop_nulls().unique()].drop_nulls().unique()
+    columns = ["id", "name", "thread", "ts", "dur", "inputs", "compiling"]
     return (
-        ops.filter(ops["id"].is_in(launched.implode()) & ~ops["compiling"])
-        .select("id", "name", "thread", "ts", "dur", "inputs")
+        ops[columns][launched.sort()]
+        .filter(~pl.col("compiling"))
         .join(plain_names(ops), on="name")
         .join(
             trace.inputs.select("dims", "types", inputs="id"), on="inputs", how="left"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     _Asked: TypeAlias = "tuple[tuple[Change, ...], TimeScale]"
 
 _ROUNDS = 3
-_SPANS = {"start": pl.Int64, "end": pl.Int64}
+NO_SPANS = pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64})
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Change:
     """GPU work that is removed or gets faster."""
     kernel_share: float = 0.0
     """The share of its time that is removed."""
-    spans: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_SPANS))
+    spans: pl.DataFrame = field(default_factory=lambda: NO_SPANS)
     """When the host did what is removed or gets faster: ``start`` and ``end``."""
     host_share: float = 0.0
     """The share of that time that is removed."""
@@ -296,14 +296,27 @@ class Replay:
         if changes:
             stays = stays.clone()
         for change in changes:
-            if change not in self._rows_of:
-                ids = self.work["id"]
-                chosen = pl.Series(list(change.kernels), dtype=ids.dtype)
-                self._rows_of[change] = ids.is_in(chosen.implode()).arg_true()
-            rows = self._rows_of[change]
+            rows = self._rows(change)
             left = 1 - min(1.0, change.kernel_share)
             stays = stays.scatter(rows, stays[rows].clip(upper_bound=left))
         return stays
+
+    def _rows(self, change: Change) -> pl.Series:
+        """Return the rows of the work that a change is in."""
+        if change not in self._rows_of:
+            chosen = pl.Series([*change.kernels], dtype=pl.UInt32)
+            chosen = chosen.filter(chosen < len(self._row_of))
+            self._rows_of[change] = self._row_of[chosen].drop_nulls()
+        return self._rows_of[change]
+
+    @cached_property
+    def _row_of(self) -> pl.Series:
+        """The row of each kernel's work, by its id; none for other kernels."""
+        ids = self.work["id"]
+        last = ids.max()
+        count = last + 1 if isinstance(last, int) else 0
+        rows = pl.int_range(len(ids), dtype=pl.UInt32, eager=True)
+        return pl.repeat(None, count, dtype=pl.UInt32, eager=True).scatter(ids, rows)
 
 
 def _rounds(

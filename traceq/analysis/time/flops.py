@@ -32,10 +32,10 @@ _COUNTED = (*_MATMULS, *FUSED_ARGUMENTS, _CONVOLUTION, _CONVOLUTION_BACKWARD)
 
 def op_flops(trace: Trace) -> pl.DataFrame:
     """Return the ops that can be counted: ``op``, ``flops``, ``type`` of their data."""
-    ops = trace.kernel_ops
+    ops = trace.ops
     calls = (
         ops[["id", "inputs", "name"]]
-        .filter(named(ops, _COUNTED))
+        .filter(named(ops, _COUNTED) & trace.ran)
         .join(plain_names(trace.ops), on="name", maintain_order="left")
         .select("id", "inputs", name="plain")
     )
