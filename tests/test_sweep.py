@@ -198,6 +198,45 @@ def test_very_many_numbers_are_those_of_the_reference() -> None:
 
 
 @compiled
+@examples
+@given(st.lists(st.tuples(st.integers(0, 5) | st.none(), st.integers(-(2**62), 2**62))))
+def test_sums_are_those_of_the_reference(
+    values: list[tuple[int | None, int]],
+) -> None:
+    schema = {"row": INDEX, "value": pl.Int64()}
+    row, value = pl.DataFrame(values, schema, orient="row")
+
+    found = nesting.sums_of(row, value, 7)
+
+    with without_compiled_code():
+        expected = nesting.sums_of(row, value, 7)
+    assert_series_equal(found, expected, check_names=False)
+
+
+@compiled
+def test_a_value_of_a_row_that_is_not_there_is_refused() -> None:
+    row, value = pl.Series([0, 3], dtype=INDEX), pl.Series([1, 2])
+
+    with pytest.raises(ValueError, match="a row that is not there"):
+        sweep.sums(row, value, rows=3)
+
+
+@compiled
+@examples
+@given(st.sets(st.integers(0, 30)), st.lists(st.integers(-5, 35)))
+def test_counts_of_moments_between_edges_are_those_of_the_reference(
+    edges: set[int], moments: list[int]
+) -> None:
+    edge, moment = (pl.Series(one, dtype=pl.Int64) for one in (sorted(edges), moments))
+
+    found = nesting.counts_between(edge, moment)
+
+    with without_compiled_code():
+        expected = nesting.counts_between(edge, moment)
+    assert_series_equal(found, expected, check_names=False)
+
+
+@compiled
 def test_rows_that_lead_back_and_forth_are_left_to_the_reference() -> None:
     leads = pl.Series([2, 1, 1, 3], dtype=INDEX)
 

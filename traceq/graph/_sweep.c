@@ -15,7 +15,7 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -523,6 +523,15 @@ typedef struct {
     size_t next, count;
 } Edges;
 
+/* When another thread than the first of the heap has its next moment, or an edge is. */
+static int64_t next_of_others(const Thread *heap, size_t count, const Edges *edges) {
+    int64_t next = INT64_MAX;
+    if (edges->next < edges->count) next = edges->times[edges->next];
+    for (size_t child = 1; child < 3 && child < count; child++)
+        if (heap[child].time < next) next = heap[child].time;
+    return next;
+}
+
 /* Find what is open, one segment after the other; false if it was given up. What comes
  * first of several things at one moment does not matter: only the last of them lasts. */
 static int find_segments(Rows *rows, Thread *heap, size_t count, Threads *threads,
@@ -533,6 +542,7 @@ static int find_segments(Rows *rows, Thread *heap, size_t count, Threads *thread
     segments->since = segments->now;
     segments->growing = threads->nothing;
     while (count || edges->next < edges->count) {
+        int64_t others = next_of_others(heap, count, edges);
         if (!count ||
             (edges->next < edges->count && edges->times[edges->next] < heap->time)) {
             go_on(segments, edges->times[edges->next], open_in_first(threads));
@@ -541,10 +551,14 @@ static int find_segments(Rows *rows, Thread *heap, size_t count, Threads *thread
             continue;
         }
         uint32_t rank = rows->thread[heap->last - 1], open;
-        go_on(segments, heap->time, open_in_first(threads));
-        if (!pass_moment(rows, heap, &open)) return 0;
-        note_open(threads, rank, open);
-        if (!next_moment(rows, heap)) *heap = heap[--count];
+        int more;
+        do {
+            go_on(segments, heap->time, open_in_first(threads));
+            if (!pass_moment(rows, heap, &open)) return 0;
+            note_open(threads, rank, open);
+            more = next_moment(rows, heap);
+        } while (more && heap->time <= others);
+        if (!more) *heap = heap[--count];
         sink(heap, count, 0);
     }
     end_growing(segments);
@@ -626,12 +640,103 @@ static PyObject *segments(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* ------------------------------------------------------------------ Sums and counts */
+
+/* Add each value to the sum of its row; false if there is no such row. */
+static int add_up(const uint32_t *row, const int64_t *value, size_t count, int64_t *sums,
+                  size_t rows) {
+    for (size_t at = 0; at < count; at++) {
+        if (row[at] >= rows) return 0;
+        /* As Polars adds: what is too large for it begins again from below. */
+        sums[row[at]] = (int64_t)((uint64_t)sums[row[at]] + (uint64_t)value[at]);
+    }
+    return 1;
+}
+
+static PyObject *sums(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[2], *result = NULL;
+    Column columns[2];
+    unsigned int rows;
+    if (!PyArg_ParseTuple(args, "IOO", &rows, &given[0], &given[1]) ||
+        !take_rows(given, "Il", 2, columns))
+        return NULL;
+    int64_t *found = calloc((size_t)rows + 1, sizeof *found);
+    if (!found) {
+        PyErr_NoMemory();
+    } else {
+        int whole;
+        Py_BEGIN_ALLOW_THREADS
+        whole = add_up(columns[0].values, columns[1].values, columns[0].length, found,
+                       rows);
+        Py_END_ALLOW_THREADS
+        if (whole) {
+            result = made(found, rows, "l");
+        } else {
+            free(found);
+            PyErr_SetString(PyExc_ValueError, "a value of a row that is not there");
+        }
+    }
+    drop_columns(columns, 2);
+    return result;
+}
+
+/* Count how many moments, in any order, are in each part between edges. Most are where
+ * the one before was, or next to it: others are searched. */
+static void count_between(const int64_t *edges, size_t parts, const int64_t *moments,
+                          size_t count, int64_t *found) {
+    size_t part = 0;
+    for (size_t at = 0; at < count; at++) {
+        int64_t moment = moments[at];
+        if (moment < edges[0] || moment >= edges[parts]) continue;
+        if (moment >= edges[part + 1] && moment < edges[part + 2 < parts ? part + 2 : parts])
+            part++;
+        if (moment < edges[part] || moment >= edges[part + 1]) {
+            size_t low = 0, high = parts;
+            while (high - low > 1) {
+                size_t middle = low + (high - low) / 2;
+                if (edges[middle] <= moment)
+                    low = middle;
+                else
+                    high = middle;
+            }
+            part = low;
+        }
+        found[part]++;
+    }
+}
+
+static PyObject *counts(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[2], *result = NULL;
+    Column columns[2];
+    if (!PyArg_ParseTuple(args, "OO", &given[0], &given[1]) ||
+        !take_columns(given, "ll", columns))
+        return NULL;
+    size_t parts = columns[0].length ? columns[0].length - 1 : 0;
+    int64_t *found = calloc(parts + 1, sizeof *found);
+    if (!found) {
+        PyErr_NoMemory();
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        if (parts)
+            count_between(columns[0].values, parts, columns[1].values, columns[1].length,
+                          found);
+        Py_END_ALLOW_THREADS
+        result = made(found, parts, "l");
+    }
+    drop_columns(columns, 2);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"preorder", preorder, METH_VARARGS, "The rows in pre-order."},
     {"parents", parents, METH_VARARGS, "The row around each, in pre-order."},
     {"arrived", arrived, METH_O, "Where one arrives from each row."},
     {"numbered", numbered, METH_VARARGS, "Rows by their codes and those around them."},
     {"segments", segments, METH_VARARGS, "What is open, one segment after the other."},
+    {"sums", sums, METH_VARARGS, "The sum of the values of each row."},
+    {"counts", counts, METH_VARARGS, "How many moments are between edges."},
     {NULL, NULL, 0, NULL},
 };
 

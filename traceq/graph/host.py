@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import polars as pl
 
 from traceq.expressions import place_among
-from traceq.graph.nesting import INDEX, nearest, parents, row_numbers
+from traceq.graph.nesting import INDEX, in_preorder, nearest, parents, row_numbers
 from traceq.model.names import STEP
 from traceq.records import dataclass
 
@@ -104,9 +104,9 @@ def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
         )
         # Polars sorts a table in a quarter of the time that it takes in a query.
         .collect()
-        # Where two begin and end together, the order of PARTS stays.
-        .sort(pl.col("thread"), pl.col("ts"), -pl.col("end"), maintain_order=True)
     )
+    # Where two begin and end together, the order of PARTS stays.
+    rows = in_preorder(rows)
     return HostTree(
         part=rows["part"],
         row=rows["row"],

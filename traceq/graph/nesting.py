@@ -24,6 +24,7 @@ def row_numbers(count: int) -> pl.Series:
 
 def in_preorder(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows by ``thread``, then ``ts``, the longest first; else as they are."""
+    rows = rows.rechunk()
     order = sweep.preorder(*rows.select("thread", "ts", "end"))
     if order is not None:
         return rows.select(pl.all().gather(order))
@@ -126,20 +127,32 @@ def self_times(
     """
     if _siblings_cross(thread, start, end, parent):
         return _innermost_times(thread, start, end, parent)
-    children = (
-        pl.DataFrame({"row": parent, "time": end - start})
+    return end - start - sums_of(parent, end - start, len(end))
+
+
+def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
+    """Return for each of this many rows the sum of the values that are of it.
+
+    Values that are of no row are left out.
+    """
+    if row.null_count():
+        row, value = row.drop_nulls(), value.filter(row.is_not_null())
+    if (found := sweep.sums(row, value, rows)) is not None:
+        return found
+    sums = (
+        pl.DataFrame([row, value], ["row", "value"])
         .group_by("row")
-        .agg(pl.col("time").sum())
+        .agg(pl.sum("value"))
     )
-    return end - start - _by_row(children, len(end))
+    none = pl.repeat(0, rows, dtype=pl.Int64, eager=True)
+    return none.scatter(sums["row"], sums["value"])
 
 
-def _by_row(times: pl.DataFrame, count: int) -> pl.Series:
-    """Put the times where their rows are, and 0 elsewhere."""
-    rows = row_numbers(count).to_frame("row")
-    return rows.join(times, on="row", how="left", maintain_order="left")[
-        "time"
-    ].fill_null(0)
+def counts_between(edges: pl.Series, moments: pl.Series) -> pl.Series:
+    """Return how many moments, in any order, are between edges, which are in order."""
+    if (found := sweep.counts(edges, moments)) is not None:
+        return found
+    return moments.sort().search_sorted(edges).cast(pl.Int64).diff()[1:]
 
 
 def _siblings_cross(
@@ -188,10 +201,4 @@ def _innermost_times(
         innermost = innermost.scatter(ended, above)
         still = (end[above] <= time[ended]).fill_null(value=False)
         ended = ended.filter(still)
-    times = (
-        pl.DataFrame({"row": innermost, "time": moments["length"]})
-        .drop_nulls("row")
-        .group_by("row")
-        .agg(pl.col("time").sum())
-    )
-    return _by_row(times, len(end))
+    return sums_of(innermost, moments["length"], len(end))

@@ -16,7 +16,7 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 2
+_INTERFACE = 3
 
 
 def available() -> bool:
@@ -83,6 +83,18 @@ def segments(
     (start, end), at = found
     columns = [pl.Series(Arrow(*one)) for one in (start, end, at)]
     return pl.DataFrame(columns, ["start", "end", "at"])
+
+
+def sums(row: pl.Series, value: pl.Series, rows: int) -> pl.Series | None:
+    """Return for each of this many rows the sum of the values that are of it."""
+    columns = _columns((row, pl.UInt32), (value, pl.Int64))
+    return None if columns is None else _series(_sweep.sums(rows, *columns))
+
+
+def counts(edges: pl.Series, moments: pl.Series) -> pl.Series | None:
+    """Return how many moments, in any order, are between edges, which are in order."""
+    columns = _columns((edges, pl.Int64), (moments, pl.Int64))
+    return None if columns is None else _series(_sweep.counts(*columns))
 
 
 def _columns(*columns: tuple[pl.Series, type[pl.DataType]]) -> list[pl.Series] | None:

@@ -28,6 +28,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.expressions import END, asof
+from traceq.graph.nesting import counts_between
 from traceq.intervals import Cover, spans
 from traceq.model.run import HostCost
 from traceq.records import dataclass
@@ -319,8 +320,7 @@ def _expected(
     )
     plain = recorded = pl.repeat(0, len(edges) - 1, dtype=pl.Int64, eager=True)
     for table, cost in tables:
-        before = table["ts"].sort().search_sorted(edges)
-        count = before.cast(pl.Int64).diff()[1:]
+        count = counts_between(edges, table["ts"])
         plain += count * cost.plain_ns
         recorded += count * (cost.plain_ns + cost.overhead_ns)
     return plain, recorded

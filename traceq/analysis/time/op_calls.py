@@ -20,6 +20,7 @@ from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.time.host_segments import host_segments
 from traceq.expressions import known, text
+from traceq.graph.nesting import sums_of
 from traceq.intervals import overlap
 
 if TYPE_CHECKING:
@@ -46,22 +47,21 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     of this op on these inputs, as far as can be told), ``planned`` and ``loads`` (code
     of a kernel).
     """
-    own = (
-        own_segments(trace)
-        .group_by("op")
-        .agg(
-            own=(pl.col("end") - pl.col("start")).sum(),
-            idle=pl.col("idle").sum(),
-            loads=pl.col("loads").any(),
-        )
+    segments, ops = own_segments(trace), trace.ops.height
+    op = segments["op"]
+    own = sums_of(op, segments["end"] - segments["start"], ops)
+    found = (own > 0).arg_true()
+    loading = op.filter(segments["loads"]).unique()
+    calls = trace.ops.select(pl.col("name", "step").gather(found)).with_columns(
+        op=found,
+        own=own[found],
+        idle=sums_of(op, segments["idle"], ops)[found],
+        loads=found.is_in(loading.implode()),
     )
     again = pl.col("own").filter(~pl.col("new")).median().over("name")
     assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
     far = pl.col("own") > pl.max_horizontal(
         pl.lit(EXCESS_NS), EXCESS_FACTOR * pl.col("usual")
-    )
-    calls = own.sort("op").with_columns(
-        trace.ops.select(pl.col("name", "step").gather(own["op"].sort())),
     )
     return (
         calls.with_columns(
@@ -84,29 +84,28 @@ def _on_new_inputs(trace: Trace) -> pl.Series:
     In the first step of a recording every call is the first that is seen. Its inputs
     count as new only if later steps of it bring new ones too, or there are none.
     """
+    name, step = pl.col("name"), pl.col("step")
     # Name and inputs as one number, which is faster to compare than both.
-    both = pl.col("name").to_physical().cast(pl.UInt64) * 2**32 + pl.col("inputs")
-    ops = (
-        trace.host_ops.select("id", "ts", "name", "step", "inputs")
-        .sort("ts", maintain_order=True)
-        .select(
-            "id",
-            "name",
-            first=both.is_first_distinct() & pl.col("inputs").is_not_null(),
-            later=known(pl.col("step") > pl.col("step").min().over("name")),
-        )
-    )
+    both = name.to_physical().cast(pl.UInt64) * 2**32 + pl.col("inputs")
+    ops = trace.host_ops[["id", "ts", "name", "step", "inputs"]]
+    steps = ops.group_by("name").agg(begun=step.min(), ended=step.max())
     # Few are the first: only of these it is asked what later steps bring.
-    has_later = ops["name"].filter(ops["later"]).unique()
-    brings_new = ops["name"].filter(ops["later"] & ops["first"]).unique()
-    name = pl.col("name")
-    counts = name.is_in(brings_new.implode()) | ~name.is_in(has_later.implode())
-    return ops.filter("first").filter(counts)["id"]
+    first = (
+        ops.drop_nulls("inputs")
+        .sort("ts", maintain_order=True)
+        .filter(both.is_first_distinct())
+        .join(steps, on="name")
+    )
+    brings_new = first.filter(step > pl.col("begun"))["name"].unique()
+    has_later = known(pl.col("ended") > pl.col("begun"))
+    return first.filter(name.is_in(brings_new.implode()) | ~has_later)["id"]
 
 
 def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
     """Return for each segment whether code of a kernel was loaded in it."""
     loaded = trace.other.filter(text("name") == _LAZY_LOADING)["ts"].sort()
+    if not len(loaded):
+        return pl.repeat(value=False, n=segments.height, eager=True)
     before, until = (loaded.search_sorted(segments[side]) for side in ("start", "end"))
     return until > before
 
