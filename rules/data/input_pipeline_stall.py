@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -263,7 +262,7 @@ def _more(view: View, plan: WorkerPlan) -> str:
         return ""
     times = now / plan.rest_ns
     # Of how well many workers share a machine the trace knows nothing.
-    rounded = f"{times:.1f}" if times < _SOME else f"{ceil(times)}"
+    rounded = f"{times:.1f}" if times < _SOME else f"{round(times)}"
     return f" to about {rounded} times as many"
 
 

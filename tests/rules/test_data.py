@@ -170,4 +170,4 @@ def test_the_workers_of_a_real_program_are_as_many_as_its_loading_needs() -> Non
 def test_workers_that_are_too_few_are_needed_in_proportion() -> None:
     (found,) = case_findings("public/t4_amp.json.gz", "DAT001")
 
-    assert "to about 8 times as many" in found.advice
+    assert "to about 7 times as many" in found.advice
