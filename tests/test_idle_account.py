@@ -34,6 +34,15 @@ DONE_BETWEEN = """
     gpu 7                   [gemm<1                     ]                      [gemm<2]
 """
 
+# A launch that was not recorded divides what the host does at no beginning or end.
+WORK_OF_A_GRAPH = """
+    host  [ProfilerStep#1                                                             ]
+    host   [train.py(3): main                                                        ]
+    host    [train.py(9): tokenise                      ] [aten::mm           ]
+    host                                                   [cudaLaunchKernel>1]
+    gpu 7                 [add]                                      [gemm<1     ]
+"""
+
 
 @pytest.mark.parametrize("name", HOST_BOUND)
 def test_the_entries_add_up_to_the_time_in_which_the_gpu_idles(name: str) -> None:
@@ -47,6 +56,13 @@ def test_the_entries_add_up_to_the_time_in_which_the_gpu_idles(name: str) -> Non
     assert sum(ns for _, ns in found.waits.kind_rows) == pytest.approx(
         found.waits.idle_ns
     )
+
+
+def test_a_call_during_which_work_begins_has_its_time_before_and_after() -> None:
+    found = waits_after(load_drawn(WORK_OF_A_GRAPH), 80_000)
+
+    # As recorded nothing is open for 2 microseconds of the step's 77.
+    assert dict(found.kind_rows)["unknown"] < 4_000
 
 
 def test_a_gpu_bound_step_has_no_such_entries() -> None:

@@ -16,8 +16,6 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_kinds import UNKNOWN
-from traceq.expressions import known
-from traceq.graph.host import only
 from traceq.intervals import covered_until, disjoint
 from traceq.outcome import MOST_LINES, Entry
 from traceq.records import dataclass
@@ -34,6 +32,7 @@ _LINE = ("kind", "name", "file", "line", "function")
 _AT_ONCE = 10_000
 # Shorter waits, in ns, are of rounding.
 _SHORTEST = 1e-3
+_EARLIEST, _LATEST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,9 @@ def _waited_pieces(
 ) -> pl.DataFrame:
     """Return the pieces of the host's time in which the GPU waits, in order.
 
-    ``first`` and ``count`` are the spans of a piece, ``worked`` is how long the host
-    works in it, and ``share`` the part of that in which the GPU waits.
+    ``first`` and ``count`` are the spans of a piece, as far as they lie between
+    ``start`` and ``end``; ``worked`` is how long the host works in it, and ``share``
+    the part of that in which the GPU waits.
     """
     edges, worked = replay.host_time(scale, changes)
     waited = covered_until(_waits(late, float(worked[-1])), worked)
@@ -178,26 +178,29 @@ def _waited_pieces(
             worked.diff()[1:].alias("worked"), waited.diff()[1:].alias("waited")
         )
         .filter(pl.col("count") > 0, pl.col("waited") > 0)
-        .select("first", "count", "worked", share=pl.col("waited") / pl.col("worked"))
+        .with_columns(share=pl.col("waited") / pl.col("worked"))
     )
 
 
 @cached_per_trace
 def _spans_in(edges: pl.Series, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return ``first`` and ``count`` of the spans whose middle is in each piece.
+    """Return ``first`` and ``count`` of the spans in each piece, and its extent.
 
     Spans and pieces are in order, so those of a piece are next to each other. The
     first and the last piece have what lies outside of all of them.
     """
     inner = edges[1:-1]
+    over = spans["end"].search_sorted(inner, side="right").cast(pl.Int64)
     begun = spans["start"].search_sorted(inner).cast(pl.Int64)
-    # Of the spans that begin before an edge, only the last may have its middle behind.
-    last = spans.select(pl.col("start", "end").gather(only(begun - 1, begun > 0)))
-    behind = known((last["start"] + last["end"]) // 2 >= inner)
-    bounds = pl.concat(
-        [pl.Series([0]), begun - behind.cast(pl.Int64), pl.Series([spans.height])]
+    first = pl.concat([pl.Series([0]), over])
+    return pl.DataFrame(
+        {
+            "first": first,
+            "count": pl.concat([begun, pl.Series([spans.height])]) - first,
+            "start": pl.concat([pl.Series([_EARLIEST]), inner]),
+            "end": pl.concat([inner, pl.Series([_LATEST])]),
+        }
     )
-    return pl.DataFrame({"first": bounds[:-1], "count": bounds.diff()[1:]})
 
 
 def _waited(
@@ -214,7 +217,10 @@ def _waited(
     after = count.cum_sum()
     piece = _repeated(count)
     row = (pieces["first"] - after + count)[piece] + pl.arange(len(piece), eager=True)
-    spans = host.select(pl.col("start", "end", "thing", "at").gather(row))
+    spans = host.select(pl.col("start", "end", "thing", "at").gather(row)).with_columns(
+        start=pl.max_horizontal("start", pieces["start"][piece]),
+        end=pl.min_horizontal("end", pieces["end"][piece]),
+    )
     length = (spans["end"] - spans["start"]) * _left(spans, piece, after, changes)
     reached = length.cum_sum()
     end = reached[after - 1]
