@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from traceq.analysis.replay import play
+from traceq.analysis.replay.idle_account import _summed, _waited
 from traceq.analysis.replay.model import StepModel
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
 
@@ -32,6 +33,13 @@ WORK = st.lists(
 WAITS = st.lists(
     st.tuples(st.integers(1, 15), st.integers(1, 10), st.booleans()), max_size=5
 )
+SPANS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20)).map(
+        lambda span: (span[0], span[0] + span[1])
+    ),
+    max_size=5,
+)
+_TIMES = {"start": pl.Int64(), "end": pl.Int64()}
 SCALES = st.sampled_from([AS_RECORDED, TimeScale(), TimeScale(0.5, 0.9)])
 
 
@@ -136,3 +144,55 @@ def test_steps_that_do_not_fit_each_other_are_refused() -> None:
 
     with pytest.raises(ValueError, match="do not fit"):
         play.timeline(behind_the_last, pl.Series([0.0]), pl.Series([0.0]), 1.0)
+
+
+@compiled
+@examples
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(0, 4)), min_size=1
+    ),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 10)), max_size=6),
+    SPANS,
+    st.booleans(),
+)
+def test_the_gpu_waits_for_what_it_does_in_the_reference(
+    spans: list[tuple[int, int, int]],
+    pieces: list[tuple[int, int]],
+    removed: list[tuple[int, int]],
+    changed: bool,  # noqa: FBT001 - drawn
+) -> None:
+    schema = {"gap": pl.Int64(), "length": pl.Int64(), "thing": pl.UInt32()}
+    host = pl.DataFrame(spans, schema, orient="row").select(
+        "thing",
+        start=(pl.col("gap") + pl.col("length")).cum_sum() - pl.col("length"),
+        end=(pl.col("gap") + pl.col("length")).cum_sum(),
+        # A row of the host's tree may be of two things.
+        at=pl.int_range(pl.len(), dtype=pl.UInt32) // 2 % 5,
+    )
+    counts = pl.Series([count for count, _ in pieces], dtype=pl.Int64)
+    waited = pl.DataFrame(
+        {
+            "first": counts.cum_sum() - counts,
+            "count": counts,
+            "worked": counts.cast(pl.Float64) * 3,
+            "share": pl.Series([share / 10 for _, share in pieces], dtype=pl.Float64),
+        }
+    ).filter(pl.col("first") + pl.col("count") <= host.height)
+    cover = pl.DataFrame(removed, _TIMES, orient="row")
+    changes = [Change(spans=cover, host_share=0.9)] if changed else []
+
+    found = play.waits(
+        host, waited, [(one.cover.spans, 0.9) for one in changes], 5, 1e-3
+    )
+
+    assert found is not None
+    expected = _summed(
+        pl.concat(
+            [
+                host.clear().select("thing", "at", waits=pl.lit(0.0)),
+                _waited(host, waited, changes),
+            ]
+        )
+    )
+    assert_frame_equal(found, expected.sort("thing"))

@@ -15,7 +15,7 @@
 #include "../../formats/_columns.h"
 
 /* What play.py asks for: one more with each change between the two. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 /* Where there is no group: of a blocking call, or of what nothing waits for. */
 #define NO_GROUP UINT32_MAX
@@ -208,6 +208,109 @@ static void find_timeline(const Column *steps, const double *host, const double 
     }
 }
 
+/* Time of the host that a change removes a part of: spans in order that do not touch. */
+typedef struct {
+    Column spans[2]; /* start and end */
+    double share;
+    size_t next; /* of the spans, the first that is not over */
+} Removed;
+
+/* Return which part of a span is left; spans are asked for in their order. */
+static double left_of(Removed *removed, size_t count, int64_t start, int64_t end) {
+    double left = 1.0;
+    for (size_t at = 0; at < count; at++) {
+        Removed *one = &removed[at];
+        const int64_t *starts = one->spans[0].values, *ends = one->spans[1].values;
+        size_t length = one->spans->length;
+        int64_t covered = 0;
+        while (one->next < length && ends[one->next] <= start) one->next++;
+        for (size_t row = one->next; row < length && starts[row] < end; row++)
+            covered += (ends[row] < end ? ends[row] : end) -
+                       (starts[row] > start ? starts[row] : start);
+        if (!covered) continue;
+        double less = 1.0 - one->share * (double)covered / (double)(end - start);
+        if (less < left) left = less;
+    }
+    return left;
+}
+
+/* The columns of the host's time and of the pieces in which the GPU waits, as play.py
+ * has them in WAITS. */
+enum { START, END, AT, THING, FIRST, COUNT, PIECE_WORKED, SHARE, WAITS };
+static const char WAIT_FORMATS[] = "llIIllgg";
+
+/* Which calls were counted: a row of the host's tree is nearly always of one thing.
+ * Where it is of another as well, both are kept, to be counted in the end. */
+typedef struct {
+    uint32_t *thing; /* of each row, or NO_GROUP before it is seen */
+    uint64_t *others;
+    size_t count, room;
+} Seen;
+
+/* Count a call of a thing, once; false without memory. */
+static int count_call(Seen *seen, uint32_t thing, uint32_t row, uint32_t *calls) {
+    if (seen->thing[row] == NO_GROUP) {
+        seen->thing[row] = thing;
+        calls[thing]++;
+    } else if (seen->thing[row] != thing) {
+        if (seen->count == seen->room) {
+            seen->room = 2 * seen->room + 64;
+            uint64_t *others = realloc(seen->others, seen->room * sizeof *others);
+            if (!others) return 0;
+            seen->others = others;
+        }
+        seen->others[seen->count++] = (uint64_t)thing << 32 | row;
+    }
+    return 1;
+}
+
+static int compare(const void *one, const void *other) {
+    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+    return (a > b) - (a < b);
+}
+
+static void count_others(Seen *seen, uint32_t *calls) {
+    if (!seen->count) return;
+    qsort(seen->others, seen->count, sizeof *seen->others, compare);
+    for (size_t at = 0; at < seen->count; at++)
+        if (!at || seen->others[at] != seen->others[at - 1]) calls[seen->others[at] >> 32]++;
+}
+
+/* Sum up, by thing, how long the GPU waits for it and in how many calls; false without
+ * memory. ``lengths`` has room for the spans of a piece. */
+static int sum_waits(const Column *waits, Removed *removed, size_t changes,
+                     double shortest, Seen *seen, double *lengths, double *time,
+                     uint32_t *calls) {
+    const int64_t *start = waits[START].values, *end = waits[END].values;
+    const uint32_t *at = waits[AT].values, *thing = waits[THING].values;
+    const int64_t *first = waits[FIRST].values, *count = waits[COUNT].values;
+    const double *worked = waits[PIECE_WORKED].values, *share = waits[SHARE].values;
+    for (size_t piece = 0; piece < waits[FIRST].length; piece++) {
+        size_t begin = (size_t)first[piece], spans = (size_t)count[piece];
+        double whole = 0.0;
+        for (size_t row = 0; row < spans; row++) {
+            int64_t from = start[begin + row], to = end[begin + row];
+            lengths[row] = (double)(to - from) * left_of(removed, changes, from, to);
+            whole += lengths[row];
+        }
+        /* Of a piece that the changes remove, nothing is left to wait for. */
+        if (!(whole > 0.0)) continue;
+        double rate = worked[piece] / whole, since = whole - whole * share[piece];
+        double reached = 0.0;
+        for (size_t row = 0; row < spans; row++) {
+            reached += lengths[row];
+            double waited = reached - since;
+            if (waited > lengths[row]) waited = lengths[row];
+            waited *= rate;
+            if (waited <= shortest) continue;
+            time[thing[begin + row]] += waited;
+            if (!count_call(seen, thing[begin + row], at[begin + row], calls)) return 0;
+        }
+    }
+    count_others(seen, calls);
+    return 1;
+}
+
 /* ---------------------------------------------------------------- As Python calls them */
 
 /* Return whether all numbers of a column are places in something of this length, or
@@ -376,10 +479,100 @@ static PyObject *timeline(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* Take the changes: a tuple of (start, end, share) each. */
+static int take_removed(PyObject *changes, Removed *removed, Py_ssize_t count) {
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *given[2];
+        memset(&removed[at], 0, sizeof removed[at]);
+        if (PyArg_ParseTuple(PyTuple_GetItem(changes, at), "OOd", &given[0], &given[1],
+                             &removed[at].share) &&
+            take_columns(given, "ll", removed[at].spans)) {
+            if (removed[at].spans[0].length == removed[at].spans[1].length) continue;
+            drop_columns(removed[at].spans, 2);
+            refused();
+        }
+        while (at-- > 0) drop_columns(removed[at].spans, 2);
+        return 0;
+    }
+    return 1;
+}
+
+/* Return the most spans that a piece has, or -1 if pieces are not of the spans. */
+static int64_t most_spans(const Column *waits, size_t things, size_t nodes) {
+    const int64_t *first = waits[FIRST].values, *count = waits[COUNT].values;
+    int64_t spans = (int64_t)waits[START].length, most = 0;
+    int fits = 1;
+    for (int at = START; at <= THING; at++) fits &= waits[at].length == waits->length;
+    for (int at = FIRST; at <= SHARE; at++)
+        fits &= waits[at].length == waits[FIRST].length;
+    fits = fits && are_places(&waits[AT], nodes, 0) && are_places(&waits[THING], things, 0);
+    for (size_t piece = 0; fits && piece < waits[FIRST].length; piece++) {
+        fits = first[piece] >= 0 && count[piece] >= 0 && count[piece] <= spans &&
+               first[piece] <= spans - count[piece];
+        if (count[piece] > most) most = count[piece];
+    }
+    if (fits) return most;
+    refused();
+    return -1;
+}
+
+static PyObject *waits(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given, *changes, *result = NULL;
+    Column columns[WAITS];
+    unsigned int things, nodes;
+    double shortest;
+    if (!PyArg_ParseTuple(args, "OO!IId", &given, &PyTuple_Type, &changes, &things, &nodes,
+                          &shortest))
+        return NULL;
+    Py_ssize_t count = PyTuple_Size(changes);
+    Removed *removed = calloc((size_t)count + 1, sizeof *removed);
+    if (!removed) return PyErr_NoMemory();
+    if (!take_removed(changes, removed, count)) {
+        free(removed);
+        return NULL;
+    }
+    if (take_tuple(given, WAIT_FORMATS, columns)) {
+        int64_t most = most_spans(columns, things, nodes);
+        double *time = calloc((size_t)things + 1, sizeof *time);
+        uint32_t *calls = calloc((size_t)things + 1, sizeof *calls);
+        Seen seen = {malloc(((size_t)nodes + 1) * sizeof *seen.thing), NULL, 0, 0};
+        double *lengths = malloc(((size_t)(most < 0 ? 0 : most) + 1) * sizeof *lengths);
+        int summed = 0;
+        if (most >= 0 && time && calls && seen.thing && lengths) {
+            memset(seen.thing, 0xff, ((size_t)nodes + 1) * sizeof *seen.thing);
+            Py_BEGIN_ALLOW_THREADS
+            summed = sum_waits(columns, removed, (size_t)count, shortest, &seen, lengths,
+                               time, calls);
+            Py_END_ALLOW_THREADS
+        }
+        if (summed) {
+            PyObject *one = made(time, things, "g"), *two = made(calls, things, "I");
+            time = NULL;
+            calls = NULL;
+            if (one && two) result = PyTuple_Pack(2, one, two);
+            Py_XDECREF(one);
+            Py_XDECREF(two);
+        } else if (most >= 0) {
+            PyErr_NoMemory();
+        }
+        free(time);
+        free(calls);
+        free(seen.thing);
+        free(seen.others);
+        free(lengths);
+        drop_columns(columns, WAITS);
+    }
+    for (Py_ssize_t at = 0; at < count; at++) drop_columns(removed[at].spans, 2);
+    free(removed);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"worked", worked, METH_VARARGS, "How much the host has worked at each edge."},
     {"played", played, METH_VARARGS, "How the steps go."},
     {"timeline", timeline, METH_VARARGS, "When work begins and is done."},
+    {"waits", waits, METH_VARARGS, "How long the GPU waits for what the host does."},
     {NULL, NULL, 0, NULL},
 };
 

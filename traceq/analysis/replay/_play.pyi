@@ -20,3 +20,11 @@ def timeline(
     scale: float,
     /,
 ) -> tuple[tuple[object, object], ...]: ...
+def waits(
+    spans: tuple[pl.Series, ...],
+    changes: tuple[tuple[pl.Series, pl.Series, float], ...],
+    things: int,
+    nodes: int,
+    shortest: float,
+    /,
+) -> tuple[tuple[object, object], tuple[object, object]]: ...

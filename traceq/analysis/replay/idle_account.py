@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.replay import play
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_kinds import UNKNOWN
 from traceq.intervals import covered_until, disjoint
@@ -114,27 +115,33 @@ class Waits:
         ``time`` and ``calls``, those of it that the GPU waits for.
         """
         spans, things = self.host.spans, self.host.described.things.select(_LINE)
-        nothing = spans.clear().select("thing", "at", waits=pl.lit(0.0))
-        parts = (
-            _waited(spans, some, self.changes)
-            for some in self.pieces.iter_slices(_AT_ONCE)
-        )
-        found = pl.concat([nothing, *parts])
-        if not found.height:
+        by_thing = self._by_thing(spans, things.height)
+        if not by_thing.height:
             # Where the trace does not show what the host did, it is the same all over.
             things = things.with_columns(kind=pl.lit(UNKNOWN))
-            found = spans.select("thing", "at", waits=pl.lit(1.0))
-        each = idle_ns / float(found["waits"].sum() or 1)
-        by_thing = (
-            found.group_by("thing")
-            .agg(time=pl.col("waits").sum() * each, calls=pl.col("at").n_unique())
-            .filter(pl.col("time") > 0)
+            by_thing = _summed(spans.select("thing", "at", waits=pl.lit(1.0)))
+        each = idle_ns / float(by_thing["time"].sum() or 1)
+        by_thing = by_thing.with_columns(pl.col("time") * each).filter(
+            pl.col("time") > 0
         )
         texts = [column for column in _LINE if column != "line"]
         named = things.select(pl.all().gather(by_thing["thing"]))
         return named.with_columns(
             pl.col(texts).cast(pl.String), by_thing["time"], by_thing["calls"]
         )
+
+    def _by_thing(self, spans: pl.DataFrame, things: int) -> pl.DataFrame:
+        """Return ``thing``, ``time`` and ``calls``, as far as the GPU waits."""
+        changes = [(one.cover.spans, one.host_share) for one in self.changes]
+        found = play.waits(spans, self.pieces, changes, things, _SHORTEST)
+        if found is not None:
+            return found
+        nothing = spans.clear().select("thing", "at", waits=pl.lit(0.0))
+        parts = (
+            _waited(spans, some, self.changes)
+            for some in self.pieces.iter_slices(_AT_ONCE)
+        )
+        return _summed(pl.concat([nothing, *parts]))
 
 
 def idle_account(
@@ -232,6 +239,12 @@ def _waited(
     waits = waited.zip_with(waited < length, length) * rate[piece]
     found = spans.select("thing", "at", waits.alias("waits"))
     return found.filter(pl.col("waits") > _SHORTEST)
+
+
+def _summed(waited: pl.DataFrame) -> pl.DataFrame:
+    return waited.group_by("thing").agg(
+        time=pl.col("waits").sum(), calls=pl.col("at").n_unique()
+    )
 
 
 def _left(

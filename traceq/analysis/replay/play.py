@@ -6,11 +6,14 @@ simulation.py does the same in Polars, several times slower.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from traceq.compiled_code import Arrow, usable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 try:
     from traceq.analysis.replay import _play
@@ -18,11 +21,13 @@ except ImportError:  # it was not built
     _play = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 1
+_INTERFACE = 2
 
 NO_GROUP = 2**32 - 1
 """In place of a group where there is none."""
 _NUMBERS = (pl.Float64, pl.UInt32)
+_SPANS = ("start", "end", "at", "thing")
+_PIECES = ("first", "count", "worked", "share")
 
 
 class Steps(NamedTuple):
@@ -115,7 +120,42 @@ def timeline(
     return [pl.Series(Arrow(*one)).alias(name) for name, one in columns_made]
 
 
-def _are_taken(*columns: pl.Series) -> bool:
+def waits(
+    spans: pl.DataFrame,
+    pieces: pl.DataFrame,
+    changes: Sequence[tuple[pl.DataFrame, float]],
+    things: int,
+    shortest: float,
+) -> pl.DataFrame | None:
+    """Return how long the GPU waits for each thing: ``thing``, ``time``, ``calls``.
+
+    ``spans`` are those of the host's time, ``pieces`` those of idle_account.py. The
+    changes are when the host does what they remove, and which share of it.
+    """
+    columns = [*(spans[name] for name in _SPANS), *(pieces[name] for name in _PIECES)]
+    covers = [cover for cover, _ in changes]
+    removed = [one for cover in covers for one in cover.get_columns()]
+    if not _are_taken(*columns, *removed, dtypes=(*_NUMBERS, pl.Int64)):
+        return None
+    last = spans["at"].max()
+    made = _play.waits(
+        tuple(one.rechunk() for one in columns),
+        tuple(
+            (cover["start"].rechunk(), cover["end"].rechunk(), share)
+            for cover, share in changes
+        ),
+        things,
+        last + 1 if isinstance(last, int) else 0,
+        shortest,
+    )
+    time, calls = (pl.Series(Arrow(*one)) for one in made)
+    waited = (calls > 0).arg_true()
+    return pl.DataFrame({"thing": waited, "time": time[waited], "calls": calls[waited]})
+
+
+def _are_taken(
+    *columns: pl.Series, dtypes: Collection[pl.DataType | type[pl.DataType]] = _NUMBERS
+) -> bool:
     return available() and all(
-        one.dtype in _NUMBERS and not one.null_count() for one in columns
+        one.dtype in dtypes and not one.null_count() for one in columns
     )
