@@ -326,6 +326,30 @@ def test_a_rule_that_is_edited_runs_again(tmp_path: Path, kept: Path) -> None:
     assert len(list((kept / "answers").iterdir())) == 2
 
 
+def test_a_change_of_traceqs_own_code_is_another_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_outcomes, "bundled", lambda _: tmp_path)
+    monkeypatch.setattr(cache, "_UNSETTLED_NS", 0)
+    file = tmp_path / "rule.py"
+    file.write_text("a = 1")
+    before = kept_outcomes.code_of(())
+    assert kept_outcomes.code_of(()) == before
+
+    file.write_text("a = 2")
+
+    assert kept_outcomes.code_of(()) not in ("", before)
+
+
+def test_code_that_was_changed_just_now_may_change_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_outcomes, "bundled", lambda _: tmp_path)
+    (tmp_path / "rule.py").write_text("a = 1")
+
+    assert kept_outcomes.code_of(()) == ""
+
+
 def test_an_outcome_with_a_crashed_rule_is_not_kept(tmp_path: Path, kept: Path) -> None:
     pack = write_rule(tmp_path / "pack", body="raise ValueError(1)")
 

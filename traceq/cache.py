@@ -84,7 +84,7 @@ class Question:
     def unchanged(self) -> bool:
         """Whether the files are still as they were."""
         pairs = zip(self.files, self.statuses, strict=True)
-        return all(_identity(file.stat()) == _identity(then) for file, then in pairs)
+        return all(identity(file.stat()) == identity(then) for file, then in pairs)
 
     def key(self) -> str:
         """Return the name of the answer: another one for any other content."""
@@ -279,29 +279,35 @@ def _seen_file(path: Path) -> Path:
     return directory() / _SEEN / f"{name.hexdigest()[:32]}.json"
 
 
-def _identity(status: os.stat_result) -> list[int]:
+def identity(status: os.stat_result) -> list[int]:
+    """Return what tells a file from another one, and from what it was before."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
+def settled(status: os.stat_result) -> bool:
+    """Return whether a file was not changed just now, so that a change will show."""
+    changed = max(status.st_mtime_ns, status.st_ctime_ns)
+    return time.time_ns() - changed >= _UNSETTLED_NS
+
+
 def _name(path: Path, status: os.stat_result) -> tuple[object, ...]:
-    return (path, *_identity(status))
+    return (path, *identity(status))
 
 
 def _seen(path: Path, status: os.stat_result) -> str | None:
     with suppress(*TROUBLE):
         known = orjson.loads(_seen_file(path).read_bytes())
-        if known["identity"] == _identity(status):
+        if known["identity"] == identity(status):
             return str(known["digest"])
     return None
 
 
 def _remember(path: Path, status: os.stat_result, content: str) -> None:
-    changed = max(status.st_mtime_ns, status.st_ctime_ns)
-    if time.time_ns() - changed < _UNSETTLED_NS:
+    if not settled(status):
         return
     file = _seen_file(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    _replace(file, orjson.dumps({"identity": _identity(status), "digest": content}))
+    _replace(file, orjson.dumps({"identity": identity(status), "digest": content}))
 
 
 def _replace(file: Path, content: bytes) -> None:

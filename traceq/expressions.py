@@ -11,6 +11,8 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from polars._typing import PolarsDataType
+
 Condition = TypeVar("Condition", pl.Expr, pl.Series)
 
 _FALSE = pl.Series([False])
@@ -35,6 +37,15 @@ def known(condition: Condition) -> Condition:
         # As fill_null does, but without planning a query.
         return condition.zip_with(condition, _FALSE)
     return condition.fill_null(value=False)
+
+
+def constant(value: object, count: int, dtype: PolarsDataType) -> pl.Series:
+    """Return a column with one value, as ``pl.repeat`` does after planning a query.
+
+    >>> constant(None, 2, pl.UInt32).to_list()
+    [None, None]
+    """
+    return pl.Series([value], dtype=dtype).new_from_index(0, count)
 
 
 @cache
@@ -65,10 +76,10 @@ def place_among(column: pl.Series, distinct: pl.Series) -> pl.Series:
     codes, known_codes = column.to_physical(), distinct.to_physical()
     highest = known_codes.max()
     none = highest + 1 if isinstance(highest, int) else 0
+    if known_codes.null_count():
+        known_codes, codes = known_codes.fill_null(none), codes.fill_null(none)
     rows = pl.int_range(len(distinct), dtype=pl.UInt32, eager=True)
-    places = pl.repeat(0, none + 1, dtype=pl.UInt32, eager=True)
-    places = places.scatter(known_codes.fill_null(none), rows)
-    return places[codes.fill_null(none) if codes.null_count() else codes]
+    return constant(0, none + 1, pl.UInt32).scatter(known_codes, rows)[codes]
 
 
 def nth(column: str, at: int) -> pl.Expr:

@@ -32,13 +32,15 @@ _MOST_ENDS = 1000
 _SAMPLE = 1 << 16
 
 _EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
-# What Layout tells of a file.
+_BLANKS = b" \t\n\r\x0b\x0c"
+# What Layout tells of a file, and what else belongs to it that stands before: as a part
+# of the pattern that would be tried at every blank.
 _LAYOUT = {
-    "separator": re.compile(rb'\s{0,64}\}\s{0,64},\s{0,64}\{\s{0,64}"'),
-    "start": re.compile(rb'ph":\s{0,64}"X",\s{0,64}"cat":\s{0,64}"'),
-    "ts": re.compile(rb'"ts":\s{0,64}'),
-    "dur": re.compile(rb'[\s,]{0,64}"dur":\s{0,64}'),
-    "args": re.compile(rb'[\s,]{0,64}"args":\s{0,64}'),
+    "separator": (_BLANKS, re.compile(rb'\}\s{0,64},\s{0,64}\{\s{0,64}"')),
+    "start": (b"", re.compile(rb'ph":\s{0,64}"X",\s{0,64}"cat":\s{0,64}"')),
+    "ts": (b"", re.compile(rb'"ts":\s{0,64}')),
+    "dur": (_BLANKS + b",", re.compile(rb'"dur":\s{0,64}')),
+    "args": (_BLANKS + b",", re.compile(rb'"args":\s{0,64}')),
 }
 _OPENING = re.compile(rb'\s*\{\s*"')
 _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
@@ -128,13 +130,19 @@ def _refuse_endless(path: Path, begun: list[bytes]) -> None:
 def layout_of(sample: bytes) -> Layout:
     """Return how a file is laid out, of which this is a part with many events."""
     usual = {
-        name: max(found, key=found.__getitem__)
-        for name, pattern in _LAYOUT.items()
-        if (found := Counter(pattern.findall(sample)))
+        name: found.most_common(1)[0][0]
+        for name, (before, pattern) in _LAYOUT.items()
+        if (found := Counter(_found(sample, before, pattern)))
     }
     separator = usual.pop("separator", _NO_SEPARATOR)
     texts = {name: text.decode() for name, text in usual.items()}
     return Layout(separator, **texts)
+
+
+def _found(sample: bytes, before: bytes, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
+    """Yield what a pattern matches, with the characters that may stand before it."""
+    for match in pattern.finditer(sample):
+        yield sample[_before(sample, match.start(), before) : match.end()]
 
 
 def events_end(head: bytes, text: bytes) -> int | None:
@@ -204,13 +212,13 @@ def _footer(head: bytes, text: bytes) -> tuple[int, dict[str, Any] | None]:
     return len(text), None
 
 
-def _before(text: bytes, at: int) -> int:
+def _before(text: bytes, at: int, characters: bytes = _BLANKS) -> int:
     """Return where the white space before a place begins, if it is not long.
 
     It is no part of the pattern, which is 30 times faster if it begins with a brace.
     """
     before = text[max(0, at - 64) : at]
-    return at - len(before) + len(before.rstrip())
+    return at - len(before) + len(before.rstrip(characters))
 
 
 def _read_header(cut: Cut, head: bytes, footer: dict[str, Any] | None) -> None:

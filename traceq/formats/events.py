@@ -45,6 +45,7 @@ _MOST_JOINS = 1000
 _LONGEST_JOIN = 32
 _FIRST = json.JSONDecoder(parse_float=str)
 _BLANK = re.compile(rb"\s*")
+_TIMED = re.compile(rb'ph":[^"]*"[Xistf]"')
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,10 @@ def decode_pieces(
     """
     parsed = list(rows)
     pieces = _pieces(places, texts)
+    if not any(map(_TIMED.match, texts)):
+        # What has no times, as the names of threads, is for the parser in any case.
+        parsed += _decode_odd(pieces, layout.separator.decode(), tally)
+        return _framed(parsed, tally)
     events = _cut(pieces, _begins(layout), layout)
     if events.height < pieces.height:
         others = pieces.join(events, on="at", how="anti", maintain_order="left")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.compiled_code import Arrow, usable
+from traceq.expressions import constant
 from traceq.formats import tables, texts
 from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
 from traceq.model import schema
@@ -177,34 +178,44 @@ class Scan:
         return decode_pieces(places, pieces, self._layout, tally, rows)
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Return the raw tables of all that was scanned; sets ``categories``."""
+        """Return the raw tables that have rows of what was scanned.
+
+        Sets ``categories``.
+        """
         heads = [texts.parse_head(text) for text in self._scanner.heads()]
+        taken = {
+            number: pl.Series(Arrow(*self._scanner.take(number)))
+            for number, _ in enumerate(_TABLES)
+        }
         return {
-            table: self._table(number, heads) for number, table in enumerate(_TABLES)
+            _TABLES[number]: self._table(number, taken.pop(number), heads)
+            for number in [*taken]
+            if len(taken[number])
         }
 
-    def _table(self, number: int, heads: list[texts.Head]) -> pl.DataFrame:
-        asked = columns()[number]
-        rows = pl.Series(Arrow(*self._scanner.take(number))).struct.unnest()
+    def _table(
+        self, number: int, taken: pl.Series, heads: list[texts.Head]
+    ) -> pl.DataFrame:
+        asked, rows = columns()[number], taken.struct.unnest()
         rows.columns = asked.numbers + asked.texts
-        is_used = pl.repeat(value=False, n=len(heads) + 1, eager=True)
+        is_used = constant(value=False, count=len(heads) + 1, dtype=pl.Boolean)
         used = is_used.scatter(rows["head"], values=True).arg_true()
         mine = [heads[at - 1] for at in used.to_list()]
         self.categories |= {head.category for head in mine}
         of_head = tables.from_heads(asked.table, mine)
-        places = pl.repeat(0, len(heads) + 1, dtype=pl.UInt32, eager=True)
+        places = constant(0, len(heads) + 1, pl.UInt32)
         place = places.scatter(used, pl.int_range(len(used), eager=True))[rows["head"]]
         # Whoever keeps one of the scanner's columns keeps all of them.
         made = [rows["ts"], rows["dur"].clip(lower_bound=0)]
         made += of_head[place].iter_columns()
         made += [
-            self._values(number, at).gather(rows[name]).alias(name)
+            self._values(number, at)[rows[name]].alias(name)
             for at, name in enumerate(asked.texts[1:], start=1)
         ]
         args = [pl.when(pl.col(name) != _NO_NUMBER).then(name) for name in asked.args]
         made += rows.select(args).iter_columns()
         made += [
-            pl.repeat(None, rows.height, dtype=column.dtype, eager=True).alias(name)
+            constant(None, rows.height, column.dtype).alias(name)
             for name, column in asked.refused.items()
         ]
         return pl.DataFrame(made)

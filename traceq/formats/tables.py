@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.expressions import known
 from traceq.formats import texts
-from traceq.formats.events import EVENTS
 from traceq.model import names, schema
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.model.schema import Column
+    from traceq.model.schema import Column, Dtype
 
 # Which table an event's category belongs to, under the names of all ages.
 _TABLE_OF = {
@@ -112,44 +112,37 @@ def _with_inputs(events: pl.LazyFrame) -> pl.LazyFrame:
     return found.with_columns(inputs=text.cast(pl.String).cast(pl.Categorical))
 
 
-def _columns(table: str) -> dict[str, pl.Expr]:
-    found = schema.TABLES[table].columns.items()
-    columns = {name: _from_args(column) for name, column in found if column.arg}
-    if table in ("ops", "frames"):
-        columns["caller"] = pl.col("caller")
-    if table == "ops":
-        columns["inputs"] = pl.col("inputs")
-        columns["call_stack"] = (
-            pl.col("args")
-            .str.extract(rf'"{_CALL_STACK}":{_W}"([^"]+)"')
-            .cast(pl.Categorical)
-        )
-    elif table == "memory":
-        columns["out_of_memory"] = pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
-    elif table == "other":
-        columns["args"] = _KEPT_ARGS
-    return columns
+def _names(table: str) -> list[str]:
+    """Return the columns of a raw table behind the times, in order."""
+    columns = schema.TABLES[table].columns.items()
+    return [*(name for name, one in columns if one.arg), *_NO_ARGS.get(table, ())]
+
+
+@cache
+def _column(table: str, name: str) -> pl.Expr:
+    """Read one of these columns from events."""
+    column = schema.TABLES[table].columns.get(name)
+    if column is not None and column.arg:
+        return _from_args(column)
+    if name == "call_stack":
+        stack = pl.col("args").str.extract(rf'"{_CALL_STACK}":{_W}"([^"]+)"')
+        return stack.cast(pl.Categorical)
+    if name == "out_of_memory":
+        return pl.col("name").cast(pl.String) == _MEMORY_EVENTS[1]
+    return _KEPT_ARGS if name == "args" else pl.col(name)
 
 
 COLLECTIVE = "Collective name"
-# What kernels have where there is none of a collective among them.
-_NO_COLLECTIVE = {
-    name: pl.lit(None, column.dtype).alias(name)
-    for name, column in schema.KERNELS.items()
-    if column.of_collectives
+_TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory", "other")
+# Columns that are no argument, but told by all of an event.
+_NO_ARGS = {
+    "ops": ("caller", "inputs", "call_stack"),
+    "frames": ("caller",),
+    "memory": ("out_of_memory",),
+    "other": ("args",),
 }
-_COLUMNS = {
-    table: _columns(table)
-    for table in (
-        "ops",
-        "kernels",
-        "runtime",
-        "annotations",
-        "frames",
-        "memory",
-        "other",
-    )
-}
+# Columns that are texts here, whatever becomes of them.
+_TEXTS = ("name", "lane", "caller", "inputs", "call_stack", "args", "category")
 
 
 @dataclass
@@ -190,12 +183,27 @@ def split(events: pl.DataFrame) -> Sorted:
 
 def empty() -> dict[str, pl.DataFrame]:
     """Return each raw table without rows."""
-    nothing = pl.DataFrame(schema=EVENTS).with_columns(
-        pl.lit("").cast(pl.Categorical).alias(column)
-        for column in ("name", "lane", "caller")
-    )
-    tables = {table: _rows(nothing, table, category="") for table in _COLUMNS}
-    return tables | {_METADATA: nothing.select("name", "lane", _KEPT_ARGS)}
+    metadata = pl.DataFrame(schema=dict.fromkeys(("name", "lane", "args"), schema.TEXT))
+    return {
+        **{table: pl.DataFrame(schema=_dtypes(table)) for table in _TABLES},
+        _METADATA: metadata,
+    }
+
+
+def _dtypes(table: str) -> dict[str, Dtype]:
+    """Return the types of a raw table's columns, in their order."""
+    known = schema.TABLES[table].columns
+    behind = [*_names(table), *_from_category(table, "")]
+    return {
+        "name": schema.TEXT,
+        "lane": schema.TEXT,
+        "ts": schema.NS,
+        "dur": schema.NS,
+        **{
+            name: schema.TEXT if name in _TEXTS else known[name].dtype
+            for name in behind
+        },
+    }
 
 
 def _heads(column: pl.Series) -> pl.DataFrame:
@@ -253,9 +261,9 @@ def _by_process(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
     frame = _with_inputs(events.lazy()) if table == "ops" else events.lazy()
-    columns = _COLUMNS[table]
+    columns = {name: _column(table, name) for name in _names(table)}
     if table == "kernels" and not _has_collectives(events):
-        columns = columns | _NO_COLLECTIVE
+        columns |= _no_collective()
     return frame.select(
         "name",
         "lane",
@@ -264,6 +272,15 @@ def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
         **columns,
         **_from_category(table, category),
     ).collect(engine="in-memory")
+
+
+def _no_collective() -> dict[str, pl.Expr]:
+    """Return what kernels have where there is none of a collective among them."""
+    return {
+        name: pl.lit(None, column.dtype)
+        for name, column in schema.KERNELS.items()
+        if column.of_collectives
+    }
 
 
 def _has_collectives(events: pl.DataFrame) -> bool:
@@ -282,14 +299,14 @@ def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
     """Return what a column holds where its key has these values, each a JSON text."""
     key = keys_of(table)[column]
     args = pl.Series("args", [f'"{key}": {value}' for value in values], pl.String)
-    return args.to_frame().select(_COLUMNS[table][column].alias(column)).to_series()
+    return args.to_frame().select(_column(table, column).alias(column)).to_series()
 
 
 def from_heads(table: str, heads: Sequence[texts.Head]) -> pl.DataFrame:
     """Return the columns of a raw table that tell what an event's head tells."""
     columns = {
-        name: column
-        for name, column in _COLUMNS[table].items()
+        name: _column(table, name)
+        for name in _NO_ARGS.get(table, ())
         if name in ("caller", "out_of_memory")
     }
     categories = [head.category for head in heads]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import constant
 from traceq.graph.host import HostTree, describe, only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.model import names, schema
@@ -77,7 +78,7 @@ def with_first_lines(frames: pl.DataFrame) -> pl.DataFrame:
     )
     # Few are open, and their rows alone change.
     rows = row_numbers(frames.height).filter(is_open)
-    nothing = pl.repeat(None, frames.height, dtype=pl.String, eager=True)
+    nothing = constant(None, frames.height, pl.String)
     via = nothing.scatter(rows, opened.select(VIA).to_series()).cast(schema.TEXT)
     return frames.with_columns(
         frames["line"].scatter(rows, opened["line"]), via=pl.coalesce(via, "via")

@@ -83,12 +83,22 @@ def keep(asked: cache.Question | None, outcome: Outcome, notes: Sequence[str]) -
 
 
 def code_of(packs: Iterable[Path]) -> str:
-    """Return what changes with every edit of traceq or of a rule; empty if unknown."""
+    """Return what changes with every edit of traceq or of a rule; empty if unknown.
+
+    traceq's own files are many and change when it is installed: as git does, they are
+    told by their status. Those of packs are read.
+    """
     found = hashlib.sha256(repr((sys.version_info, _polars())).encode())
     left = _LARGEST_CODE
     with suppress(OSError):
-        for folder in (Path(cache.__file__).parent, bundled("rules"), *packs):
-            for name in sorted(_below(folder)):
+        for folder in (Path(cache.__file__).parent, bundled("rules")):
+            own = [(one.path, one.stat()) for one in _below(folder)]
+            if not all(cache.settled(status) for _, status in own):
+                return ""
+            known = sorted((name, *cache.identity(status)) for name, status in own)
+            found.update(repr(known).encode(errors="replace"))
+        for folder in packs:
+            for name in sorted(one.path for one in _below(folder)):
                 content = Path(name).read_bytes()
                 found.update(repr((name, len(content))).encode(errors="replace"))
                 found.update(content)
@@ -107,16 +117,16 @@ def _polars() -> list[str]:
     return sorted(one.name for one in Path(found.origin).parents[1].glob("polars*"))
 
 
-def _below(folder: Path) -> Iterator[str]:
+def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:
     """Yield the files of a folder of code, without those that Python makes of them."""
     with os.scandir(folder) as inside:
         for one in inside:
             if one.name.startswith((".", "__pycache__")):
                 continue
             if one.is_dir():
-                yield from _below(Path(one.path))
+                yield from _below(one.path)
             elif one.is_file():
-                yield one.path
+                yield one
 
 
 def _files(program: Program, log: Path | None) -> tuple[list[Path], list[str]]:
