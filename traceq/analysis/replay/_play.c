@@ -15,7 +15,7 @@
 #include "../../formats/_columns.h"
 
 /* What play.py asks for: one more with each change between the two. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* Where there is no group: of a blocking call, or of what nothing waits for. */
 #define NO_GROUP UINT32_MAX
@@ -236,8 +236,8 @@ static double left_of(Removed *removed, size_t count, int64_t start, int64_t end
 
 /* The columns of the host's time and of the pieces in which the GPU waits, as play.py
  * has them in WAITS. */
-enum { START, END, AT, THING, FIRST, COUNT, PIECE_WORKED, SHARE, WAITS };
-static const char WAIT_FORMATS[] = "llIIllgg";
+enum { START, END, AT, THING, FIRST, COUNT, FROM, TO, PIECE_WORKED, SHARE, WAITS };
+static const char WAIT_FORMATS[] = "llIIllllgg";
 
 /* Which calls were counted: a row of the host's tree is nearly always of one thing.
  * Where it is of another as well, both are kept, to be counted in the end. */
@@ -284,12 +284,15 @@ static int sum_waits(const Column *waits, Removed *removed, size_t changes,
     const int64_t *start = waits[START].values, *end = waits[END].values;
     const uint32_t *at = waits[AT].values, *thing = waits[THING].values;
     const int64_t *first = waits[FIRST].values, *count = waits[COUNT].values;
+    const int64_t *piece_from = waits[FROM].values, *piece_to = waits[TO].values;
     const double *worked = waits[PIECE_WORKED].values, *share = waits[SHARE].values;
     for (size_t piece = 0; piece < waits[FIRST].length; piece++) {
         size_t begin = (size_t)first[piece], spans = (size_t)count[piece];
         double whole = 0.0;
         for (size_t row = 0; row < spans; row++) {
             int64_t from = start[begin + row], to = end[begin + row];
+            if (from < piece_from[piece]) from = piece_from[piece];
+            if (to > piece_to[piece]) to = piece_to[piece];
             lengths[row] = (double)(to - from) * left_of(removed, changes, from, to);
             whole += lengths[row];
         }

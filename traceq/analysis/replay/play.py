@@ -21,13 +21,13 @@ except ImportError:  # it was not built
     _play = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 2
+_INTERFACE = 3
 
 NO_GROUP = 2**32 - 1
 """In place of a group where there is none."""
 _NUMBERS = (pl.Float64, pl.UInt32)
 _SPANS = ("start", "end", "at", "thing")
-_PIECES = ("first", "count", "worked", "share")
+_PIECES = ("first", "count", "start", "end", "worked", "share")
 
 
 class Steps(NamedTuple):
