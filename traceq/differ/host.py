@@ -52,33 +52,59 @@ def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFram
     edges = pl.concat([spans["start"], spans["end"].tail(1)])
     spans = spans[Cover(gaps).between(edges)["part"]] if spans.height else spans
     spans = spans.filter(overlap(spans, gaps) > 0)
-    segments = account.told(spans, "start", "end", "op", *_ENTRY)
-    pieces = _pieces(gaps, segments)
+    entries = account.described.things.select(_ENTRY)
+    entry_of, entries = _numbered(entries)
+    segments = account.told(spans, "start", "end", "op").with_columns(
+        entry=entry_of[spans["thing"]]
+    )
+    pieces = _pieces(gaps, segments, nothing=entries.height - 1)
+    pieces = pieces.with_columns(told=entries["kind"].is_in(_TOLD)[pieces["entry"]])
     length = pl.col("end") - pl.col("start")
-    other = length * (~pl.col("kind").is_in(_TOLD))
+    other = length * ~pl.col("told")
     weight = pl.when(other.sum().over("gap") > 0).then(other).otherwise(length)
-    return (
+    found = (
         pieces.with_columns(ns=pl.col("rest") * weight / weight.sum().over("gap"))
-        .group_by("row", *_ENTRY)
+        .group_by("row", "entry")
         .agg(pl.col("ns").sum(), calls=pl.col("op").n_unique())
         .with_columns(pl.col("ns", "calls") / parts.steps)
-        .sort("row", "ns", *_ENTRY, descending=[False, True, *(False for _ in _ENTRY)])
+    )
+    return found.select("row", *entries[found["entry"]], "ns", "calls").sort(
+        "row", "ns", *_ENTRY, descending=[False, True, *(False for _ in _ENTRY)]
     )
 
 
-def _pieces(gaps: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
-    """Cut gaps where what the host does changes; both are in order and disjoint."""
+def _numbered(things: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
+    """Return the number of the entry that each thing is, and the distinct entries.
+
+    The last of them is that of what is not known.
+    """
+    every = pl.concat([things, things.clear(1)]).with_columns(
+        pl.col("kind").fill_null(UNKNOWN)
+    )
+    distinct = every.reverse().unique(maintain_order=True).reverse()
+    entries = distinct.with_row_index("entry")
+    numbers = every.join(
+        entries, on=_ENTRY, how="left", nulls_equal=True, maintain_order="left"
+    )["entry"]
+    return numbers, entries.drop("entry")
+
+
+def _pieces(gaps: pl.DataFrame, segments: pl.DataFrame, nothing: int) -> pl.DataFrame:
+    """Cut gaps where what the host does changes; both are in order and disjoint.
+
+    ``nothing`` is the entry of what is not known.
+    """
     edges = [table[side] for table in (gaps, segments) for side in ("start", "end")]
     moments = pl.concat(edges).unique().sort()
     cut = pl.DataFrame({"start": moments[:-1], "end": moments[1:]})
     cut = cut.with_columns(
         gap=_containing(gaps, cut["start"]), segment=_containing(segments, cut["start"])
     ).drop_nulls("gap")
-    found = segments.select(pl.col(*_ENTRY, "op").gather(cut["segment"]))
+    found = segments.select(pl.col("entry", "op").gather(cut["segment"]))
     return cut.with_columns(
         gaps["row"].gather(cut["gap"]),
         gaps["rest"].gather(cut["gap"]),
-        *found.with_columns(pl.col("kind").fill_null(UNKNOWN)),
+        *found.with_columns(pl.col("entry").fill_null(nothing)),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import are_in_steps, in_steps
 from traceq.analysis.time.device_syncs import device_syncs, waits_long
@@ -113,11 +114,21 @@ def _with_rows(trace: Trace, gaps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataF
     ended = gaps.filter(pl.col("sync").is_null(), pl.col("rest") > 0).drop_nulls(
         "kernel"
     )
+    owned = _owned(trace, trace.kernels[ended["kernel"]]).select(*_RAW, *_KERNEL)
+    # What they come from is written out once for each, not for each gap.
+    distinct = owned.unique().with_row_index("number")
     nothing = dict.fromkeys(NUMBERS, pl.lit(0))
-    owned = _owned(trace, trace.kernels[ended["kernel"]]).with_columns(**nothing)
-    keys = _with_names(trace, owned.with_columns(gap=pl.int_range(pl.len())), "gap")
-    found = keys.join(rows.select("row", *KEY), on=KEY, nulls_equal=True).sort("gap")
-    return ended.select("start", "end", "rest").with_columns(found["row"])
+    keys = _with_names(trace, distinct.with_columns(**nothing), "number")
+    found = keys.join(rows.select("row", *KEY), on=KEY, nulls_equal=True)
+    numbers = owned.join(
+        distinct,
+        on=[*_RAW, *_KERNEL],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )["number"]
+    row = found.sort("number")["row"][numbers]
+    return ended.select("start", "end", "rest").with_columns(row)
 
 
 def _gpu_parts(
@@ -241,6 +252,7 @@ def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@cached_per_trace
 def _input_types(trace: Trace) -> pl.DataFrame:
     """Return for each set of inputs the first dtype, and whether it is a cast."""
     types = trace.inputs["types"]

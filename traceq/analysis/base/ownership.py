@@ -249,10 +249,9 @@ def same_place() -> list[pl.Expr]:
     It is the user's line, with the library's function that it calls; where neither is
     known, the modules without their numbers.
     """
-    layers = layer_names(pl.col("module"))
+    # Only those are asked for their name: as text it takes its length for each row.
+    alone = pl.when(pl.col("file").is_null() & pl.col("via").is_null())
     return [
         *map(pl.col, _SOURCE),
-        pl.when(pl.col("file").is_null() & pl.col("via").is_null())
-        .then(layers)
-        .alias("layers"),
+        layer_names(alone.then(pl.col("module"))).alias("layers"),
     ]

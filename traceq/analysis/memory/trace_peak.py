@@ -34,10 +34,11 @@ def peak_memory(trace: Trace) -> MemoryPeak | None:
     """Return the highest peak of all GPUs; none if memory was not recorded."""
     events = trace.memory.filter(
         pl.col("device_type") != _CPU, pl.col("allocated").is_not_null()
-    ).sort("allocated", "ts", descending=[True, False])
+    )
     if not events.height:
         return None
-    peak = events.row(0, named=True)
+    highest = events.filter(pl.col("allocated") == pl.col("allocated").max())
+    peak = highest.sort("ts").row(0, named=True)
     same = events.filter(pl.col("device") == peak["device"])
     reserved = same["reserved"].max()
     op = trace.ops.row(peak["op"], named=True) if peak["op"] is not None else {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import are_in_steps
 from traceq.analysis.patterns.compilation import without_capture
 from traceq.analysis.time.gpu_time import busy_time
@@ -64,7 +65,7 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         "op",
         module=pl.when(without_capture(trace))
         .then(pl.lit(UNKNOWN))
-        .otherwise(_named(pl.col("module"), pl.col("phase"))),
+        .otherwise(_named(trace.kernels)),
         inside=pl.col("module").is_not_null() & (text("phase") != "optimizer"),
         compiled=_compiled(trace),
         communicates=text("kind") == "communication",
@@ -95,8 +96,18 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     )
 
 
-def _named(module: pl.Expr, phase: pl.Expr) -> pl.Expr:
+def _named(kernels: pl.DataFrame) -> pl.Series:
     """Return the module, or else what stands for it: the optimizer, a function."""
+    columns = ["module", "phase", "function", "file"]
+    # As text each of them once, not for each kernel.
+    distinct = kernels.select(columns).unique()
+    named = distinct.with_columns(named=_name(pl.col("module"), pl.col("phase")))
+    return kernels.select(columns).join(
+        named, on=columns, how="left", nulls_equal=True, maintain_order="left"
+    )["named"]
+
+
+def _name(module: pl.Expr, phase: pl.Expr) -> pl.Expr:
     place = pl.concat_str(
         pl.lit("in "), text("function"), pl.lit(" ("), text("file"), pl.lit(")")
     )
@@ -110,7 +121,6 @@ def _named(module: pl.Expr, phase: pl.Expr) -> pl.Expr:
 def _compiled(trace: Trace) -> pl.Series:
     """Return for each kernel whether compiled code launched it, or a graph of that."""
     ops = trace.ops
-    marked = ops.select(known(text("name").str.contains(_COMPILED))).to_series()
-    inside = nearest(ops["parent"], marked).is_not_null()
+    inside = nearest(ops["parent"], named_like(ops, _COMPILED)).is_not_null()
     launched_by = trace.runtime["op"].gather(trace.kernels["launch"])
     return known(inside.gather(launched_by)) | known(inside.gather(trace.kernels["op"]))
