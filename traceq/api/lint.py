@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from traceq.report.base.content import Content
 
 
-_SWITCHED_S = 0.0005
+_SWITCHED_S = 0.002
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

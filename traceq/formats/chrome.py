@@ -40,6 +40,8 @@ _BARE_BATCH = 1 << 18
 # How often it is said how far the tables are, once all was read.
 _STAGES = 3
 _WORKERS = min(4, os.cpu_count() or 1)
+# Columns of raw tables that become others when all is read.
+_CHANGED = ("ts", "lane")
 # A column of texts holds the chunk it was cut from, even if all of them are null.
 _NO_ARGS = pl.lit(None, pl.String).alias("args")
 
@@ -199,8 +201,12 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
     starts = [rows["ts"].min() for rows in raw.values()]
     start = min((ts for ts in starts if isinstance(ts, int)), default=0)
     finished = {
-        name: rows.drop("lane").with_columns(
-            pl.col("ts") - start, thread=place_among(rows["lane"], threads["lane"])
+        name: pl.DataFrame(
+            [
+                *(rows[column] for column in rows.columns if column not in _CHANGED),
+                rows["ts"] - start,
+                place_among(rows["lane"], threads["lane"]).alias("thread"),
+            ]
         )
         for name, rows in raw.items()
     }
@@ -223,7 +229,9 @@ def _threads(raw: list[pl.DataFrame], metadata: pl.DataFrame) -> pl.DataFrame:
         for name, lane, args in metadata.select("name", "lane", "args").iter_rows()
         if name == "thread_name"
     }
-    lanes = pl.concat(rows["lane"].unique() for rows in raw).unique()
+    lanes = pl.concat(
+        rows["lane"].unique() if rows.height else rows["lane"] for rows in raw
+    ).unique()
     threads = lanes.cast(pl.String).sort().to_frame("text").with_row_index("id")
     lane = pl.col("text").str.split(tables.LANE_SEPARATOR)
     named = [names.get(text) for text in threads["text"]]

@@ -73,7 +73,7 @@ class HostTree:
 
 def only(values: pl.Series, where: pl.Series) -> pl.Series:
     """Return the values, with none where the condition does not hold."""
-    return pl.select(pl.when(where).then(values)).to_series()
+    return values.zip_with(where, pl.Series([None], dtype=values.dtype))
 
 
 def build(raw: Frames, frames: pl.DataFrame) -> HostTree:

@@ -81,8 +81,13 @@ def link(
 
 def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
     """Bring a table into the form that the schema gives it."""
-    numbered = table.with_columns(pl.int_range(pl.len(), dtype=INDEX).alias("id"))
-    return schema.TABLES[name].shaped(numbered)
+    return schema.TABLES[name].shaped(_numbered(table))
+
+
+def _numbered(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with its rows' numbers as ``id``."""
+    others = [column for column in table.iter_columns() if column.name != "id"]
+    return pl.DataFrame([*others, row_numbers(table.height).alias("id")])
 
 
 def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
@@ -117,7 +122,7 @@ def _moments(
     return pl.select(
         step.alias("step"),
         phases.of_tree(tree, kinds, regions, module, step),
-        op=tree.place_in("ops").gather(tree.around(tree.is_of("ops"))),
+        op=tree.place_in("ops")[tree.around(tree.is_of("ops"))],
         compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
     )
 
@@ -127,10 +132,8 @@ def _in_preorder(
 ) -> pl.DataFrame:
     """Sort a part of the tree as the tree is, and add what the tree says of it."""
     rows = tree.rows_of(part)
-    sorted_rows = raw.select(pl.all().gather(tree.row.gather(rows)))
-    return pl.concat(
-        [sorted_rows, context.select(pl.all().gather(rows))], how="horizontal"
-    ).with_columns(pl.int_range(pl.len(), dtype=INDEX).alias("id"))
+    sorted_rows = raw[tree.row[rows]]
+    return _numbered(sorted_rows.hstack(context[rows].get_columns()))
 
 
 def _ops(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import constant
+from traceq.expressions import constant, known
 from traceq.graph.host import HostTree, describe, only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.model import names, schema
@@ -91,23 +91,20 @@ def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.Dat
     ``of_caller`` is true where a backward node lies between the row and that
     source: then it is only the place at which backward() was called.
     """
-    is_own = tree.spread("frames", frames["own"]).fill_null(value=False)
+    is_own = known(tree.spread("frames", frames["own"]))
     via = tree.spread("frames", frames["via"])
-    is_node = tree.spread("ops", backward).fill_null(value=False)
-    frame = tree.row.gather(tree.at(is_own))
+    is_node = known(tree.spread("ops", backward))
+    frame = tree.row[tree.at(is_own)]
+    module = tree.spread("frames", frames["module"]).cast(pl.String)
     # A library's function counts if no function of the user's is inside of it.
-    place = frames.select(
-        pl.col("file", "line", "function").gather(frame),
-        via.gather(tree.at(is_own | via.is_not_null())).alias("via"),
-    )
-    return place.with_columns(_call_lines(tree, frames, is_own)).select(
-        module_paths(
-            tree.spread("frames", frames["module"]).cast(pl.String), tree.parent
-        ),
-        pl.all(),
-        is_node.gather(tree.at(is_own | is_node))
-        .fill_null(value=False)
-        .alias("of_caller"),
+    return pl.DataFrame(
+        [
+            module_paths(module, tree.parent),
+            *frames[["file", "line", "function"]][frame].iter_columns(),
+            via[tree.at(is_own | via.is_not_null())].alias("via"),
+            _call_lines(tree, frames, is_own),
+            known(is_node[tree.at(is_own | is_node)]).alias("of_caller"),
+        ]
     )
 
 
@@ -118,12 +115,12 @@ def calls(caller: pl.Series, owners: Owners) -> list[pl.Series]:
         nowhere = pl.Series("call_line", [None], dtype=schema.ID)
         nobody = pl.Series("by_own", [False])
         return [one.new_from_index(0, len(caller)) for one in (nowhere, nobody)]
-    known = describe(
+    told = describe(
         caller.to_frame("name"),
         lambda of: names.describe_frames(of, owners).select("line", "own"),
     )
-    by_own = known["own"].fill_null(value=False)
-    return [known["line"].alias("call_line"), by_own.alias("by_own")]
+    by_own = known(told["own"])
+    return [told["line"].alias("call_line"), by_own.alias("by_own")]
 
 
 def _call_lines(tree: HostTree, frames: pl.DataFrame, is_own: pl.Series) -> pl.Series:
@@ -131,10 +128,10 @@ def _call_lines(tree: HostTree, frames: pl.DataFrame, is_own: pl.Series) -> pl.S
 
     An operator that the function runs itself, as ``a * b``, is in no call.
     """
-    by_own = tree.spread("frames", frames["by_own"]).fill_null(value=False)
+    by_own = known(tree.spread("frames", frames["by_own"]))
     line = tree.spread("frames", frames["call_line"])
     call = tree.at(is_own | by_own)
-    return only(line.gather(call), ~is_own.gather(call)).alias("call_line")
+    return only(line[call], ~is_own[call]).alias("call_line")
 
 
 def written(caller: pl.Series) -> pl.DataFrame:
@@ -187,7 +184,7 @@ def _told(callers: pl.Series) -> pl.DataFrame:
 def like_op(table: pl.DataFrame, ops: pl.DataFrame, changed: pl.Series) -> pl.DataFrame:
     """Give what changed ops launched their places."""
     there = gathered(ops, table["op"])
-    mine = changed.gather(table["op"]).fill_null(value=False)
+    mine = known(changed[table["op"]])
     return table.with_columns(
         pl.when(mine).then(there[column]).otherwise(column).alias(column)
         for column in COLUMNS
@@ -200,7 +197,7 @@ def filled(table: pl.DataFrame, other: pl.DataFrame, rows: pl.Series) -> pl.Data
     Functions that begin elsewhere are others; one that begins nowhere is not compared.
     """
     keys = [key for key in ("file", "line", "function") if key in other.columns]
-    there = other.select(pl.col(*keys, "call_line").gather(rows))
+    there = other[[*keys, "call_line"]][rows]
     same = pl.all_horizontal(
         pl.lit(table[key]).eq_missing(pl.lit(there[key])) for key in keys
     )
@@ -218,18 +215,18 @@ def module_paths(name: pl.Series, parent: pl.Series) -> pl.Series:
     modules = row_numbers(len(name)).filter(called)
     # From here on, a module is its place in this list.
     place = only(called.cast(INDEX).cum_sum() - 1, called)
-    outer = place.gather(inside.gather(parent).gather(modules))
-    paths, waiting = name.gather(modules), row_numbers(len(modules))
+    outer = place[inside[parent][modules]]
+    paths, waiting = name[modules], row_numbers(len(modules))
     waiting = waiting.filter(outer.is_not_null())
     done = outer.is_null()
     # One level at a time, from the outside: a path begins with that of the outer one.
     while len(waiting):
-        ready = waiting.filter(done.gather(outer.gather(waiting)))
-        prefix = paths.gather(outer.gather(ready))
-        paths = paths.scatter(ready, prefix + "/" + paths.gather(ready))
+        ready = waiting.filter(done[outer[waiting]])
+        prefix = paths[outer[ready]]
+        paths = paths.scatter(ready, prefix + "/" + paths[ready])
         done = done.scatter(ready, values=True)
-        waiting = waiting.filter(~done.gather(waiting))
-    return paths.cast(schema.TEXT).gather(place.gather(inside)).alias("module")
+        waiting = waiting.filter(~done[waiting])
+    return paths.cast(schema.TEXT)[place[inside]].alias("module")
 
 
 def of_call_stacks(stacks: pl.Series, owners: Owners) -> pl.DataFrame:
@@ -289,7 +286,7 @@ def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
 
 def gathered(source: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """Return the source of other rows, none where there is no row."""
-    return source.select(pl.col(COLUMNS).gather(rows))
+    return source[list(COLUMNS)][rows]
 
 
 def columns(source: pl.DataFrame) -> Mapping[str, pl.Series]:

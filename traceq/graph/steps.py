@@ -9,6 +9,7 @@ import polars as pl
 from traceq.expressions import END
 from traceq.graph import iterations, marks
 from traceq.graph.devices import busiest_device
+from traceq.graph.host import only
 from traceq.graph.launches import outside_captures
 from traceq.intervals import covered, overlap
 from traceq.model import schema
@@ -28,6 +29,7 @@ _DENSE = 0.5
 
 
 _REPEATS = "what repeats"
+_NEVER = -(1 << 63)
 _NONE = pl.DataFrame(schema={"ts": pl.Int64, "end": pl.Int64})
 
 
@@ -123,10 +125,11 @@ def step_at(steps: pl.DataFrame, times: pl.Series) -> pl.Series:
     """Return the number of the step that a time falls into, none outside of all."""
     if not steps.height:
         return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(times))
-    at = steps["ts"].search_sorted(times, side="right").cast(pl.Int64) - 1
-    window = steps.select(pl.all().gather(at.clip(lower_bound=0)))
-    inside = (at >= 0) & (times < window["end"])
-    return pl.select(pl.when(inside).then(window["step"])).to_series()
+    # Before the first step is none, and none ends there.
+    step = pl.concat([pl.Series([None], dtype=pl.Int64), steps["step"]], rechunk=True)
+    end = pl.concat([pl.Series([_NEVER], dtype=pl.Int64), steps["end"]], rechunk=True)
+    at = steps["ts"].search_sorted(times, side="right")
+    return only(step[at], times < end[at]).alias("step")
 
 
 def place_stray(kernels: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:

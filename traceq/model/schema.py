@@ -370,7 +370,13 @@ class Table:
 
     def shaped(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame with these columns, in this order, in these types."""
-        return frame.select(list(self.columns)).cast(pl.Schema(self.dtypes))
+        # Column by column: most have their type, and no query is planned.
+        return pl.DataFrame(
+            [
+                frame[name] if frame[name].dtype == dtype else frame[name].cast(dtype)
+                for name, dtype in self.dtypes.items()
+            ]
+        )
 
 
 TABLES = {
