@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
 
+from traceq.analysis.base.alike import counted
 from traceq.analysis.time import contexts, host_segments
 from traceq.graph import nesting, sweep
 from traceq.graph.nesting import INDEX
@@ -52,7 +53,10 @@ def tree_of(spans: list[tuple[int, int, int]]) -> pl.DataFrame:
     """Return spans in pre-order, each with the one around it, if not nothing."""
     rows = rows_of(spans)
     parent = nesting.parents_or(rows["thread"], rows["end"], rows.height)
-    return rows.with_columns(parent.alias("parent"))
+    # Segments end where those of odd length begin and end.
+    return rows.with_columns(
+        parent.alias("parent"), cuts=(pl.col("dur") % 2).cast(pl.UInt8)
+    )
 
 
 def edges_of(edges: dict[int, bool]) -> pl.DataFrame:
@@ -149,20 +153,23 @@ def test_segments_of_very_many_threads_are_those_of_the_reference() -> None:
     tree = pl.DataFrame({"thread": thread.cast(INDEX), "ts": start, "end": start + 3})
 
     assert_opened_as_in_polars(
-        tree.with_columns(parent=pl.lit(count, INDEX)),
+        tree.with_columns(parent=pl.lit(count, INDEX), cuts=pl.lit(0, pl.UInt8)),
         edges_of({10: True, count // 2: False, count - 10: True, count: False}),
         threads=count,
     )
 
 
 @compiled
-def test_a_segment_goes_on_while_nothing_else_counts() -> None:
-    tree = tree_of([(0, 0, 10), (1, 2, 3), (1, 6, 9)])
+def test_a_segment_goes_on_while_nothing_else_counts_and_nothing_cuts() -> None:
+    tree = tree_of([(0, 0, 10), (1, 1, 1), (1, 4, 4), (1, 9, 6)])
 
     found = sweep.segments(tree, edges_of({0: True, 12: True, 20: False}), 2)
 
     assert found is not None
-    assert found.rows() == [(0, 10, 0), (10, 12, 2), (12, 15, 2), (15, 20, 3)]
+    assert found.rows() == [
+        *((0, 1, 0), (1, 2, 0), (2, 10, 0)),
+        *((10, 12, 3), (12, 15, 3), (15, 20, 4)),
+    ]
 
 
 @compiled
@@ -195,6 +202,19 @@ def test_very_many_numbers_are_those_of_the_reference() -> None:
 
     assert number[: count - 1].equals(number[count - 1 : -1])
     assert first.to_list() == [*range(count - 1), 2 * (count - 1)]
+
+
+@compiled
+@examples
+@given(st.lists(st.integers(0, 5) | st.integers(0, 2**64 - 1)))
+def test_numbers_of_keys_are_those_of_the_reference(keys: list[int]) -> None:
+    key = pl.Series(keys, dtype=pl.UInt64)
+
+    found = counted(key)
+
+    with without_compiled_code():
+        for one, other in zip(found, counted(key), strict=True):
+            assert_series_equal(one, other, check_names=False)
 
 
 @compiled
@@ -249,7 +269,9 @@ def test_very_many_rows_that_overlap_are_left_to_the_reference() -> None:
     count = 5_000
     at = pl.int_range(count, eager=True)
     tree = pl.DataFrame({"ts": at, "end": at + count}).with_columns(
-        parent=pl.lit(count, INDEX), thread=pl.lit(0, INDEX)
+        parent=pl.lit(count, INDEX),
+        thread=pl.lit(0, INDEX),
+        cuts=pl.lit(0, pl.UInt8),
     )
 
     assert sweep.segments(tree, edges_of({}), threads=1) is None

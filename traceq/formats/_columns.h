@@ -103,7 +103,8 @@ static inline int take_columns(PyObject *const *given, const char *formats,
                                Column *columns) {
     for (size_t at = 0; formats[at]; at++) {
         const char format[] = {formats[at], 0};
-        if (!take_column(given[at], format, *format == 'I' ? 4 : 8, &columns[at])) {
+        size_t width = *format == 'C' ? 1 : *format == 'I' ? 4 : 8;
+        if (!take_column(given[at], format, width, &columns[at])) {
             drop_columns(columns, at);
             return 0;
         }

@@ -15,7 +15,7 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 3
+#define INTERFACE 5
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -239,16 +239,16 @@ static PyObject *arrived(PyObject *self, PyObject *series) {
     return result;
 }
 
-/* ---------------------------------------------------------- Rows by all that is around */
+/* ------------------------------------------------------------ Rows that are the same */
 
 #define UNUSED UINT32_MAX
 
-/* What has a number: a code in what has another number. A slot is used if it has one. */
+/* Keys by their numbers, which count them. A slot is used if it has a number. */
 typedef struct {
     uint64_t *keys;
     uint32_t *numbers;
-    size_t size, used;  /* the size is a power of two */
-    size_t patience;    /* how many slots may be passed until it is given up */
+    size_t size, used; /* the size is a power of two */
+    size_t patience;   /* how many slots may be passed until it is given up */
 } Numbers;
 
 static int make_slots(Numbers *numbers, size_t size) {
@@ -294,35 +294,77 @@ static int grow(Numbers *numbers) {
     return found;
 }
 
-/* Number rows of a tree, in pre-order with nothing as the last row, by their codes and
- * those of all around them, and say which is the first of each; return how many numbers
- * there are, 0 if it was given up. */
-static size_t find_numbers(const uint32_t *code, const uint32_t *parent, size_t count,
-                           uint32_t *number, uint32_t *first) {
+/* The number of a row's key, of which it may be the first; UNUSED if it was given up. */
+static uint32_t number_of(Numbers *numbers, uint64_t key, size_t row, uint32_t *first) {
+    if (2 * numbers->used >= numbers->size && !grow(numbers)) return UNUSED;
+    size_t slot = find_slot(numbers, key);
+    if (slot == numbers->size) return UNUSED;
+    if (numbers->numbers[slot] == UNUSED) {
+        first[numbers->used] = (uint32_t)row;
+        numbers->keys[slot] = key;
+        numbers->numbers[slot] = (uint32_t)numbers->used++;
+    }
+    return numbers->numbers[slot];
+}
+
+/* Number rows by their keys, in the order in which these come first, and say which row
+ * is the first of each; return how many numbers there are, 0 if it was given up. */
+static size_t number_keys(const uint64_t *key, size_t count, uint32_t *number,
+                          uint32_t *first) {
     Numbers numbers = {NULL, NULL, 0, 0, 32 * count + 64};
-    int found = count && make_slots(&numbers, 1024);
-    for (size_t row = 0; found && row + 1 < count; row++) {
-        int outermost = parent[row] == count - 1;
-        if (!outermost && parent[row] >= row) found = 0;
-        if (found && 2 * numbers.used >= numbers.size) found = grow(&numbers);
-        if (!found) break;
-        uint64_t around = outermost ? UNUSED : number[parent[row]];
-        uint64_t key = around << 32 | code[row];
-        size_t slot = find_slot(&numbers, key);
-        if (slot == numbers.size) {
-            found = 0;
-        } else if (numbers.numbers[slot] == UNUSED) {
-            numbers.keys[slot] = key;
-            first[numbers.used] = (uint32_t)row;
-            numbers.numbers[slot] = (uint32_t)numbers.used++;
-        }
-        if (found) number[row] = numbers.numbers[slot];
+    int found = make_slots(&numbers, 1024);
+    for (size_t row = 0; found && row < count; row++) {
+        number[row] = number_of(&numbers, key[row], row, first);
+        found = number[row] != UNUSED;
     }
     free_slots(&numbers);
-    if (!found) return 0;
+    return found ? numbers.used : 0;
+}
+
+/* The same by a row's code and those of all around it, of a tree in pre-order. The last
+ * row is nothing. */
+static size_t number_paths(const uint32_t *code, const uint32_t *parent, size_t count,
+                           uint32_t *number, uint32_t *first) {
+    Numbers numbers = {NULL, NULL, 0, 0, 32 * count + 64};
+    int found = make_slots(&numbers, 1024);
+    for (size_t row = 0; found && row + 1 < count; row++) {
+        int outermost = parent[row] == count - 1;
+        found = outermost || parent[row] < row;
+        if (!found) break;
+        uint64_t around = outermost ? UNUSED : number[parent[row]];
+        number[row] = number_of(&numbers, around << 32 | code[row], row, first);
+        found = number[row] != UNUSED;
+    }
+    free_slots(&numbers);
+    if (!found || !count) return 0;
     number[count - 1] = (uint32_t)numbers.used;
     first[numbers.used] = (uint32_t)(count - 1);
     return numbers.used + 1;
+}
+
+/* Return the numbers of rows by keys, or by codes and parents; None if it was given up. */
+static PyObject *made_numbers(const Column *keys, const Column *parents) {
+    size_t count = keys->length, found;
+    uint32_t *number = malloc((count + 1) * sizeof *number);
+    uint32_t *first = malloc((count + 1) * sizeof *first);
+    if (!number || !first) {
+        free(number);
+        free(first);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (parents)
+        found = number_paths(keys->values, parents->values, count, number, first);
+    else
+        found = number_keys(keys->values, count, number, first);
+    Py_END_ALLOW_THREADS
+    if (!found) {
+        free(number);
+        free(first);
+        return none();
+    }
+    uint32_t *less = realloc(first, found * sizeof *first);
+    return pair(made(number, count, "I"), made(less ? less : first, found, "I"));
 }
 
 static PyObject *numbered(PyObject *self, PyObject *args) {
@@ -332,28 +374,17 @@ static PyObject *numbered(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OO", &given[0], &given[1]) ||
         !take_rows(given, "II", 2, columns))
         return NULL;
-    size_t count = columns[0].length;
-    uint32_t *number = malloc((count + 1) * sizeof *number);
-    uint32_t *first = malloc((count + 1) * sizeof *first);
-    PyObject *result = NULL;
-    if (number && first) {
-        size_t found;
-        Py_BEGIN_ALLOW_THREADS
-        found = find_numbers(columns[0].values, columns[1].values, count, number, first);
-        Py_END_ALLOW_THREADS
-        if (found) {
-            uint32_t *less = realloc(first, found * sizeof *first);
-            result = pair(made(number, count, "I"), made(less ? less : first, found, "I"));
-            number = first = NULL;
-        } else {
-            result = none();
-        }
-    } else {
-        PyErr_NoMemory();
-    }
-    free(number);
-    free(first);
+    PyObject *result = made_numbers(&columns[0], &columns[1]);
     drop_columns(columns, 2);
+    return result;
+}
+
+static PyObject *counted(PyObject *self, PyObject *series) {
+    (void)self;
+    Column keys;
+    if (!take_column(series, "L", 8, &keys)) return NULL;
+    PyObject *result = made_numbers(&keys, NULL);
+    drop_column(&keys);
     return result;
 }
 
@@ -371,6 +402,7 @@ typedef struct {
 typedef struct {
     const int64_t *start, *end;
     const uint32_t *parent, *thread;
+    const uint8_t *cuts; /* whether segments end where a row begins or ends */
     size_t count;
     size_t patience; /* how many rows may be passed until it is given up */
 } Rows;
@@ -387,14 +419,15 @@ static int next_moment(const Rows *rows, Thread *thread) {
     return 1;
 }
 
-/* Let the next moment pass, and return what is open then; false if too many rows
- * overlap and are not inside another. */
-static int pass_moment(Rows *rows, Thread *thread, uint32_t *now_open) {
+/* Let the next moment pass, which is of a row, and say what is open then; false if too
+ * many rows overlap and are not inside another. */
+static int pass_moment(Rows *rows, Thread *thread, uint32_t *of, uint32_t *now_open) {
     if (thread->ends) {
-        *now_open = rows->parent[thread->open[--thread->depth]];
+        *of = thread->open[--thread->depth];
+        *now_open = rows->parent[*of];
         return 1;
     }
-    uint32_t row = (uint32_t)thread->row++;
+    uint32_t row = *of = (uint32_t)thread->row++;
     size_t at = thread->depth++;
     for (; at && rows->end[thread->open[at - 1]] < rows->end[row]; at--) {
         thread->open[at] = thread->open[at - 1];
@@ -493,7 +526,8 @@ typedef struct {
     size_t made;
     int64_t now, since; /* the last moment, and when the growing one began */
     uint32_t growing;   /* what is open in it */
-    int inside, is_inside, cut; /* a step: from now on, and it; whether it ends now */
+    int inside, is_inside; /* of a step: from now on, and that */
+    int cut;               /* whether it ends now, whatever is open */
 } Segments;
 
 static void end_growing(Segments *segments) {
@@ -550,11 +584,12 @@ static int find_segments(Rows *rows, Thread *heap, size_t count, Threads *thread
             segments->cut = 1;
             continue;
         }
-        uint32_t rank = rows->thread[heap->last - 1], open;
+        uint32_t rank = rows->thread[heap->last - 1], row, open;
         int more;
         do {
             go_on(segments, heap->time, open_in_first(threads));
-            if (!pass_moment(rows, heap, &open)) return 0;
+            if (!pass_moment(rows, heap, &row, &open)) return 0;
+            if (rows->cuts[row]) segments->cut = 1;
             note_open(threads, rank, open);
             more = next_moment(rows, heap);
         } while (more && heap->time <= others);
@@ -588,8 +623,8 @@ static int try_segments(const Column *columns, uint32_t nothing, size_t ranks,
                         Segments *segments) {
     size_t count = columns[0].length;
     Rows rows = {columns[0].values, columns[1].values, columns[2].values,
-                 columns[3].values, count, 8 * count};
-    Edges edges = {columns[4].values, columns[5].values, 0, columns[4].length};
+                 columns[3].values, columns[4].values, count, 8 * count};
+    Edges edges = {columns[5].values, columns[6].values, 0, columns[5].length};
     size_t most = 2 * count + edges.count + 1;
     Threads threads = {0};
     uint32_t *open = malloc((count + 1) * sizeof *open);
@@ -611,14 +646,14 @@ static int try_segments(const Column *columns, uint32_t nothing, size_t ranks,
 
 static PyObject *segments(PyObject *self, PyObject *args) {
     (void)self;
-    PyObject *given[6], *result = NULL;
-    Column columns[6];
+    PyObject *given[7], *result = NULL;
+    Column columns[7];
     unsigned int nothing, ranks;
-    if (!PyArg_ParseTuple(args, "IIOOOOOO", &nothing, &ranks, &given[0], &given[1],
-                          &given[2], &given[3], &given[4], &given[5]) ||
-        !take_rows(given, "llIIlI", 4, columns))
+    if (!PyArg_ParseTuple(args, "IIOOOOOOO", &nothing, &ranks, &given[0], &given[1],
+                          &given[2], &given[3], &given[4], &given[5], &given[6]) ||
+        !take_rows(given, "llIIClI", 5, columns))
         return NULL;
-    if (columns[4].length != columns[5].length ||
+    if (columns[5].length != columns[6].length ||
         !are_below(columns[3].values, columns[3].length, ranks)) {
         PyErr_SetString(PyExc_ValueError, "columns that do not fit together");
     } else {
@@ -636,7 +671,7 @@ static PyObject *segments(PyObject *self, PyObject *args) {
             result = whole ? PyErr_NoMemory() : none();
         }
     }
-    drop_columns(columns, 6);
+    drop_columns(columns, 7);
     return result;
 }
 
@@ -734,6 +769,7 @@ static PyMethodDef methods[] = {
     {"parents", parents, METH_VARARGS, "The row around each, in pre-order."},
     {"arrived", arrived, METH_O, "Where one arrives from each row."},
     {"numbered", numbered, METH_VARARGS, "Rows by their codes and those around them."},
+    {"counted", counted, METH_O, "Rows by their keys."},
     {"segments", segments, METH_VARARGS, "What is open, one segment after the other."},
     {"sums", sums, METH_VARARGS, "The sum of the values of each row."},
     {"counts", counts, METH_VARARGS, "How many moments are between edges."},

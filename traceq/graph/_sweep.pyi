@@ -14,6 +14,7 @@ def arrived(leads: pl.Series, /) -> _Column | None: ...
 def numbered(
     code: pl.Series, parent: pl.Series, /
 ) -> tuple[_Column, _Column] | None: ...
+def counted(key: pl.Series, /) -> tuple[_Column, _Column] | None: ...
 def segments(
     nothing: int,
     threads: int,
@@ -21,6 +22,7 @@ def segments(
     end: pl.Series,
     parent: pl.Series,
     thread: pl.Series,
+    cuts: pl.Series,
     edges: pl.Series,
     inside: pl.Series,
     /,

@@ -15,6 +15,7 @@ from traceq.graph import sweep
 
 INDEX = pl.UInt32()
 _FOR_EVER = 2**63 - 1
+_NONE = pl.Series([None], dtype=INDEX)
 
 
 def row_numbers(count: int) -> pl.Series:
@@ -66,8 +67,9 @@ def parents_or(thread: pl.Series, end: pl.Series, nowhere: int) -> pl.Series:
 def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
     """Return for each row itself, if it is marked, or its nearest marked ancestor."""
     if not marked.any():
-        return pl.repeat(None, len(parent), dtype=INDEX, eager=True)
-    above = parent.fill_null(len(parent))
+        return _NONE.new_from_index(0, len(parent))
+    # As fill_null() does, but without planning a query.
+    above = parent.zip_with(parent >= 0, _numbers(len(parent)))
     found = _with_nowhere(row_numbers(len(parent)).zip_with(marked, above))
     return _without_nowhere(arrived(found))
 
@@ -109,7 +111,8 @@ def _without_nowhere(rows: pl.Series) -> pl.Series:
 
 
 def _none_where_nowhere(rows: pl.Series, nowhere: int) -> pl.Series:
-    return pl.select(pl.when(rows < nowhere).then(rows)).to_series()
+    # As when() does, but without planning a query.
+    return rows.zip_with(rows < nowhere, _NONE)
 
 
 def _numbers(*given: int) -> pl.Series:

@@ -16,7 +16,7 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 3
+_INTERFACE = 5
 
 
 def available() -> bool:
@@ -52,11 +52,13 @@ def numbered(code: pl.Series, parent: pl.Series) -> tuple[pl.Series, pl.Series] 
     the way up. They are in pre-order; the last one is nothing, and around all others.
     """
     columns = _columns((code, pl.UInt32), (parent, pl.UInt32))
-    found = None if columns is None else _sweep.numbered(*columns)
-    if found is None:
-        return None
-    number, first = found
-    return pl.Series(Arrow(*number)), pl.Series(Arrow(*first))
+    return None if columns is None else _two_series(_sweep.numbered(*columns))
+
+
+def counted(key: pl.Series) -> tuple[pl.Series, pl.Series] | None:
+    """Return a number for each key, as they come first, and the first row of each."""
+    columns = _columns((key, pl.UInt64))
+    return None if columns is None else _two_series(_sweep.counted(*columns))
 
 
 def segments(
@@ -64,14 +66,16 @@ def segments(
 ) -> pl.DataFrame | None:
     """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
 
-    ``tree`` is in pre-order: ``ts``, ``end``, ``parent`` and ``thread``; behind its
-    last row is nothing. What counts is open in the first thread that has anything open.
-    A segment ends where something else counts, and at ``edges``, which are in order;
-    there is none from an edge on at which ``inside`` is 0.
+    ``tree`` is in pre-order: ``ts``, ``end``, ``parent``, ``thread`` and ``cuts``;
+    behind its last row is nothing. What counts is open in the first thread that has
+    anything open. A segment ends where something else counts, where a row begins or
+    ends that ``cuts``, and at ``edges``, which are in order; there is none from an edge
+    on at which ``inside`` is 0.
     """
     columns = _columns(
         *((tree[side], pl.Int64) for side in ("ts", "end")),
         *((tree[row], pl.UInt32) for row in ("parent", "thread")),
+        (tree["cuts"], pl.UInt8),
         (edges["time"], pl.Int64),
         (edges["inside"], pl.UInt32),
     )
@@ -108,3 +112,13 @@ def _columns(*columns: tuple[pl.Series, type[pl.DataType]]) -> list[pl.Series] |
 
 def _series(made: tuple[object, object] | None) -> pl.Series | None:
     return None if made is None else pl.Series(Arrow(*made))
+
+
+def _two_series(
+    made: tuple[tuple[object, object], tuple[object, object]] | None,
+) -> tuple[pl.Series, pl.Series] | None:
+    return (
+        None
+        if made is None
+        else (pl.Series(Arrow(*made[0])), pl.Series(Arrow(*made[1])))
+    )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from traceq.graph import sweep
 from traceq.graph.nesting import INDEX, row_numbers
 
 # The largest number that rows are compared by.
@@ -27,34 +28,34 @@ def alike(*columns: pl.Series) -> Alike:
     All values of a row are one number, as digits are: rows are much faster to compare
     by that than by many columns. Where it would be too large, it is counted again.
     """
-    key = pl.repeat(0, len(columns[0]), dtype=pl.UInt64, eager=True)
-    size = 1
-    for column in columns:
-        values, count = _digits(column)
+    names = [str(at) for at, _ in enumerate(columns)]
+    numbers = pl.DataFrame(columns, names).select(pl.all().to_physical().cast(INDEX))
+    (key, size), *others = map(_digits, numbers)
+    key = key.cast(pl.UInt64)
+    for values, count in others:
         if size * count > _LARGEST:
             key, first = counted(key)
-            size = len(first)
-        key = key.cast(pl.UInt64) * count + values
+            key, size = key.cast(pl.UInt64), len(first)
+        key = key * count + values
         size *= count
     return counted(key)
 
 
 def _digits(values: pl.Series) -> tuple[pl.Series, int]:
-    """Return values, categories or truth, as numbers, none as one too, and how many."""
-    if values.dtype in (pl.Categorical, pl.Enum):
-        values = values.to_physical()
-    values = values.cast(INDEX)
+    """Return numbers with none as one of them, and how many there may be."""
     largest = values.max()
     count = 1 + (largest if isinstance(largest, int) else 0)
     if not values.null_count():
         return values, count
     # Not by fill_null(): the number may be too large for the type.
     nothing = pl.Series([count], dtype=pl.UInt64)
-    return values.cast(pl.UInt64).zip_with(values.is_not_null(), nothing), count + 1
+    return values.cast(pl.UInt64).zip_with(values >= 0, nothing), count + 1
 
 
 def counted(key: pl.Series) -> Alike:
     """Return a small number for each key, in the order in which keys come first."""
+    if (found := sweep.counted(key)) is not None:
+        return Alike(*found)
     rows = row_numbers(len(key))
     first = (
         pl.DataFrame({"row": rows, "key": key})

@@ -284,54 +284,67 @@ def _facts(
 class _Names:
     """What the names of Python calls tell; each distinct one is looked at once."""
 
-    distinct: pl.DataFrame
-    """A row of the frames for each name."""
+    facts: pl.DataFrame
+    """Of each name ``file``, ``function``, ``own`` (whether it is the user's), whether
+    it ``in_file``, is a ``module`` (and its ``path``), of the ``recorder``, of
+    ``torch``, ``calls_hooks``, or is a ``forward``."""
     of_rows: pl.Series
-    """The number of the name of each row of the tree that is a Python call."""
+    """The name of each row of the tree, which is none but of a Python call."""
 
-    def tell(self, told: pl.Expr) -> pl.Series:
-        """Return for each row of the tree what its name tells, null if nothing."""
-        values = self.distinct.select(told).to_series()
-        number = self.distinct["name"].to_physical()
-        size = 1 + int(number.cast(pl.Int64).max() or 0)
-        table = pl.repeat(None, size, dtype=values.dtype, eager=True)
-        return table.scatter(number, values)[self.of_rows]
+    def __getitem__(self, fact: str) -> pl.Series:
+        """Return for each row of the tree what its name tells."""
+        return self.facts[fact][self.of_rows]
 
-    def are(self, told: pl.Expr) -> pl.Series:
-        """Return for which rows of the tree their name tells this."""
-        return known(self.tell(told))
+
+def _names(frames: pl.DataFrame, frame: pl.Series) -> _Names:
+    """Return what the names of rows tell that are these frames, if any."""
+    of_rows, first = alike(frames["name"][frame])
+    name, file = text("name"), text("file")
+    told = {
+        "in_file": file.is_not_null(),
+        "own": pl.col("own"),
+        "module": name.str.contains(MODULE),
+        "recorder": file.str.contains(RECORDER_FILE),
+        "torch": file.str.contains("^torch/"),
+        "calls_hooks": file.str.contains(_CALLS_HOOKS),
+        "forward": text("function").str.contains(_FORWARD),
+    }
+    facts = frames.select(
+        pl.col("name", "file", "function", "own").gather(frame[first])
+    ).select(
+        "file",
+        "function",
+        path=name.str.extract(MODULE),
+        **{fact: known(one) for fact, one in told.items()},
+    )
+    return _Names(facts, of_rows)
 
 
 def _places(trace: Trace, contexts: Contexts, frame: pl.Series) -> _Places:
     """Return the rows of the tree that say where in the program all others are."""
-    frames, annotations = trace.frames, trace.annotations
-    python = frames.select(pl.col("name", "file", "function", "own").gather(frame))
-    names = _Names(
-        python.unique("name").drop_nulls("name"), python["name"].to_physical()
-    )
+    annotations = trace.annotations
+    names = _names(trace.frames, frame)
     region = contexts.rows_of("annotations")
-    in_file = names.are(pl.col("file").is_not_null())
-    is_module = names.are(text("name").str.contains(MODULE))
+    in_file, is_module = names["in_file"], names["module"]
     chosen = in_file | is_module | region.is_not_null()
     number = chosen.cast(INDEX).cum_sum() - 1
     inside = number[contexts.nearest(chosen)]
     row = row_numbers(len(chosen)).filter(chosen)
     functions, hooks = in_file, _hooks(contexts, names, is_module)
     # From here on all is about these rows, which are fewer, and their own tree.
-    names = _Names(names.distinct, names.of_rows[row])
+    names = _Names(names.facts, names.of_rows[row])
     parent = inside[contexts.tree["parent"][row]]
     in_file, region = in_file[row], region[row]
-    own = names.are(pl.col("own"))
+    own = names["own"]
     # Built-in functions have no file; their time is of the function that calls them.
     caller = nearest(parent, in_file)
     above = caller[parent]
     ours = known(own[caller])
     called = nearest(parent, in_file & ~own & known(own[above]))
-    recorder = names.are(text("file").str.contains(RECORDER_FILE))
+    recorder = names["recorder"]
     if recorder.any():
         # What the recorder calls of Python's own is the recorder's, too.
-        torch = names.are(text("file").str.contains("^torch/"))
-        recorder = recorder[nearest(parent, own | recorder | torch)]
+        recorder = recorder[nearest(parent, own | recorder | names["torch"])]
     region = region[nearest(parent, region.is_not_null())]
     table = {
         "row": row,
@@ -342,7 +355,7 @@ def _places(trace: Trace, contexts: Contexts, frame: pl.Series) -> _Places:
         "library": only(called, ~ours),
         "hook": nearest(parent, hooks[row]),
         "region": annotations["name"][region],
-        "module": module_paths(names.tell(text("name").str.extract(MODULE)), parent),
+        "module": module_paths(names["path"], parent),
         "recorder": recorder,
     }
     return _Places(inside, functions, hooks, pl.DataFrame(table))
@@ -368,26 +381,20 @@ def _hooks(contexts: Contexts, names: _Names, module: pl.Series) -> pl.Series:
     is another function or, where libraries' calls were not kept, operators. ``module``
     is whether a row is the call of one.
     """
-    machinery = text("file").str.contains(_CALLS_HOOKS)
-    in_file = names.are(pl.col("file").is_not_null() & ~machinery)
+    in_file = names["in_file"] & ~names["calls_hooks"]
     called = in_file | contexts.rows_of("ops").is_not_null()
-    forward = text("function").str.contains(_FORWARD).fill_null(value=False)
-    function = names.are(pl.col("own") & ~forward)
+    function = names["own"] & ~names["forward"]
     # What a module's call calls itself, not counting its machinery. Few functions are
     # the user's, and fewer are hooks: most traces have none.
     mine = row_numbers(len(called)).filter(called & function)
     by = _first_up(contexts.tree["parent"], module | called, mine)
     hooks = pl.DataFrame({"row": mine, "by": by}).filter(known(module[by]))
-    nowhere = pl.repeat(value=False, n=len(called), dtype=pl.Boolean, eager=True)
+    nowhere = pl.Series([False]).new_from_index(0, len(called))
     if not hooks.height:
         return nowhere
     around = contexts.around(module | called)
     forwards = around.filter(called & ~function & known(module[around])).unique()
-    name = names.of_rows[hooks["row"]].alias("number")
-    place = names.distinct.select(
-        "file", "function", number=pl.col("name").to_physical()
-    )
-    hooks = hooks.with_columns(name).join(place, on="number", maintain_order="left")
+    hooks = hooks.hstack(names.facts[["file", "function"]][names.of_rows[hooks["row"]]])
     beside = hooks.filter(pl.col("by").is_in(forwards.implode()))
     found = hooks.join(beside, on=["file", "function"], how="semi")
     return nowhere.scatter(found["row"], values=True)

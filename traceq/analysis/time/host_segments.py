@@ -4,7 +4,8 @@ All that a thread does is a tree of regions, Python calls, operators and runtime
 Every instant belongs to the innermost thing that is open: to what began last, or to
 what is around the thing that ended last. Of several threads that launch GPU work, the
 one that does something counts: while backward runs in autograd's thread, the main
-thread waits. A segment is the time for which one thing counts.
+thread waits. A segment is the time for which one thing counts, at most until another
+operator or runtime call begins or ends in any of these threads.
 """
 
 from __future__ import annotations
@@ -180,14 +181,18 @@ def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataF
     edges = pl.concat([windows["start"], windows["end"]]).unique().sort()
     begin = windows.filter(pl.col("end") > pl.col("start"))["start"]
     inside = edges.is_in(begin.implode()).cast(INDEX)
-    return opened(tree[:-1], pl.DataFrame({"time": edges, "inside": inside}), threads)
+    # The replay cuts the host's time where operators and calls begin and end.
+    cuts = (tree["part"] >= PARTS.index("ops")).cast(pl.UInt8).alias("cuts")
+    rows = tree.hstack([cuts])[:-1]
+    return opened(rows, pl.DataFrame({"time": edges, "inside": inside}), threads)
 
 
 def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFrame:
     """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
 
     ``rows`` are in pre-order, ``edges`` in order. A segment ends where something else
-    counts, and at edges; none begins at an edge that is not ``inside``, or after it.
+    counts, where a row begins or ends that ``cuts``, and at edges; none begins at an
+    edge that is not ``inside``, or after it.
     """
     if (found := sweep.segments(rows, edges, threads)) is not None:
         return found
@@ -195,10 +200,10 @@ def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFram
     time, at = moments["time"], _of_one_thread(moments, threads, rows.height)
     # Of what changes at one moment only the last lasts.
     lasting = pl.DataFrame([time, at], ["start", "at"]).filter(time.shift(-1) > time)
-    start = lasting["start"]
+    cutting = rows.filter(pl.col("cuts") > 0)
+    ends = pl.concat([cutting["ts"], cutting["end"], edges["time"]]).unique()
     begins = lasting["at"].ne_missing(lasting["at"].shift(1))
-    begins |= start.is_in(edges["time"].implode())
-    found = lasting.filter(begins)
+    found = lasting.filter(begins | lasting["start"].is_in(ends.implode()))
     last = edges["time"].search_sorted(found["start"], side="right").cast(pl.Int64) - 1
     inside = (edges["inside"] > 0)[only(last, last >= 0).cast(INDEX)]
     return found.select(
