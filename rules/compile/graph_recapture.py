@@ -195,7 +195,7 @@ def _shapes(view: View, regions: list[int]) -> list[list[int]]:
     """Return the shapes that the graphs were for: of the inputs that change."""
     ops = view.trace.ops
     within = inside(view.trace, pl.Series(regions)).is_not_null()
-    calls = view.with_inputs(ops.filter(within & (ops["name"] == CALL)))
+    calls = view.with_inputs(ops.filter((ops["name"] == CALL) & within))
     found = changing_inputs(calls)
     if not found.height:
         found = sized_inputs(calls)

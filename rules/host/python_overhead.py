@@ -265,9 +265,9 @@ def _functions(view: View, least: float) -> pl.DataFrame:
     ops = (
         view.ops[[*PLACE]]
         .filter(called)
-        .with_columns(pl.col("file", "function").cast(pl.String))
         .group_by(PLACE)
         .agg(ops=pl.len())
+        .with_columns(pl.col("file", "function").cast(pl.String))
     )
     needed = pl.col("ops").fill_null(0) * PYTHON_PER_OP_NS
     return (

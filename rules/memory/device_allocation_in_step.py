@@ -137,7 +137,8 @@ class DeviceAllocationInStep(DriverCallRule):
 
 def _cause(view: View, calls: pl.DataFrame) -> tuple[str, int]:
     """Return why the allocator calls the driver, and how much each step leaks."""
-    emptied = view.trace.frames.filter(pl.col("function") == "empty_cache")
+    frames = view.trace.frames
+    emptied = frames[["ts", "dur"]].filter(frames["function"] == "empty_cache")
     frees = calls.filter("frees")
     lowest = growth(view.trace)["growth"].min()
     leaked = lowest if isinstance(lowest, int) and lowest >= _SMALLEST_LEAK else 0

@@ -19,7 +19,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
-from traceq.expressions import known, text
+from traceq.expressions import known
 from traceq.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
 
@@ -61,7 +61,7 @@ def blocking_calls(trace: Trace) -> pl.DataFrame:
     )
     blocking = (pl.col("call") == "copy") & named_like(runtime, BLOCKING_COPY)
     copies = blocking | known(pl.col("pageable"))
-    queue = (pl.col("call") == "launch") & (_queued(trace) >= LAUNCH_QUEUE)
+    queue = (pl.col("call") == "launch") & _behind(trace)
     queue |= _throttled(trace)
     kind = (
         pl.when(pl.col("call") == "sync")
@@ -85,18 +85,22 @@ def copy_directions(trace: Trace) -> pl.DataFrame:
 
     The direction is TO_HOST, TO_GPU, or null for copies inside the GPU.
     """
-    name = text("name")
+    kernels = trace.kernels
+    copies = kernels[["launch", "bytes", "name"]].filter(
+        kernels["activity"] == "memcpy"
+    )
+    to_host, to_gpu, pageable = (
+        named_like(copies, pattern) for pattern in (DTOH, HTOD, PAGEABLE)
+    )
     return (
-        trace.kernels[["launch", "bytes", "name"]]
-        .filter(trace.kernels["activity"] == "memcpy")
-        .select(
+        copies.select(
             "launch",
             "bytes",
-            direction=pl.when(name.str.contains(DTOH))
+            direction=pl.when(to_host)
             .then(pl.lit(TO_HOST))
-            .when(name.str.contains(HTOD))
+            .when(to_gpu)
             .then(pl.lit(TO_GPU)),
-            pageable=name.str.contains(PAGEABLE),
+            pageable=pageable,
         )
         .drop_nulls("launch")
         .unique("launch", keep="first", maintain_order=True)
@@ -127,13 +131,17 @@ def _throttled(trace: Trace) -> pl.Series:
     return none.scatter(rows.filter(blocked), values=True)
 
 
-def _queued(trace: Trace) -> pl.Series:
-    """Return how much work was launched before each call and had not begun."""
+def _behind(trace: Trace) -> pl.Series:
+    """Return at which calls LAUNCH_QUEUE launches, or more, had not begun."""
     work = trace.kernels[["launch", "ts"]].drop_nulls("launch")
     launched = trace.runtime["ts"][work["launch"]].sort()
     begun = work["ts"].sort()
+    # So it is never, if each was begun before that many had followed.
+    followed = launched[LAUNCH_QUEUE - 1 :]
+    if not (begun[: len(followed)] > followed).any():
+        return pl.Series([False]).new_from_index(0, trace.runtime.height)
     before, started = (
         moments.search_sorted(trace.runtime["ts"]).cast(pl.Int64)
         for moments in (launched, begun)
     )
-    return before - started
+    return before - started >= LAUNCH_QUEUE

@@ -141,14 +141,13 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     copying = kernels["kind"] == "copy"
     ordered = (
-        kernels[["id", "device", "stream", "ts"]]
-        .with_columns(copies=copying)
+        kernels[["device", "stream", "ts"]]
+        .with_row_index("row")
         .sort("device", "stream", "ts", maintain_order=True)
-        .select("id", "copies", order=pl.int_range(pl.len()).over("device", "stream"))
-        .filter("copies")
-        .drop("copies")
+        .select("row", order=pl.int_range(pl.len()).over("device", "stream"))
+        .sort("row")
     )
-    moved = kernels.filter(copying).join(ordered, on="id", maintain_order="left")
+    moved = kernels.filter(copying).hstack(ordered.select("order").filter(copying))
     moved = _with_requests(trace, moved)
     moved = _with_reasons(trace, _with_inputs(trace, moved))
     part = pl.coalesce(pl.when(one.holds).then(pl.lit(one.name)) for one in PARTS)

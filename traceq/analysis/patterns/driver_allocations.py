@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import named_like
 from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.names import GRAPH_CAPTURE
@@ -31,9 +32,7 @@ def driver_calls(
     calls = calls.with_columns(op_name=trace.ops["name"][calls["op"]].cast(pl.String))
     if not calls.height:
         return calls
-    names = trace.ops["name"].unique()
-    captures = names.filter(names.cast(pl.String).str.contains(GRAPH_CAPTURE))
-    once = trace.ops["compiling"] | trace.ops["name"].is_in(captures.implode())
+    once = trace.ops["compiling"] | named_like(trace.ops, GRAPH_CAPTURE)
     around = nearest(trace.ops["parent"], known(once))
     return calls.filter(around[calls["op"]].is_null())
 

@@ -368,12 +368,18 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .group_by("id")
         .agg(pl.col("kernels").sum(), syncs=(pl.col("call") == "sync").any())
         .filter(pl.col("kernels") > 0)
+        .sort("id")
     )
-    ops = trace.ops
-    chosen = ops["parent"].is_null() & ops["forward"].is_null() & ~ops["compiling"]
-    chosen &= ~ops["phase"].is_in(list(_NO_LOOP))
-    outer = ops[["id", "name", "step", *_PLACE, "thread", "ts", "dur"]].filter(chosen)
-    found = outer.join(used, on="id", maintain_order="left")
+    # These are outermost ops, and an op's id is its row.
+    columns = ["name", "step", *_PLACE, "thread", "ts", "dur"]
+    found = used.hstack(
+        trace.ops[[*columns, "forward", "compiling", "phase"]][used["id"]]
+    ).filter(
+        pl.col("forward").is_null(),
+        ~pl.col("compiling"),
+        ~pl.col("phase").is_in(list(_NO_LOOP)),
+    )
+    found = found.select("id", *columns, "kernels", "syncs")
     return in_steps(found, trace, steady)
 
 

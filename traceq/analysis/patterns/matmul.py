@@ -15,7 +15,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import NOTHING, named, named_like, plain_names
 from traceq.analysis.base.roofline import roofline_ns
-from traceq.expressions import known
+from traceq.expressions import known, place_among
 from traceq.model.dtypes import SIZES
 
 if TYPE_CHECKING:
@@ -57,12 +57,10 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
     if not chosen.height:
         return NOTHING
     ops = trace.ops[["name", "inputs"]][chosen["op"]]
-    calls = chosen.with_columns(ops["inputs"], op_name=ops["name"]).join(
-        plain_names(trace.ops).rename({"name": "op_name", "plain": "matmul"}),
-        on="op_name",
-        maintain_order="left",
-    )
-    distinct = calls.select("matmul", "inputs").unique(maintain_order=True)
+    names = plain_names(trace.ops)
+    plain = names["plain"][place_among(ops["name"], names["name"])]
+    calls = ops.select(plain.alias("matmul"), "inputs")
+    distinct = calls.unique(maintain_order=True)
     given = distinct.join(
         trace.inputs.select("dims", "types", "strides", inputs="id"),
         on="inputs",
@@ -74,13 +72,15 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
         schema=_SHAPES,
         orient="row",
     )
-    return calls.join(
-        pl.concat([distinct, shapes], how="horizontal"),
+    # Only of these columns: kernels have dozens.
+    found = calls.join(
+        distinct.hstack(shapes),
         on=["matmul", "inputs"],
         how="left",
         nulls_equal=True,
         maintain_order="left",
-    ).drop("inputs", "op_name")
+    )
+    return chosen.hstack(found.drop("inputs"))
 
 
 def are_matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
@@ -141,17 +141,19 @@ def with_fastest(calls: pl.DataFrame, gpu: Gpu, dtype: str) -> pl.DataFrame:
         else roofline_ns(gpu, MATMUL_EFFICIENCY, moved=moved, flops=flops, dtype=dtype)
         for flops, moved in sizes.iter_rows()
     ]
-    return calls.join(
+    found = calls.select("flops", "moved", "dur").join(
         sizes.with_columns(fastest=pl.Series(times, dtype=pl.Float64)),
         on=["flops", "moved"],
         how="left",
         nulls_equal=True,
         maintain_order="left",
-    ).with_columns(
+    )
+    fastest = found.select(
         fastest=pl.min_horizontal(
             pl.col("fastest").fill_null((1 - UNKNOWN_SAVING) * pl.col("dur")), "dur"
         )
     )
+    return calls.hstack(fastest)
 
 
 def saved() -> pl.Expr:

@@ -91,8 +91,7 @@ def _launching(trace: Trace) -> pl.DataFrame:
         .group_by("id")
         .agg(kernels=pl.len(), gpu_ns=pl.col("dur").sum())
     )
-    return (
-        trace.ops[["id", "name", "thread", "ts", "file", "line", "function"]]
-        .filter(trace.ops["parent"].is_null())
-        .join(work, on="id")
-    )
+    # Work is of outermost ops alone, and an op's id is its row.
+    work = work.sort("id")
+    columns = ["name", "thread", "ts", "file", "line", "function"]
+    return work.hstack(trace.ops[columns][work["id"]])

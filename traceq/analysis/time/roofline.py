@@ -125,10 +125,10 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
             kernel=pl.col("kernel").get(pl.col("dur").arg_max()),
             kernel_dtype=pl.col("dtype").drop_nulls().first(),
         )
-        .with_columns(text("kernel"), text("kernel_dtype"))
-        .join(moved, on="op", how="left")
-        .join(flops, on="op", how="left")
         .sort("op")
+        .with_columns(text("kernel"), text("kernel_dtype"))
+        .join(moved, on="op", how="left", maintain_order="left")
+        .join(flops, on="op", how="left", maintain_order="left")
     )
     return found.with_columns(
         trace.ops[["inputs", *_PLACE]][found["op"]].get_columns(),
