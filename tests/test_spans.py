@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
 
 from traceq.compiled_code import usable
-from traceq.intervals import _INTERFACE, Cover, _spans, holding, merged
+from traceq.intervals import (
+    _INTERFACE,
+    Cover,
+    _spans,
+    count_before,
+    count_until,
+    holding,
+    merged,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +88,24 @@ def test_what_is_covered_between_edges_is_that_of_the_reference(
     found = Cover(cover).between(asked)
 
     assert_frame_equal(found, in_polars(lambda: Cover(cover).between(asked)))
+
+
+@compiled
+@examples
+@given(MOMENTS, MOMENTS, TIMES, st.sampled_from([count_before, count_until]))
+def test_times_before_moments_are_those_of_the_reference(
+    times: list[int],
+    moments: list[int],
+    dtype: pl.DataType,
+    count: Callable[[pl.Series, pl.Series], pl.Series],
+) -> None:
+    ordered = pl.Series(sorted(times), dtype=dtype)
+    asked = pl.Series(moments, dtype=dtype)
+
+    found = count(ordered, asked)
+
+    expected = in_polars(lambda: count(ordered, asked))
+    assert_series_equal(found, expected, check_names=False)
 
 
 @compiled

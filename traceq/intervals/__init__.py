@@ -16,7 +16,7 @@ except ImportError:  # it was not built
     _spans = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 2
+_INTERFACE = 3
 
 
 def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
@@ -93,6 +93,28 @@ def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
 def covered_until(cover: pl.DataFrame, moments: pl.Series) -> pl.Series:
     """Return how much of the time before each moment the spans cover together."""
     return Cover(cover).until(moments)
+
+
+def count_before(times: pl.Series, moments: pl.Series) -> pl.Series:
+    """Return how many of the times, which are in order, are before each moment.
+
+    Where the moments are in order as well, that takes a fraction of searching.
+    """
+    if times.dtype == pl.Int64 and _are_taken(times, moments):
+        return _passed(times, moments, before=True)
+    return times.search_sorted(moments)
+
+
+def count_until(times: pl.Series, moments: pl.Series) -> pl.Series:
+    """Return how many of the times, which are in order, are not after each moment."""
+    if _are_taken(times, moments):
+        return _passed(times, moments, before=False)
+    return times.search_sorted(moments, side="right")
+
+
+def _passed(times: pl.Series, moments: pl.Series, *, before: bool) -> pl.Series:
+    columns, fractions = (times.rechunk(), moments.rechunk()), moments.dtype.is_float()
+    return pl.Series(Arrow(*_spans.passed(*columns, fractions, before)))
 
 
 def holding(events: pl.DataFrame, moments: pl.Series) -> pl.DataFrame:

@@ -14,7 +14,7 @@
 #include "../formats/_columns.h"
 
 /* What __init__.py asks for: one more with each change between the two. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* ------------------------------------------------------------------------ The loops */
 
@@ -295,10 +295,54 @@ static PyObject *holding(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* Write how many of the sorted times are not after each moment; with ``before``, and of
+ * whole times alone, how many are before it. */
+static void count_passed(const Column *times, const Column *moments, int fractions,
+                         int before, uint32_t *passed) {
+    size_t found = 0;
+    for (size_t row = 0; row < moments->length; row++) {
+        if (fractions) {
+            const double *moment = moments->values;
+            if (row && moment[row] < moment[row - 1]) found = 0;
+            found = passed_part(times->values, times->length, found, moment[row]);
+        } else {
+            const int64_t *moment = moments->values;
+            if (row && moment[row] < moment[row - 1]) found = 0;
+            /* No time is before the first that there is. */
+            int64_t last = before && moment[row] > INT64_MIN ? moment[row] - 1 : moment[row];
+            found = passed_whole(times->values, times->length, found, last);
+        }
+        passed[row] = (uint32_t)found;
+    }
+}
+
+static PyObject *passed(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *given[2], *result = NULL;
+    Column columns[2];
+    int fractions, before;
+    if (!PyArg_ParseTuple(args, "OOpp", &given[0], &given[1], &fractions, &before))
+        return NULL;
+    if (!take_columns(given, fractions ? "gg" : "ll", columns)) return NULL;
+    size_t count = columns[1].length;
+    uint32_t *found = malloc((count + 1) * sizeof *found);
+    if (!found) {
+        PyErr_NoMemory();
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        count_passed(&columns[0], &columns[1], fractions, before, found);
+        Py_END_ALLOW_THREADS
+        result = made(found, count, "I");
+    }
+    drop_columns(columns, 2);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"merged", merged, METH_VARARGS, "Spans in order, those that touch as one."},
     {"until", until, METH_VARARGS, "How much is covered before each moment."},
     {"between", between, METH_VARARGS, "Which parts between edges are covered."},
+    {"passed", passed, METH_VARARGS, "How many of the times are before each moment."},
     {"holding", holding, METH_VARARGS, "Which spans have any of the moments in them."},
     {NULL, NULL, 0, NULL},
 };

@@ -19,3 +19,6 @@ def between(
 def holding(
     start: pl.Series, dur: pl.Series, moments: pl.Series, /
 ) -> tuple[object, object] | None: ...
+def passed(
+    times: pl.Series, moments: pl.Series, fractions: bool, before: bool, /
+) -> tuple[object, object]: ...

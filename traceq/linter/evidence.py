@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
     """Return the kernels and how often they run in a step, longest time first."""
     names = (
-        view.trace.kernels[["name", "dur"]][list(kernels)]
+        view.trace.kernels.select(
+            pl.col("name", "dur").gather(pl.Series([*kernels], dtype=pl.UInt32))
+        )
         .group_by("name")
         .agg(calls=pl.len(), time=pl.col("dur").sum())
         .with_columns(text("name"))

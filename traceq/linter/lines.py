@@ -63,8 +63,10 @@ def _lines(
     if not ids or not table.height:
         return []
     # An id is the row of its table.
-    mine = table[["file", "line", "function", "call_line", "dur"]][[*ids]]
-    rows = mine.filter(
+    rows = pl.Series([*ids], dtype=pl.UInt32)
+    columns = ("file", "line", "function", "call_line", "dur")
+    mine = table.select(pl.col(columns).gather(rows))
+    here = mine.filter(
         pl.col(column) == value if value is not None else pl.col(column).is_null()
         for column, value in (
             ("file", place.file),
@@ -72,7 +74,7 @@ def _lines(
             ("function", place.function),
         )
     )
-    by_line = rows.group_by("call_line").agg(pl.col("dur").sum())
+    by_line = here.group_by("call_line").agg(pl.col("dur").sum())
     return by_line.sort("dur", "call_line", descending=[True, False]).rows()
 
 

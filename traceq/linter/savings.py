@@ -23,7 +23,7 @@ from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
 from traceq.finding import Fix, Severity
-from traceq.intervals import disjoint, merged, spans
+from traceq.intervals import count_until, disjoint, merged, spans
 from traceq.linter.need import Need
 from traceq.linter.run import crashed
 from traceq.outcome import Crashed, Together
@@ -286,7 +286,7 @@ def _ids(rows: Collection[int]) -> pl.Series:
 def _calls_in(waits: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
     """Return the blocking calls that begin in these spans, which do not overlap."""
     begin = waits["start"]
-    at = parts["start"].search_sorted(begin, side="right").cast(pl.Int64) - 1
+    at = count_until(parts["start"], begin).cast(pl.Int64) - 1
     ends = parts["end"][at.clip(lower_bound=0)] if parts.height else at
     inside = (at >= 0) & (begin < ends)
     return waits["id"].filter(inside)

@@ -17,7 +17,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.replay import play
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_kinds import UNKNOWN
-from traceq.intervals import covered_until, disjoint
+from traceq.intervals import count_before, count_until, covered_until, disjoint
 from traceq.outcome import MOST_LINES, Entry
 from traceq.records import dataclass
 
@@ -197,8 +197,8 @@ def _spans_in(edges: pl.Series, spans: pl.DataFrame) -> pl.DataFrame:
     first and the last piece have what lies outside of all of them.
     """
     inner = edges[1:-1]
-    over = spans["end"].search_sorted(inner, side="right").cast(pl.Int64)
-    begun = spans["start"].search_sorted(inner).cast(pl.Int64)
+    over = count_until(spans["end"], inner).cast(pl.Int64)
+    begun = count_before(spans["start"], inner).cast(pl.Int64)
     first = pl.concat([pl.Series([0]), over])
     return pl.DataFrame(
         {

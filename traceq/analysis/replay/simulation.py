@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.replay import play
-from traceq.intervals import Cover
+from traceq.intervals import Cover, count_before, count_until
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Replay:
         self._awake = whole.scatter(blocked, 1 - by / self._length[blocked])
         self.work = _grouped(model)
         launch, wait_start, wait_end = (
-            self._edges.search_sorted(moments).clip(upper_bound=pieces.height)
+            count_before(self._edges, moments).clip(upper_bound=pieces.height)
             for moments in (self.work["launched_at"], waits["start"], waits["end"])
         )
         # Work whose launch is not in the file may begin when the host is done.
@@ -244,9 +244,7 @@ class Replay:
         """Return when, as recorded, the host had worked that much."""
         edges, reached = self.host_time(scale)
         last = max(0, len(edges) - 2)
-        piece = (reached.search_sorted(worked, side="right").cast(pl.Int64) - 1).clip(
-            0, last
-        )
+        piece = (count_until(reached, worked).cast(pl.Int64) - 1).clip(0, last)
         start, end = (reached[found] for found in (piece, piece + 1))
         inside = ((worked - start) / (end - start)).fill_nan(0).clip(0, 1)
         length = edges[piece + 1] - edges[piece]
