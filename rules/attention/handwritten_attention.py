@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.analysis.base.assumptions import (
     FLOAT32_ATTENTION_SAVING,
     FUSED_ATTENTION_LAUNCHES,
@@ -274,7 +272,7 @@ def _is_eager(view: View, row: Row) -> bool:
     """Return whether transformers runs its attention op by op."""
     if not (view.trace.frames["function"] == _EAGER).any():
         return False
-    moment = view.trace.ops.filter(pl.col("id") == row["first"])
+    moment = view.trace.ops.slice(row["first"], 1)
     running = library_calls(view.trace.frames, moment)["library_function"]
     return bool(known(running == _EAGER).any())
 

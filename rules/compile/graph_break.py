@@ -265,15 +265,17 @@ def _breaks(view: View) -> pl.DataFrame:
     """
     ops = view.ops
     region = named_like(view.trace.ops, REGION)
+    if not region.any():
+        return NOTHING
     inside = known(region[ops["parent"]])
     inner = ops.filter(inside & region[ops["id"]])
     if not inner.height:
         return NOTHING
     parts = ops.filter(inside)
-    outer = view.trace.ops["name"].cast(pl.String).str.extract(REGION_FRAME)
+    outer = view.trace.ops["name"].gather(inner["parent"]).cast(pl.String)
     return (
         inner.drop("file", "line", "function")
-        .with_columns(frame=outer.gather(inner["parent"]))
+        .with_columns(frame=outer.str.extract(REGION_FRAME))
         .join(_resumed(parts), left_on="id", right_on="parent", how="left")
         .pipe(asof, _lookups(parts), "ts", "at", by="parent")
         .drop("at")

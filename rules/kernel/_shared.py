@@ -29,7 +29,11 @@ def judged(view: View, pattern: str, min_share: float) -> pl.DataFrame:
     There are none where all of them together do not take this share of the steps.
     """
     ops = roofline(view.trace).ops
-    return long_enough(view, ops.filter(named_like(ops, pattern)), min_share)
+    chosen = named_like(ops, pattern)
+    # Asked first of two columns: ops have lists of kernels, and most rules find none.
+    if not chosen.any() or ops["gpu"].filter(chosen).sum() < _long(view, min_share):
+        return NOTHING
+    return long_enough(view, ops.filter(chosen), min_share)
 
 
 def long_enough(view: View, ops: pl.DataFrame, min_share: float) -> pl.DataFrame:

@@ -149,7 +149,9 @@ class SlowKernel(Rule):
         together = pl.col("gpu").sum().over("name", "phase")
         long = self.min_share * view.bound.step_ns * view.steps
         ops = roofline(view.trace).ops
-        ops = ops.filter(~named_like(ops, _NOT)).filter(together >= long)
+        brief = ops[["name", "phase", "gpu"]].with_row_index("row")
+        brief = brief.filter(~named_like(ops, _NOT)).filter(together >= long)
+        ops = ops[brief["row"]]
         # Kernels that other findings name are theirs.
         others = pl.element().is_in(list(view.named))
         if view.named:

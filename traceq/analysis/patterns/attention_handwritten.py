@@ -98,7 +98,8 @@ def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     among = known(owners.is_in(first.implode()))
     nested = known(among[trace.ops["parent"]])
     return (
-        trace.ops.with_columns(first=owners)
+        trace.ops[["name", "inputs", "ts"]]
+        .with_columns(first=owners)
         .filter(among & ~nested)
         .join(plain_names(trace.ops), on="name")
         .join(trace.inputs.select("dims", inputs="id"), on="inputs", how="left")

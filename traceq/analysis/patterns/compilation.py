@@ -45,8 +45,9 @@ def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     that runs right after it; it is null where the trace has neither.
     """
     ops = trace.ops
-    inner = known(ops["compiling"][ops["parent"]])
-    roots = in_steps(ops.filter(ops["compiling"] & ~inner), trace, steady)
+    rows = ops["compiling"].arg_true()
+    inner = known(ops["compiling"][ops["parent"][rows]])
+    roots = in_steps(ops[rows.filter(~inner)], trace, steady)
     if not roots.height:
         return roots.with_columns(compile_id=pl.lit(None, pl.String))
     host = trace.annotations.filter(~pl.col("on_gpu"))
@@ -111,10 +112,10 @@ def all_captures(trace: Trace) -> pl.DataFrame:
             # A capture shows as a timer, as a runtime call, or as both.
             captured=pl.max_horizontal(pl.col("captured").sum(), pl.col("begun").sum()),
         )
+        .sort("root")
     )
-    found = ops.drop("captured").join(
-        counts, left_on="id", right_on="root", maintain_order="left"
-    )
+    # An op's id is its row.
+    found = ops.drop("captured")[counts["root"]].hstack(counts.drop("root"))
     region = roots[found["forward"]].alias("region")
     return found.with_columns(region.fill_null(found["id"]))
 
@@ -188,8 +189,10 @@ def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
 def _outer_timers(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
     """Return the ops of a name, without timers of the same name inside them."""
     marked = named_like(ops, pattern)
-    inner = known(marked[ops["parent"]])
-    found = ops["id"].filter(marked & ~inner).to_frame()
+    # There are few of them: only these are asked for what is around them.
+    rows = marked.arg_true()
+    inner = known(marked[ops["parent"][rows]])
+    found = ops["id"][rows].filter(~inner).to_frame()
     return found.with_columns(pl.lit(value=True).alias(label))
 
 
