@@ -53,10 +53,7 @@ def tree_of(spans: list[tuple[int, int, int]]) -> pl.DataFrame:
     """Return spans in pre-order, each with the one around it, if not nothing."""
     rows = rows_of(spans)
     parent = nesting.parents_or(rows["thread"], rows["end"], rows.height)
-    # Segments end where those of odd length begin and end.
-    return rows.with_columns(
-        parent.alias("parent"), cuts=(pl.col("dur") % 2).cast(pl.UInt8)
-    )
+    return rows.with_columns(parent.alias("parent"))
 
 
 def edges_of(edges: dict[int, bool]) -> pl.DataFrame:
@@ -153,23 +150,20 @@ def test_segments_of_very_many_threads_are_those_of_the_reference() -> None:
     tree = pl.DataFrame({"thread": thread.cast(INDEX), "ts": start, "end": start + 3})
 
     assert_opened_as_in_polars(
-        tree.with_columns(parent=pl.lit(count, INDEX), cuts=pl.lit(0, pl.UInt8)),
+        tree.with_columns(parent=pl.lit(count, INDEX)),
         edges_of({10: True, count // 2: False, count - 10: True, count: False}),
         threads=count,
     )
 
 
 @compiled
-def test_a_segment_goes_on_while_nothing_else_counts_and_nothing_cuts() -> None:
-    tree = tree_of([(0, 0, 10), (1, 1, 1), (1, 4, 4), (1, 9, 6)])
+def test_a_segment_goes_on_while_nothing_else_counts() -> None:
+    tree = tree_of([(0, 0, 10), (1, 2, 3), (1, 6, 9)])
 
     found = sweep.segments(tree, edges_of({0: True, 12: True, 20: False}), 2)
 
     assert found is not None
-    assert found.rows() == [
-        *((0, 1, 0), (1, 2, 0), (2, 10, 0)),
-        *((10, 12, 3), (12, 15, 3), (15, 20, 4)),
-    ]
+    assert found.rows() == [(0, 10, 0), (10, 12, 2), (12, 15, 2), (15, 20, 3)]
 
 
 @compiled
@@ -269,9 +263,7 @@ def test_very_many_rows_that_overlap_are_left_to_the_reference() -> None:
     count = 5_000
     at = pl.int_range(count, eager=True)
     tree = pl.DataFrame({"ts": at, "end": at + count}).with_columns(
-        parent=pl.lit(count, INDEX),
-        thread=pl.lit(0, INDEX),
-        cuts=pl.lit(0, pl.UInt8),
+        parent=pl.lit(count, INDEX), thread=pl.lit(0, INDEX)
     )
 
     assert sweep.segments(tree, edges_of({}), threads=1) is None

@@ -103,8 +103,7 @@ static inline int take_columns(PyObject *const *given, const char *formats,
                                Column *columns) {
     for (size_t at = 0; formats[at]; at++) {
         const char format[] = {formats[at], 0};
-        size_t width = *format == 'C' ? 1 : *format == 'I' ? 4 : 8;
-        if (!take_column(given[at], format, width, &columns[at])) {
+        if (!take_column(given[at], format, *format == 'I' ? 4 : 8, &columns[at])) {
             drop_columns(columns, at);
             return 0;
         }

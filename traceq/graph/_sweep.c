@@ -15,7 +15,7 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 5
+#define INTERFACE 6
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -402,7 +402,6 @@ typedef struct {
 typedef struct {
     const int64_t *start, *end;
     const uint32_t *parent, *thread;
-    const uint8_t *cuts; /* whether segments end where a row begins or ends */
     size_t count;
     size_t patience; /* how many rows may be passed until it is given up */
 } Rows;
@@ -419,15 +418,14 @@ static int next_moment(const Rows *rows, Thread *thread) {
     return 1;
 }
 
-/* Let the next moment pass, which is of a row, and say what is open then; false if too
- * many rows overlap and are not inside another. */
-static int pass_moment(Rows *rows, Thread *thread, uint32_t *of, uint32_t *now_open) {
+/* Let the next moment pass, and say what is open then; false if too many rows overlap
+ * and are not inside another. */
+static int pass_moment(Rows *rows, Thread *thread, uint32_t *now_open) {
     if (thread->ends) {
-        *of = thread->open[--thread->depth];
-        *now_open = rows->parent[*of];
+        *now_open = rows->parent[thread->open[--thread->depth]];
         return 1;
     }
-    uint32_t row = *of = (uint32_t)thread->row++;
+    uint32_t row = (uint32_t)thread->row++;
     size_t at = thread->depth++;
     for (; at && rows->end[thread->open[at - 1]] < rows->end[row]; at--) {
         thread->open[at] = thread->open[at - 1];
@@ -584,12 +582,11 @@ static int find_segments(Rows *rows, Thread *heap, size_t count, Threads *thread
             segments->cut = 1;
             continue;
         }
-        uint32_t rank = rows->thread[heap->last - 1], row, open;
+        uint32_t rank = rows->thread[heap->last - 1], open;
         int more;
         do {
             go_on(segments, heap->time, open_in_first(threads));
-            if (!pass_moment(rows, heap, &row, &open)) return 0;
-            if (rows->cuts[row]) segments->cut = 1;
+            if (!pass_moment(rows, heap, &open)) return 0;
             note_open(threads, rank, open);
             more = next_moment(rows, heap);
         } while (more && heap->time <= others);
@@ -623,8 +620,8 @@ static int try_segments(const Column *columns, uint32_t nothing, size_t ranks,
                         Segments *segments) {
     size_t count = columns[0].length;
     Rows rows = {columns[0].values, columns[1].values, columns[2].values,
-                 columns[3].values, columns[4].values, count, 8 * count};
-    Edges edges = {columns[5].values, columns[6].values, 0, columns[5].length};
+                 columns[3].values, count, 8 * count};
+    Edges edges = {columns[4].values, columns[5].values, 0, columns[4].length};
     size_t most = 2 * count + edges.count + 1;
     Threads threads = {0};
     uint32_t *open = malloc((count + 1) * sizeof *open);
@@ -646,14 +643,14 @@ static int try_segments(const Column *columns, uint32_t nothing, size_t ranks,
 
 static PyObject *segments(PyObject *self, PyObject *args) {
     (void)self;
-    PyObject *given[7], *result = NULL;
-    Column columns[7];
+    PyObject *given[6], *result = NULL;
+    Column columns[6];
     unsigned int nothing, ranks;
-    if (!PyArg_ParseTuple(args, "IIOOOOOOO", &nothing, &ranks, &given[0], &given[1],
-                          &given[2], &given[3], &given[4], &given[5], &given[6]) ||
-        !take_rows(given, "llIIClI", 5, columns))
+    if (!PyArg_ParseTuple(args, "IIOOOOOO", &nothing, &ranks, &given[0], &given[1],
+                          &given[2], &given[3], &given[4], &given[5]) ||
+        !take_rows(given, "llIIlI", 4, columns))
         return NULL;
-    if (columns[5].length != columns[6].length ||
+    if (columns[4].length != columns[5].length ||
         !are_below(columns[3].values, columns[3].length, ranks)) {
         PyErr_SetString(PyExc_ValueError, "columns that do not fit together");
     } else {
@@ -671,7 +668,7 @@ static PyObject *segments(PyObject *self, PyObject *args) {
             result = whole ? PyErr_NoMemory() : none();
         }
     }
-    drop_columns(columns, 7);
+    drop_columns(columns, 6);
     return result;
 }
 

@@ -22,7 +22,6 @@ def segments(
     end: pl.Series,
     parent: pl.Series,
     thread: pl.Series,
-    cuts: pl.Series,
     edges: pl.Series,
     inside: pl.Series,
     /,

@@ -16,7 +16,7 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 5
+_INTERFACE = 6
 
 
 def available() -> bool:
@@ -66,16 +66,14 @@ def segments(
 ) -> pl.DataFrame | None:
     """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
 
-    ``tree`` is in pre-order: ``ts``, ``end``, ``parent``, ``thread`` and ``cuts``;
-    behind its last row is nothing. What counts is open in the first thread that has
-    anything open. A segment ends where something else counts, where a row begins or
-    ends that ``cuts``, and at ``edges``, which are in order; there is none from an edge
-    on at which ``inside`` is 0.
+    ``tree`` is in pre-order: ``ts``, ``end``, ``parent`` and ``thread``; behind its
+    last row is nothing. What counts is open in the first thread that has anything open.
+    A segment ends where something else counts, and at ``edges``, which are in order;
+    there is none from an edge on at which ``inside`` is 0.
     """
     columns = _columns(
         *((tree[side], pl.Int64) for side in ("ts", "end")),
         *((tree[row], pl.UInt32) for row in ("parent", "thread")),
-        (tree["cuts"], pl.UInt8),
         (edges["time"], pl.Int64),
         (edges["inside"], pl.UInt32),
     )

@@ -256,13 +256,12 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
     both = (
         known(of_node[contexts.number[at[gaps[side]]]]) for side in ("before", "after")
     )
-    thread = host.tree["thread"]
     found = (
         gaps.filter(*both)
         .select("before", segment=pl.int_ranges(pl.col("before") + 1, "after"))
         .explode("segment")
     )
-    before, between = (thread[at[found[one]]] for one in ("before", "segment"))
+    before, between = (host.thread(at[found[one]]) for one in ("before", "segment"))
     return found["segment"].filter(before != between)
 
 

@@ -4,8 +4,7 @@ All that a thread does is a tree of regions, Python calls, operators and runtime
 Every instant belongs to the innermost thing that is open: to what began last, or to
 what is around the thing that ended last. Of several threads that launch GPU work, the
 one that does something counts: while backward runs in autograd's thread, the main
-thread waits. A segment is the time for which one thing counts, at most until another
-operator or runtime call begins or ends in any of these threads.
+thread waits. A segment is the time for which one thing counts.
 """
 
 from __future__ import annotations
@@ -50,15 +49,17 @@ class HostSegments:
     segments: pl.DataFrame
     """``start``, ``end`` and ``at``, the row of ``tree`` that it belongs to."""
     tree: pl.DataFrame
-    """What the threads did: ``part`` (the index in PARTS), ``row`` (of that table),
-    ``thread`` (the index in ``threads``) and ``parent``, the row of this frame around
-    it. The last row is nothing: it is around all others, and what is open where nothing
-    is. So no row is none, and looking rows up takes a fraction of the time."""
+    """What the threads did, in pre-order: ``part`` (the index in PARTS), ``row`` (of
+    that table) and ``parent``, the row of this frame around it. The last row is
+    nothing: it is around all others, and what is open where nothing is. So no row is
+    none, and looking rows up takes a fraction of the time."""
     windows: pl.DataFrame
     """The steps, or all of the recording: ``step``, ``start`` and ``end``. They are in
     order and do not overlap."""
     threads: tuple[int, ...]
     """The threads that launch, the main one last."""
+    first: pl.Series
+    """The first row of the tree of each thread, and of nothing."""
     contexts: Contexts
     """The rows of the tree by how they were called."""
 
@@ -82,6 +83,10 @@ class HostSegments:
         """Return for each row of the tree itself, if marked, or the nearest around."""
         return arrived(row_numbers(len(marked)).zip_with(marked, self.tree["parent"]))
 
+    def thread(self, rows: pl.Series) -> pl.Series:
+        """Return for each of these rows of the tree which of the threads it is of."""
+        return self.first.search_sorted(rows, side="right") - 1
+
     def are(self, part: str) -> pl.Series:
         """Return which rows of the tree are of a table."""
         return self.tree["part"] == PARTS.index(part)
@@ -97,7 +102,10 @@ def host_segments(trace: Trace) -> HostSegments:
     found = contexts(tree)
     tree = tree.drop("code")
     segments = _opened(tree, len(threads), windows)
-    return HostSegments(segments, tree.drop("ts", "end"), windows, threads, found)
+    # Rows are by thread: nobody needs to keep it for each.
+    first = tree["thread"].search_sorted(row_numbers(len(threads) + 1))
+    kept = tree[["part", "row", "parent"]]
+    return HostSegments(segments, kept, windows, threads, first, found)
 
 
 def _windows(trace: Trace) -> pl.DataFrame:
@@ -181,18 +189,14 @@ def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataF
     edges = pl.concat([windows["start"], windows["end"]]).unique().sort()
     begin = windows.filter(pl.col("end") > pl.col("start"))["start"]
     inside = edges.is_in(begin.implode()).cast(INDEX)
-    # The replay cuts the host's time where operators and calls begin and end.
-    cuts = (tree["part"] >= PARTS.index("ops")).cast(pl.UInt8).alias("cuts")
-    rows = tree.hstack([cuts])[:-1]
-    return opened(rows, pl.DataFrame({"time": edges, "inside": inside}), threads)
+    return opened(tree[:-1], pl.DataFrame({"time": edges, "inside": inside}), threads)
 
 
 def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFrame:
     """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
 
     ``rows`` are in pre-order, ``edges`` in order. A segment ends where something else
-    counts, where a row begins or ends that ``cuts``, and at edges; none begins at an
-    edge that is not ``inside``, or after it.
+    counts, and at edges; none begins at an edge that is not ``inside``, or after it.
     """
     if (found := sweep.segments(rows, edges, threads)) is not None:
         return found
@@ -200,10 +204,9 @@ def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFram
     time, at = moments["time"], _of_one_thread(moments, threads, rows.height)
     # Of what changes at one moment only the last lasts.
     lasting = pl.DataFrame([time, at], ["start", "at"]).filter(time.shift(-1) > time)
-    cutting = rows.filter(pl.col("cuts") > 0)
-    ends = pl.concat([cutting["ts"], cutting["end"], edges["time"]]).unique()
     begins = lasting["at"].ne_missing(lasting["at"].shift(1))
-    found = lasting.filter(begins | lasting["start"].is_in(ends.implode()))
+    begins |= lasting["start"].is_in(edges["time"].implode())
+    found = lasting.filter(begins)
     last = edges["time"].search_sorted(found["start"], side="right").cast(pl.Int64) - 1
     inside = (edges["inside"] > 0)[only(last, last >= 0).cast(INDEX)]
     return found.select(
