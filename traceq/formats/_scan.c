@@ -61,20 +61,30 @@ static void free_texts(Texts *texts) {
     free(texts->slots);
 }
 
+static uint64_t mixed(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0xD6E8FEB86659FD93u;
+    return hash ^ hash >> 32;
+}
+
+/* Two halves that do not wait for each other: a text is read twice as fast. */
 static uint64_t hash_of(const char *text, size_t length, uint64_t seed) {
-    const uint64_t factor = 0xD6E8FEB86659FD93u;
-    uint64_t hash = seed ^ length, word;
-    for (; length >= 8; text += 8, length -= 8) {
+    uint64_t hash = seed ^ length, other = ~seed, word;
+    for (; length >= 16; text += 16, length -= 16) {
         memcpy(&word, text, 8);
-        hash = (hash ^ word) * factor;
-        hash ^= hash >> 32;
+        hash = mixed(hash, word);
+        memcpy(&word, text + 8, 8);
+        other = mixed(other, word);
+    }
+    hash = mixed(hash, other);
+    if (length >= 8) {
+        memcpy(&word, text, 8);
+        hash = mixed(hash, word);
+        text += 8;
+        length -= 8;
     }
     word = 0;
     memcpy(&word, text, length);
-    hash = (hash ^ word) * factor;
-    hash ^= hash >> 32;
-    hash *= factor;
-    return hash ^ hash >> 32;
+    return mixed(mixed(hash, word), 0);
 }
 
 /* Return the slot that holds a text, or the free one where it belongs; -1 if none. */
@@ -249,11 +259,14 @@ static const char *next_separator(const Scanner *scanner, const char *at,
 /* Return the next key ts, or the end. */
 static const char *next_ts(Scan *scan, const char *at) {
     if (scan->ts && scan->ts >= at) return scan->ts;
-    while (at < scan->end) {
-        at = memchr(at, '"', (size_t)(scan->end - at));
-        if (!at) break;
-        if (READS(at, scan->end, "\"ts\":")) return scan->ts = at;
-        at++;
+    /* By its last character: there are fewer colons than quotes. */
+    const char *colon = at;
+    while (colon < scan->end) {
+        colon = memchr(colon, ':', (size_t)(scan->end - colon));
+        if (!colon) break;
+        if (colon - at >= 4 && !memcmp(colon - 4, "\"ts\"", 4))
+            return scan->ts = colon - 4;
+        colon++;
     }
     return scan->ts = scan->end;
 }
