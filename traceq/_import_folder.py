@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from types import ModuleType
 
 
@@ -31,7 +32,11 @@ def mount(folder: Path, name: str) -> None:
 
 def walk(folder: Path, name: str) -> Iterator[tuple[Path, ModuleType]]:
     """Import every public module of a mounted folder, in the order of their paths."""
-    for file in sorted(folder.rglob("*.py")):
-        parts = file.relative_to(folder).with_suffix("").parts
+    found: list[tuple[str, ...]] = []
+    for place, _, names in os.walk(folder):
+        above = Path(place).relative_to(folder).parts
+        found += [(*above, one) for one in names if one.endswith(".py")]
+    for parts in sorted(found):
         if not any(part.startswith(("_", ".")) for part in parts):
-            yield file, importlib.import_module(".".join((name, *parts)))
+            module = ".".join((name, *parts)).removesuffix(".py")
+            yield folder.joinpath(*parts), importlib.import_module(module)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from traceq.outcome import Outcome
     from traceq.recording import Recording
     from traceq.report.base.content import Content
+    from traceq.repository import Repository
 
 
 _SWITCHED_S = 0.002
@@ -153,6 +154,8 @@ def lint(  # noqa: PLR0913 - as the command's options
             given, unread = programs(paths(recording), cache=cache)
             if labels:
                 labels.refuse_unused([*paths(recording), *_places(given)])
+            folder = path(root) or find_root(Path.cwd())
+            listing = _Listing(folder) if folder else None
             step_ns = settings.nanoseconds(step_ms)
             code = "" if tables or not cache else kept.code_of(wanted.packs)
             tasks = [
@@ -172,8 +175,7 @@ def lint(  # noqa: PLR0913 - as the command's options
         recordings = [task.recording for task in read if tables and task.recording]
         report = without_known(Report.of(outcomes, wanted.fail_on, wanted.allow), known)
         tell("writing")
-        folder = path(root) or find_root(Path.cwd())
-        report, outside = _in_repository(report, folder, asked=root is not None)
+        report, outside = _in_repository(report, listing, asked=root is not None)
     return LintResult(
         report=report,
         recordings=tuple(recordings),
@@ -210,6 +212,26 @@ def _import_rules() -> None:
     with suppress(Exception):
         import_module("traceq.linter.engine")
         _rules(())
+
+
+class _Listing(Thread):
+    """The files of a repository, which git lists while a trace is read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(daemon=True)
+        self._root = root
+        self._found: Repository | None = None
+        self.start()
+
+    def run(self) -> None:
+        # What goes wrong here does so again, and is told, where it is needed.
+        with suppress(Exception):
+            self._found = read_repository(self._root)
+
+    def repository(self) -> Repository:
+        """Wait for the list, and return it."""
+        self.join()
+        return self._found or read_repository(self._root)
 
 
 class _Task:
@@ -328,12 +350,12 @@ def _sources(recordings: Sequence[Recording]) -> dict[str, Mapping[str, str]]:
 
 
 def _in_repository(
-    report: Report, folder: Path | None, *, asked: bool
+    report: Report, listing: _Listing | None, *, asked: bool
 ) -> tuple[Report, str]:
     """Return the report with paths of the repository, and what is not in it."""
-    if folder is None:
+    if listing is None:
         return report, ""
-    report, missing = located(report, read_repository(folder))
+    report, missing = located(report, listing.repository())
     places = [one.place for outcome in report.outcomes for one in outcome.findings]
     # In a repository of another program nothing is found, nor need it be.
     if missing and (asked or any(one.path for one in places)):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
-
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
@@ -39,7 +37,11 @@ class Column:
 
 def cells(text: str) -> int:
     """Return how wide a text is on a terminal, where some characters take two cells."""
-    return len(text) if text.isascii() else cell_len(text)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - few texts need it
+
+    return cell_len(text)
 
 
 def cut_end(text: str, width: int) -> str:
