@@ -88,7 +88,7 @@ def available() -> bool:
 
 
 def worked(own: pl.Series, left: pl.Series, scale: float) -> pl.Series | None:
-    """Return how much the host has worked at each edge, if so much of it is left."""
+    """Return how much the host has worked at each edge, with these parts of it left."""
     if not _are_taken(own, left):
         return None
     return pl.Series(Arrow(*_play.worked(own.rechunk(), left.rechunk(), scale)))
