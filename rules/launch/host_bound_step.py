@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import COMPILED_GPU_SHARE, GRAPH_HOST_SAVED
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import distinct_names
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.replay.bottleneck import late_work
@@ -45,9 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.analysis.replay.bottleneck import LateWork
+    from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.simulation import TimeScale
     from traceq.analysis.time.graph_obstacles import Obstacle
     from traceq.linter import Finding
+    from traceq.trace import Trace
 
 _MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.
@@ -273,21 +276,34 @@ def _of(kinds: Sequence[str]) -> pl.Expr:
 
 def _removed(view: View, things: pl.Expr) -> pl.DataFrame:
     """Return when the host is at things, but for those that the optimizer does."""
-    found = view.host_account.of(things, "start", "end", "op")
-    stays = known(view.trace.ops["phase"] == "optimizer")[found["op"]]
+    return _without_optimizer(
+        view.trace, view.host_account.of(things, "start", "end", "op")
+    )
+
+
+def _without_optimizer(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+    stays = known(trace.ops["phase"] == "optimizer")[found["op"]]
     return found.select("start", "end").filter(~known(stays))
+
+
+@cached_per_trace
+def _in_graph(
+    trace: Trace, account: HostAccount, kinds: tuple[str, ...]
+) -> pl.DataFrame:
+    """Return when the host is at what a graph removes of these kinds."""
+    return _without_optimizer(trace, account.of(_of(kinds), "start", "end", "op"))
 
 
 def _fixes(view: View) -> list[Fix]:
     """Return what a graph removes: the host's part, and the gaps between kernels."""
-    spans = _removed(view, _of(_OF_MODEL))
+    spans = _in_graph(view.trace, view.host_account, _OF_MODEL)
     host = Fix(spans=spans, host_share=GRAPH_HOST_SAVED)
     if _replayed(view):
         return [host]
-    kernels = view.kernels.filter(pl.col("phase").ne_missing("optimizer"))
+    kernels = view.kernels["id"].filter(~known(view.kernels["phase"] == "optimizer"))
     gaps_ns = float(view.replay.work["gap"].sum())
     share = min(1 - COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy))
-    return [host, Fix(kernels=kernels["id"], kernel_share=share)]
+    return [host, Fix(kernels=kernels, kernel_share=share)]
 
 
 def _evidence(
@@ -352,9 +368,9 @@ def _three(view: View) -> tuple[TimeScale, TimeScale, TimeScale]:
     return found.likely, found.fast, found.slow
 
 
-def _without(view: View, kinds: Sequence[str]) -> list[Change]:
+def _without(view: View, kinds: tuple[str, ...]) -> list[Change]:
     """Return what changes without these kinds, other findings being fixed."""
-    spans = merged(_removed(view, _of(kinds)))
+    spans = merged(_in_graph(view.trace, view.host_account, kinds))
     return [*view.fixed, Change(spans=spans, host_share=GRAPH_HOST_SAVED)]
 
 
