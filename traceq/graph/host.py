@@ -24,12 +24,18 @@ def describe(
     table: pl.DataFrame, by: Callable[[pl.Series], pl.DataFrame]
 ) -> pl.DataFrame:
     """Give each row what ``by`` says of its name, asked once for each name."""
-    distinct = table["name"].unique()
+    distinct, place = by_name(table)
     facts = by(distinct.cast(pl.String)).drop("name", strict=False)
     if len(distinct) == 1:
         only_one = facts.iter_columns()
         return pl.DataFrame(fact.new_from_index(0, table.height) for fact in only_one)
-    return facts[place_among(table["name"], distinct)]
+    return facts[place]
+
+
+def by_name(table: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Return the names that differ, and for each row which of them it has."""
+    distinct = table["name"].unique()
+    return distinct, place_among(table["name"], distinct)
 
 
 @dataclass(frozen=True)

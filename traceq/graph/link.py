@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import constant
 from traceq.graph import autograd, host, launches, phases, source, steps
 from traceq.graph.at_once import at_once
-from traceq.graph.nesting import INDEX, depth, row_numbers, self_times
+from traceq.graph.nesting import INDEX, depth, row_numbers, self_times, sums_of
 from traceq.model import names, schema
 from traceq.model.owners import NOBODY
 from traceq.watching import tell
@@ -91,9 +91,10 @@ def _numbered(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
-    described = host.describe(raw, partial(source.describe_frames, owners=owners))
-    frames = pl.concat([raw, described], how="horizontal")
-    return source.with_first_lines(frames).with_columns(
+    distinct, place = host.by_name(raw)
+    facts = source.describe_frames(distinct.cast(pl.String), owners).drop("name")
+    frames = raw.hstack(facts[place].get_columns())
+    return source.with_first_lines(frames, facts, place).with_columns(
         source.calls(raw["caller"], owners)
     )
 
@@ -154,12 +155,10 @@ def _ops(
 def _nested(ops: pl.DataFrame) -> pl.DataFrame:
     """Return for each op its own time, how deep it lies, and how many ops it called."""
     end = ops["ts"] + ops["dur"]
-    children = ops.group_by(id="parent").agg(children=pl.len().cast(INDEX))
-    called = ops.select("id").join(children, on="id", how="left", maintain_order="left")
     return pl.select(
         self_dur=self_times(ops["thread"], ops["ts"], end, ops["parent"]),
         depth=depth(ops["parent"]),
-        children=called["children"].fill_null(0),
+        children=_count_of(ops["parent"], ops.height),
     )
 
 
@@ -177,7 +176,10 @@ def _runtime(
 
 
 def _count_kernels(runtime: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    started = kernels.group_by(id="launch").agg(kernels=pl.len().cast(INDEX))
-    return runtime.join(
-        started, on="id", how="left", maintain_order="left"
-    ).with_columns(pl.col("kernels").fill_null(0))
+    started = _count_of(kernels["launch"], runtime.height)
+    return runtime.hstack([started.alias("kernels")])
+
+
+def _count_of(row: pl.Series, rows: int) -> pl.Series:
+    """Return for each of this many rows how many others are of it."""
+    return sums_of(row, constant(1, len(row), pl.Int64), rows).cast(INDEX)

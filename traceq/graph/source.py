@@ -37,18 +37,18 @@ def describe_frames(of: pl.Series, owners: Owners) -> pl.DataFrame:
     )
 
 
-def with_first_lines(frames: pl.DataFrame) -> pl.DataFrame:
+def with_first_lines(
+    frames: pl.DataFrame, facts: pl.DataFrame, fact: pl.Series
+) -> pl.DataFrame:
     """Return described frames with the line at which each function begins, or none.
 
     torch names a call by the line of its function, but a call that is open when the
     profiler starts by the line that it was at. That is the one of another call of the
     function; where there is none, or functions share the name, it is not known.
+    ``facts`` are what describes the frames, and ``fact`` which of them each one has.
     """
-    files = frames["file"].unique()
-    profiler = files.filter(files.cast(pl.String).str.contains(_STARTS_PROFILER))
-    started = frames.select("ts", "thread").filter(
-        frames["file"].is_in(profiler.implode())
-    )
+    starts = known(facts["file"].cast(pl.String).str.contains(_STARTS_PROFILER))
+    started = frames.select("ts", "thread").filter(starts[fact])
     first = started.sort("ts").head(1)
     if first.is_empty():
         return frames
@@ -58,31 +58,27 @@ def with_first_lines(frames: pl.DataFrame) -> pl.DataFrame:
     if first["ts"].item() >= began:
         return frames  # the trace begins earlier: this profiler is another one
     is_open = frames["ts"] < began
-    opened = frames.filter(is_open)
-    function = ["file", "function"]
-    others = (
-        frames.select(*function, "line")
-        .filter(
-            ~is_open
-            & frames["function"].is_in(
-                opened["function"].unique().implode(), nulls_equal=True
-            )
-        )
-        .join(opened, on=function, how="semi", nulls_equal=True)
-    )
-    lines = others.group_by(function).agg(
-        line=pl.when(pl.col("line").n_unique() == 1).then(pl.col("line").first())
-    )
-    opened = opened.select(*function, "library").join(
-        lines, on=function, how="left", maintain_order="left", nulls_equal=True
-    )
     # Few are open, and their rows alone change.
     rows = row_numbers(frames.height).filter(is_open)
-    nothing = constant(None, frames.height, pl.String)
-    via = nothing.scatter(rows, opened.select(VIA).to_series()).cast(schema.TEXT)
-    return frames.with_columns(
-        frames["line"].scatter(rows, opened["line"]), via=pl.coalesce(via, "via")
+    opened = frames[["file", "function", "library"]][rows]
+    function = ["file", "function"]
+    seen = constant(value=False, count=facts.height, dtype=pl.Boolean)
+    others = facts.filter(seen.scatter(fact.filter(~is_open), values=True))
+    lines = (
+        others.join(opened, on=function, how="semi", nulls_equal=True)
+        .group_by(function)
+        .agg(line=pl.when(pl.col("line").n_unique() == 1).then(pl.col("line").first()))
     )
+    opened = opened.join(
+        lines, on=function, how="left", maintain_order="left", nulls_equal=True
+    )
+    frames = frames.with_columns(frames["line"].scatter(rows, opened["line"]))
+    via = opened.select(VIA).to_series()
+    if via.null_count() == len(via):
+        return frames
+    nothing = constant(None, frames.height, pl.String)
+    new = nothing.scatter(rows, via).cast(schema.TEXT)
+    return frames.with_columns(via=pl.coalesce(new, "via"))
 
 
 def of_tree(tree: HostTree, frames: pl.DataFrame, backward: pl.Series) -> pl.DataFrame:
