@@ -23,7 +23,7 @@ from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
 from traceq.finding import Fix, Severity
-from traceq.intervals import count_until, disjoint, merged, spans
+from traceq.intervals import count_until, disjoint, merged
 from traceq.linter.need import Need
 from traceq.linter.run import crashed
 from traceq.outcome import Crashed, Together
@@ -244,16 +244,18 @@ def _host_time(view: View, fix: Fix) -> pl.DataFrame:
         found = fix.spans.select("start", "end")
     else:
         tables = ((view.trace.ops, fix.ops), (view.trace.runtime, fix.calls))
-        parts = [
-            spans(table.select(pl.col("ts", "dur").gather(_ids(rows))))
-            for table, rows in tables
-            if len(rows)
-        ]
+        parts = [_when(table, _ids(rows)) for table, rows in tables if len(rows)]
         if not parts:
             return NO_SPANS
         found = pl.concat(parts)
     # The host does not run what a CUDA graph replays, which lies before the trace.
     return found.filter(pl.col("end") > pl.col("start"), pl.col("start") >= 0)
+
+
+def _when(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """Return when events were: ``start`` and ``end``."""
+    start = table["ts"][rows]
+    return pl.DataFrame({"start": start, "end": start + table["dur"][rows]})
 
 
 def _on_host(changes: Iterable[Change]) -> Iterator[Change]:

@@ -165,9 +165,11 @@ def written_as(trace: Trace, syncs: pl.DataFrame) -> pl.Series:
     frames = trace.frames
     found = syncs.select("ts", "end", "thread").with_row_index("row")
     for pattern in (_PRINTING, _METHOD):
-        calls = frames[["name", "thread", "ts", "dur"]].filter(
-            named_like(frames, pattern)
-        )
+        # Calls of threads that never sync are not looked at.
+        chosen = named_like(frames, pattern)
+        if chosen.any():
+            chosen &= frames["thread"].is_in(syncs["thread"].unique().implode())
+        calls = frames[["name", "thread", "ts", "dur"]].filter(chosen)
         # Half of all frames may be such calls: methods are told of those at a sync.
         calls = calls.select("thread", "ts", until=END, call="name")
         found = asof(found, calls, "ts", "ts", by="thread", suffix="_inner")
