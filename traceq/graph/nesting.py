@@ -26,9 +26,9 @@ def row_numbers(count: int) -> pl.Series:
 def in_preorder(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows by ``thread``, then ``ts``, the longest first; else as they are."""
     rows = rows.rechunk()
-    order = sweep.preorder(*rows.select("thread", "ts", "end"))
+    order = sweep.preorder(*rows[["thread", "ts", "end"]])
     if order is not None:
-        return rows.select(pl.all().gather(order))
+        return rows[order]
     return rows.sort("thread", "ts", -pl.col("end"), maintain_order=True)
 
 

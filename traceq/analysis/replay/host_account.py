@@ -272,6 +272,8 @@ def _with_engine(
 
     Of that time the main thread knows nothing but that it waits, if that.
     """
+    if not len(between):
+        return things, thing
     of_caller = things["kind"].is_in(_OF_CALLER)
     number = only(of_caller.cast(INDEX).cum_sum() - 1, of_caller) + things.height
     engine = number[thing[between]]

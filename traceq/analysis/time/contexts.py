@@ -57,10 +57,8 @@ class Contexts:
         for all others.
         """
         same = alike(self.number[rows["first"]], *rows.drop("first", "row"))
-        more = rows.select(pl.all().gather(same.first))
-        before = self.tree.select(
-            pl.col("part", "parent").gather(self.number[more["first"]])
-        )
+        more = rows[same.first]
+        before = self.tree[["part", "parent"]][self.number[more["first"]]]
         return Contexts(
             self.number.clone().scatter(rows["first"], same.number + self.tree.height),
             pl.concat([self.tree, before.hstack(more)], how="diagonal"),
@@ -77,11 +75,9 @@ def contexts(tree: pl.DataFrame) -> Contexts:
     number, first = sweep.numbered(code, parent) or by_paths(code, parent)
     outer = number[parent[first]]
     above = only(outer, parent[first] < tree.height - 1)
+    firsts = tree[["part", "row"]][first]
     return Contexts(
-        number,
-        tree.select(pl.col("part", "row").gather(first)).with_columns(
-            first=first, parent=above
-        ),
+        number, firsts.hstack([first.alias("first"), above.alias("parent")])
     )
 
 

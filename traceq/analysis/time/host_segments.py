@@ -100,7 +100,7 @@ def host_segments(trace: Trace) -> HostSegments:
     tree = _tree(trace, threads)
     # One after the other: both at once would be the most memory that lint needs.
     found = contexts(tree)
-    tree = tree.drop("code")
+    tree = tree[["ts", "end", "part", "row", "thread", "parent"]]
     segments = _opened(tree, len(threads), windows)
     # Rows are by thread: nobody needs to keep it for each.
     first = tree["thread"].search_sorted(row_numbers(len(threads) + 1))
