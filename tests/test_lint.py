@@ -224,10 +224,35 @@ def test_a_pyproject_whose_part_is_no_table_is_refused(
         find_config(tmp_path / "sub")
 
 
-def test_a_pyproject_that_does_not_name_traceq_is_not_looked_into(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.traceq]\nselect = ['SYN']",
+        "  [ 'tool' . \"traceq\" ]\nselect = ['SYN']",
+        "[tool]\ntraceq.select = ['SYN']",
+        "tool.traceq.select = ['SYN']",
+        "tool = { traceq = { select = ['SYN'] } }",
+        '["t\\u006fol".traceq]\nselect = ["SYN"]',
+        "[tool.ruff]\nselect = ['ALL']\n[tool.traceq]\nselect = ['SYN']",
+    ],
+)
+def test_a_pyproject_may_set_traceq_in_each_way_of_toml(
+    text: str, tmp_path: Path
 ) -> None:
-    write_config(tmp_path, "this is no TOML", "pyproject.toml")
+    file = write_config(tmp_path, text, "pyproject.toml")
+
+    assert find_config(tmp_path).select == ("SYN",)
+    assert find_config(tmp_path).file == file
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["this is no TOML", "[project]\nname = 'traceq'\n[tool.ruff]\nline-length = "],
+)
+def test_a_pyproject_that_sets_nothing_for_traceq_is_not_looked_into(
+    text: str, tmp_path: Path
+) -> None:
+    write_config(tmp_path, text, "pyproject.toml")
 
     assert find_config(tmp_path).file is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 _OWN_FILE = "traceq.toml"
 _SHARED_FILE = "pyproject.toml"
 _BUDGETS = "budgets"
+# [tool.traceq] in each way of TOML: as a table, inside of [tool], or as a key; and keys
+# with escapes, which may be any.
+_MAY_SET = (
+    rb"""^[ \t]*\[*[ \t]*["']?tool["']?[ \t]*(?:[]=]|\.[ \t]*["']?traceq)"""
+    rb"""|^[^=\n]*\\"""
+)
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,10 @@ def find_config(start: Path) -> Config:
 def _tools(file: Path) -> Mapping[str, Any]:
     """Return what is set for tools in a project's file, if traceq may be among them.
 
-    Most projects do not name it, and need not wait until their file is parsed.
+    Most projects set nothing for it, and need not wait until their file is parsed.
     """
     with suppress(OSError):
-        # As the name may be written with escapes, too.
-        if not any(mark in file.read_bytes() for mark in (b"traceq", b"\\")):
+        if not re.search(_MAY_SET, file.read_bytes(), re.MULTILINE):
             return {}
     return _table(file, toml_text.read(file, ConfigError), "tool")
 
