@@ -252,9 +252,13 @@ def _functions(view: View, least: float) -> pl.DataFrame:
     That is ``extra``, in all steps.
     """
     times = ("recorded", "idle", "estimated")
-    segments = _inside(view, pl.lit(value=True), "start", "end", "kind", *PLACE, *times)
+    segments = _inside(view, pl.lit(value=True), "start", "end", "thing", *times)
+    # What things are is looked up for their sums: of spans there are many more.
+    sums = segments.group_by("thing").agg(pl.col(times).sum())
+    things = view.host_account.described.things
     found = (
-        segments.group_by(PLACE)
+        sums.hstack(things.select(pl.col("kind", *PLACE).gather(sums["thing"])))
+        .group_by(PLACE)
         .agg(pl.col(times).sum(), own=(pl.col("kind") == PYTHON).any())
         .filter("own", pl.col("estimated") >= least)
         .sort(-pl.col("estimated"), *PLACE)

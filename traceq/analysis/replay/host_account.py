@@ -123,7 +123,7 @@ class HostAccount:
         ``recorded``, ``estimated`` (without the profiler), ``kind``, ``name``,
         ``file``, ``line``, ``function``, ``module``, ``op`` (around it), ``own``
         (whether it is of that op), ``caller``, ``library`` and ``called`` (see
-        host_kinds).
+        host_kinds); ``thing`` if it is asked for.
         """
         return pl.DataFrame(
             {one: self._column(spans, one) for one in columns or _COLUMNS}
