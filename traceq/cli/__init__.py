@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
 import sys
 
-from traceq.cli import ending, interruption, streams
+from traceq.cli import allocators, ending, interruption, streams
 
 __all__ = ["main"]
 
 _OBJECTS_UNTIL_COLLECTED = 100_000
-# How Polars allocates (jemalloc). By default it keeps what was freed apart for each
-# core, and for ten seconds: a tenth of what lint needs at most.
-_ALLOCATOR = "_RJEM_MALLOC_CONF"
-_FREE_SOON = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0"
 
 
 def main() -> None:
@@ -25,7 +20,7 @@ def main() -> None:
     # again and again, a twentieth of the time of a small trace.
     gc.set_threshold(_OBJECTS_UNTIL_COLLECTED)
     if sys.argv[1:2] != ["collect"]:  # it runs a program that may use Polars, too
-        os.environ.setdefault(_ALLOCATOR, _FREE_SOON)
+        allocators.free_soon()
     streams.open_closed()
     # First of all, and so called last.
     atexit.register(ending.at_once)

@@ -21,10 +21,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "_arrow.h"
 
 /* What scan.py asks for: one more with each change between the two. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 /* What a column holds where an event has no such argument. Texts count from 1. */
 #define NO_NUMBER INT64_MIN
@@ -910,7 +914,25 @@ static PyType_Slot scanner_slots[] = {
 static PyType_Spec scanner_spec = {"traceq.formats._scan.Scanner", sizeof(Scanner), 0,
                                    Py_TPFLAGS_DEFAULT, scanner_slots};
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, NULL,
+/* Let blocks of this size go back to the system when they are freed. glibc keeps those
+ * that are no larger than the largest one freed so far, and columns grow. */
+static PyObject *return_freed(PyObject *self, PyObject *args) {
+    (void)self;
+    int size;
+    if (!PyArg_ParseTuple(args, "i", &size)) return NULL;
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, size);
+#endif
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyMethodDef methods[] = {
+    {"return_freed", return_freed, METH_VARARGS, "Give freed blocks of a size back."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, methods,
                                     NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__scan(void) {

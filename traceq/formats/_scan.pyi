@@ -2,6 +2,8 @@ from collections.abc import Callable
 
 INTERFACE: int
 
+def return_freed(size: int, /) -> None: ...
+
 class Scanner:
     def __init__(
         self,

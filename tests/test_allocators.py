@@ -1,0 +1,28 @@
+"""What was freed goes back to the system soon, unless a user has said otherwise."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from traceq.cli import allocators
+
+POLARS = "_RJEM_MALLOC_CONF"
+
+
+def test_what_a_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(POLARS, "narenas:4")
+
+    allocators.free_soon()
+
+    assert os.environ[POLARS] == "narenas:4"
+
+
+def test_polars_is_told_where_nothing_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(POLARS, "")
+    monkeypatch.delenv(POLARS)
+
+    allocators.free_soon()
+
+    assert "dirty_decay_ms" in os.environ[POLARS]
