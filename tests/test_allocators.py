@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-
-import pytest
+from typing import TYPE_CHECKING
 
 from traceq.cli import allocators
+
+if TYPE_CHECKING:
+    import pytest
 
 POLARS = "_RJEM_MALLOC_CONF"
 
