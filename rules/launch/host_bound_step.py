@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import TimeScale
     from traceq.analysis.time.graph_obstacles import Obstacle
     from traceq.linter import Finding
-    from traceq.trace import Trace
+    from traceq.model.tables import Tables
 
 _MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.
@@ -281,14 +281,14 @@ def _removed(view: View, things: pl.Expr) -> pl.DataFrame:
     )
 
 
-def _without_optimizer(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+def _without_optimizer(trace: Tables, found: pl.DataFrame) -> pl.DataFrame:
     stays = known(trace.ops["phase"] == "optimizer")[found["op"]]
     return found.select("start", "end").filter(~known(stays))
 
 
 @cached_per_trace
 def _in_graph(
-    trace: Trace, account: HostAccount, kinds: tuple[str, ...]
+    trace: Tables, account: HostAccount, kinds: tuple[str, ...]
 ) -> pl.DataFrame:
     """Return when the host is at what a graph removes of these kinds."""
     return _without_optimizer(trace, account.of(_of(kinds), "start", "end", "op"))
