@@ -1,6 +1,6 @@
 """How the time of a command grows with events, threads, streams, steps and shapes.
 
-    python benchmarks/growth.py [--ops 40000] [--commands lint summary]
+    python benchmarks/growth.py [--ops 100000] [--commands lint summary]
 
 Makes traces with 1, 2, 4 and 8 times as many of one thing, the rest unchanged, and runs
 each command on them in processes of their own. What is printed for each thing: the
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ops", type=int, default=40_000)
+    parser.add_argument("--ops", type=int, default=100_000)
     parser.add_argument("--commands", nargs="+", default=("lint", "summary"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--things", nargs="+", default=[], help="all, unless given")
