@@ -139,7 +139,8 @@ def lint(  # noqa: PLR0913 - as the command's options
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
     """
-    with noted() as notes:
+    folder = path(root) or find_root(Path.cwd())
+    with noted() as notes, _listed(folder) as listing:
         wanted = settings.configuration(path(config))
         wanted = _overridden(wanted, several(select), several(ignore), fail_on)
         wanted = replace(wanted, packs=(*wanted.packs, *paths(rules)))
@@ -154,8 +155,6 @@ def lint(  # noqa: PLR0913 - as the command's options
             given, unread = programs(paths(recording), cache=cache)
             if labels:
                 labels.refuse_unused([*paths(recording), *_places(given)])
-            folder = path(root) or find_root(Path.cwd())
-            listing = _Listing(folder) if folder else None
             step_ns = settings.nanoseconds(step_ms)
             code = "" if tables or not cache else kept.code_of(wanted.packs)
             tasks = [
@@ -212,6 +211,19 @@ def _import_rules() -> None:
     with suppress(Exception):
         import_module("traceq.linter.engine")
         _rules(())
+
+
+@contextmanager
+def _listed(root: Path | None) -> Iterator[_Listing | None]:
+    """Let git list the files of a repository meanwhile, if there is one."""
+    if root is None:
+        yield None
+        return
+    listing = _Listing(root)
+    try:
+        yield listing
+    finally:
+        listing.join()
 
 
 class _Listing(Thread):
