@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from command import traceq
 from conftest import ROOT
+from test_lint import write_rule
+
+from traceq.linter.pack import load_rules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,3 +127,17 @@ def test_json_has_no_line_before_it(folder: Path, tmp_path: Path) -> None:
 
     assert folder.is_dir()
     assert answer.out.startswith("{")
+
+
+def test_a_rule_that_is_edited_twice_in_a_second_is_the_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    found = []
+    for code in ("USR001", "USR002"):
+        pack = write_rule(tmp_path / "pack", code=code)
+        # As Python sees it: of the same second and size.
+        os.utime(pack / "tooloud.py", (1_000_000_000, 1_000_000_000))
+        found += [one for one in load_rules([pack]) if one.startswith("USR")]
+
+    assert found == ["USR001", "USR002"]

@@ -5,23 +5,28 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
+    from collections.abc import Iterator, Sequence
+    from types import CodeType, ModuleType
 
 
-def mount(folder: Path, name: str) -> None:
+def mount(folder: Path, name: str, *, edited: bool = False) -> None:
     """Make a folder importable as the package ``name``, and only as that.
 
     What was imported under that name before is forgotten. The folder's own name never
     enters the import system: it may be called ``rules`` while the user has a module
-    of that name.
+    of that name. Of a folder that may just have been ``edited``, no bytecode is used.
     """
+    if edited:
+        _EDITED.packages.add(name)
+        if _EDITED not in sys.meta_path:
+            sys.meta_path.insert(0, _EDITED)
     for known in [key for key in sys.modules if key.split(".")[0] == name]:
         del sys.modules[known]
     importlib.invalidate_caches()
@@ -40,3 +45,39 @@ def walk(folder: Path, name: str) -> Iterator[tuple[Path, ModuleType]]:
         if not any(part.startswith(("_", ".")) for part in parts):
             module = ".".join((name, *parts)).removesuffix(".py")
             yield folder.joinpath(*parts), importlib.import_module(module)
+
+
+class _EditedFinder(MetaPathFinder):
+    """Finds the modules of packages that are compiled from what is in them now."""
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if fullname.split(".", maxsplit=1)[0] not in self.packages:
+            return None
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None and isinstance(found.loader, SourceFileLoader):
+            found.loader = _EditedLoader(fullname, found.loader.path)
+            found.cached = None
+        return found
+
+
+class _EditedLoader(SourceFileLoader):
+    """Compiles a module's file each time.
+
+    Python takes its bytecode for current where the second of the last edit and the
+    size are the same: what is edited twice within a second stays as it was.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        file = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(file), file)
+
+
+_EDITED = _EditedFinder()

@@ -62,7 +62,7 @@ def load_pack(folder: Path, name: str) -> Iterator[type[Rule]]:
     if not folder.is_dir():
         msg = f"{folder} is not a rule pack: a pack is a folder of Python files"
         raise PackError(msg)
-    mount(folder, name)
+    mount(folder, name, edited=folder != bundled("rules"))
     try:
         for file, module in walk(folder, name):
             yield from _rules_in(file, module)
