@@ -20,6 +20,12 @@ from traceq._folders import bundled
 
 FOLDERS = ("rules", "collect")
 with_bin = pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
+SOURCES = sorted((ROOT / "traceq").rglob("_*.c"))
+COMPILER, HEADERS = shutil.which("cc"), Path(sysconfig.get_path("include"))
+compiled = pytest.mark.skipif(
+    COMPILER is None or not (HEADERS / "Python.h").exists(),
+    reason="there is no C compiler, or no header of Python",
+)
 NO_NETWORK = ("No matching distribution found", "Could not find a version")
 
 
@@ -139,6 +145,33 @@ def test_an_installed_copy_finds_its_own_folder(name: str, installed: Path) -> N
 
     assert found.is_relative_to(installed)
     assert files_below(found) == files_below(ROOT / name)
+
+
+# What does not compile is left out, and all that needs it is then skipped.
+@compiled
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_compiled_code_compiles_without_a_warning(source: Path) -> None:
+    done = subprocess.run(
+        [
+            str(COMPILER),
+            *("-fsyntax-only", "-Wall", "-Wextra", "-Werror"),
+            *("-I", str(HEADERS), str(source)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@compiled
+def test_the_wheel_carries_all_compiled_code(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [Path(name).name for name in archive.namelist()]
+    built = {name.partition(".")[0] for name in names if name.endswith((".so", ".pyd"))}
+
+    assert built == {source.stem for source in SOURCES}
 
 
 @pytest.mark.parametrize("name", FOLDERS)

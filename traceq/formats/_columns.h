@@ -92,6 +92,24 @@ static inline PyObject *made(void *values, size_t length, const char *format) {
     return arrow_capsules(schema, array);
 }
 
+static inline PyObject *none(void) {
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* Return a tuple of what was made, which is given away; NULL if any of it was not. */
+static inline PyObject *all_of(PyObject *const *parts, Py_ssize_t count) {
+    PyObject *result = PyTuple_New(count);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        if (result && parts[at])
+            PyTuple_SetItem(result, at, parts[at]);
+        else
+            Py_XDECREF(parts[at]);
+        if (!parts[at]) Py_CLEAR(result);
+    }
+    return result;
+}
+
 /* ---------------------------------------------------------------- Several at once */
 
 static inline void drop_columns(Column *columns, size_t count) {

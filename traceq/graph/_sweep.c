@@ -15,7 +15,7 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 6
+#define INTERFACE 7
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -30,19 +30,6 @@ static int take_rows(PyObject *const *given, const char *formats, size_t count,
         return 0;
     }
     return 1;
-}
-
-static PyObject *none(void) {
-    Py_INCREF(Py_None);
-    return Py_None;
-}
-
-/* Return (one, other), which are given away; NULL if one of them could not be made. */
-static PyObject *pair(PyObject *one, PyObject *other) {
-    PyObject *result = one && other ? PyTuple_Pack(2, one, other) : NULL;
-    Py_XDECREF(one);
-    Py_XDECREF(other);
-    return result;
 }
 
 /* ------------------------------------------------------------------ Rows in pre-order */
@@ -364,7 +351,8 @@ static PyObject *made_numbers(const Column *keys, const Column *parents) {
         return none();
     }
     uint32_t *less = realloc(first, found * sizeof *first);
-    return pair(made(number, count, "I"), made(less ? less : first, found, "I"));
+    PyObject *parts[] = {made(number, count, "I"), made(less ? less : first, found, "I")};
+    return all_of(parts, 2);
 }
 
 static PyObject *numbered(PyObject *self, PyObject *args) {
@@ -604,9 +592,10 @@ static PyObject *made_segments(Segments *segments) {
     int64_t *start = realloc(segments->start, room * sizeof *start);
     int64_t *end = realloc(segments->end, room * sizeof *end);
     uint32_t *at = realloc(segments->at, room * sizeof *at);
-    PyObject *times = pair(made(start ? start : segments->start, count, "l"),
-                           made(end ? end : segments->end, count, "l"));
-    return pair(times, made(at ? at : segments->at, count, "I"));
+    PyObject *parts[] = {made(start ? start : segments->start, count, "l"),
+                         made(end ? end : segments->end, count, "l"),
+                         made(at ? at : segments->at, count, "I")};
+    return all_of(parts, 3);
 }
 
 static int are_below(const uint32_t *values, size_t count, size_t limit) {

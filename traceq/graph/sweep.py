@@ -16,7 +16,7 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 6
+_INTERFACE = 7
 
 
 def available() -> bool:
@@ -82,8 +82,7 @@ def segments(
     found = _sweep.segments(tree.height, threads, *columns)
     if found is None:
         return None
-    (start, end), at = found
-    columns = [pl.Series(Arrow(*one)) for one in (start, end, at)]
+    columns = [pl.Series(Arrow(*one)) for one in found]
     return pl.DataFrame(columns, ["start", "end", "at"])
 
 

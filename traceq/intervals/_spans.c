@@ -143,24 +143,6 @@ static int64_t find_holding(const Column *spans, const Column *moments, uint32_t
 
 /* ------------------------------------------------------------------ As Python calls them */
 
-static PyObject *nothing(void) {
-    Py_INCREF(Py_None);
-    return Py_None;
-}
-
-/* Return a tuple of what was made, which is dropped; NULL if any of it was not. */
-static PyObject *all_of(PyObject **parts, Py_ssize_t count) {
-    PyObject *result = PyTuple_New(count);
-    for (Py_ssize_t at = 0; at < count; at++) {
-        if (result && parts[at])
-            PyTuple_SetItem(result, at, parts[at]);
-        else
-            Py_XDECREF(parts[at]);
-        if (!parts[at]) Py_CLEAR(result);
-    }
-    return result;
-}
-
 /* Return numbers of which the first are kept, without the room behind them. */
 static PyObject *made_of(void *values, size_t length, size_t width, const char *format) {
     void *kept = realloc(values, (length + 1) * width);
@@ -189,7 +171,7 @@ static PyObject *merged(PyObject *self, PyObject *args) {
                                         ends, before);
         Py_END_ALLOW_THREADS
         if (found < 0) {
-            result = nothing();
+            result = none();
         } else {
             const char *format = fractions ? "g" : "l";
             size_t length = (size_t)found;
@@ -284,7 +266,7 @@ static PyObject *holding(PyObject *self, PyObject *args) {
         found = find_holding(columns, &columns[2], rows);
         Py_END_ALLOW_THREADS
         if (found < 0) {
-            result = nothing();
+            result = none();
         } else {
             result = made_of(rows, (size_t)found, sizeof *rows, "I");
             rows = NULL;

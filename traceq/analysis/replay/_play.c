@@ -465,9 +465,7 @@ static PyObject *timeline(PyObject *self, PyObject *args) {
                                  made(line.done, count, "g"),
                                  made(line.by_launch, count, "b")};
             line = (Timeline){NULL, NULL, NULL, NULL};
-            if (parts[0] && parts[1] && parts[2] && parts[3])
-                result = PyTuple_Pack(4, parts[0], parts[1], parts[2], parts[3]);
-            for (int at = 0; at < 4; at++) Py_XDECREF(parts[at]);
+            result = all_of(parts, 4);
         } else {
             PyErr_NoMemory();
         }
@@ -550,12 +548,10 @@ static PyObject *waits(PyObject *self, PyObject *args) {
             Py_END_ALLOW_THREADS
         }
         if (summed) {
-            PyObject *one = made(time, things, "g"), *two = made(calls, things, "I");
+            PyObject *parts[] = {made(time, things, "g"), made(calls, things, "I")};
             time = NULL;
             calls = NULL;
-            if (one && two) result = PyTuple_Pack(2, one, two);
-            Py_XDECREF(one);
-            Py_XDECREF(two);
+            result = all_of(parts, 2);
         } else if (most >= 0) {
             PyErr_NoMemory();
         }
