@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
+import pytest
 
 from traceq.analysis.base.callers import innermost_calls
 from traceq.analysis.base.ownership import (
+    has_like,
     has_named,
     inside,
     named,
@@ -21,6 +25,10 @@ _DRAWN = """
     host     [aten::add.Tensor    ] [aten::mm           ] [aten::add_      ]
     host     [cudaLaunchKernel>1  ] [cudaLaunchKernel>2 ]
     gpu 7            [add<1       ]           [gemm<2     ]
+"""
+_STEPS = """
+    host   [ProfilerStep#1 ][ProfilerStep#2 ][ProfilerStep#5 ]
+    host    [aten::a      ]  [aten::b      ]  [aten::c      ]
 """
 _MANY = [f"aten::op{number}" for number in range(20)]
 
@@ -56,6 +64,35 @@ def test_a_pattern_is_of_whole_names_with_their_overloads() -> None:
     assert not named_like(ops, "nothing").any()
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "aten::add",
+        "^aten::add$",
+        r"Tensor$|^aten::(bmm|mm)$",
+        r"^aten::((b|badd)?mm|add)_?$",
+        r"(\.Tensor)?$",
+        "d(d|_)_",
+        r"^aten::add\.(Tensor|Scalar)$|(?i)MM",
+        r"^aten::\w+$",
+        "",
+    ],
+)
+def test_a_pattern_of_texts_is_not_compiled_and_finds_the_same(pattern: str) -> None:
+    ops = load_drawn(_DRAWN).ops
+
+    expected = ops["name"].cast(pl.String).str.contains(pattern)
+
+    assert named_like(ops, pattern).to_list() == expected.to_list()
+    assert has_like(ops, pattern) == expected.any()
+
+
+def test_names_may_be_text() -> None:
+    table = pl.DataFrame({"name": ["aten::mm", "aten::add", None]})
+
+    assert named_like(table, "mm").to_list() == [True, False, False]
+
+
 def test_a_name_that_is_not_known_matches_no_pattern() -> None:
     table = pl.DataFrame({"name": ["a", None]}, schema={"name": pl.Categorical})
 
@@ -69,17 +106,21 @@ def test_nothing_is_around_where_no_op_is_chosen() -> None:
     assert outermost_ops(trace, ("aten::bmm",)).null_count() == trace.ops.height
 
 
-def test_steps_whose_numbers_have_a_gap_are_looked_up() -> None:
-    trace = load_drawn(
-        """
-        host   [ProfilerStep#1 ][ProfilerStep#2 ][ProfilerStep#5 ]
-        host    [aten::a      ]  [aten::b      ]  [aten::c      ]
-        """
-    )
-    steady = steady_steps(trace)
-    table = pl.DataFrame({"step": [1, 2, 3, 5, None]})
+def test_steps_with_another_one_in_between_are_looked_up() -> None:
+    trace = load_drawn(_STEPS)
+    between = trace.steps["step"] != 2
+    chosen = replace(steady_steps(trace), windows=trace.steps.filter(between))
 
-    assert in_steps(table, trace, steady)["step"].to_list() == [1, 2, 5]
+    found = in_steps(trace.ops, trace, chosen)
+
+    assert found["name"].cast(pl.String).to_list() == ["aten::a", "aten::c"]
+
+
+def test_no_row_is_of_a_step_whose_number_is_missing() -> None:
+    trace = load_drawn(_STEPS)
+    table = pl.DataFrame({"step": [1, 2, 5, None]})
+
+    assert in_steps(table, trace, steady_steps(trace))["step"].to_list() == [1, 2, 5]
 
 
 def test_the_innermost_call_is_of_the_moments_thread() -> None:

@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COMPILED_GPU_SHARE, GRAPH_HOST_SAVED
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import distinct_names
+from traceq.analysis.base.ownership import has_like
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.replay.simulation import Change
@@ -383,7 +383,7 @@ def _median(events: pl.DataFrame) -> float:
 
 
 def _advice(view: View, obstacles: Sequence[Obstacle], *, forbidden: bool) -> str:
-    compiled = distinct_names(view.ops).str.contains(REGION).any()
+    compiled = has_like(view.ops, REGION)
     if forbidden:
         cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
     elif _replayed(view):

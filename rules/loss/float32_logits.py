@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
-from traceq.analysis.base.ownership import distinct_names, named, same_place
+from traceq.analysis.base.ownership import has_like, named, same_place
 from traceq.analysis.patterns.compilation import REGION
 from traceq.expressions import text
 from traceq.linter import (
@@ -220,7 +220,7 @@ class Float32Logits(Rule):
 
 def _beside_compiled(view: View) -> bool:
     """Return whether the loss runs eager ops in a step that runs compiled code."""
-    return bool(distinct_names(view.ops).str.contains(REGION).any())
+    return has_like(view.ops, REGION)
 
 
 def _subject_and_advice(row: Row) -> tuple[str, str]:

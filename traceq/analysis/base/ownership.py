@@ -6,14 +6,16 @@ another thread, in ops that know the forward op they belong to.
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END, ascii_only, asof, known, text
+from traceq.analysis.base.pattern_texts import texts_of
+from traceq.expressions import END, ascii_only, asof, constant, known
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import covered
 from traceq.words import layer_names
@@ -29,21 +31,84 @@ Row: TypeAlias = "dict[str, Any]"
 NOTHING = pl.DataFrame()
 """A table without rows, for those who ask for rows only."""
 
-_OVERLOAD = r"\.[0-9A-Za-z_]+$"
-# Names up to which it is faster to compare with each than to look names up.
-_FEW = 8
+_OVERLOAD = re.compile(r"[0-9A-Za-z_]+")
+# Names up to which it is faster to compare with each than to look their numbers up.
+_FEW = 12
+# Names up to which Python looks for texts in them, rather than Polars for patterns.
+_SOME = 5000
 _SOURCE = ("file", "line", "function", "via")
 _PLACE = ("module", *_SOURCE)
 WHATEVER_LIBRARY = pl.lit(None, pl.String).alias("via")
 """Instead of a library's function, for what is fixed at the user's line alone."""
 
 
+class _Names(NamedTuple):
+    """The names of a table's rows."""
+
+    codes: pl.Series
+    """For each row the number that stands for its name; none where it has none."""
+    distinct: pl.Series
+    """The names, each once, and none if a row has none."""
+    code: list[int]
+    """The numbers of those that there are, each once."""
+    text: list[str]
+    """The names that they stand for."""
+
+
+@cached_per_trace
+def _names(table: pl.DataFrame) -> _Names:
+    # Some tables have text instead of categories.
+    names = table["name"].cast(pl.Categorical)
+    codes = names.to_physical()
+    # It takes a third of the time of the distinct values themselves.
+    first = codes.arg_unique()
+    distinct = names[first]
+    found = zip(codes[first].to_list(), distinct.cast(pl.String).to_list(), strict=True)
+    there = [(code, text) for code, text in found if text is not None]
+    return _Names(
+        codes, distinct, [code for code, _ in there], [text for _, text in there]
+    )
+
+
 @cached_per_trace
 def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
     """Return the distinct ``name`` of ops with what it is called without overload."""
-    return ops.select(pl.col("name").unique()).with_columns(
-        plain=text("name").str.replace(_OVERLOAD, "")
-    )
+    names = _names(ops).distinct
+    return pl.DataFrame({"name": names, "plain": plain(ops, names)})
+
+
+def plain(ops: pl.DataFrame, names: pl.Series) -> pl.Series:
+    """Return what names of some of these ops are without overload, as text."""
+    return _plain_by_code(ops)[names.to_physical()].alias("plain")
+
+
+@cached_per_trace
+def _plain_by_code(ops: pl.DataFrame) -> pl.Series:
+    """Return names without overload, each at the number that stands for the name."""
+    names = _names(ops)
+    nothing = constant(None, 1 + max(names.code, default=0), pl.String)
+    texts = [_without_overload(name) for name in names.text]
+    return nothing.scatter(names.code, texts) if texts else nothing
+
+
+def _without_overload(name: str) -> str:
+    """Return what an op is called without overload.
+
+    >>> _without_overload("aten::add.Tensor"), _without_overload("model.py(3): f")
+    ('aten::add', 'model.py(3): f')
+    """
+    op, dot, overload = name.rpartition(".")
+    return op if dot and _OVERLOAD.fullmatch(overload) else name
+
+
+@cached_per_trace
+def _overloads(ops: pl.DataFrame) -> dict[str, list[int]]:
+    """Return the numbers of names by what ops are called without overload."""
+    found: dict[str, list[int]] = {}
+    names = _names(ops)
+    for code, name in zip(names.code, names.text, strict=True):
+        found.setdefault(_without_overload(name), []).append(code)
+    return found
 
 
 def has_named(ops: pl.DataFrame, names: Iterable[str]) -> bool:
@@ -57,48 +122,41 @@ def has_named(ops: pl.DataFrame, names: Iterable[str]) -> bool:
 def named(ops: pl.DataFrame, names: Iterable[str]) -> pl.Series:
     """Return for each op whether it is one of these, in any overload."""
     overloads = _overloads(ops)
-    chosen = [name for plain in {*names} for name in overloads.get(plain, ())]
-    return _is_one_of(ops["name"], chosen)
+    chosen = [code for plain in {*names} for code in overloads.get(plain, ())]
+    return _is_one_of(_names(ops), chosen)
+
+
+def has_like(table: pl.DataFrame, pattern: str) -> bool:
+    """Return whether the name of any op or kernel matches a pattern."""
+    return bool(_matching(_names(table), pattern))
 
 
 def named_like(table: pl.DataFrame, pattern: str) -> pl.Series:
-    """Return for each op or kernel whether its name matches a pattern.
-
-    Each name is looked at once, however many rows have it; of a trace's tables
-    the distinct names are kept.
-    """
-    names = distinct_names(table)
-    return _is_one_of(
-        table["name"], names.filter(names.str.contains(ascii_only(pattern)))
-    )
+    """Return for each op or kernel whether its name matches a pattern."""
+    names = _names(table)
+    return _is_one_of(names, _matching(names, pattern))
 
 
-@cached_per_trace
-def distinct_names(table: pl.DataFrame) -> pl.Series:
-    """Return the names of ops or kernels, each once, as text."""
-    return table["name"].unique().drop_nulls().cast(pl.String)
+def _is_one_of(names: _Names, chosen: list[int]) -> pl.Series:
+    """Return which rows have one of these names; those without a name have none."""
+    if not chosen:
+        return constant(value=False, count=len(names.codes), dtype=pl.Boolean)
+    if len(chosen) > _FEW:
+        nothing = constant(value=False, count=1 + max(names.code), dtype=pl.Boolean)
+        found = nothing.scatter(chosen, values=True)[names.codes]
+    else:
+        found = reduce(or_, (names.codes == code for code in chosen))
+    return known(found) if len(names.distinct) > len(names.code) else found
 
 
-def _is_one_of(column: pl.Series, names: Sequence[str] | pl.Series) -> pl.Series:
-    """Return where a column has one of these names; it is not where it has none."""
-    if not len(names):
-        return pl.Series([False]).new_from_index(0, len(column))
-    if len(names) > _FEW:
-        return known(column.is_in(list(names)))
-    # Some comparisons take a fraction of the time of looking names up.
-    found = reduce(or_, (column == name for name in names))
-    return known(found) if found.null_count() else found
-
-
-@cached_per_trace
-def _overloads(ops: pl.DataFrame) -> dict[str, list[str]]:
-    """Return the names of ops by what they are called without overload."""
-    found: dict[str, list[str]] = {}
-    for name, plain in (
-        plain_names(ops).select(text("name"), "plain").drop_nulls().rows()
-    ):
-        found.setdefault(plain, []).append(name)
-    return found
+def _matching(names: _Names, pattern: str) -> list[int]:
+    """Return the numbers of the names that match a pattern."""
+    texts = texts_of(pattern) if len(names.code) <= _SOME else None
+    if texts is not None:
+        every = zip(names.code, names.text, strict=True)
+        return [code for code, name in every if texts.match(name)]
+    found = pl.Series(names.text, dtype=pl.String).str.contains(ascii_only(pattern))
+    return [names.code[row] for row in found.arg_true()]
 
 
 @cached_per_trace

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END, known
+from traceq.expressions import END, constant, known
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
 from traceq.records import dataclass
@@ -44,7 +44,7 @@ def steady_steps(trace: Trace) -> SteadySteps:
     steps = trace.steps.filter(~pl.col("warmup"))
     if steps.height:
         windows = steps.select("step", "start", "end")
-        kernels = _kept(trace.kernels, _among(trace.kernels, windows["step"]))
+        kernels = _kept(trace.kernels, _among(trace.kernels, trace, windows))
         return SteadySteps(windows, kernels, int(steps["gpu_busy"].sum()))
     ends = [
         (table["ts"] + table["dur"]).max()
@@ -60,27 +60,44 @@ def steady_steps(trace: Trace) -> SteadySteps:
 
 def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the rows that belong to the steps; all of them where there are none."""
-    if not trace.steps.height:
+    if not trace.steps.height or not table.height:
         return table
-    return _kept(table, _among(table, steady.windows["step"]))
+    if table is trace.runtime:
+        return _calls(trace, steady)
+    return _kept(table, _among(table, trace, steady.windows))
 
 
 def are_in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
     """Return which rows belong to the steps; all of them where there are none."""
     if not trace.steps.height:
         return pl.repeat(value=True, n=table.height, eager=True)
-    return _among(table, steady.windows["step"])
+    return _among(table, trace, steady.windows)
 
 
-def _among(table: pl.DataFrame, steps: pl.Series) -> pl.Series:
-    """Return which rows belong to these steps."""
-    first, last = steps.min(), steps.max()
-    if isinstance(first, int) and isinstance(last, int):
-        found = (table["step"] >= first) & (table["step"] <= last)
-        # Where no number is missing, that is all; it takes a fraction of looking up.
-        if last - first + 1 == steps.n_unique():
-            return known(found)
-    return known(table["step"].is_in(steps.implode()))
+@cached_per_trace
+def _calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the runtime calls of the steps, which several ask for."""
+    return _kept(trace.runtime, _among(trace.runtime, trace, steady.windows))
+
+
+def _among(table: pl.DataFrame, trace: Trace, windows: pl.DataFrame) -> pl.Series:
+    """Return which rows of a table of the trace belong to these steps."""
+    step = table["step"]
+    steps, others = _steps(trace, windows)
+    if not steps:
+        return constant(value=False, count=table.height, dtype=pl.Boolean)
+    first, last = min(steps), max(steps)
+    if any(first < other < last for other in others):
+        return known(step.is_in(windows["step"].implode()))
+    # No other step is in between. It takes a fraction of looking numbers up.
+    return known((step >= first) & (step <= last))
+
+
+@cached_per_trace
+def _steps(trace: Trace, windows: pl.DataFrame) -> tuple[set[int], set[int]]:
+    """Return the numbers of these steps, and of the others that the trace has."""
+    steps = {*windows["step"].drop_nulls()}
+    return steps, {*trace.steps["step"]} - steps
 
 
 def _kept(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:

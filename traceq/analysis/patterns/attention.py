@@ -24,7 +24,7 @@ from traceq.analysis.base.ownership import (
     named_like,
     outermost_ops,
     owned,
-    plain_names,
+    plain,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.expressions import ascii_only, known, text
@@ -162,15 +162,17 @@ def _told(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     asked = distinct["inputs"].drop_nulls().unique()
     given = trace.inputs[["dims", "types", "strides", "values"]][asked].rows()
     inputs = dict(zip(asked.to_list(), given, strict=True))
-    plain = dict(plain_names(trace.ops).select(text("name"), "plain").iter_rows())
+    called = plain(trace.ops, distinct["name"])
     told = [
         _call(
-            plain[name],
+            name,
             inputs.get(number, (None,) * 4),
             by_dispatcher=by_dispatcher,
             prepares=prepares,
         )
-        for name, by_dispatcher, prepares, number in distinct.iter_rows()
+        for name, (_, by_dispatcher, prepares, number) in zip(
+            called, distinct.iter_rows(), strict=True
+        )
     ]
     shown = pl.DataFrame(told, schema=_TOLD, orient="row")
     return pl.concat([distinct, shown], how="horizontal")
@@ -363,7 +365,7 @@ def _triangles(trace: Trace) -> pl.DataFrame:
     cutting = named(trace.ops, _CAUSAL_DIAGONAL)
     chosen = trace.ops[["id", "name", "inputs"]].filter(cutting)
     expected = pl.col("plain").replace_strict(_CAUSAL_DIAGONAL, default=None)
-    called = chosen.join(plain_names(trace.ops), on="name").join(
+    called = chosen.with_columns(plain(trace.ops, chosen["name"])).join(
         trace.inputs, left_on="inputs", right_on="id"
     )
     first = pl.col("dims").list.first()

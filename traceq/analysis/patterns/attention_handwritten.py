@@ -23,7 +23,7 @@ from traceq.analysis.base.ownership import (
     host_work,
     named,
     owned,
-    plain_names,
+    plain,
 )
 from traceq.analysis.patterns.attention import SDPA
 from traceq.expressions import known
@@ -97,11 +97,10 @@ def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     """Return the outermost ops of the first calls, their names and shapes as lists."""
     among = known(owners.is_in(first.implode()))
     nested = known(among[trace.ops["parent"]])
+    rows = (among & ~nested).arg_true()
+    ops = trace.ops[["name", "inputs", "ts"]][rows]
     return (
-        trace.ops[["name", "inputs", "ts"]]
-        .with_columns(first=owners)
-        .filter(among & ~nested)
-        .join(plain_names(trace.ops), on="name")
+        ops.select("inputs", "ts", plain(trace.ops, ops["name"]), first=owners[rows])
         .join(trace.inputs.select("dims", inputs="id"), on="inputs", how="left")
         .sort("ts")
         .group_by("first")
@@ -114,10 +113,9 @@ def _spans(trace: Trace) -> pl.DataFrame:
     """Return attention by its first matmul, the ``owner``, from start to end."""
     ops = trace.ops
     wanted = named(ops, [*_MATMULS, *_WEIGHING]) & ~ops["compiling"]
+    found = ops[["id", "name", "thread", "ts", "inputs"]].filter(wanted)
     found = (
-        ops[["id", "name", "thread", "ts", "inputs"]]
-        .filter(wanted)
-        .join(plain_names(ops), on="name", maintain_order="left")
+        found.with_columns(plain(ops, found["name"]))
         .sort("thread", "ts")
         .with_columns(matmul=pl.col("plain").is_in(list(_MATMULS)))
     )

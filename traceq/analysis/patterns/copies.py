@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, named_like, outermost_ops
+from traceq.analysis.base.ownership import named, named_like, outermost_ops, plain
 from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.expressions import ascii_only, elements, known, nth, text
 from traceq.graph.nesting import INDEX, nearest
@@ -48,7 +48,6 @@ _VIEWING = (
 # Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
-_OVERLOAD = r"\.[0-9A-Za-z_]+$"
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
 
 
@@ -173,8 +172,8 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         origin=origin,
         host=outermost_ops(trace)[op].zip_with(origin.is_not_null(), request),
         around=around,
-        asked=_plain(ops["name"][request]),
-        caller=_plain(ops["name"][around]),
+        asked=plain(ops, ops["name"][request]),
+        caller=plain(ops, ops["name"][around]),
         own=request.is_not_null()
         & around.is_null()
         & (moved["phase"] != "backward").fill_null(value=True),
@@ -186,11 +185,6 @@ def _requests(trace: Trace) -> pl.Series:
     """Return for each op the outermost of the copying ops around it, or itself."""
     parent, copying = trace.ops["parent"], named(trace.ops, _COPYING)
     return nearest(parent, copying & ~known(copying[parent]))
-
-
-def _plain(names: pl.Series) -> pl.Series:
-    """Return names of ops without their overload."""
-    return names.cast(pl.String).str.replace(_OVERLOAD, "")
 
 
 def _only(values: pl.Series, keep: pl.Series) -> pl.Series:

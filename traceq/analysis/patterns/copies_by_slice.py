@@ -11,7 +11,7 @@ from traceq.analysis.base.ownership import (
     has_named,
     named,
     named_like,
-    plain_names,
+    plain,
 )
 from traceq.expressions import END, known, nth, text
 from traceq.graph.nesting import nearest
@@ -41,10 +41,11 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """
     if not has_named(trace.ops, _CUTTING) or not has_named(trace.ops, [_WRITING]):
         return NOTHING
+    outermost = ops[["id", "name", "thread", "ts", "dur", "inputs"]].filter(
+        ops["parent"].is_null()
+    )
     outermost = (
-        ops[["id", "name", "thread", "ts", "dur", "inputs"]]
-        .filter(ops["parent"].is_null())
-        .join(plain_names(trace.ops), on="name", how="left", maintain_order="left")
+        outermost.with_columns(plain(trace.ops, outermost["name"]))
         .sort("thread", "ts", maintain_order=True)
         .filter(~pl.col("plain").is_in(_VIEWING))
     )

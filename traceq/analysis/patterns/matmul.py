@@ -13,9 +13,9 @@ from traceq.analysis.base.assumptions import (
     UNKNOWN_SAVING,
 )
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import NOTHING, named, named_like, plain_names
+from traceq.analysis.base.ownership import NOTHING, named, named_like, plain
 from traceq.analysis.base.roofline import roofline_ns
-from traceq.expressions import known, place_among
+from traceq.expressions import known
 from traceq.model.dtypes import SIZES
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
     if not chosen.height:
         return NOTHING
     ops = trace.ops[["name", "inputs"]][chosen["op"]]
-    names = plain_names(trace.ops)
-    plain = names["plain"][place_among(ops["name"], names["name"])]
-    calls = ops.select(plain.alias("matmul"), "inputs")
+    called = plain(trace.ops, ops["name"]).alias("matmul")
+    calls = pl.DataFrame([called, ops["inputs"]])
     distinct = calls.unique(maintain_order=True)
     given = distinct.join(
         trace.inputs.select("dims", "types", "strides", inputs="id"),

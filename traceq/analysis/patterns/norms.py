@@ -23,7 +23,7 @@ from traceq.analysis.base.ownership import (
     named,
     outermost_ops,
     owned,
-    plain_names,
+    plain,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.expressions import END, asof, nth
@@ -159,7 +159,8 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
         }
     ).drop_nulls("owner")
     ends = ops[["thread", "name", "id", "ts", "dur"]][kernels["owner"].unique()]
-    ends = ends.select("thread", "name", owner="id", end=END)
+    norm = plain(ops, ends["name"]).alias("norm")
+    ends = ends.select("thread", norm, owner="id", end=END)
     return (
         kernels.join(
             trace.inputs, left_on="inputs", right_on="id", maintain_order="left"
@@ -168,9 +169,6 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
         .select("owner", dims=pl.col("dims").list.first())
         .unique("owner", keep="first", maintain_order=True)
         .join(ends, on="owner")
-        .join(plain_names(ops), on="name")
-        .rename({"plain": "norm"})
-        .drop("name")
     )
 
 

@@ -12,12 +12,13 @@ from traceq.analysis.base.ownership import (
     has_named,
     host_totals,
     host_work,
+    named,
     outermost_ops,
     owned,
-    plain_names,
+    plain,
 )
 from traceq.analysis.patterns.norms import grouped
-from traceq.expressions import END, known
+from traceq.expressions import END, known, nth
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -61,6 +62,8 @@ def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     norm, without a gap.
     """
     line = _launching(trace, kernels)
+    if not line.height:
+        return NOTHING
     near = (
         _roots(line)
         .with_columns(offset=pl.lit(_REACH, pl.List(pl.Int64)))
@@ -87,26 +90,27 @@ def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost ops that have work on the GPU, numbered in their order."""
+    """Return the outermost ops that have work on the GPU, numbered in their order.
+
+    It is only those near a root, in whose order all count.
+    """
     ops = trace.ops
     outermost = outermost_ops(trace)
     launched = outermost[kernels["op"].drop_nulls().unique()].drop_nulls().unique()
-    columns = ["id", "name", "thread", "ts", "dur", "inputs", "compiling"]
-    return (
-        ops[columns][launched.sort()]
-        .filter(~pl.col("compiling"))
-        .join(plain_names(ops), on="name")
-        .join(
-            trace.inputs.select("dims", "types", inputs="id"), on="inputs", how="left"
-        )
-        .sort("thread", "ts")
-        .select(
-            *("id", "thread", "ts", "dur", "plain"),
-            first=pl.col("dims").list.get(0, null_on_oob=True),
-            second=pl.col("dims").list.get(1, null_on_oob=True),
-            type=pl.col("types").list.get(0, null_on_oob=True),
-            row=pl.int_range(pl.len()),
-        )
+    columns = ["id", "name", "thread", "ts", "dur", "inputs"]
+    launched = launched.filter(~ops["compiling"][launched]).sort()
+    line = ops[columns][launched].sort("thread", "ts")
+    roots = named(line, _ROOTS).arg_true().cast(pl.Int64)
+    rows = pl.concat(roots + offset for offset in _REACH).unique().sort()
+    rows = rows.filter(rows.is_between(0, line.height - 1))
+    line = line[rows]
+    given = trace.inputs[["dims", "types"]][line["inputs"]]
+    return line.select(
+        *("id", "thread", "ts", "dur", plain(ops, line["name"])),
+        *given.select(
+            first=nth("dims", 0), second=nth("dims", 1), type=nth("types", 0)
+        ),
+        rows.alias("row"),
     )
 
 

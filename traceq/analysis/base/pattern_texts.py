@@ -1,0 +1,92 @@
+"""The texts that a pattern of names stands for.
+
+To compile a pattern takes several times as long as to look for texts in the names of a
+trace, and most patterns stand for some texts and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import islice, product
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# More than these are not looked for one by one.
+_MOST = 40
+_OPTIONAL = re.compile(r"(?<!\\)([\w:])\?")
+_GROUP = re.compile(r"(?<!\\)\(((?:[^()?*+{\\]|\\[.()])*)\)(\??)")
+_TEXT = re.compile(r"(\^?)((?:[\w :#,/-]|\\[.()])+)(\$?)")
+# Characters of no script: each stands for a group of a pattern.
+_FIRST_GROUP = 0xE000
+_GROUPS = chr(_FIRST_GROUP)
+
+
+class Texts(NamedTuple):
+    """What names that match a pattern are, begin with, end with or have inside."""
+
+    whole: frozenset[str]
+    begin: tuple[str, ...]
+    end: tuple[str, ...]
+    inside: tuple[str, ...]
+
+    def match(self, name: str) -> bool:
+        """Return whether a name matches."""
+        return bool(
+            name in self.whole
+            or name.startswith(self.begin)
+            or name.endswith(self.end)
+            or (self.inside and any(text in name for text in self.inside))
+        )
+
+
+@cache
+def texts_of(pattern: str) -> Texts | None:
+    r"""Return the texts that a pattern stands for, if they are few and all there is.
+
+    >>> texts_of(r"^cuda(Free|Malloc)$|Copy").whole == {"cudaFree", "cudaMalloc"}
+    True
+    >>> texts_of(r"^aten::\w+")
+    """
+    if not pattern.isascii():
+        return None
+    found = list(islice(_spelled_out(pattern), _MOST + 1))
+    parts = [part for part in map(_TEXT.fullmatch, found) if part]
+    if len(parts) < len(found) or len(found) > _MOST:
+        return None
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for begin, text, end in (part.groups() for part in parts):
+        kinds.setdefault((begin, end), []).append(text.replace("\\", ""))
+    at = (("^", "$"), ("^", ""), ("", "$"), ("", ""))
+    whole, *others = (tuple(kinds.get(kind, ())) for kind in at)
+    return Texts(frozenset(whole), *others)
+
+
+def _spelled_out(pattern: str) -> Iterator[str]:
+    """Return a pattern without groups of choices as several without any.
+
+    >>> [*_spelled_out("^(cuda|hip)Free(Host)?$|Copy")]
+    ['^cudaFreeHost$', '^cudaFree$', '^hipFreeHost$', '^hipFree$', 'Copy']
+    """
+    groups: list[str] = []
+
+    def kept(group: re.Match[str]) -> str:
+        groups.append(f"{group[1]}|" if group[2] else group[1])
+        return chr(_FIRST_GROUP + len(groups) - 1)
+
+    def choices(part: str) -> Iterator[str]:
+        for one in part.split("|"):
+            each = (
+                choices(groups[ord(sign) - _FIRST_GROUP]) if sign >= _GROUPS else sign
+                for sign in one
+            )
+            yield from map("".join, product(*each))
+
+    pattern, count = _OPTIONAL.sub(r"(\1)?", pattern), -1
+    # The innermost first: those around them have them inside.
+    while len(groups) > count:
+        count = len(groups)
+        pattern = _GROUP.sub(kept, pattern)
+    return choices(pattern)
