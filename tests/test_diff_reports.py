@@ -12,6 +12,7 @@ from conftest import ROOT
 from goldens import assert_block, assert_golden, block
 from recordings import CAPTURES, OWN_SNAPSHOTS
 
+from traceq.api.diff import diff
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
@@ -287,3 +288,16 @@ def test_the_first_line_says_that_a_side_is_incomplete(
     answer = traceq("diff", *pair)
 
     assert answer.out.startswith("of what could be read (before is incomplete): ")
+
+
+def test_what_is_missing_of_both_sides_is_said_in_their_order(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    # The second is the shorter one, and so the first to be read.
+    for name, tenths in zip(pair, (9, 6), strict=True):
+        whole = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(whole[: len(whole) * tenths // 10])
+
+    notes = diff(*pair, cache=False).notes
+
+    assert [note.partition(" ")[0] for note in notes] == list(pair)

@@ -42,6 +42,7 @@ class Watcher:
 _DEAF = Watcher()
 _watchers: list[Watcher] = []
 _notes: ContextVar[list[str] | None] = ContextVar("notes", default=None)
+_held: ContextVar[list[str] | None] = ContextVar("held", default=None)
 
 
 def _here() -> Watcher:
@@ -57,6 +58,10 @@ def tell(phase: str, done: int = 0, total: int = 0, what: str = "") -> None:
 
 def say(sentence: str) -> None:
     """Say what a user should know that is no part of the result."""
+    held = _held.get()
+    if held is not None:
+        held.append(sentence)
+        return
     notes = _notes.get()
     if notes is not None:
         notes.append(sentence)
@@ -101,3 +106,14 @@ def noted() -> Iterator[list[str]]:
         _notes.reset(token)
         if outer is not None:
             outer += notes
+
+
+@contextmanager
+def held() -> Iterator[list[str]]:
+    """Keep what is said inside from all, to be said later."""
+    sentences: list[str] = []
+    token = _held.set(sentences)
+    try:
+        yield sentences
+    finally:
+        _held.reset(token)

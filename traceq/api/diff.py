@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from traceq.api.ahead import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.differ.compare import (
-    Diff,
-    Half,
-    MemoryChange,
-    compare,
-    compare_snapshots,
-    examine,
-)
-from traceq.differ.jobs import JobDiff, JobHalf, compare_jobs
 from traceq.differ.limits import broken, read_limits
 from traceq.errors import InputError, UsageError
 from traceq.given import local, refuse_two_stdins
-from traceq.linter.engine import lint
-from traceq.linter.pack import load_rules
 from traceq.opening import settings
-from traceq.opening.jobs import analysed_job, is_job
-from traceq.opening.recordings import load_recording
 from traceq.opening.trust import named
-from traceq.ranks.findings import lint_job
-from traceq.report.diff import content as words
-from traceq.report.diff import full as diff_full
-from traceq.report.diff import jobs as diff_jobs
-from traceq.report.diff import json as diff_json
-from traceq.report.diff import snapshots as diff_snapshots
 from traceq.report.located import located_finding
 from traceq.repository import find_root, read_repository
 from traceq.shown import typed
-from traceq.watching import expect, noted, reading, say, tell
+from traceq.watching import expect, held, noted, reading, say, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from threading import Thread
 
+    from traceq.differ.compare import Diff, Half, MemoryChange
     from traceq.differ.findings import FindingChange
+    from traceq.differ.jobs import JobDiff
     from traceq.differ.limits import Broken
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
@@ -50,6 +37,7 @@ if TYPE_CHECKING:
 
 Compared: TypeAlias = "Diff | MemoryChange | JobDiff"
 _Steps: TypeAlias = "tuple[int | None, int | None]"
+_NEEDED = ("traceq.differ.compare", "traceq.report.diff.full")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -70,30 +58,32 @@ class DiffResult(Result):
 
     def text(self, *, width: int | None = None, color: bool = False) -> str:
         """Return the text for a terminal of this width."""
-        found, failed = self.compared, self.broken
-        if isinstance(found, JobDiff):
-            shown = diff_jobs.full(found, failed, width=width, color=color)
-        elif isinstance(found, MemoryChange):
-            shown = diff_snapshots.full(found, failed, width=width, color=color)
-        else:
-            shown = diff_full.render(found, failed, width=width, color=color)
+        full = _report(self.compared, "full")
+        shown = full(self.compared, self.broken, width=width, color=color)
         return named(self.packs) + shown
 
     def json(self) -> str:
         """Return the JSON."""
-        found, failed = self.compared, self.broken
-        if isinstance(found, JobDiff):
-            return diff_jobs.json(found, failed)
-        if isinstance(found, MemoryChange):
-            return diff_snapshots.json(found, failed)
-        return diff_json.render(found, failed)
+        return _report(self.compared, "json")(self.compared, self.broken)
 
     def contents(self) -> Sequence[Content]:
         """Return what a notebook shows."""
-        found, failed = self.compared, self.broken
-        if isinstance(found, Diff):
-            return [words.content(found, failed)]
+        from traceq.differ.compare import Diff  # noqa: PLC0415 - see _NEEDED
+        from traceq.report.diff.content import content  # noqa: PLC0415
+
+        if isinstance(self.compared, Diff):
+            return [content(self.compared, self.broken)]
         return ()
+
+
+def _report(found: Compared, form: str) -> Callable[..., str]:
+    """Return what writes a comparison in a form."""
+    from traceq.differ.compare import Diff, MemoryChange  # noqa: PLC0415
+
+    if isinstance(found, Diff):
+        return import_module(f"traceq.report.diff.{form}").render
+    module = "snapshots" if isinstance(found, MemoryChange) else "jobs"
+    return getattr(import_module(f"traceq.report.diff.{module}"), form)
 
 
 def diff(  # noqa: PLR0913 - as the command's options
@@ -130,7 +120,8 @@ def diff(  # noqa: PLR0913 - as the command's options
     steps = tuple(map(settings.nanoseconds, step_ms or (None, None)))
     with noted() as notes:
         wanted = settings.configuration(path(config))
-        rules = load_rules(wanted.packs)
+        # A pack may be broken, which is to be known before a large trace is read.
+        rules = rules_of(wanted.packs) if wanted.packs else None
         with settings.asked(
             wanted,
             own=several(own),
@@ -154,6 +145,10 @@ def diff(  # noqa: PLR0913 - as the command's options
 
 def _are_jobs(two: tuple[Path, Path]) -> bool:
     """Return whether both are jobs of several ranks; refuse one that is alone."""
+    if not any(one.is_dir() for one in two):
+        return False
+    from traceq.opening.jobs import is_job  # noqa: PLC0415 - few compare jobs
+
     jobs = [one for one in two if is_job(one)]
     if len(jobs) == 1:
         (other,) = (one for one in two if one not in jobs)
@@ -167,7 +162,7 @@ def _are_jobs(two: tuple[Path, Path]) -> bool:
 
 def _jobs(
     two: tuple[Path, Path],
-    rules: Rules,
+    rules: Rules | None,
     config: Config,
     step_ms: tuple[float, float] | None,
     *,
@@ -176,10 +171,14 @@ def _jobs(
     if step_ms is not None:
         msg = "--step-ms is of one trace, and these are jobs: leave it out"
         raise UsageError(msg)
+    from traceq.differ.jobs import JobHalf, compare_jobs  # noqa: PLC0415 - as above
+    from traceq.opening.jobs import analysed_job  # noqa: PLC0415
+    from traceq.ranks.findings import lint_job  # noqa: PLC0415
+
     halves = []
     for folder in two:
         analysis = analysed_job(folder, cache=cache)
-        report = lint_job(str(folder), analysis, rules, config)
+        report = lint_job(str(folder), analysis, rules or rules_of(()), config)
         halves.append(JobHalf(str(folder), analysis, report.outcomes[0]))
     _warn_of_crashes([half.outcome for half in halves])
     return compare_jobs(*halves)
@@ -213,33 +212,62 @@ def _warn_of_crashes(outcomes: Sequence[Outcome]) -> None:
 
 
 def _compared(
-    two: tuple[Path, Path], steps: _Steps, rules: Rules, config: Config, *, cache: bool
+    two: tuple[Path, Path],
+    steps: _Steps,
+    rules: Rules | None,
+    config: Config,
+    *,
+    cache: bool,
 ) -> Diff | MemoryChange:
-    """Read both and compare them; the first is analysed while the second is read."""
+    """Read and analyse both, at once, and compare them."""
 
-    def analysed(recording: Recording) -> Half | Outcome:
-        outcome = lint([recording], rules, config, brief=True).outcomes[0]
-        return examine(recording, outcome) if recording.trace else outcome
+    def analysed(which: int, ready: Thread) -> tuple[Recording, Half | Outcome]:
+        recording = _recording(two[which], steps[which], cache=cache)
+        ready.join()
+        return recording, _analysed(recording, rules or rules_of(()), config)
 
-    # The first is worked on while the second is read.
-    expect(2, 1)
-    with ThreadPoolExecutor(1) as background:
-        before = _recording(two[0], steps[0], cache=cache)
-        waiting = background.submit(analysed, before)
-        after = _recording(two[1], steps[1], cache=cache)
-        second = analysed(after)
-        tell("analysing the first")
-        first = waiting.result()
+    # Who watches sees the first.
+    expect(1)
+    with importing(*_NEEDED) as ready, ThreadPoolExecutor(1) as background:
+        with held() as second_notes:
+            waiting = background.submit(copy_context().run, analysed, 1, ready)
+        before, first = analysed(0, ready)
+        tell("analysing the second")
+        after, second = waiting.result()
+    for sentence in second_notes:
+        say(sentence)
+    return _compare((before, after), (first, second))
+
+
+def _analysed(recording: Recording, rules: Rules, config: Config) -> Half | Outcome:
+    """Return what is known of one recording alone."""
+    from traceq.differ.compare import examine  # noqa: PLC0415 - see _NEEDED
+    from traceq.linter.engine import lint  # noqa: PLC0415
+
+    outcome = lint([recording], rules, config, brief=True).outcomes[0]
+    return examine(recording, outcome) if recording.trace else outcome
+
+
+def _compare(
+    two: tuple[Recording, Recording], found: tuple[Half | Outcome, Half | Outcome]
+) -> Diff | MemoryChange:
+    from traceq.differ.compare import (  # noqa: PLC0415 - see _NEEDED
+        Half,
+        compare,
+        compare_snapshots,
+    )
+
+    first, second = found
     if isinstance(first, Half) and isinstance(second, Half):
         _warn_of_crashes([first.outcome, second.outcome])
         tell("comparing")
         return compare(first, second)
     if isinstance(first, Half) or isinstance(second, Half):
         without = two[1] if isinstance(first, Half) else two[0]
-        msg = f"{without} has no trace, and the other one has: give two of a kind"
+        msg = f"{without.name} has no trace, and the other one has: give two of a kind"
         raise InputError(msg)
     _warn_of_crashes([first, second])
-    return compare_snapshots((before, after), (first, second))
+    return compare_snapshots(two, (first, second))
 
 
 def _local(two: tuple[Path, Path], *, cache: bool) -> tuple[Path, Path]:
@@ -258,5 +286,7 @@ def _here(given: Path, *, cache: bool) -> Path:
 
 
 def _recording(given: Path, step_ns: int | None, *, cache: bool) -> Recording:
+    from traceq.opening.recordings import load_recording  # noqa: PLC0415
+
     recording = load_recording(given, log=None, cache=cache)
     return replace(recording, step_ns=step_ns or recording.step_ns)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from traceq.api.ahead import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.errors import TraceqError
 from traceq.linter.baseline import read_baseline, without_known
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from traceq.repository import Repository
 
 
-_SWITCHED_S = 0.002
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LintResult(Result):
     """The findings of one or several recordings."""
@@ -64,7 +60,7 @@ class LintResult(Result):
     @property
     def rules(self) -> Rules:
         """The rules that there are, by code."""
-        return self.loaded or _rules(self.packs)
+        return self.loaded or rules_of(self.packs)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -163,12 +159,12 @@ def lint(  # noqa: PLR0913 - as the command's options
             ]
             known_all = tasks and all(task.outcome for task in tasks)
             # A pack may be broken, which is to be known before a large trace is read.
-            loaded = _rules(wanted.packs) if wanted.packs and not known_all else None
+            loaded = rules_of(wanted.packs) if wanted.packs and not known_all else None
             alone = len(tasks) == 1 and not unread
-            with nullcontext() if known_all or loaded else _importing():
+            with nullcontext() if known_all or loaded else importing():
                 for task in tasks:
                     task.load(cache=cache, alone=alone)
-            loaded = None if known_all else loaded or _rules(())
+            loaded = None if known_all else loaded or rules_of(())
         read = [task for task in tasks if task.outcome or task.recording]
         outcomes = _linted(read, loaded, wanted)
         recordings = [task.recording for task in read if tables and task.recording]
@@ -185,32 +181,6 @@ def lint(  # noqa: PLR0913 - as the command's options
         notes=tuple(notes),
         unread=unread + len(tasks) - len(read),
     )
-
-
-@contextmanager
-def _importing() -> Iterator[None]:
-    """Import the rules and what runs them while files are read.
-
-    Polars reads without Python's lock, and asks for it between its calls. Whoever
-    holds the lock keeps it for long unless told otherwise.
-    """
-    import_module("traceq.opening.recordings")
-    usual = sys.getswitchinterval()
-    thread = Thread(target=_import_rules)
-    thread.start()
-    sys.setswitchinterval(_SWITCHED_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
-        thread.join()
-
-
-def _import_rules() -> None:
-    # What goes wrong here does so again, and is told, where the rules are needed.
-    with suppress(Exception):
-        import_module("traceq.linter.engine")
-        _rules(())
 
 
 @contextmanager
@@ -275,13 +245,6 @@ class _Task:
             self.recording = _loaded(self.program, self.log, cache=cache, alone=alone)
         if self.recording and self.step_ns:
             self.recording = replace(self.recording, step_ns=self.step_ns)
-
-
-def _rules(packs: Sequence[Path]) -> Rules:
-    # They are many files, and of what is known none is needed.
-    from traceq.linter.pack import load_rules  # noqa: PLC0415
-
-    return load_rules(packs)
 
 
 def _linted(

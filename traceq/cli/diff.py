@@ -89,7 +89,6 @@ def command(  # noqa: PLR0913 - one parameter an option
     traceq could not work, else 0.
     """
     from traceq.api.diff import diff
-    from traceq.report.diff import content as diff_content
 
     steps = _steps(step_ms)
     refuse_to_lose(file, [before, after], overwrite=overwrite)
@@ -108,6 +107,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     )
     deliver(_rendered(found, form, to_file=file is not None), file)
     if file is not None:
+        from traceq.report.diff import content as diff_content
+
         for reason in diff_content.failures(found.broken):
             output.say(reason)
     if found.broken:
@@ -115,8 +116,7 @@ def command(  # noqa: PLR0913 - one parameter an option
 
 
 def _rendered(result: DiffResult, form: Format, *, to_file: bool) -> str:
-    from traceq.differ.compare import MemoryChange
-    from traceq.differ.jobs import JobDiff
+    from traceq.differ.compare import Diff, MemoryChange
 
     found, failed = result.compared, result.broken
     if form is Format.full:
@@ -124,11 +124,11 @@ def _rendered(result: DiffResult, form: Format, *, to_file: bool) -> str:
         return result.text(width=width, color=color)
     if form is Format.json:
         return result.json()
+    if isinstance(found, Diff):
+        return renderer(_OF_TRACES[form])(found, failed)
     if isinstance(found, MemoryChange):
         return renderer(_OF_SNAPSHOTS[form])(found, failed)
-    if isinstance(found, JobDiff):
-        return renderer(_OF_JOBS[form])(found, failed)
-    return renderer(_OF_TRACES[form])(found, failed)
+    return renderer(_OF_JOBS[form])(found, failed)
 
 
 _OF_TRACES = {
