@@ -195,12 +195,12 @@ def _start(bars: Bars, small: Path, scratch: Path) -> None:
         bars.add(f"`traceq {command}`", took, 0.15, 0.08, "s")
     took = _shell(_TRACEQ, cache, COMP_WORDS="traceq rule SYN", **_COMPLETION).seconds
     bars.add("completion of a rule's code", took, 0.15, 0.08, "s")
-    bare, took = [], []
+    bare, lints = [], []
     for _ in range(_TURNS):
         bare.append(_shell([sys.executable, "-c", "import polars"]).seconds)
         with tempfile.TemporaryDirectory(dir=scratch) as nothing:
-            took.append(_lint(small, Path(nothing)).seconds)
-    ratio = statistics.median(took) / statistics.median(bare)
+            lints.append(_lint(small, Path(nothing)).seconds)
+    ratio = statistics.median(lints) / statistics.median(bare)
     bars.add("lint, 10 MB ÷ start of Python with Polars", ratio, 3, 2)
 
 

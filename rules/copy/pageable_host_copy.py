@@ -92,7 +92,7 @@ class PageableHostCopy(Rule):
     code = "CPY003"
     since = "0.1.0"
     see = ("torch.Tensor.pin_memory", "torch.utils.data.DataLoader")
-    needs = frozenset({Need.GPU})
+    needs = frozenset({Need.GPU, Need.WARM})
 
     min_kib: int = option(64, "Copies smaller than this are not counted.")
 

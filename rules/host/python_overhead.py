@@ -131,7 +131,7 @@ class PythonOverhead(Rule):
     code = "HST003"
     since = "0.2.0"
     see = ("torch.compile",)
-    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.STACKS})
+    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.STACKS, Need.WARM})
     of_function = True
     advice = _ADVICE
 

@@ -161,7 +161,7 @@ class ShapeChurn(Rule):
     several_fixes = True
     since = "0.2.0"
     see = ("torch.nn.functional.pad", "torch.backends.cudnn.benchmark")
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS, Need.WARM})
 
     seen = Seen(
         of="fixtures/varying_length",

@@ -106,7 +106,7 @@ class SlowHostOp(Rule):
     several_fixes = True
     since = "0.2.0"
     see = ("torch.set_num_threads", "torch.utils.data.DataLoader")
-    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS})
+    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.WARM})
 
     seen = Seen(
         text="""

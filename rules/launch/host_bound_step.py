@@ -164,7 +164,7 @@ class HostBoundStep(Rule):
         "torch.cuda.graph",
     )
     residual = True
-    needs = frozenset({Need.GPU, Need.OPS})
+    needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
     # Chosen by judgement: less is not what bounds the step.
     min_share: float = option(

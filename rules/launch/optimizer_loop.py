@@ -92,7 +92,7 @@ class OptimizerLoop(Rule):
     code = "LCH003"
     since = "0.1.0"
     see = ("torch.optim.AdamW",)
-    needs = frozenset({Need.GPU, Need.OPS})
+    needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
     # Chosen by judgement: fewer parameters launch fewer than a hundred kernels.
     min_parameters: int = option(

@@ -136,7 +136,7 @@ class TinyKernelLoop(Rule):
         "torch.nn.utils.clip_grad_norm_",
         "torch.compile",
     )
-    needs = frozenset({Need.GPU, Need.OPS})
+    needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
     # Chosen by judgement: shorter loops are often a few layers or heads written out,
     # a kernel of 10 µs takes about as long as its launch, and more than 100 launches in

@@ -92,6 +92,8 @@ class TooFewSteps(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Count the steps without warm-up."""
+        if not view.meets(Need.WARM):
+            return  # TRC003 tells more
         if not view.trace.steps.height:
             yield self.finding(
                 "the trace has no steps: all of it counts as one, with its warm-up",

@@ -1,4 +1,4 @@
-"""TRC003: the recorded window includes compilation or warm-up."""
+"""TRC003: the recorded window includes the start, compilation or warm-up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.start_up import start_up
 from traceq.analysis.patterns.iteration_marks import MIXED, PREFILL
 from traceq.analysis.patterns.iterations import iterations
 from traceq.intervals import disjoint, spans
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View
 from traceq.records import dataclass
-from traceq.words import listed
+from traceq.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,21 +24,26 @@ _ADVICE = "record later steps, as with schedule(wait=5, warmup=2, active=3)"
 
 @dataclass(frozen=True)
 class WarmUpInWindow(Rule):
-    """The recorded window includes compilation or warm-up.
+    """The recorded window includes the start, compilation or warm-up.
 
     ## What it does
 
-    Looks for steps in which torch.compile compiles while others do not, for a
-    compilation in a trace with one step or none, and for steps at the start that take
-    far longer than the rest. Compilation in most steps is not warm-up: that is JIT002.
-    Nor is a long first step if a later one is as long, or if it is the prefill before a
-    loop that decodes, or if ``traceq collect`` recorded it, which waits for the warm-up
-    to end.
+    Looks for the call that makes the GPU's context in the only step, or in a trace
+    without steps, where it is 5% of the time or more; for steps in which torch.compile
+    compiles while others do not, for a compilation in a trace with one step or none,
+    and for steps at the start that take far longer than the rest. Compilation in most
+    steps is not warm-up: that is JIT002. Nor is a long first step if a later one is as
+    long, or if it is the prefill before a loop that decodes, or if ``traceq collect``
+    recorded it, which waits for the warm-up to end.
 
     ## Why is this bad?
 
-    A program compiles once and runs for days. Averages over a window that includes the
-    compilation describe the start, not the rest of the run.
+    A program starts and compiles once and runs for days. Averages over a window that
+    includes the start describe the start, not the rest of the run: its first call makes
+    the GPU's context, and the first use of each kernel and library loads it. On an H200
+    with torch 2.11 the first step of a small model takes 306 ms and the third 2 ms,
+    both as recorded. Rules that judge the host's time and its allocations are skipped
+    then.
 
     ## How to fix it
 
@@ -88,6 +94,7 @@ class WarmUpInWindow(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Name the steps that are not steady, and whether they are left out."""
+        yield from self._started(view)
         ops = view.trace.ops
         compiling = ops[["step", "ts", "dur"]].filter(ops["compiling"])
         if not view.trace.steps.height:
@@ -116,6 +123,33 @@ class WarmUpInWindow(Rule):
                 advice=_ADVICE,
                 severity=Severity.info,
             )
+
+    def _started(self, view: View) -> Iterator[Finding]:
+        found = start_up(view.trace)
+        if found is None:
+            return
+        stepped = view.trace.steps.height > 0
+        what = "step" if stepped else "trace"
+        verb = "is" if stepped else "begins with"
+        others = counted(found.loading_calls, "other call")
+        share = (found.context_ns + found.loading_ns) / view.steady.time
+        yield self.finding(
+            f"the recorded {what} {verb} the first use of the GPU: its time tells"
+            " nothing of later steps",
+            subject="start",
+            evidence=[
+                Evidence("context", found.call, found.context_ns, "ns"),
+                Evidence(
+                    "loading",
+                    value=found.loading_ns,
+                    unit="ns",
+                    note=f"in {others} of over 1 ms",
+                ),
+                Evidence("share", value=share, unit="share", note=f"of the {what}"),
+            ],
+            data={"context_ns": found.context_ns, "loading_ns": found.loading_ns},
+            advice=_ADVICE,
+        )
 
     def _without_steps(self, view: View, compiling: pl.DataFrame) -> Iterator[Finding]:
         parts = disjoint(spans(compiling))

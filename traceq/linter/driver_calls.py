@@ -27,7 +27,7 @@ _MOST_OPS = 3
 class DriverCallRule(Rule):
     """A rule on calls that a steady step should not make."""
 
-    needs = frozenset({Need.STEPS})
+    needs = frozenset({Need.STEPS, Need.WARM})
 
     def driver_finding(  # noqa: PLR0913 - what the rules differ in
         self,

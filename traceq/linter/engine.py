@@ -108,7 +108,7 @@ def _lint(
         entry=entry_of(recording.trace) if recording.trace else None,
         replayed=replayed(recording.trace) if recording.trace else None,
         idle=explained_idle(view, savings, ran.findings)
-        if view and savings and full
+        if view and savings and full and view.meets(Need.WARM)
         else None,
     )
 

@@ -14,6 +14,10 @@ class Need(Enum):
     GPU = "the trace has no GPU work"
     NO_GPU = "the trace has GPU work, which other rules look at"
     STEPS = "the trace has no steps: call prof.step() in the loop"
+    WARM = (
+        "the recorded step is the first that uses the GPU, and its time that of the"
+        " start: record later steps"
+    )
     SHAPES = "shapes were not recorded: profile(record_shapes=True)"
     STACKS = "stacks were not recorded: profile(with_stack=True)"
     LINES = (

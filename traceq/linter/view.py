@@ -11,6 +11,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
 from traceq.analysis.base.lines import lines_are_known
 from traceq.analysis.base.ownership import same_place
+from traceq.analysis.base.start_up import start_up
 from traceq.analysis.base.steady import (
     SteadySteps,
     are_in_steps,
@@ -195,6 +196,7 @@ class View:
             Need.GPU: trace.facts.gpu,
             Need.NO_GPU: not trace.facts.gpu,
             Need.STEPS: trace.steps.height > 0,
+            Need.WARM: start_up(trace) is None,
             Need.SHAPES: trace.facts.shapes,
             Need.STACKS: trace.facts.stacks,
             Need.LINES: lines_are_known(trace),

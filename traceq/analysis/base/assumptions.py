@@ -337,6 +337,18 @@ SEEN_PLANNED_CALLS = 4
 # of the captures that do nothing else (H200, 2026-11); a little more here.
 PYTHON_PER_OP_NS = 10_000
 
+# -- The start of the GPU --------------------------------------------------------------
+#
+# The call that makes the context takes this long at least, and this share of the steps
+# where their time is that of the start. It took 110 to 140 ms on an H200 (torch 2.11,
+# 2026-11) and 30 s on somebody's A100; any later call of its name takes microseconds.
+# The share is by judgement: as much or more goes to loading kernels and libraries.
+CONTEXT_NS = 20_000_000
+CONTEXT_SHARE = 0.05
+# A call of the runtime that neither waits nor copies, and still takes this long, loads
+# something. By judgement.
+FIRST_USE_NS = 1_000_000
+
 # -- Loading data ----------------------------------------------------------------------
 #
 # What the training process still does for each tensor of a batch that a worker has

@@ -1,0 +1,71 @@
+"""Whether the steps are the first that use the GPU: their time is that of its start.
+
+The first call that needs a GPU makes its context, and the first use of each kernel and
+library loads it. A program does so once, so that a step with it tells nothing of those
+that follow: what takes 0.8 ms later took 300 ms in the first one (H200, 2026-11).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    CONTEXT_NS,
+    CONTEXT_SHARE,
+    FIRST_USE_NS,
+)
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.ownership import named_like
+from traceq.analysis.base.steady import in_steps, steady_steps
+from traceq.expressions import END
+from traceq.records import dataclass
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+# Whichever of these is called first makes the context.
+_MAKES_CONTEXT = (
+    "^(cuda|hip)(DeviceGetStreamPriorityRange|Free|GetDeviceCount|Init|SetDevice)$"
+    "|^cu(Init|DevicePrimaryCtxRetain|CtxCreate)"
+)
+# These take long where they wait for the GPU or move much, in any step.
+_NOT_LOADING = ("copy", "set", "sync", "capture")
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """What the steps do that a program does once."""
+
+    call: str
+    """The call that made the context."""
+    context_ns: int
+    """What it took."""
+    loading_ns: int
+    """What other long calls took, which load kernels and libraries,"""
+    loading_calls: int
+    """and how many they are."""
+
+
+@cached_per_trace
+def start_up(trace: Trace) -> StartUp | None:
+    """Return how the GPU was started in the steps, if that is much of their time."""
+    if not (trace.kernels.height and trace.runtime.height):
+        return None
+    steady = steady_steps(trace)
+    calls = trace.runtime[["id", "name", "call", "ts", "dur", "step"]]
+    long = in_steps(calls.filter(calls["dur"] >= FIRST_USE_NS), trace, steady)
+    context = long.filter(
+        named_like(long, _MAKES_CONTEXT),
+        pl.col("dur") >= max(CONTEXT_NS, CONTEXT_SHARE * steady.time),
+        pl.lit(trace.kernels["ts"].min()) >= END,
+    )
+    if not context.height:
+        return None
+    call, context_ns = context.sort("dur").select("name", "dur").row(-1)
+    loading = long.filter(
+        ~pl.col("call").is_in(_NOT_LOADING),
+        ~pl.col("id").is_in(context["id"].implode()),
+    )
+    return StartUp(call, context_ns, int(loading["dur"].sum()), loading.height)
