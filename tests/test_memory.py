@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from recordings import OWN_SNAPSHOTS, SNAPSHOTS, loaded, path_of, read
 
-from traceq.analysis.memory.history import ALLOCATIONS, History
+from traceq.analysis.memory.categories import ALLOCATIONS
+from traceq.analysis.memory.history import History
 from traceq.analysis.memory.scaling import memory_scaling
 from traceq.analysis.memory.summary import summarise_memory
 from traceq.analysis.memory.timeline import category_curves, highest_moments, timeline

@@ -173,3 +173,23 @@ def test_one_that_is_not_frozen_can_change_and_has_no_hash() -> None:
     assert one != Counted("abc", [1])
     with pytest.raises(TypeError, match="unhashable"):
         hash(one)
+
+
+def test_fields_may_be_given_by_name_only() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Named:
+        name: str = ""
+        count: int
+
+    @dataclass(frozen=True, kw_only=True)
+    class More(Named):
+        notes: tuple[str, ...] = ()
+
+    assert More(count=2, notes=("a",)) == dataclasses.replace(
+        More(count=1, notes=("a",)), count=2
+    )
+    wrong: Any = More
+    with pytest.raises(TypeError, match="was given 1 values"):
+        wrong("a", count=2)
+    with pytest.raises(TypeError):
+        wrong(name="a")

@@ -10,12 +10,11 @@ import polars as pl
 
 from traceq.cache import Heard
 from traceq.errors import InputError, UsageError
-from traceq.expressions import known, text
+from traceq.expressions import text
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
-from traceq.graph.captures import mapped, replayed_regions
 from traceq.graph.link import link
 from traceq.graph.steps import SOURCES
 from traceq.model.owners import Owners
@@ -113,8 +112,13 @@ def _with_captured_ops(
     trace: Trace, given: Sequence[Trace], own: Collection[str], *, cache: bool
 ) -> Trace:
     """Give the kernels of replayed CUDA graphs the ops of their capture."""
+    replays = (trace.runtime["call"] == "graph launch").any()
+    if not replays and not (trace.runtime["call"] == "capture").any():
+        return replace(trace, captures=len(given))
+    from traceq.graph.captures import mapped  # noqa: PLC0415 - few traces have any
+
     rank, recorded = trace.rank, []
-    if rank and known(trace.runtime["call"] == "graph launch").any():
+    if rank and replays:
         owners = replace(rank.owners, said=frozenset(own))
         for file in rank.captures:
             # What is wrong with one does not keep the trace from being read.
@@ -134,6 +138,8 @@ def _with_captured_ops(
 
 def _with_compiled_replays(trace: Trace, own: Collection[str]) -> Trace:
     """Give what compiled code runs in replays the user's lines."""
+    from traceq.graph.captures import replayed_regions  # noqa: PLC0415 - as above
+
     rank, known = trace.rank, trace.fused
     regions = replayed_regions(trace.frames_by_name())
     if rank is None or regions.is_empty():
@@ -225,6 +231,7 @@ def with_kernels(
     ``InputError`` for a folder without generated code.
     """
     from traceq.formats.compiled import read_generated  # noqa: PLC0415 - few need it
+    from traceq.graph.captures import replayed_regions  # noqa: PLC0415 - as above
     from traceq.graph.compiled import keyed, with_compiled  # noqa: PLC0415 - as above
 
     tables = trace.frames_by_name()

@@ -24,11 +24,14 @@ else:
         frozen: bool = False,
         eq: bool = True,
         repr: bool = True,  # noqa: A002 - the standard one calls it so
+        kw_only: bool = False,
     ) -> type | Callable[[type], type]:
         """Make a dataclass of a class."""
-        if cls is None:
-            return lambda cls: _declare(cls, frozen=frozen, eq=eq, shown=repr)
-        return _declare(cls, frozen=frozen, eq=eq, shown=repr)
+
+        def declare(cls: type) -> type:
+            return _declare(cls, frozen=frozen, eq=eq, shown=repr, named=kw_only)
+
+        return declare if cls is None else declare(cls)
 
 
 __all__ = ["dataclass"]
@@ -59,6 +62,7 @@ class _Declared:
 
     def __init__(self, cls: type, fields: dict[str, Field[Any]]) -> None:
         self.names = tuple(fields)
+        self.in_order = tuple(name for name, one in fields.items() if not one.kw_only)
         self.known = frozenset(fields)
         missing = dataclasses.MISSING
         self.defaults = {
@@ -79,7 +83,7 @@ class _Declared:
         )
 
 
-def _declare(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
+def _declare(cls: type, *, frozen: bool, eq: bool, shown: bool, named: bool) -> type:
     """Give a class its fields, and the methods that all share."""
     fields: dict[str, Field[Any]] = {}
     for base in cls.__mro__[:0:-1]:
@@ -89,12 +93,13 @@ def _declare(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     own = cls.__annotations__
     for name, annotation in own.items():
         if not str(annotation).startswith("ClassVar"):
-            fields[name] = _field(cls, name, annotation)
+            fields[name] = _field(cls, name, annotation, named=named)
+    declared = _Declared(cls, fields)
     given = {
-        "_declared": _Declared(cls, fields),
+        "_declared": declared,
         "__dataclass_fields__": fields,
         "__dataclass_params__": _PARAMS[frozen],
-        "__match_args__": tuple(fields),
+        "__match_args__": declared.in_order,
         "__init__": _init,
         "__replace__": dataclasses.replace,
     }
@@ -109,7 +114,7 @@ def _declare(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     return cls
 
 
-def _field(cls: type, name: str, annotation: object) -> Any:  # noqa: ANN401
+def _field(cls: type, name: str, annotation: object, *, named: bool) -> Any:  # noqa: ANN401
     """Return a field as ``dataclasses`` describes it; the class keeps its default."""
     value = cls.__dict__.get(name, dataclasses.MISSING)
     found: Any = value
@@ -119,7 +124,7 @@ def _field(cls: type, name: str, annotation: object) -> Any:  # noqa: ANN401
         setattr(cls, name, value.default)
     else:
         delattr(cls, name)
-    found.name, found.type, found.kw_only = name, annotation, False
+    found.name, found.type, found.kw_only = name, annotation, named
     found._field_type = _IS_FIELD  # noqa: SLF001 - as the standard decorator does
     return found
 
@@ -128,16 +133,16 @@ def _init(self: Any, /, *values: object, **named: object) -> None:  # noqa: ANN4
     declared: _Declared = self._declared
     state = self.__dict__
     state.update(declared.defaults)
-    state.update(zip(declared.names, values, strict=False))
+    state.update(zip(declared.in_order, values, strict=False))
     state.update(named)
     for name, make in declared.factories:
         if name not in state:
             state[name] = make()
     if (
         len(state) != len(declared.names)
-        or len(values) > len(declared.names)
+        or len(values) > len(declared.in_order)
         or not declared.known.issuperset(named)
-        or not named.keys().isdisjoint(declared.names[: len(values)])
+        or not named.keys().isdisjoint(declared.in_order[: len(values)])
     ):
         takes = f"{type(self).__qualname__}({', '.join(declared.names)})"
         msg = f"{takes} was given {len(values)} values and {sorted(named)}"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.graph.dag import window_graph
 from traceq.model.schema import TABLES
 from traceq.model.tables import Tables
 from traceq.records import dataclass
@@ -65,4 +64,6 @@ class Trace(Tables):
         ``launch`` (call to kernel), ``backward`` (forward op to its backward op) and
         ``stream`` (kernel to the next one on its stream).
         """
+        from traceq.graph.dag import window_graph  # noqa: PLC0415 - few ask for it
+
         return window_graph(self, step=step, root=root)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.peak_without import peak_savings
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.model.schema import NUMBER
 from traceq.records import dataclass
@@ -119,6 +118,8 @@ class DuplicateWeights(Rule):
                 yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
+        from traceq.analysis.memory.peak_without import peak_savings
+
         curve = view.curve.filter(pl.col("device") == device)
         held, weights = int(mine["size"].sum()), int(mine["copies_of"].sum())
         # Every step makes its own copies.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceq.analysis.memory.oom import Room, droppable, failures, room
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
 from traceq.records import dataclass
 from traceq.words import counted, size
@@ -12,6 +11,7 @@ from traceq.words import counted, size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.analysis.memory.oom import Room
     from traceq.linter import Finding, SnapshotView
 
 _MOST_HOLDERS = 4
@@ -136,11 +136,15 @@ class FailedAllocation(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Report of the first failure at each line why it did not fit."""
+        from traceq.analysis.memory.oom import failures
+
         groups = failures(view).group_by("device", "file", "line", maintain_order=True)
         for _, group in groups:
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
+        from traceq.analysis.memory.oom import droppable, room
+
         found = room(view, row)
         held = droppable(view, row["device"], row["event"]).to_dicts()
         first = _line(held[0]) if held else "nothing"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.peak_without import peak_savings
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
 from traceq.records import dataclass
 from traceq.words import counted, size
@@ -128,6 +127,8 @@ class Float32LogitsAtPeak(Rule):
     def _finding(
         self, view: SnapshotView, device: int, mine: pl.DataFrame, wide: pl.DataFrame
     ) -> Finding:
+        from traceq.analysis.memory.peak_without import peak_savings
+
         here = pl.col("device") == device
         kind = view.allocations.filter(here, pl.col("category") == _LOGITS)
         saved = peak_savings(view.curve.filter(here), kind)

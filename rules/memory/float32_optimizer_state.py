@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.weight_copies import weight_copies
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.records import dataclass
 from traceq.words import counted, size
@@ -140,6 +139,8 @@ class Float32OptimizerState(Rule):
 
 def _why_float32(view: SnapshotView, live: pl.DataFrame, state: pl.DataFrame) -> str:
     """Return what shows that most of the state is fp32; empty if nothing does."""
+    from traceq.analysis.memory.weight_copies import weight_copies
+
     weights = live.filter(pl.col("category") == "weights")
     sizes = state["size"]
     twice = sizes.is_in((2 * weights["size"]).implode())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.callers import PLACE
-from traceq.analysis.memory.leaks import memory_leaks
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.records import dataclass
 from traceq.words import counted, size
@@ -120,6 +119,8 @@ class GrowingMemory(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Make one finding of a device: what is kept may hold what others made."""
+        from traceq.analysis.memory.leaks import memory_leaks
+
         leaks = memory_leaks(view)
         for (device,), group in leaks.group_by("device", maintain_order=True):
             lines = (

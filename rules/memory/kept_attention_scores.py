@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.peak_without import peak_savings
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
 from traceq.records import dataclass
 from traceq.words import counted, size
@@ -111,6 +110,8 @@ class KeptAttentionScores(Rule):
             yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
+        from traceq.analysis.memory.peak_without import peak_savings
+
         here = pl.col("device") == device
         held, peak = int(mine["size"].sum()), view.peak_bytes(device)
         first = view.by_line(mine)[0]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory.fragmentation import emptied_by, segment_churn
 from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.records import dataclass
 from traceq.words import size
@@ -111,6 +110,8 @@ class SegmentChurn(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Average over the steps that both free and allocate."""
+        from traceq.analysis.memory.fragmentation import segment_churn
+
         churn = segment_churn(view)
         both = pl.min_horizontal("allocated", "freed") >= self.min_mib << 20
         groups = churn.filter(both).group_by("device", maintain_order=True)
@@ -119,6 +120,8 @@ class SegmentChurn(Rule):
                 yield self._finding(view, steps, int(str(device)))
 
     def _finding(self, view: SnapshotView, steps: pl.DataFrame, device: int) -> Finding:
+        from traceq.analysis.memory.fragmentation import emptied_by
+
         mean: dict[str, Any]
         mean = steps.select(pl.col("allocated", "freed", "allocs", "frees").mean()).row(
             0, named=True

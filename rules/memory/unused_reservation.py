@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.memory.fragmentation import fullest, holders, shared_free_blocks
 from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.records import dataclass
 from traceq.words import counted, size
@@ -124,6 +123,8 @@ class UnusedReservation(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Look at each device at the moment when the most was reserved."""
+        from traceq.analysis.memory.fragmentation import fullest, shared_free_blocks
+
         for row in fullest(view.curve).iter_rows(named=True):
             device = row["device"]
             blocks = shared_free_blocks(view, device, row["event"])
@@ -186,6 +187,8 @@ class UnusedReservation(Rule):
 
 def _holder(view: SnapshotView, row: dict[str, Any]) -> Place:
     """Return the line whose tensors have the most free memory in their segments."""
+    from traceq.analysis.memory.fragmentation import holders
+
     held = holders(view, row["device"], row["event"]).drop_nulls("file")
     most = held.sort(-pl.col("fragmented"), "file", "line").to_dicts()
     return view.place(most[0]) if most else NOWHERE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,6 +16,7 @@ from traceq.errors import InputError, UsageError
 from traceq.given import local, refuse_two_stdins
 from traceq.opening import settings
 from traceq.opening.trust import named
+from traceq.records import dataclass
 from traceq.report.located import located_finding
 from traceq.repository import find_root, read_repository
 from traceq.shown import typed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceq.api.result import Name, Names, Result, path, paths, several
@@ -11,6 +11,7 @@ from traceq.linter.pack import load_rules
 from traceq.opening import settings
 from traceq.opening.jobs import analysed
 from traceq.ranks.findings import lint_job
+from traceq.records import dataclass
 from traceq.report.ranks import json as ranks_json
 from traceq.report.ranks import text as ranks_text
 from traceq.watching import noted

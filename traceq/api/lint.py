@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ from traceq.opening import kept, settings
 from traceq.opening.programs import programs
 from traceq.opening.trust import named
 from traceq.outcome import Report
+from traceq.records import dataclass
 from traceq.report.lint import content as words
 from traceq.report.lint import full as lint_full
-from traceq.report.lint import json as lint_json
 from traceq.report.located import located, with_sources
 from traceq.repository import find_root, read_repository
 from traceq.watching import noted, say, tell
@@ -84,6 +84,8 @@ class LintResult(Result):
 
     def json(self) -> str:
         """Return the JSON."""
+        from traceq.report.lint import json as lint_json  # noqa: PLC0415 - few ask
+
         return lint_json.render(self.report)
 
     def contents(self) -> Sequence[Content]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from traceq.labels import Labels, labelled
 from traceq.opening import settings
 from traceq.opening.programs import programs
 from traceq.opening.recordings import load_shown, snapshot_of
+from traceq.records import dataclass
 from traceq.report.base.content import Content
 from traceq.report.memory import content as words
 from traceq.report.memory import json as memory_json

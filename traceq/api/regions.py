@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named
@@ -12,6 +11,7 @@ from traceq.errors import InputError, UsageError
 from traceq.opening import settings
 from traceq.opening.programs import traces
 from traceq.opening.recordings import load_shown
+from traceq.records import dataclass
 from traceq.report import regions as report
 from traceq.watching import noted
 

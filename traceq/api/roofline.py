@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.replay.bound import bound_of
@@ -13,6 +12,7 @@ from traceq.errors import InputError, UsageError
 from traceq.opening import settings
 from traceq.opening.programs import traces
 from traceq.opening.recordings import load_shown
+from traceq.records import dataclass
 from traceq.report import roofline as report
 from traceq.shown import typed
 from traceq.watching import noted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.summary import Summary, summarise
@@ -12,6 +11,7 @@ from traceq.labels import Labels, labelled
 from traceq.opening import settings
 from traceq.opening.programs import traces
 from traceq.opening.recordings import load_shown, ranks_of
+from traceq.records import dataclass
 from traceq.report.base.content import Content
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import text as summary_text

@@ -9,12 +9,13 @@ import struct
 import zipfile
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from traceq.errors import InputError
 from traceq.formats.kinds import head_of, kind, kind_of
 from traceq.formats.source import most_unpacked
 from traceq.formats.unpack import DamagedError, blocks
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,8 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _OTHER_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True)
+class Member:
     """A file in an archive."""
 
     name: str

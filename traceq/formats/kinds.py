@@ -20,7 +20,7 @@ HEAD = 1 << 20
 PACKED = (".gz", ".zst", ".xz", ".bz2")
 _LOGS = (".log", ".txt", ".out", ".err")
 _SNAPSHOTS = (".pickle", ".pkl")
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _TAR_MAGIC = slice(257, 262)
 # What stands in a trace before its events, or in the first of them.
 _TRACE = re.compile(
@@ -58,7 +58,7 @@ def kind(name: str, head: bytes) -> Kind:
         return "tar"
     if is_log(name):
         return "log"
-    if _PICKLE.match(head):
+    if head.startswith(_PICKLES):
         return "snapshot"
     begins = head.removeprefix(b"\xef\xbb\xbf")
     return "trace" if _TRACE.match(begins) else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING
@@ -57,7 +56,6 @@ _FLOWS = "flows"
 _BROKEN = "broken"
 _NO_TABLE = {"M": _METADATA, "s": _FLOWS, "t": _FLOWS, "f": _FLOWS, "": _BROKEN}
 _BEFORE_KINETO = "before Kineto"
-_REGION = re.compile(names.REGION)
 
 _W = r"[ \n\r\t]*"
 INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -237,7 +235,7 @@ def table_of(head: texts.Head) -> str:
     table = _TABLE_OF.get(head.category, "other")
     if head.name in _MEMORY_EVENTS and (table == "memory" or not head.category):
         return "memory"
-    if table == "ops" and _REGION.match(head.name):
+    if table == "ops" and head.name.startswith(names.REGIONS):
         # Before torch 1.10 a region was an operator like any other.
         return "annotations"
     if head.phase == "X" and not head.category:

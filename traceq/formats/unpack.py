@@ -9,10 +9,11 @@ from __future__ import annotations
 import bz2
 import importlib
 import lzma
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from traceq.formats import gunzip
 from traceq.formats.gunzip import DamagedGzipError as DamagedError
+from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +49,8 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
 
 
-class _Format(NamedTuple):
+@dataclass(frozen=True)
+class _Format:
     """How a compression is told, and undone."""
 
     name: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import field
-from typing import NamedTuple
 
 from traceq.records import dataclass
 
@@ -33,7 +32,8 @@ _COMPREHENSIONS = {
 Ends = set[int]
 
 
-class Node(NamedTuple):
+@dataclass(frozen=True)
+class Node:
     """One thing that a function does."""
 
     kind: str

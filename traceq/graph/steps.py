@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.expressions import END
-from traceq.graph import iterations, marks
+from traceq.graph import marks
 from traceq.graph.devices import busiest_device
 from traceq.graph.host import only
 from traceq.graph.launches import outside_captures
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceq.graph.host import Frames
+    from traceq.graph.iterations import Iterations
 
 CERTAIN, LIKELY, GUESS = "certain", "likely", "guess"
 # A first step this much longer than the others is warm-up.
@@ -53,7 +54,7 @@ def find(raw: Frames, regions: pl.DataFrame, by: str = "") -> Steps:
     for source in [by] if by else SOURCES:
         if source in _FINDERS and (found := _FINDERS[source](host, raw)):
             return found
-    if by == "repeats" and (loop := iterations.find(raw, insist=True)):
+    if by == "repeats" and (loop := _loop(raw, insist=True)):
         return Steps(_numbered(loop.windows), _REPEATS, GUESS)
     return Steps(_numbered(_NONE), "", "")
 
@@ -85,7 +86,7 @@ def _by_optimizer(host: pl.DataFrame, raw: Frames) -> Steps | None:
     if not calls.height:
         return None
     turns = marks.turns(calls["name"])
-    if turns == 1 and calls.height > 1 and (loop := iterations.find(raw)):
+    if turns == 1 and calls.height > 1 and (loop := _loop(raw)):
         # Two optimizers of one class take turns in a loop of half as many iterations.
         turns = max(1, calls.height // loop.windows.height)
         turns = turns if turns * loop.windows.height == calls.height else 1
@@ -97,17 +98,25 @@ def _by_optimizer(host: pl.DataFrame, raw: Frames) -> Steps | None:
 
 
 def _by_repeats(_: pl.DataFrame, raw: Frames) -> Steps | None:
-    found = iterations.find(raw)
+    found = _loop(raw)
     if found is None:
         return None
     return Steps(_numbered(found.windows), _REPEATS, LIKELY if found.firm else GUESS)
 
 
 def _by_graph(_: pl.DataFrame, raw: Frames) -> Steps | None:
-    windows = iterations.graph_launches(raw)
+    from traceq.graph.iterations import graph_launches  # noqa: PLC0415 - as below
+
+    windows = graph_launches(raw)
     if windows is None:
         return None
     return Steps(_numbered(windows), "CUDA graph launches", LIKELY)
+
+
+def _loop(raw: Frames, *, insist: bool = False) -> Iterations | None:
+    from traceq.graph.iterations import find  # noqa: PLC0415 - few traces need it
+
+    return find(raw, insist=insist)
 
 
 _FINDERS: dict[str, Callable[[pl.DataFrame, Frames], Steps | None]] = {

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from traceq.records import dataclass
 
 
-class Dtype(NamedTuple):
+@dataclass(frozen=True)
+class Dtype:
     """One dtype under its three names."""
 
     recorded: str

@@ -8,6 +8,8 @@ stands here.
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from traceq.expressions import ascii_only
@@ -22,10 +24,15 @@ OPTIMIZER_STEP = r"^Optimizer\.step#"
 DATA_REGION = r"^enumerate\(DataLoader\)#"
 # How backends of torch.distributed that go through the host name what they do.
 HOST_COLLECTIVE = r"^(gloo|mpi):(\w+)$"
-REGION = (
-    r"^((ProfilerStep|traceq: step)#|Optimizer\.(step|zero_grad)#"
-    r"|enumerate\(DataLoader\)#)"
+# What their names begin with.
+REGIONS = (
+    "ProfilerStep#",
+    "traceq: step#",
+    "Optimizer.step#",
+    "Optimizer.zero_grad#",
+    "enumerate(DataLoader)#",
 )
+REGION = f"^({'|'.join(map(re.escape, REGIONS))})"
 # Regions that torch opens, whatever the program marks, and that stand for no step.
 TORCH_REGION = r"^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#"
 MODULE = r"^nn\.Module: (.+)$"

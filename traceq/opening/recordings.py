@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.check.fixture import ORIGIN, read_fixture
-from traceq.formats.log import read_log
 from traceq.formats.run import is_run, read_run
 from traceq.given import one_program
 from traceq.loading import load, with_kernels
@@ -102,8 +100,11 @@ def load_program(program: Program, *, log: Path | None, cache: bool) -> Recordin
     logs = [*program.logs, *([log] if log else run.logs if run else [])]
     lines = pl.concat(map(log_shown, logs)) if logs else None
     step_ns = trace.step_ns if trace else None
-    if program.folder and (program.folder / ORIGIN).is_file():
-        step_ns = read_fixture(program.folder).step_ns
+    if program.folder:
+        from traceq.check.fixture import ORIGIN, read_fixture  # noqa: PLC0415 - as below
+
+        if (program.folder / ORIGIN).is_file():
+            step_ns = read_fixture(program.folder).step_ns
     return Recording(program.name, trace, lines, step_ns, snapshots)
 
 
@@ -117,6 +118,8 @@ def snapshot_of(path: Path, rank: Rank | None = None) -> Snapshot:
 
 def log_shown(path: Path) -> pl.DataFrame:
     """Return the lines of a log, and warn if only its beginning was read."""
+    from traceq.formats.log import read_log  # noqa: PLC0415 - as above
+
     log = read_log(path)
     if log.cut:
         lines = counted(log.lines.height, "line")

@@ -48,6 +48,17 @@ CATEGORISED = Table(
     },
 )
 
+ALLOCATIONS = Table(
+    "Every allocation: from when to when, where, and what it is for.",
+    {
+        **CATEGORISED.columns,
+        "module": Column(
+            pl.String(),
+            "Module that made it, without the numbers of layers; the trace knows it.",
+        ),
+    },
+)
+
 # How much larger the same elements are in another dtype.
 _DTYPES = (1.0, 2.0, 0.5)
 # The same, or a mask of them with a byte for each.

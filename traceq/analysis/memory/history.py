@@ -1,4 +1,8 @@
-"""The one way from a memory snapshot to its allocations, their categories and peaks."""
+"""The one way from a memory snapshot to its allocations, their categories and peaks.
+
+Each part imports what works it out: lint knows this class, and few recordings have a
+snapshot.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.attention_scores import scores_in_trace
-from traceq.analysis.memory.categories import CATEGORISED, categorise
-from traceq.analysis.memory.curve import (
-    RELEASING,
-    RESERVING,
-    memory_curve,
-    memory_peaks,
-)
-from traceq.analysis.memory.lifetimes import live_at, memory_lifetimes
-from traceq.analysis.memory.phases import event_phases
 from traceq.analysis.memory.stacks import stack_sources
 from traceq.analysis.memory.trace_allocations import (
     TRACE_OPS,
@@ -25,26 +19,13 @@ from traceq.analysis.memory.trace_allocations import (
     modules,
     trace_ops,
 )
-from traceq.analysis.memory.weight_copies import casting_stacks, weight_copies
 from traceq.expressions import known
-from traceq.model.schema import Column, Table
 from traceq.model.snapshot_names import FLAGS
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.snapshot import Snapshot
     from traceq.trace import Trace
-
-ALLOCATIONS = Table(
-    "Every allocation: from when to when, where, and what it is for.",
-    {
-        **CATEGORISED.columns,
-        "module": Column(
-            pl.String(),
-            "Module that made it, without the numbers of layers; the trace knows it.",
-        ),
-    },
-)
 
 _KEY = ["stack", "size"]
 
@@ -65,12 +46,16 @@ class History:
     @cached_property
     def driver_events(self) -> pl.DataFrame:
         """The few events that reserve memory from the driver, or release it."""
+        from traceq.analysis.memory.curve import RELEASING, RESERVING
+
         driver = pl.col("action").is_in(RESERVING + RELEASING)
         return self.snapshot.events.filter(driver)
 
     @cached_property
     def phases(self) -> pl.DataFrame:
         """The step and the phase of each event; ``EVENT_PHASES`` has the columns."""
+        from traceq.analysis.memory.phases import event_phases
+
         return event_phases(self.snapshot, self.sources)
 
     @cached_property
@@ -81,6 +66,8 @@ class History:
     @cached_property
     def curve(self) -> pl.DataFrame:
         """Each device's totals after each event; ``CURVE`` has the columns."""
+        from traceq.analysis.memory.curve import memory_curve
+
         return memory_curve(self.snapshot)
 
     @cached_property
@@ -105,16 +92,22 @@ class History:
     @cached_property
     def peaks(self) -> pl.DataFrame:
         """The moment of each device's peak; ``PEAKS`` has the columns."""
+        from traceq.analysis.memory.curve import memory_peaks
+
         return memory_peaks(self.curve)
 
     @cached_property
     def lifetimes(self) -> pl.DataFrame:
         """From when to when each allocation lived; ``LIFETIMES`` has the columns."""
+        from traceq.analysis.memory.lifetimes import memory_lifetimes
+
         return memory_lifetimes(self.snapshot, self.phases)
 
     @cached_property
     def allocations(self) -> pl.DataFrame:
         """Every allocation with all that is known of it; ``ALLOCATIONS``."""
+        from traceq.analysis.memory.categories import ALLOCATIONS, categorise
+
         found = categorise(self.lifetimes, self.sources)
         return ALLOCATIONS.shaped(
             found.join(self._modules, on=_KEY, how="left", maintain_order="left")
@@ -131,6 +124,8 @@ class History:
 
     def live(self, device: int, event: int | None) -> pl.DataFrame:
         """Return the allocations that lived on a device right after an event."""
+        from traceq.analysis.memory.lifetimes import live_at
+
         mine = self.allocations.filter(pl.col("device") == device)
         return live_at(mine, event)
 
@@ -145,6 +140,8 @@ class History:
 
         Their C++ frames show it; of stacks without such frames the trace does.
         """
+        from traceq.analysis.memory.weight_copies import casting_stacks
+
         made = self.allocations.filter(pl.col("alloc").is_not_null())
         by_stack = pl.col("stack").is_in(casting_stacks(self.snapshot).implode())
         casts = self._made_by.filter("cast", "fits")
@@ -155,6 +152,8 @@ class History:
     @cached_property
     def weight_copies(self) -> pl.DataFrame:
         """The 16-bit copies of 32-bit weights that lived at each device's peak."""
+        from traceq.analysis.memory.weight_copies import weight_copies
+
         live = self.at_peak.select("device", "alloc").drop_nulls()
         casts = self.casts.join(live, on=["device", "alloc"], how="semi")
         return weight_copies(self.at_peak, casts)
@@ -165,6 +164,8 @@ class History:
 
         Their C++ frames show it; where stacks have no such frames the trace does.
         """
+        from traceq.analysis.memory.attention_scores import scores_in_trace
+
         is_scores = pl.col("category") == "attention scores"
         if self.trace is None or self.names_ops:
             return self.allocations.filter(is_scores)
