@@ -105,6 +105,48 @@ def test_rows_of_several_runs_are_in_the_order_of_the_reference(period: int) -> 
         assert_frame_equal(found, nesting.in_preorder(rows))
 
 
+def table_of(spans: list[tuple[int, int, int]], first_id: int) -> list[pl.Series]:
+    """Return spans of (thread, start, duration) as a table of the host's tree."""
+    schema = {"thread": INDEX, "ts": pl.Int64(), "dur": pl.Int64()}
+    rows = pl.DataFrame(spans, schema, orient="row")
+    ids = pl.int_range(first_id, first_id + rows.height, dtype=INDEX, eager=True)
+    return [*rows, ids, (ids % 3).cast(INDEX)]
+
+
+@compiled
+@examples
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 8))),
+        min_size=len(contexts.PARTS),
+        max_size=len(contexts.PARTS),
+    )
+)
+def test_the_tree_of_several_tables_is_that_of_the_reference(
+    tables: list[list[tuple[int, int, int]]],
+) -> None:
+    # Of four threads one does not count, and the last is the first of the others.
+    given = (
+        3,
+        pl.Series([1, None, 2, 0], dtype=INDEX),
+        [table_of(spans, 10 * at) for at, spans in enumerate(tables)],
+    )
+
+    found = sweep.tree(*given)
+
+    assert found is not None
+    with without_compiled_code():
+        assert_frame_equal(found, host_segments.tree_of(*given))
+
+
+@compiled
+def test_a_row_of_a_thread_that_is_not_there_is_refused() -> None:
+    ranks = pl.Series([0], dtype=INDEX)
+
+    with pytest.raises(ValueError, match="a thread without a rank"):
+        sweep.tree(1, ranks, [table_of([(1, 0, 1)], 0)])
+
+
 @compiled
 @examples
 @given(SPANS)

@@ -15,7 +15,7 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 7
+#define INTERFACE 8
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -185,6 +185,191 @@ static PyObject *parents(PyObject *self, PyObject *args) {
     free(parent);
     free(open);
     drop_columns(columns, 2);
+    return result;
+}
+
+/* ------------------------------------------------------------- Rows of several tables */
+
+/* Of each row its thread, start, duration, id and a number; see sweep.tree. */
+#define TABLE "IllII"
+#define WIDTH 5
+
+typedef struct {
+    const uint32_t *thread;
+    const int64_t *start, *dur;
+    const uint32_t *id, *number;
+    size_t count;
+} Table;
+
+typedef struct {
+    size_t count;
+    int64_t *start, *end;
+    uint32_t *thread, *row, *code, *parent;
+    uint8_t *part;
+} Tree;
+
+static void free_tree(Tree *tree) {
+    free(tree->start);
+    free(tree->end);
+    free(tree->thread);
+    free(tree->row);
+    free(tree->code);
+    free(tree->parent);
+    free(tree->part);
+    memset(tree, 0, sizeof *tree);
+}
+
+/* Make room for rows as they come, of which not all is known, or for all of a tree. */
+static int make_tree(Tree *tree, size_t size, int whole) {
+    tree->start = malloc(size * sizeof *tree->start);
+    tree->end = malloc(size * sizeof *tree->end);
+    tree->thread = malloc(size * sizeof *tree->thread);
+    tree->row = malloc(size * sizeof *tree->row);
+    if (whole) {
+        tree->code = malloc(size * sizeof *tree->code);
+        tree->parent = malloc(size * sizeof *tree->parent);
+        tree->part = malloc(size * sizeof *tree->part);
+    }
+    return tree->start && tree->end && tree->thread && tree->row &&
+           (!whole || (tree->code && tree->parent && tree->part));
+}
+
+/* Take the rows that take time and are of a thread that counts, table by table: ``row``
+ * is among all rows of all tables. False if a thread has no rank. */
+static int take_tables(const Table *tables, size_t parts, const Column *ranks,
+                       Tree *found) {
+    const uint32_t *rank = ranks->values;
+    uint32_t first = 0;
+    for (size_t part = 0; part < parts; first += (uint32_t)tables[part++].count) {
+        const Table *table = &tables[part];
+        for (size_t row = 0; row < table->count; row++) {
+            if (table->thread[row] >= ranks->length) return 0;
+            if (rank[table->thread[row]] == UINT32_MAX || table->dur[row] <= 0) continue;
+            size_t at = found->count++;
+            found->start[at] = table->start[row];
+            found->end[at] = table->start[row] + table->dur[row];
+            found->thread[at] = rank[table->thread[row]];
+            found->row[at] = first + (uint32_t)row;
+        }
+    }
+    return 1;
+}
+
+/* Put rows in an order, with what their tables say of them, and nothing at the end. */
+static void put_in_order(const Tree *rows, const uint32_t *order, const Table *tables,
+                         size_t parts, uint32_t threads, Tree *found) {
+    for (size_t at = 0; at < rows->count; at++) {
+        uint32_t from = order[at], row = rows->row[from], part = 0;
+        while (row >= tables[part].count) row -= (uint32_t)tables[part++].count;
+        found->start[at] = rows->start[from];
+        found->end[at] = rows->end[from];
+        found->thread[at] = rows->thread[from];
+        found->part[at] = (uint8_t)part;
+        found->row[at] = tables[part].id[row];
+        found->code[at] = 1 + tables[part].number[row] * (uint32_t)parts + part;
+    }
+    size_t last = rows->count;
+    found->start[last] = 0;
+    found->end[last] = 1;
+    found->thread[last] = threads;
+    found->part[last] = (uint8_t)parts;
+    found->row[last] = found->code[last] = 0;
+    found->count = last + 1;
+}
+
+/* Make a tree of tables: 1, or 0 where memory ends, or -1 where a thread has no rank. */
+static int try_tree(const Table *tables, size_t parts, const Column *ranks,
+                    uint32_t threads, Tree *found) {
+    size_t size = 1;
+    for (size_t part = 0; part < parts; part++) size += tables[part].count;
+    Tree rows = {0};
+    int done = make_tree(&rows, size, 0);
+    if (done && !take_tables(tables, parts, ranks, &rows)) done = -1;
+    uint32_t *order = malloc(size * sizeof *order), *other = malloc(size * sizeof *other);
+    uint32_t *runs = malloc(size * sizeof *runs);
+    uint32_t *after = calloc((size_t)threads + 2, sizeof *after);
+    if (!order || !other || !runs || !after) done = 0;
+    if (done > 0) {
+        Sorting sorting = {rows.start, rows.end, order, other};
+        find_order(&sorting, rows.thread, rows.count, threads, after, runs);
+        done = make_tree(found, rows.count + 1, 1);
+    }
+    if (done > 0) {
+        put_in_order(&rows, order, tables, parts, threads, found);
+        find_parents(found->thread, found->end, found->count, (uint32_t)rows.count,
+                     found->parent, other);
+    }
+    free_tree(&rows);
+    free(order);
+    free(other);
+    free(runs);
+    free(after);
+    return done;
+}
+
+static PyObject *made_tree(Tree *tree) {
+    size_t count = tree->count;
+    PyObject *columns[] = {
+        made(tree->start, count, "l"),  made(tree->end, count, "l"),
+        made(tree->part, count, "C"),   made(tree->row, count, "I"),
+        made(tree->thread, count, "I"), made(tree->code, count, "I"),
+        made(tree->parent, count, "I"),
+    };
+    return all_of(columns, 7);
+}
+
+/* Take the columns of tables, or none of them. */
+static int take_tables_of(PyObject *args, Py_ssize_t first, size_t parts, Column *columns,
+                          Table *tables) {
+    for (size_t part = 0; part < parts; part++) {
+        PyObject *given[WIDTH];
+        Column *mine = columns + WIDTH * part;
+        for (Py_ssize_t at = 0; at < WIDTH; at++)
+            given[at] = PyTuple_GetItem(args, first + WIDTH * (Py_ssize_t)part + at);
+        if (!take_rows(given, TABLE, WIDTH, mine)) {
+            drop_columns(columns, WIDTH * part);
+            return 0;
+        }
+        tables[part] = (Table){mine[0].values, mine[1].values, mine[2].values,
+                               mine[3].values, mine[4].values, mine[0].length};
+    }
+    return 1;
+}
+
+#define MOST_TABLES 8
+
+static PyObject *tree(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_ssize_t given = PyTuple_Size(args);
+    size_t parts = given < 2 ? 0 : (size_t)(given - 2) / WIDTH;
+    if (given != 2 + WIDTH * (Py_ssize_t)parts || !parts || parts > MOST_TABLES) {
+        PyErr_SetString(PyExc_TypeError, "threads, ranks and some tables");
+        return NULL;
+    }
+    unsigned long threads = PyLong_AsUnsignedLong(PyTuple_GetItem(args, 0));
+    if (PyErr_Occurred()) return NULL;
+    Column ranks, columns[WIDTH * MOST_TABLES];
+    Table tables[MOST_TABLES];
+    PyObject *result = NULL;
+    if (!take_column(PyTuple_GetItem(args, 1), "I", 4, &ranks)) return NULL;
+    if (take_tables_of(args, 2, parts, columns, tables)) {
+        Tree found = {0};
+        int done;
+        Py_BEGIN_ALLOW_THREADS
+        done = try_tree(tables, parts, &ranks, (uint32_t)threads, &found);
+        Py_END_ALLOW_THREADS
+        if (done > 0) {
+            result = made_tree(&found);
+        } else {
+            free_tree(&found);
+            if (done)
+                PyErr_SetString(PyExc_ValueError, "a thread without a rank");
+            else
+                PyErr_NoMemory();
+        }
+        drop_columns(columns, WIDTH * parts);
+    }
+    drop_column(&ranks);
     return result;
 }
 
@@ -753,6 +938,7 @@ static PyObject *counts(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"preorder", preorder, METH_VARARGS, "The rows in pre-order."},
     {"parents", parents, METH_VARARGS, "The row around each, in pre-order."},
+    {"tree", tree, METH_VARARGS, "Rows of several tables, in pre-order."},
     {"arrived", arrived, METH_O, "Where one arrives from each row."},
     {"numbered", numbered, METH_VARARGS, "Rows by their codes and those around them."},
     {"counted", counted, METH_O, "Rows by their keys."},

@@ -6,9 +6,14 @@ caller does the same in Polars, several times slower.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from traceq.compiled_code import Arrow, usable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 try:
     from traceq.graph import _sweep
@@ -16,7 +21,9 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 7
+_INTERFACE = 8
+_NO_RANK = 2**32 - 1
+_TREE = ["ts", "end", "part", "row", "thread", "code", "parent"]
 
 
 def available() -> bool:
@@ -34,6 +41,27 @@ def parents(thread: pl.Series, end: pl.Series, nowhere: int) -> pl.Series | None
     """Return for each event, in pre-order, the row around it, or ``nowhere``."""
     columns = _columns((thread, pl.UInt32), (end, pl.Int64))
     return None if columns is None else _series(_sweep.parents(nowhere, *columns))
+
+
+def tree(
+    threads: int, ranks: pl.Series, tables: Sequence[Sequence[pl.Series]]
+) -> pl.DataFrame | None:
+    """Return the rows of tables that take time, in pre-order, and nothing at the end.
+
+    Of each table there are ``thread``, ``ts``, ``dur``, ``id`` and a number of each
+    row; ``ranks`` are those of this many threads, none for all others. A row has
+    ``ts``, ``end``, ``part`` (which table), ``row`` (its id), ``thread`` (its rank),
+    ``code`` (by number and table) and ``parent``, the row around it, or the last one.
+    """
+    types = (pl.UInt32, pl.Int64, pl.Int64, pl.UInt32, pl.UInt32)
+    columns = _columns(
+        (ranks.fill_null(_NO_RANK), pl.UInt32),
+        *(pair for table in tables for pair in zip(table, types, strict=True)),
+    )
+    if columns is None:
+        return None
+    found = [pl.Series(Arrow(*one)) for one in _sweep.tree(threads, *columns)]
+    return pl.DataFrame(found, _TREE)
 
 
 def arrived(leads: pl.Series) -> pl.Series | None:

@@ -31,6 +31,8 @@ from traceq.model.names import STEP
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceq.analysis.time.contexts import Contexts
     from traceq.trace import Trace
 
@@ -140,16 +142,32 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
     regions = trace.annotations.filter(
         ~pl.col("on_gpu"), ~text("name").str.contains(STEP)
     )
-    tables = (regions, trace.frames, trace.host_ops, trace.runtime)
-    ranks = _ranks(trace, threads)
+    tables = [
+        [*table[["thread", "ts", "dur", "id"]], _numbers(part, table)]
+        for part, table in zip(
+            PARTS, (regions, trace.frames, trace.host_ops, trace.runtime), strict=True
+        )
+    ]
+    return tree_of(len(threads), _ranks(trace, threads), tables)
+
+
+def tree_of(
+    threads: int, ranks: pl.Series, tables: Sequence[Sequence[pl.Series]]
+) -> pl.DataFrame:
+    """Return the rows of tables that are of the threads and take time, as a tree.
+
+    The tables are those of PARTS, as ``sweep.tree`` takes them.
+    """
+    if (found := sweep.tree(threads, ranks, tables)) is not None:
+        return found
     rows = (_rows(part, table, ranks) for part, table in enumerate(tables))
     # Nothing is of a thread behind all others.
     nothing = pl.select(
         ts=pl.lit(0, pl.Int64),
         end=pl.lit(1, pl.Int64),
-        part=pl.lit(len(PARTS), pl.UInt8),
+        part=pl.lit(len(tables), pl.UInt8),
         row=pl.lit(0, INDEX),
-        thread=pl.lit(len(threads), INDEX),
+        thread=pl.lit(threads, INDEX),
         code=pl.lit(0, INDEX),
     )
     tree = in_preorder(pl.concat([*rows, nothing], rechunk=True))
@@ -157,31 +175,26 @@ def _tree(trace: Trace, threads: tuple[int, ...]) -> pl.DataFrame:
     return tree.with_columns(parent.alias("parent"))
 
 
-def _rows(part: int, table: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
+def _rows(part: int, table: Sequence[pl.Series], ranks: pl.Series) -> pl.DataFrame:
     """Return the rows of a table that are of the threads and take time."""
-    rows = table.select(
-        "ts",
-        end=END,
-        part=pl.lit(part, pl.UInt8),
-        row="id",
-        thread=ranks[table["thread"]],
-        code=_codes(PARTS[part], table),
+    thread, ts, dur, row, number = table
+    # Numbers of one table are of no other.
+    code = (1 + number * len(PARTS) + part).cast(INDEX)
+    rows = pl.DataFrame(
+        [ts, ts + dur, row, ranks[thread], code], ["ts", "end", "row", "thread", "code"]
+    ).filter(pl.col("thread").is_not_null(), pl.col("end") > pl.col("ts"))
+    return rows.select(
+        "ts", "end", pl.lit(part, pl.UInt8).alias("part"), "row", "thread", "code"
     )
-    chosen = rows["thread"].is_not_null() & (rows["end"] > rows["ts"])
-    return rows if chosen.all() else rows.filter(chosen)
 
 
-def _codes(part: str, table: pl.DataFrame) -> pl.Series:
-    """Return a number for each row of a table, the same for those that are the same.
-
-    Numbers of one table are of no other.
-    """
+def _numbers(part: str, table: pl.DataFrame) -> pl.Series:
+    """Return a number for each row of a table, the same for those that are the same."""
     if part == "frames":
         # The name tells all but the line, which may not be known.
-        number = table["name"].to_physical() * 2 + table["line"].is_null()
-    else:
-        number = alike(*table.select(_SAME[part])).number
-    return (1 + number * len(PARTS) + PARTS.index(part)).cast(INDEX)
+        names = table["name"].to_physical().cast(INDEX)
+        return names * 2 + table["line"].is_null().cast(INDEX)
+    return alike(*table.select(_SAME[part])).number
 
 
 def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataFrame:
