@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COMPILED_GPU_SHARE, GRAPH_HOST_SAVED
+from traceq.analysis.base.assumptions import (
+    COMPILED_GPU_SHARE,
+    GRAPH_HOST_SAVED,
+    MOST_BETWEEN_OPS_NS,
+)
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import has_like
 from traceq.analysis.patterns.compilation import REGION
@@ -75,6 +79,10 @@ _FIRST = {
     "backwards": "call torch.compiler.cudagraph_mark_step_begin() before each pass and"
     " clone what outlives it",
 }
+_LOOK = (
+    "record with stacks, profile(with_stack=True), to see what the host does in the"
+    " gaps: it may load data, compile, or wait for another process"
+)
 
 
 def _drawn(launches: int, kernel: str) -> str:
@@ -148,7 +156,8 @@ class HostBoundStep(Rule):
     Recording stacks makes the host 1.5 to 3 times slower, so a GPU-bound step may look
     host-bound; where that is possible the message says "likely", and the finding is
     minor. Give the true step time with ``--step-ms``, or record without stacks. Without
-    stacks all Python between operators counts as the model's.
+    stacks Python between operators counts as the model's, but for gaps of over 2 ms, of
+    which nothing is known.
 
     ## Measured
 
@@ -212,8 +221,10 @@ class HostBoundStep(Rule):
         if view.bound.by != "host" or not self._matters(view):
             return
         waits = view.waits
-        obstacles = graph_obstacles(view.trace, view.steady)
-        forbidden = any(one.reason in HARD for one in obstacles)
+        # What nobody recorded may be anything: no graph removes it.
+        unknown = _mostly_gaps(view)
+        obstacles = [] if unknown else graph_obstacles(view.trace, view.steady)
+        forbidden = unknown or any(one.reason in HARD for one in obstacles)
         launches = _removed(view, pl.col("kind") == LAUNCHES).height / view.steps
         found = self.finding(
             _message(view, launches),
@@ -227,11 +238,12 @@ class HostBoundStep(Rule):
                 "idle_ns": round(waits.idle_ns),
                 "forbids": [one.reason for one in obstacles],
             },
-            advice=_advice(view, obstacles, forbidden=forbidden),
+            advice=_LOOK if unknown else _advice(view, obstacles, forbidden=forbidden),
             severity=None if view.bound.sure else Severity.info,
         )
         # The example is of training.
-        yield replace(found, example="") if serving(view.trace) else found
+        unfit = unknown or serving(view.trace)
+        yield replace(found, example="") if unfit else found
 
     def _matters(self, view: View) -> bool:
         """Return whether enough of the step is idle and not explained."""
@@ -245,7 +257,10 @@ class HostBoundStep(Rule):
 def _idle_ns(view: View) -> float:
     """Return how long the GPU idled as recorded, in the share that is not explained."""
     before = view.bound.waits.idle_ns if view.bound.waits else 0.0
-    recorded = view.host_account.idle_ns / view.steps
+    # Of gaps between kernels; a step may also begin or end with the GPU idle.
+    steady = view.steady
+    idle_ns = view.host_account.idle_ns or steady.time - steady.gpu_busy
+    recorded = idle_ns / view.steps
     return recorded * view.waits.idle_ns / before if before else 0.0
 
 
@@ -291,7 +306,26 @@ def _in_graph(
     trace: Tables, account: HostAccount, kinds: tuple[str, ...]
 ) -> pl.DataFrame:
     """Return when the host is at what a graph removes of these kinds."""
-    return _without_optimizer(trace, account.of(_of(kinds), "start", "end", "op"))
+    found = account.of(_of(kinds), "start", "end", "op", "kind")
+    return _without_optimizer(trace, found.filter(~_is_gap()))
+
+
+def _is_gap() -> pl.Expr:
+    """Return whether unrecorded time is too long to be Python of the model."""
+    long = pl.col("end") - pl.col("start") > MOST_BETWEEN_OPS_NS
+    return long & (pl.col("kind") == NO_STACKS)
+
+
+def _gaps(view: View) -> tuple[int, float]:
+    """Return how often nothing was recorded for too long, and for how long a step."""
+    columns = ("start", "end", "kind", "estimated")
+    without = view.host_account.of(pl.col("kind") == NO_STACKS, *columns)
+    gaps = without.filter(_is_gap())
+    return gaps.height, float(gaps["estimated"].sum()) / view.steps
+
+
+def _mostly_gaps(view: View) -> bool:
+    return _gaps(view)[1] > view.waits.idle_ns / 2
 
 
 def _fixes(view: View) -> list[Fix]:
@@ -321,9 +355,14 @@ def _evidence(
         place = at_function(line["file"], line["line"], line["function"])
         name = None if place and line["name"] == line["function"] else line["name"]
         most = " in ".join(filter(None, (name, place)))
-        named = counted(round(calls), "operator") if kind == DISPATCH else kind
+        named = counted(round(calls) or calls, "operator") if kind == DISPATCH else kind
         note = f"in {named} (most in {most})" if most else f"in {named}"
         yield Evidence("waits", value=ns, unit="ns", note=note)
+    gaps, gaps_ns = _gaps(view)
+    if gaps:
+        often = counted(gaps / view.steps, "gap")
+        note = f"a step in {often} of over {time(MOST_BETWEEN_OPS_NS)}, unrecorded"
+        yield Evidence("gaps", value=gaps_ns, unit="ns", note=note)
     yield Evidence(
         "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
     )

@@ -88,7 +88,7 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
     with_parts = f" with {', '.join(parts)}" if parts else ""
     names = trace.devices.filter("used")["name"]
     found: dict[str, Any] = {
-        "recorded": f"{steps} steps, torch.profiler{with_parts}",
+        "recorded": f"{counted(steps, 'step')}, torch.profiler{with_parts}",
         "torch": facts.torch.removeprefix("torch "),
         "gpu": (gpu_name(names[0] or "") or "unknown") if len(names) else "none",
     }
