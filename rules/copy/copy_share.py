@@ -205,10 +205,11 @@ class CopyShare(Rule):
 def _unexplained(view: View) -> pl.DataFrame:
     """Return the program's own casts and layouts that no other rule reports."""
     moved = view.copies
+    undone = layout_round_trips(moved, view.kernels)
     reported = [
         cast_round_trips(view.trace, moved).select("request"),
-        layout_round_trips(moved).select("request"),
-        layout_round_trips(moved).select(request="back"),
+        undone.select("request"),
+        undone.select(request="back"),
         unwritten_clones(view.trace, moved).select("request"),
     ]
     return (

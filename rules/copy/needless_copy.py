@@ -129,7 +129,8 @@ class NeedlessCopy(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group undone copies and clones by place, dtype and shape."""
-        undone = layout_round_trips(view.copies).with_columns(how=pl.lit("undone"))
+        undone = layout_round_trips(view.copies, view.kernels)
+        undone = undone.with_columns(how=pl.lit("undone"))
         clones = unwritten_clones(view.trace, view.copies).with_columns(
             how=pl.lit("clone"), back=pl.lit(None, undone.schema["back"])
         )

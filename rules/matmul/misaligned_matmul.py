@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
-from traceq.expressions import text
+from traceq.expressions import nth, text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import SHORT_HALF, dtype_name
@@ -135,13 +135,14 @@ class MisalignedMatmul(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the matmuls on such kernels by place, and name the dimension."""
         name, size = text("name"), pl.col("size")
-        misaligned = pl.element().filter(pl.element() % _ALIGNED != 0)
+        rows = [nth("rows", at) for at in range(3)]
+        misaligned = (pl.when(one % _ALIGNED != 0).then(one) for one in rows)
         calls = matmuls(view.trace, view.kernels, _SLOW)
         if not calls.height or not calls["dtype"].is_in(SHORT_HALF).any():
             return
         slow = calls.with_columns(
             loaded=pl.coalesce(name.str.extract(_SLOW, 1), name.str.extract(_SLOW, 3)),
-            size=pl.col("rows").list.eval(misaligned).list.max(),
+            size=pl.max_horizontal(misaligned),
         ).filter(
             pl.col("loaded").is_not_null(),
             text("dtype").is_in(SHORT_HALF),

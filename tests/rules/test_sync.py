@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from linting import case_findings, drawn_findings
 
+from traceq.analysis.base.sync_calls import COPY_TO_HOST, OTHER_COPY, blocking_calls
+from traceq.testing import load_drawn
+
 STEP = "host  [ProfilerStep#1                                                      ]"
 
 
@@ -399,3 +402,17 @@ def test_all_waits_of_printing_are_one_finding() -> None:
     assert found.message == (
         "printing a tensor makes the host wait for the GPU twice a step"
     )
+
+
+def test_a_blocking_call_has_the_kind_of_its_own_copy() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                              ]
+        host    [cudaMemcpyAsync>1] [cudaMemcpyAsync>2] [cudaMemcpyAsync>3]
+        gpu 7   [Memcpy HtoD (Pageable -> Device)<1]
+        gpu 7                       [Memcpy DtoH (Device -> Pageable)<2]
+        gpu 9                                 [Memcpy DtoH (Device -> Pinned)<3]
+        """
+    )
+
+    assert blocking_calls(trace)["kind"].to_list() == [OTHER_COPY, COPY_TO_HOST]

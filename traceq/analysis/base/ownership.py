@@ -47,8 +47,8 @@ class _Names(NamedTuple):
 
     codes: pl.Series
     """For each row the number that stands for its name; none where it has none."""
-    distinct: pl.Series
-    """The names, each once, and none if a row has none."""
+    first: pl.Series
+    """The first row of each name, and of those that have none."""
     code: list[int]
     """The numbers of those that there are, each once."""
     text: list[str]
@@ -62,18 +62,23 @@ def _names(table: pl.DataFrame) -> _Names:
     codes = names.to_physical()
     # It takes a third of the time of the distinct values themselves.
     first = codes.arg_unique()
-    distinct = names[first]
-    found = zip(codes[first].to_list(), distinct.cast(pl.String).to_list(), strict=True)
+    texts = names[first].cast(pl.String).to_list()
+    found = zip(codes[first].to_list(), texts, strict=True)
     there = [(code, text) for code, text in found if text is not None]
     return _Names(
-        codes, distinct, [code for code, _ in there], [text for _, text in there]
+        codes, first, [code for code, _ in there], [text for _, text in there]
     )
+
+
+def first_rows(table: pl.DataFrame) -> pl.Series:
+    """Return the first row of each name, where rows of one name are all the same."""
+    return _names(table).first
 
 
 @cached_per_trace
 def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
     """Return the distinct ``name`` of ops with what it is called without overload."""
-    names = _names(ops).distinct
+    names = ops["name"][_names(ops).first]
     return pl.DataFrame({"name": names, "plain": plain(ops, names)})
 
 
@@ -146,7 +151,7 @@ def _is_one_of(names: _Names, chosen: list[int]) -> pl.Series:
         found = nothing.scatter(chosen, values=True)[names.codes]
     else:
         found = reduce(or_, (names.codes == code for code in chosen))
-    return known(found) if len(names.distinct) > len(names.code) else found
+    return known(found) if len(names.first) > len(names.code) else found
 
 
 def _matching(names: _Names, pattern: str) -> list[int]:

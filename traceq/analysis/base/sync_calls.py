@@ -6,6 +6,8 @@ the program is not a launch that blocks because the launch queue is full.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -19,7 +21,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
-from traceq.expressions import known
+from traceq.expressions import constant, known
 from traceq.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
 
@@ -47,36 +49,38 @@ TO_HOST, TO_GPU = "to host", "to GPU"
 @cached_per_trace
 def blocking_calls(trace: Trace) -> pl.DataFrame:
     """Return the rows of ``runtime`` that block, with their ``kind``."""
-    runtime = trace.runtime
-    calls = (
-        runtime[["id", "call"]]
-        .with_columns(frees=named_like(runtime, BLOCKING_FREE))
-        .join(
-            copy_directions(trace),
-            left_on="id",
-            right_on="launch",
-            how="left",
-            maintain_order="left",
-        )
-    )
-    blocking = (pl.col("call") == "copy") & named_like(runtime, BLOCKING_COPY)
-    copies = blocking | known(pl.col("pageable"))
-    queue = (pl.col("call") == "launch") & _behind(trace)
-    queue |= _throttled(trace)
+    runtime, call = trace.runtime, trace.runtime["call"]
+    copies = copy_directions(trace)
+
+    def started(chosen: pl.Series) -> pl.Series:
+        # What copies were started by is a row of the calls.
+        nothing = constant(value=False, count=runtime.height, dtype=pl.Boolean)
+        return nothing.scatter(copies["launch"].filter(chosen), values=True)
+
+    copying = (call == "copy") & named_like(runtime, BLOCKING_COPY)
+    kinds = {
+        "syncs": call == "sync",
+        "copies": copying | started(copies["pageable"]),
+        "to_host": started(known(copies["direction"] == TO_HOST)),
+        "frees": named_like(runtime, BLOCKING_FREE),
+        "queue": ((call == "launch") & _behind(trace)) | _throttled(trace),
+    }
+    blocking = [kinds[kind] for kind in ("syncs", "copies", "frees", "queue")]
+    # Few calls do: only of those it matters why.
+    rows = known(reduce(or_, blocking)).arg_true()
     kind = (
-        pl.when(pl.col("call") == "sync")
+        pl.when("syncs")
         .then(pl.lit(SYNC))
-        .when(copies & (pl.col("direction") == TO_HOST))
+        .when(pl.col("copies") & pl.col("to_host"))
         .then(pl.lit(COPY_TO_HOST))
-        .when(copies)
+        .when("copies")
         .then(pl.lit(OTHER_COPY))
         .when("frees")
         .then(pl.lit(FREE))
-        .when(queue)
-        .then(pl.lit(FULL_QUEUE))
+        .otherwise(pl.lit(FULL_QUEUE))
     )
-    kinds = calls.select(kind=kind).to_series()
-    return runtime.with_columns(kinds).filter(kinds.is_not_null())
+    found = pl.DataFrame(kinds)[rows].select(kind=kind)
+    return runtime[rows].hstack(found)
 
 
 @cached_per_trace

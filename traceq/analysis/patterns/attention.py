@@ -18,6 +18,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
     at_owner,
     by_place,
+    first_rows,
     has_named,
     inside,
     named,
@@ -345,7 +346,9 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
 @cached_per_trace
 def _makers(trace: Trace) -> tuple[str, bool]:
     """Return a function that makes causal masks, and whether any makes other ones."""
-    functions = trace.frames["function"].unique().cast(pl.String).sort()
+    # A function is told from a name: few rows are all that there are.
+    functions = trace.frames["function"][first_rows(trace.frames)]
+    functions = functions.unique().cast(pl.String).sort()
     made = functions.filter(known(functions.str.contains(ascii_only(_MAKES_CAUSAL))))
     others = bool(known(functions.str.contains(ascii_only(_MAKES_OTHER))).any())
     return (str(made[0]) if len(made) else ""), others

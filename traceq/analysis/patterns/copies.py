@@ -14,8 +14,9 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named, named_like, outermost_ops, plain
+from traceq.analysis.base.sizes import first_sizes
 from traceq.analysis.patterns.host_collectives import launched_for_collective
-from traceq.expressions import ascii_only, elements, known, nth, text
+from traceq.expressions import ascii_only, known, nth
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 from traceq.model.names import PAGEABLE, TRANSFER
@@ -48,6 +49,11 @@ _VIEWING = (
 # Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
+# What is known of copies only until it is known which part they are.
+_REASONS = (
+    *("of_weight", "of_loss", "of_program", "of_collective"),
+    *("is_pageable", "is_transfer", "for_convolution"),
+)
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
 
 
@@ -71,15 +77,15 @@ PARTS = (
         pl.col("of_collective"),
         "copies for collectives through the host",
     ),
-    Part("pageable", text("name").str.contains(PAGEABLE), "pageable transfers"),
+    Part("pageable", pl.col("is_pageable"), "pageable transfers"),
     Part(
         "transfer",
-        text("name").str.contains(TRANSFER),
+        pl.col("is_transfer"),
         "transfers between host and GPU",
     ),
     Part(
         "conv layout",
-        text("name").str.contains(_CONV_LAYOUT),
+        pl.col("for_convolution"),
         "layout changes around convolutions",
     ),
     Part(
@@ -135,26 +141,14 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     ``host`` (the op whose host time goes with the copy: the request, or autograd's node
     that undoes it), ``asked`` and ``caller`` (names), ``dims``, ``numel``, ``dst`` and
     ``src`` (dtypes), ``dst_strides``, ``src_strides``, ``cast``, ``own`` (the program
-    itself asks), ``viewed`` (what is cast is a view of a weight) and ``order`` (its
-    position among all work on its stream).
+    itself asks) and ``viewed`` (what is cast is a view of a weight).
     """
-    copying = kernels["kind"] == "copy"
-    ordered = (
-        kernels[["device", "stream", "ts"]]
-        .with_row_index("row")
-        .sort("device", "stream", "ts", maintain_order=True)
-        .select("row", order=pl.int_range(pl.len()).over("device", "stream"))
-        .sort("row")
-    )
-    moved = kernels.filter(copying).hstack(ordered.select("order").filter(copying))
-    moved = _with_requests(trace, moved)
+    moved = _with_requests(trace, kernels.filter(kernels["kind"] == "copy"))
     moved = _with_reasons(trace, _with_inputs(trace, moved))
     part = pl.coalesce(pl.when(one.holds).then(pl.lit(one.name)) for one in PARTS)
-    return (
-        moved.with_columns(part=part.cast(pl.Enum([one.name for one in PARTS])))
-        .drop("of_weight", "of_loss", "of_program", "of_collective")
-        .sort("id")
-    )
+    parts = moved.select(part=part.cast(pl.Enum([one.name for one in PARTS])))
+    found = moved.drop(_REASONS).hstack(parts)
+    return found if found["id"].is_sorted() else found.sort("id")
 
 
 def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
@@ -198,6 +192,7 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     is_copy = named(trace.ops, ["aten::copy_"])[moved["op"]]
     found = moved.with_columns(
         own.alias("inputs"),
+        first_sizes(trace)[own].alias("numel"),
         around.alias("inputs_around"),
         *trace.inputs[["dims", "types", "strides"]][own]
         .select(
@@ -206,7 +201,6 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
             src=nth("types", 1),
             dst_strides=nth("strides", 0),
             src_strides=nth("strides", 1),
-            numel=elements(),
         )
         .get_columns(),
         *trace.inputs[["dims"]][around]
@@ -248,6 +242,9 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
             for column in reasons
         ),
         of_collective=transfer & launched_for_collective(trace, moved),
+        is_transfer=transfer,
+        is_pageable=named_like(moved, PAGEABLE),
+        for_convolution=named_like(moved, _CONV_LAYOUT),
         viewed=known(request.is_in(viewed.implode())),
     )
 
@@ -298,9 +295,7 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("uncasts") | pl.col("accumulates"))
         .drop_nulls("inputs")
     )
-    nodes = nodes.with_columns(
-        trace.inputs[["dims"]][nodes["inputs"]].select(numel=elements()).to_series()
-    )
+    nodes = nodes.with_columns(numel=first_sizes(trace)[nodes["inputs"]])
     weights = nodes.filter("accumulates")
     behind = (pl.col("node_right") - pl.col("node")).alias("behind")
     casts = (

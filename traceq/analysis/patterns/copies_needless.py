@@ -11,7 +11,8 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named, named_like
-from traceq.expressions import END, asof, elements, known, nth, text
+from traceq.analysis.base.sizes import first_sizes
+from traceq.expressions import END, asof, known, nth, text
 from traceq.model.dtypes import FLOAT32, HALF
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 
 def _exact(trace: Trace) -> pl.DataFrame:
     """Return where, and of how many elements, sums and powers are in float32."""
-    in_float = trace.inputs.filter(nth("types", 0) == FLOAT32)
-    sizes = in_float.select(inputs="id", numel=elements())
+    sizes = trace.inputs.select("types", inputs="id", numel=first_sizes(trace))
+    sizes = sizes.filter(nth("types", 0) == FLOAT32).drop("types")
     exact = trace.ops[[*_PLACE, "inputs"]].filter(named(trace.ops, _EXACT))
     return exact.join(sizes, on="inputs").select(*_PLACE, "numel").unique()
 
@@ -88,13 +89,13 @@ def _combining(trace: Trace) -> pl.DataFrame:
     ``numel`` is of the first. The second may be a weight, or the angles of a rotary
     embedding; one of the same shape may well have been cast itself.
     """
-    both = trace.inputs.filter(
+    both = trace.inputs.with_columns(numel=first_sizes(trace)).filter(
         nth("types", 0) == FLOAT32,
         nth("types", 1) == FLOAT32,
         nth("dims", 1).list.len() > 0,
         nth("dims", 0) != nth("dims", 1),
     )
-    sizes = both.select(inputs="id", numel=elements())
+    sizes = both.select("numel", inputs="id")
     outermost = trace.ops[[*_PLACE, "inputs", "ts", "dur"]].filter(
         trace.ops["parent"].is_null()
     )
@@ -102,11 +103,11 @@ def _combining(trace: Trace) -> pl.DataFrame:
 
 
 @cached_per_trace
-def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
+def layout_round_trips(moved: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the program's copies into another layout that the next copy undoes.
 
-    Nothing else runs on the stream between the two. ``back`` is the request of the
-    second.
+    Nothing else of ``kernels`` runs on the stream between the two. ``back`` is the
+    request of the second.
     """
     keys = ["step", *_PLACE, "device", "stream"]
     layouts = moved.filter(
@@ -116,20 +117,29 @@ def layout_round_trips(moved: pl.DataFrame) -> pl.DataFrame:
     )
     if not layouts.height:
         return layouts.with_columns(back="request")
-    return (
+    found = (
         _with_memory_order(layouts)
-        .sort("order")
+        .sort("ts", "id")
         .with_columns(
             back=pl.col("request").shift(-1).over(keys),
-            back_order=pl.col("order").shift(-1).over(keys),
+            back_id=pl.col("id").shift(-1).over(keys),
             back_dims=pl.col("dims").shift(-1).over(keys),
             back_from=pl.col("from").shift(-1).over(keys),
         )
         .filter(
-            pl.col("back_order") == pl.col("order") + 1,
             pl.col("back_dims") == pl.col("from"),
             pl.col("back_from") == pl.col("dims"),
         )
+    )
+    if not found.height:
+        return found
+    next_ids = (
+        kernels[["id", "device", "stream", "ts"]]
+        .sort("ts", "id")
+        .select("id", next_id=pl.col("id").shift(-1).over("device", "stream"))
+    )
+    return found.join(next_ids, on="id", maintain_order="left").filter(
+        pl.col("back_id") == pl.col("next_id")
     )
 
 

@@ -20,16 +20,18 @@ one loop.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.base.ownership import NOTHING, named_like, outermost_ops
+from traceq.analysis.base.ownership import NOTHING, named_like, nobody, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, text
-from traceq.graph.nesting import nearest, parents
+from traceq.expressions import END, constant, text
+from traceq.graph.nesting import nearest, parents, row_numbers, sums_of
 from traceq.intervals import overlap
 from traceq.records import dataclass
 from traceq.words import layer_names
@@ -98,57 +100,64 @@ class Loops:
     table: pl.DataFrame
     """One row for each place in the program: what a loop there launches and takes."""
     spans: pl.DataFrame
-    """When the host was in them, or in their backward: place, ``start``, ``end``."""
+    """When the host was in each ``loop``, or in its backward: ``start``, ``end``."""
 
     def spans_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
         """Return when the host was in the loop of one row of the table."""
-        mine = (pl.col(column).eq_missing(row[column]) for column in _LOOP)
-        return self.spans.filter(*mine)
+        return self.spans.filter(self.spans["loop"] == row["loop"])
 
 
 @cached_per_trace
 def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     """Return the loops of at least this many iterations, by place.
 
-    The table has, for all calls of all steps together: ``iterations``, ``calls`` (of
-    the function), ``longest`` (the most iterations of a call), ``kernels``, those of
-    them ``back``, in its backward, ``kernel_median_ns``, ``gpu_ns`` (the sum of their
-    times), ``host_ns`` (in the loop and its backward), ``idle_ns`` (of the GPU
-    meanwhile), ``syncs``, ``names`` (of its ops, in order), ``mark``, ``modules``,
-    ``ops``, ``gradients`` (the number of weights that get theirs in its backward),
-    ``called`` (the most modules that a call runs in the loop).
+    The table has ``loop``, a number, the place, and for all calls of all steps
+    together: ``iterations``, ``calls`` (of the function), ``longest`` (the most
+    iterations of a call), ``kernels``, those of them ``back``, in its backward,
+    ``kernel_median_ns``, ``gpu_ns`` (the sum of their times), ``host_ns`` (in the loop
+    and its backward), ``idle_ns`` (of the GPU meanwhile), ``syncs``, ``names`` (of its
+    ops, in order), ``mark``, ``modules``, ``ops``, ``gradients`` (the number of weights
+    that get theirs in its backward), ``called`` (the most modules that a call runs in
+    the loop).
     """
     found = iterations(trace, steady, min_iterations)
     if not found.height:
         return Loops(NOTHING, NOTHING)
     found = found.with_columns(layer=layer_names(pl.col("module")))
+    table = (
+        found.group_by(_LOOP, maintain_order=True)
+        .agg(
+            iterations=pl.len(),
+            calls=pl.struct(_CALL).n_unique(),
+            longest=pl.struct(_CALL).unique_counts().max(),
+            mark=text("mark").first(),
+            modules=text("module").drop_nulls().unique().sort(),
+        )
+        .with_row_index("loop")
+    )
+    # From here on a loop is its number, which is faster to group by than its place.
+    numbers = table.select("loop", *_LOOP)
+    found = found.join(numbers, on=_LOOP, nulls_equal=True, maintain_order="left")
     ops = _ops_of(trace, found)
     backward = ops.filter(pl.col("forward").is_not_null())
     gradients = _gradients(trace, backward)
     spans = pl.concat(
         [
-            found.select(*_LOOP, "start", "end"),
-            backward.select(*_LOOP, start="ts", end=END),
-            gradients.select(*_LOOP, start="ts", end=END),
+            found.select("loop", "start", "end"),
+            backward.select("loop", start="ts", end=END),
+            gradients.select("loop", start="ts", end=END),
         ]
     )
     spans = spans.with_columns(
         length=pl.col("end") - pl.col("start"), idle=overlap(spans, idle_gaps(trace))
     )
-    table = found.group_by(_LOOP, maintain_order=True).agg(
-        iterations=pl.len(),
-        calls=pl.struct(_CALL).n_unique(),
-        longest=pl.struct(_CALL).unique_counts().max(),
-        mark=text("mark").first(),
-        modules=text("module").drop_nulls().unique().sort(),
-    )
     for more in (
-        spans.group_by(_LOOP).agg(
+        spans.group_by("loop").agg(
             host_ns=pl.col("length").sum(), idle_ns=pl.col("idle").sum()
         ),
         _gpu_work(trace, ops),
         _names(ops),
-        gradients.group_by(_LOOP).agg(gradients=pl.len()),
+        gradients.group_by("loop").agg(gradients=pl.len()),
         _called(ops),
     ):
         table = _joined(table, more)
@@ -156,28 +165,27 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
 
 
 def _joined(loops: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
-    return loops.join(
-        more, on=_LOOP, how="left", nulls_equal=True, maintain_order="left"
-    )
+    return loops.join(more, on="loop", how="left", maintain_order="left")
 
 
 def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops in the iterations, and those whose forward is there."""
-    ops = trace.ops[["id", "name", "module", "forward", "ts", "dur"]].filter(
-        trace.ops["parent"].is_null()
-    )
-    forward = ops["forward"].zip_with(ops["forward"].is_not_null(), ops["id"])
+    ops = trace.ops
+    outermost = ops["parent"].is_null().arg_true()
+    forward = ops["forward"][outermost]
+    forward = forward.zip_with(forward >= 0, outermost)
     # A loop may be a moment of a long recording: only what is near is looked at.
-    at = trace.ops["ts"][forward]
+    at = ops["ts"][forward]
     near = at.is_between(found["start"].min(), found["end"].max())
-    thread = trace.ops["thread"][forward].filter(near)
     placed = (
-        ops.filter(near)
-        .with_columns(at=at.filter(near), forward_thread=thread)
+        ops[["id", "name", "module", "forward", "ts", "dur"]][outermost.filter(near)]
+        .with_columns(
+            at=at.filter(near), forward_thread=ops["thread"][forward.filter(near)]
+        )
         .sort("at")
     )
     return placed.join_asof(
-        found.select(*_LOOP, *_CALL, "start", "end", "thread", own="module"),
+        found.select("loop", *_CALL, "start", "end", "thread", own="module"),
         left_on="at",
         right_on="start",
         by_left="forward_thread",
@@ -194,11 +202,11 @@ def _called(ops: pl.DataFrame) -> pl.DataFrame:
     children = (
         ops.filter(pl.col("forward").is_null())
         # Each pair once: as text a name takes its length for each row.
-        .unique([*_LOOP, *_CALL, "own", "module"])
-        .group_by(*_LOOP, *_CALL)
+        .unique(["loop", *_CALL, "own", "module"])
+        .group_by("loop", *_CALL)
         .agg(called=child.drop_nulls().n_unique())
     )
-    return children.group_by(_LOOP).agg(pl.col("called").max())
+    return children.group_by("loop").agg(pl.col("called").max())
 
 
 def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
@@ -208,28 +216,31 @@ def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
     the loop of the last op before them that is not one of them.
     """
     ops = trace.ops
+    accumulates = named_like(ops, "AccumulateGrad$")
+    rows = (ops["parent"].is_null() & (ops["phase"] == "backward")).arg_true()
     last = pl.when(~pl.col("accumulates")).then("id").forward_fill().over("thread")
     return (
-        ops[["id", "thread", "ts", "dur"]]
-        .with_columns(accumulates=named_like(ops, "AccumulateGrad$"))
-        .filter(ops["parent"].is_null() & (ops["phase"] == "backward"))
+        ops[["id", "thread", "ts", "dur"]][rows]
+        .with_columns(accumulates=accumulates[rows])
         .sort("thread", "ts")
         .with_columns(last=last)
         .filter("accumulates")
-        .join(backward.select(*_LOOP, last="id"), on="last")
+        .join(backward.select("loop", last="id"), on="last")
     )
 
 
 def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels of each loop, and how often the host waits for the GPU."""
-    roots = outermost_ops(trace)
-    mine = ops.select(*_LOOP, root="id", back=pl.col("forward").is_not_null())
-    kernels = trace.kernels.select("dur", root=roots[trace.kernels["op"]])
+    mine = ops.select("loop", back=pl.col("forward").is_not_null())
+    # For each op its row among those of loops.
+    at = nobody(trace).scatter(ops["id"], row_numbers(ops.height))
+    at = at[outermost_ops(trace)]
+    of_kernel = at[trace.kernels["op"]]
     waiting = trace.runtime["op"].filter(trace.runtime["call"] == "sync")
-    syncs = roots[waiting].to_frame("root")
     launched = (
-        mine.join(kernels, on="root")
-        .group_by(_LOOP)
+        mine[of_kernel.drop_nulls()]
+        .with_columns(trace.kernels["dur"].filter(of_kernel.is_not_null()))
+        .group_by("loop")
         .agg(
             kernels=pl.len(),
             back=pl.col("back").sum(),
@@ -237,17 +248,17 @@ def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
             gpu_ns=pl.col("dur").sum(),
         )
     )
-    counts = mine.join(syncs, on="root").group_by(_LOOP).agg(syncs=pl.len())
+    counts = mine[at[waiting].drop_nulls()].group_by("loop").agg(syncs=pl.len())
     return _joined(launched, counts).with_columns(pl.col("syncs").fill_null(0))
 
 
 def _names(ops: pl.DataFrame) -> pl.DataFrame:
     """Return the names of each loop's forward ops, in order, and the ids of all."""
     forward = ops.filter(pl.col("forward").is_null()).sort("ts")
-    names = forward.group_by(_LOOP, maintain_order=True).agg(
+    names = forward.group_by("loop", maintain_order=True).agg(
         names=text("name").unique(maintain_order=True)
     )
-    return _joined(names, ops.group_by(_LOOP).agg(ops="id"))
+    return _joined(names, ops.group_by("loop").agg(ops="id"))
 
 
 def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
@@ -361,25 +372,22 @@ def _scores(parts: pl.DataFrame) -> pl.DataFrame:
 
 def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost ops of the forward that start work on the GPU."""
-    calls = trace.runtime[["op", "kernels", "call"]].drop_nulls("op")
-    roots = outermost_ops(trace)
-    used = (
-        calls.select(id=roots[calls["op"]], kernels="kernels", call="call")
-        .group_by("id")
-        .agg(pl.col("kernels").sum(), syncs=(pl.col("call") == "sync").any())
-        .filter(pl.col("kernels") > 0)
-        .sort("id")
+    ops, calls = trace.ops, trace.runtime
+    root = outermost_ops(trace)[calls["op"]]
+    kernels = sums_of(root, calls["kernels"].cast(pl.Int64), ops.height)
+    nowhere = constant(value=False, count=ops.height, dtype=pl.Boolean)
+    syncs = nowhere.scatter(
+        root.filter(calls["call"] == "sync").drop_nulls(), values=True
     )
     # These are outermost ops, and an op's id is its row.
-    columns = ["name", "step", *_PLACE, "thread", "ts", "dur"]
-    found = used.hstack(
-        trace.ops[[*columns, "forward", "compiling", "phase"]][used["id"]]
-    ).filter(
-        pl.col("forward").is_null(),
-        ~pl.col("compiling"),
-        ~pl.col("phase").is_in(list(_NO_LOOP)),
+    rows = (kernels > 0).arg_true()
+    phase = ops["phase"][rows]
+    other = reduce(or_, (phase == one for one in _NO_LOOP))
+    rows = rows.filter(
+        ops["forward"][rows].is_null() & ~ops["compiling"][rows] & ~other
     )
-    found = found.select("id", *columns, "kernels", "syncs")
+    columns = ["id", "name", "step", *_PLACE, "thread", "ts", "dur"]
+    found = ops[columns][rows].with_columns(syncs=syncs[rows])
     return in_steps(found, trace, steady)
 
 
@@ -406,7 +414,7 @@ def _callers(trace: Trace, fewest: int) -> pl.DataFrame:
     A module that one call calls this often, such as a cell of an RNN for each moment,
     is what the loop goes over: the loop is in the caller.
     """
-    modules = named_like(trace.frames, "^nn.Module: ")
+    modules = named_like(trace.frames, r"^nn\.Module: ")
     frames = (
         trace.frames[["id", "name", "thread", "ts", "dur"]]
         .with_columns(module=modules)

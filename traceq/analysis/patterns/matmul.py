@@ -53,10 +53,19 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
     not recorded; ``flops`` and ``moved``, operations and bytes. All of these are null
     where shapes were not recorded. Convolutions are not included.
     """
-    chosen = kernels.filter(named_like(kernels, pattern) & are_matmuls(trace, kernels))
-    if not chosen.height:
+    computing = are_matmuls(trace, kernels)
+    chosen = named_like(kernels, pattern) & computing
+    if not chosen.any():
         return NOTHING
-    ops = trace.ops[["name", "inputs"]][chosen["op"]]
+    calls = _calls(trace, kernels).filter(chosen.filter(computing))
+    return kernels.filter(chosen).hstack(calls)
+
+
+@cached_per_trace
+def _calls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return what all kernels that compute matmuls compute: ``matmul`` and _SHAPES."""
+    op = kernels["op"].filter(are_matmuls(trace, kernels))
+    ops = trace.ops[["name", "inputs"]][op]
     called = plain(trace.ops, ops["name"]).alias("matmul")
     calls = pl.DataFrame([called, ops["inputs"]])
     distinct = calls.unique(maintain_order=True)
@@ -71,7 +80,6 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
         schema=_SHAPES,
         orient="row",
     )
-    # Only of these columns: kernels have dozens.
     found = calls.join(
         distinct.hstack(shapes),
         on=["matmul", "inputs"],
@@ -79,9 +87,10 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
         nulls_equal=True,
         maintain_order="left",
     )
-    return chosen.hstack(found.drop("inputs"))
+    return found.drop("inputs")
 
 
+@cached_per_trace
 def are_matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
     """Return which kernels compute matmuls, of whatever name."""
     of_matmul = known(named(trace.ops, MATMULS)[kernels["op"]])

@@ -26,6 +26,7 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
+from traceq.analysis.base.sizes import first_sizes
 from traceq.expressions import END, asof, nth
 from traceq.model.dtypes import BFLOAT16, FLOAT32, HALF, SIZES
 
@@ -103,7 +104,10 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     narrowing = casts.filter(pl.col("to").is_in(HALF))
     down = (
         asof(narrowing, norms, "ts", "end", by="thread")
-        .filter(_flat("dims") == _flat("dims_right"))
+        .filter(
+            pl.col("numel") == pl.col("numel_right"),
+            pl.col("dims").list.last() == pl.col("dims_right").list.last(),
+        )
         .unique("owner", keep="first", maintain_order=True)
         .select("owner", cast="id", half="to", up=False, down=True)
     )
@@ -123,13 +127,6 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         cast_ops=pl.col("cast_op").filter("cast").unique(maintain_order=True),
         cast_ns=pl.col("dur").filter("cast").sum(),
     )
-
-
-def _flat(dims: str) -> pl.Expr:
-    """Return the size and the last dim of a shape: what a view as a matrix keeps."""
-    sizes = pl.col(dims).list
-    size = sizes.eval(pl.element().product()).list.first()
-    return pl.struct(size=size, last=sizes.last())
 
 
 def _of_norms_and_casts(
@@ -156,6 +153,7 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
         {
             "owner": outermost_ops(trace, _NORMS).filter(fused),
             "inputs": ops["inputs"].filter(fused),
+            "numel": first_sizes(trace)[ops["inputs"].filter(fused)],
         }
     ).drop_nulls("owner")
     ends = ops[["thread", "name", "id", "ts", "dur"]][kernels["owner"].unique()]
@@ -166,7 +164,7 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
             trace.inputs, left_on="inputs", right_on="id", maintain_order="left"
         )
         .filter(pl.col("types").list.first() == FLOAT32)
-        .select("owner", dims=pl.col("dims").list.first())
+        .select("owner", "numel", dims=pl.col("dims").list.first())
         .unique("owner", keep="first", maintain_order=True)
         .join(ends, on="owner")
     )
@@ -180,14 +178,18 @@ def _casts(trace: Trace) -> pl.DataFrame:
     to, of = pl.col("to"), pl.col("of")
     between = ((to == FLOAT32) & of.is_in(HALF)) | ((of == FLOAT32) & to.is_in(HALF))
     given = trace.inputs.select(
-        dims=nth("dims", 0), to=nth("types", 0), of=nth("types", 1), inputs="id"
+        dims=nth("dims", 0),
+        to=nth("types", 0),
+        of=nth("types", 1),
+        inputs="id",
+        numel=first_sizes(trace),
     )
     return (
         ops[["thread", "ts", "inputs"]]
         .with_columns(id=around)
         .filter(named(ops, ["aten::copy_"]) & around.is_not_null() & ~ops["compiling"])
         .join(given.filter(between), on="inputs", maintain_order="left")
-        .select("id", "thread", "ts", "dims", "to", "of")
+        .select("id", "thread", "ts", "dims", "numel", "to", "of")
     )
 
 

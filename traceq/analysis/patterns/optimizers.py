@@ -9,7 +9,8 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, text
+from traceq.expressions import END, asof, constant, text
+from traceq.graph.nesting import sums_of
 from traceq.model.names import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
@@ -84,14 +85,11 @@ def _one_by_one(single: pl.DataFrame) -> pl.DataFrame:
 
 def _launching(trace: Trace) -> pl.DataFrame:
     """Return the outermost ops that start work on the GPU, and how much."""
-    roots = outermost_ops(trace)
-    work = (
-        trace.kernels.select("dur", id=roots[trace.kernels["op"]])
-        .drop_nulls("id")
-        .group_by("id")
-        .agg(kernels=pl.len(), gpu_ns=pl.col("dur").sum())
-    )
+    ops, kernels = trace.ops, trace.kernels
+    root = outermost_ops(trace)[kernels["op"]]
+    each = constant(1, kernels.height, pl.Int64)
+    count, time = (sums_of(root, one, ops.height) for one in (each, kernels["dur"]))
     # Work is of outermost ops alone, and an op's id is its row.
-    work = work.sort("id")
-    columns = ["name", "thread", "ts", "file", "line", "function"]
-    return work.hstack(trace.ops[columns][work["id"]])
+    rows = (count > 0).arg_true()
+    columns = ["id", "name", "thread", "ts", "file", "line", "function"]
+    return ops[columns][rows].with_columns(kernels=count[rows], gpu_ns=time[rows])
