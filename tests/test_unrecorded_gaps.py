@@ -74,3 +74,25 @@ def test_a_step_that_goes_on_after_its_last_kernel_is_no_minor_finding(
 
     assert finding.severity is Severity.warning
     assert finding.gpu_idle_ns > 4_000_000
+
+
+def test_an_operator_that_computes_on_the_host_is_not_what_a_graph_removes(
+    tmp_path: Path,
+) -> None:
+    usual, slow = (
+        f"""
+        host  [ProfilerStep#1{" " * 190}]
+        host   [aten::randn{" " * 150}]{WORK}
+        host   {" " * 162}{CALL.format(1)}
+        gpu 7  {" " * 182}[a<1]
+        """.replace("aten::randn", name)
+        for name in ("Myop::randn", "aten::randn")
+    )
+    saved = [
+        outcome(Recording("drawn", loaded(drawing, tmp_path, scale=10)), "LCH002")
+        .findings[0]
+        .saves_ns
+        for drawing in (usual, slow)
+    ]
+
+    assert saved[0] > 1_000_000 > saved[1]

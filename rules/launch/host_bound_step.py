@@ -11,6 +11,7 @@ from traceq.analysis.base.assumptions import (
     COMPILED_GPU_SHARE,
     GRAPH_HOST_SAVED,
     MOST_BETWEEN_OPS_NS,
+    MOST_DISPATCH_NS,
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import has_like
@@ -157,7 +158,8 @@ class HostBoundStep(Rule):
     host-bound; where that is possible the message says "likely", and the finding is
     minor. Give the true step time with ``--step-ms``, or record without stacks. Without
     stacks Python between operators counts as the model's, but for gaps of over 2 ms, of
-    which nothing is known.
+    which nothing is known. An operator of torch's that takes the host over 1 ms itself
+    computes there, or starts something: a graph does not remove that.
 
     ## Measured
 
@@ -307,7 +309,11 @@ def _in_graph(
 ) -> pl.DataFrame:
     """Return when the host is at what a graph removes of these kinds."""
     found = account.of(_of(kinds), "start", "end", "op", "kind")
-    return _without_optimizer(trace, found.filter(~_is_gap()))
+    slow = account.calls.filter(
+        pl.col("own") > MOST_DISPATCH_NS, pl.col("name").str.starts_with("aten::")
+    )
+    working = known(pl.col("op").is_in(slow["op"].implode()))
+    return _without_optimizer(trace, found.filter(~_is_gap(), ~working))
 
 
 def _is_gap() -> pl.Expr:

@@ -342,6 +342,10 @@ PYTHON_PER_OP_NS = 10_000
 # 1.03 ms where operators follow each other; where data is loaded, or the program sleeps
 # or compiles, it takes 2 ms to 13 s (2026-11).
 MOST_BETWEEN_OPS_NS = 2_000_000
+# An operator of ATen's that takes the host longer itself does not only call a kernel:
+# it computes on the host, or is the first to use something. By judgement: on a GPU they
+# take 5 to 100 µs, and those for lists of hundreds of tensors less than 1 ms.
+MOST_DISPATCH_NS = 1_000_000
 
 # -- The start of the GPU --------------------------------------------------------------
 #
