@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from traceq.analysis.base.assumptions import MOST_LAUNCH_NS, PROFILER_SLOWDOWN
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from traceq.differ.structure import Parts
 
 _MOST_DETAILS = 4
+# The place of a row: a Place is made of few of them, as that takes longer.
+_PLACE = itemgetter("file", "line", "function", "module")
 Affects = Literal["gpu", "idle", "host"]
 
 
@@ -193,13 +196,13 @@ class _Sum:
         before, after = (_used(side) for side in self.sides)
         sure = [sum(share.ns * share.sure for share in side) for side in self.sides]
         kinds: Counter[str] = Counter()
-        changes: Counter[tuple[str, Place]] = Counter()
+        changes: Counter[tuple[str, tuple[Any, ...]]] = Counter()
         for sign, side in zip((-1, 1), self.sides, strict=True):
             for share in side:
                 for row in share.kernels:
                     kinds[row["kind"] or ""] += row["gpu_ns"]
                 for row in share.rows:
-                    changes[self._label(row), _place(row)] += sign * row["ns"]
+                    changes[self._label(row), _PLACE(row)] += sign * row["ns"]
         details = sorted(changes.items(), key=lambda one: (-abs(one[1]), one[0][0]))
         most = kinds.most_common(1)
         return Cause(
@@ -212,7 +215,8 @@ class _Sum:
             before=before,
             after=after,
             details=tuple(
-                Detail(ns, op, place) for (op, place), ns in details[:_MOST_DETAILS]
+                Detail(ns, op, Place(*place))
+                for (op, place), ns in details[:_MOST_DETAILS]
             ),
         )
 
@@ -223,7 +227,7 @@ def _used(shares: Iterable[_Share]) -> Used:
     runs: Counter[str] = Counter()
     formats: Counter[str] = Counter()
     ops: Counter[str] = Counter()
-    places: Counter[Place] = Counter()
+    places: Counter[tuple[Any, ...]] = Counter()
     counts: Counter[str] = Counter()
     for share in shares:
         counts.update(share.counts)
@@ -233,7 +237,7 @@ def _used(shares: Iterable[_Share]) -> Used:
             formats[kernel["dtype"] or ""] += kernel["gpu_ns"]
         for row in share.rows:
             ops[row["op"]] += row["ns"]
-            places[_place(row)] += row["ns"]
+            places[_PLACE(row)] += row["ns"]
     return Used(
         ns=sum(share.ns for share in shares),
         calls=counts["calls"],
@@ -243,12 +247,8 @@ def _used(shares: Iterable[_Share]) -> Used:
         dtype=first(formats) or "",
         names=tuple((name, runs[name]) for name, _ in ranked(names)),
         ops=tuple(op for op, _ in ranked(ops)),
-        place=first(places) or Place(),
+        place=Place(*first(places) or ()),
     )
-
-
-def _place(row: Mapping[str, Any]) -> Place:
-    return Place(row["file"], row["line"], row["function"], row["module"])
 
 
 def _limit_launches(groups: dict[tuple[object, ...], _Sum]) -> None:

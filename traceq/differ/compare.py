@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
@@ -29,6 +30,7 @@ from traceq.differ.modules import module_changes
 from traceq.differ.steps import Step, significant, steps_of, typical
 from traceq.differ.structure import parts_of
 from traceq.errors import InputError
+from traceq.graph.at_once import at_once
 from traceq.model.names import DATA_REGION
 from traceq.records import dataclass
 
@@ -231,10 +233,11 @@ def _entries(
     longest = max(step.ns for step in steps)
     if halves[0].parts.on_host or abs(idle[1] - idle[0]) < HOST_CHANGE * longest:
         return None, None
-    before, after = (
-        idle_entries(half.trace, half.recording.step_ns, half.parts) for half in halves
-    )
-    return before, after
+    return at_once(*(partial(_idle_entries, half) for half in halves))
+
+
+def _idle_entries(half: Half) -> pl.DataFrame:
+    return idle_entries(half.trace, half.recording.step_ns, half.parts)
 
 
 def _alike(before: Half, after: Half) -> tuple[Half, Half]:

@@ -24,7 +24,9 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     UNKNOWN,
 )
-from traceq.intervals import Cover, overlap
+from traceq.graph.host import only
+from traceq.graph.nesting import INDEX
+from traceq.intervals import Cover, count_until, overlap
 
 if TYPE_CHECKING:
     from traceq.differ.structure import Parts
@@ -95,7 +97,8 @@ def _pieces(gaps: pl.DataFrame, segments: pl.DataFrame, nothing: int) -> pl.Data
     ``nothing`` is the entry of what is not known.
     """
     edges = [table[side] for table in (gaps, segments) for side in ("start", "end")]
-    moments = pl.concat(edges).unique().sort()
+    moments = pl.concat(edges).sort()
+    moments = moments.filter(moments.ne_missing(moments.shift(1)))
     cut = pl.DataFrame({"start": moments[:-1], "end": moments[1:]})
     cut = cut.with_columns(
         gap=_containing(gaps, cut["start"]), segment=_containing(segments, cut["start"])
@@ -109,11 +112,9 @@ def _pieces(gaps: pl.DataFrame, segments: pl.DataFrame, nothing: int) -> pl.Data
 
 
 def _containing(spans: pl.DataFrame, moments: pl.Series) -> pl.Series:
-    """Return the row of the span that each moment is in, if any."""
+    """Return the row of the span that each moment is in, if any; both are in order."""
     if not spans.height:
-        return pl.repeat(None, len(moments), dtype=pl.Int64, eager=True)
-    at = spans["start"].search_sorted(moments, side="right").cast(pl.Int64) - 1
-    inside = (at >= 0) & (moments < spans["end"].gather(at.clip(lower_bound=0)))
-    return pl.DataFrame({"at": at, "inside": inside}).select(
-        pl.when("inside").then("at")
-    )["at"]
+        return pl.repeat(None, len(moments), dtype=INDEX, eager=True)
+    begun = count_until(spans["start"], moments)
+    at = (begun - (begun > 0)).cast(INDEX)
+    return only(at, (begun > 0) & (moments < spans["end"][at]))

@@ -47,8 +47,11 @@ def ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
 
 
 def first(counter: Counter[Any]) -> Any:  # noqa: ANN401 - what was counted
-    """Return the most frequent, if there is any."""
-    return ranked(counter)[0][0] if counter else None
+    """Return the most frequent, if there is any: the one that is ranked first."""
+    if not counter:
+        return None
+    most = max(counter.values())
+    return min((one for one, count in counter.items() if count == most), key=repr)
 
 
 def differ(counts: list[dict[str, float]], name: str) -> bool:

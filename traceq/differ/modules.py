@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from traceq.analysis.time.modules import UNKNOWN, module_parts
+from traceq.analysis.time.modules import UNKNOWN, compiles, module_parts
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
@@ -87,14 +87,16 @@ def module_changes(
 
     None as well where the modules of most of the compiled work are not known.
     """
+    compiling = [
+        compiles(trace, steps) for trace, steps in zip(traces, steady, strict=True)
+    ]
+    if compiling[0] == compiling[1]:
+        return None
+    after = compiling[1]
     sides = [
         _scaled(module_parts(trace, steps), scale.gpu)
         for trace, steps, scale in zip(traces, steady, scales, strict=True)
     ]
-    compiles = [bool(side["compiled"].any()) for side in sides]
-    if compiles[0] == compiles[1]:
-        return None
-    after = compiles[1]
     inside = sides[after].filter("compiled")
     placed = float(inside.filter(pl.col("module") != UNKNOWN)["ns"].sum())
     if placed < _MOST_KNOWN * float(inside["ns"].sum()):

@@ -14,7 +14,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import are_in_steps
 from traceq.analysis.patterns.compilation import without_capture
 from traceq.analysis.time.gpu_time import busy_time
-from traceq.expressions import known, text
+from traceq.expressions import constant, known, text
 from traceq.graph.nesting import nearest
 from traceq.words import layer_names
 
@@ -96,6 +96,17 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     )
 
 
+def compiles(trace: Trace, steady: SteadySteps) -> bool:
+    """Return whether any of the parts of the kernels of a step is compiled."""
+    compiled = _compiled(trace)
+    if not compiled.any():
+        return False
+    if (compiled & are_in_steps(trace.kernels, trace, steady)).any():
+        return True
+    times = busy_time(trace, steady).filter(pl.col("gpu_ns") > 0)
+    return bool(compiled[times["kernel"]].any())
+
+
 def _named(kernels: pl.DataFrame) -> pl.Series:
     """Return the module, or else what stands for it: the optimizer, a function."""
     columns = ["module", "phase", "function", "file"]
@@ -120,7 +131,10 @@ def _name(module: pl.Expr, phase: pl.Expr) -> pl.Expr:
 
 def _compiled(trace: Trace) -> pl.Series:
     """Return for each kernel whether compiled code launched it, or a graph of that."""
-    ops = trace.ops
-    inside = nearest(ops["parent"], named_like(ops, _COMPILED)).is_not_null()
-    launched_by = trace.runtime["op"].gather(trace.kernels["launch"])
-    return known(inside.gather(launched_by)) | known(inside.gather(trace.kernels["op"]))
+    ops, kernels = trace.ops, trace.kernels
+    marked = named_like(ops, _COMPILED)
+    if not marked.any():
+        return constant(value=False, count=kernels.height, dtype=pl.Boolean)
+    inside = nearest(ops["parent"], marked).is_not_null()
+    launched_by = trace.runtime["op"].gather(kernels["launch"])
+    return known(inside.gather(launched_by)) | known(inside.gather(kernels["op"]))

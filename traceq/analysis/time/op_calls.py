@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.alike import counted
 from traceq.analysis.base.assumptions import (
     EXCESS_FACTOR,
     EXCESS_NS,
@@ -19,9 +20,9 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.time.host_segments import host_segments
-from traceq.expressions import known, text
+from traceq.expressions import constant, known, text
 from traceq.graph.nesting import sums_of
-from traceq.intervals import overlap
+from traceq.intervals import count_before, overlap
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -85,28 +86,40 @@ def _on_new_inputs(trace: Trace) -> pl.Series:
     count as new only if later steps of it bring new ones too, or there are none.
     """
     name, step = pl.col("name"), pl.col("step")
-    # Name and inputs as one number, which is faster to compare than both.
-    both = name.to_physical().cast(pl.UInt64) * 2**32 + pl.col("inputs")
     ops = trace.host_ops[["id", "ts", "name", "step", "inputs"]]
-    steps = ops.group_by("name").agg(begun=step.min(), ended=step.max())
-    # Few are the first: only of these it is asked what later steps bring.
-    first = (
-        ops.drop_nulls("inputs")
-        .sort("ts", maintain_order=True)
-        .filter(both.is_first_distinct())
-        .join(steps, on="name")
+    steps = (
+        ops[["name", "step"]].group_by("name").agg(begun=step.min(), ended=step.max())
     )
+    # Few are the first: only of these it is asked what later steps bring.
+    given = ops.filter(ops["inputs"].is_not_null())
+    first = given[_first_in_time(given)].join(steps, on="name")
     brings_new = first.filter(step > pl.col("begun"))["name"].unique()
     has_later = known(pl.col("ended") > pl.col("begun"))
     return first.filter(name.is_in(brings_new.implode()) | ~has_later)["id"]
 
 
+def _first_in_time(ops: pl.DataFrame) -> pl.Series:
+    """Return which ops are the first of their name on their inputs."""
+    # Name and inputs as one number, which is faster to compare than both.
+    both = ops["name"].to_physical().cast(pl.UInt64) * 2**32 + ops["inputs"]
+    number, first = counted(both)
+    # Ops are by thread: few are before the first one of a thread before theirs.
+    earlier = (ops["ts"] < ops["ts"][first][number]).arg_true()
+    others = (
+        pl.DataFrame([number[earlier], ops["ts"][earlier], earlier], ["of", "ts", "op"])
+        .sort("ts", maintain_order=True)
+        .unique("of", keep="first")
+    )
+    return first.scatter(others["of"], others["op"])
+
+
 def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
     """Return for each segment whether code of a kernel was loaded in it."""
-    loaded = trace.other.filter(text("name") == _LAZY_LOADING)["ts"].sort()
+    loaded = trace.other["ts"].filter(known(trace.other["name"] == _LAZY_LOADING))
     if not len(loaded):
-        return pl.repeat(value=False, n=segments.height, eager=True)
-    before, until = (loaded.search_sorted(segments[side]) for side in ("start", "end"))
+        return constant(value=False, count=segments.height, dtype=pl.Boolean)
+    loaded = loaded.sort()
+    before, until = (count_before(loaded, segments[side]) for side in ("start", "end"))
     return until > before
 
 
