@@ -181,10 +181,11 @@ def _tensor(call: Call, at: int) -> _Tensor | None:
     # without dimensions, which hardly counts.
     if size is None or dims is None or (not dims and at):
         return None
-    strides = call.strides[at] if call.strides and at < len(call.strides) else []
-    known = strides if len(strides) == len(dims) else [1] * len(dims)
-    stored = prod(dim for dim, stride in zip(dims, known, strict=True) if stride)
-    return _Tensor(dims, size, stored if all(dims) else 0)
+    stored = prod(dims)
+    strides = call.strides[at] if call.strides and at < len(call.strides) else ()
+    if stored and 0 in strides and len(strides) == len(dims):
+        stored = prod(dim for dim, stride in zip(dims, strides, strict=True) if stride)
+    return _Tensor(dims, size, stored)
 
 
 def _need(call: Call, at: int) -> _Tensor:
@@ -201,22 +202,30 @@ def _all(call: Call) -> float | None:
 
 def _elementwise(call: Call) -> float | None:
     plain = call.name.rpartition("::")[2]
+    base = plain.rstrip("_")
     tensors = list(_tensors(call))
-    if plain.rstrip("_") in _UNARY:
+    if base in _UNARY:
         # What follows is where to write the result.
         tensors = tensors[:1]
-    elif plain.rstrip("_") == "addcmul":
+    elif base == "addcmul":
         # The factors may be one tensor: Adam squares the gradient so.
         tensors = tensors[:2]
     if not tensors:
         return None
-    rank = max(len(one.dims) for one in tensors)
-    padded = [[1] * (rank - len(one.dims)) + one.dims for one in tensors]
-    shape = [max(sizes) for sizes in zip(*padded, strict=True)]
-    size = 1 if plain.rstrip("_") in _COMPARES else max(one.size for one in tensors)
-    if plain.endswith("_"):
-        shape, size = tensors[0].dims, tensors[0].size
+    shape, size = tensors[0].dims, tensors[0].size
+    if not plain.endswith("_"):
+        shape = _broadcast([one.dims for one in tensors])
+        size = 1 if base in _COMPARES else max(one.size for one in tensors)
     return sum(one.bytes for one in tensors) + prod(shape) * size
+
+
+def _broadcast(shapes: list[list[int]]) -> list[int]:
+    """Return the shape that all of these broadcast to."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    rank = max(map(len, shapes))
+    padded = ([1] * (rank - len(shape)) + shape for shape in shapes)
+    return [max(sizes) for sizes in zip(*padded, strict=True)]
 
 
 def _like_first(call: Call) -> float | None:

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.alike import alike
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import (
     inside,
     named,
     named_like,
+    plain,
     plain_names,
 )
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.expressions import elements, known, nth, text
+from traceq.expressions import constant, elements, known, nth, text
+from traceq.graph.nesting import INDEX, row_numbers
 from traceq.model.dtypes import ALL_SIZES
 from traceq.model.names import TRANSFER
 from traceq.records import dataclass
@@ -109,57 +112,57 @@ def roofline(trace: Trace) -> Roofline:
 
 def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """Return the ops that work is of, with their operations and bytes."""
-    placed = work.drop_nulls("op")
-    kernels = placed.group_by("op").agg(pl.col("kernel", "dtype").first())
-    moved = _bytes(trace, kernels)
+    placed = work.filter(work["op"].is_not_null())
+    moved = _bytes(trace, placed)
     flops = op_flops(trace).select("op", "flops", "type")
     counted = pl.concat([moved["op"], flops["op"].filter(known(flops["flops"] > 0))])
-    root = inside(trace, counted)[placed["op"]]
+    root = inside(trace, counted)[placed["op"]].alias("root")
+    judged = placed.hstack([root]).filter(root.is_not_null())
     found = (
-        placed.with_columns(root=root)
-        .drop_nulls("root")
-        .group_by(op="root")
-        .agg(
-            kernels=pl.col("id"),
-            gpu=pl.col("dur").sum(),
-            kernel=pl.col("kernel").get(pl.col("dur").arg_max()),
-            kernel_dtype=pl.col("dtype").drop_nulls().first(),
-        )
+        judged.group_by(op="root")
+        .agg(kernels=pl.col("id"), gpu=pl.col("dur").sum(), longest=pl.col("dur").max())
         .sort("op")
-        .with_columns(text("kernel"), text("kernel_dtype"))
-        .join(moved, on="op", how="left", maintain_order="left")
-        .join(flops, on="op", how="left", maintain_order="left")
     )
-    return found.with_columns(
-        trace.ops[["inputs", *_PLACE]][found["op"]].get_columns(),
-        name=trace.ops["name"][found["op"]].cast(pl.String),
+    op, ops = found["op"], trace.ops
+    longest = constant(0, ops.height, pl.Int64).scatter(op, found["longest"])
+    main = judged.filter(judged["dur"] == longest[judged["root"]])
+    typed = judged.filter(judged["dtype"].is_not_null())
+    dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]].cast(pl.String)
+    of_flops = _first_rows(ops, flops["op"])[op]
+    return found.drop("longest").with_columns(
+        main["kernel"][_first_rows(ops, main["root"])[op]].cast(pl.String),
+        dtype.alias("kernel_dtype"),
+        moved["bytes"][_first_rows(ops, moved["op"])[op]],
+        flops["flops"][of_flops],
+        flops["type"][of_flops],
+        *(ops[column][op] for column in ("inputs", *_PLACE)),
+        ops["name"][op].cast(pl.String),
     )
 
 
-def _bytes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+def _first_rows(ops: pl.DataFrame, of: pl.Series) -> pl.Series:
+    """Return for each op the first row that is of it, if any."""
+    nothing = constant(None, ops.height, INDEX)
+    # Of what is written at one place the last stays.
+    return nothing.scatter(of.reverse(), row_numbers(len(of)).reverse())
+
+
+def _bytes(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """Return the ``bytes`` of each ``op`` that has any.
 
     They are counted once for each name, set of inputs and kernel.
     """
-    names = plain_names(trace.ops).drop_nulls()
-    names = names.filter(pl.Series(map(is_counted, names["plain"]), dtype=pl.Boolean))
-    calls = (
-        trace.ops[["id", "name", "inputs"]]
-        .filter(named(trace.ops, names["plain"]))
-        .join(kernels, left_on="id", right_on="op", how="left", maintain_order="left")
-    )
-    keys = ["name", "inputs", "kernel", "dtype"]
-    distinct = calls.select(keys).unique(maintain_order=True)
-    shapes = (
-        distinct.join(names, on="name", how="left", maintain_order="left")
-        .with_columns(text("kernel").fill_null(""), text("dtype").fill_null(""))
-        .join(
-            trace.inputs,
-            left_on="inputs",
-            right_on="id",
-            how="left",
-            maintain_order="left",
-        )
+    ops = trace.ops
+    names = plain_names(ops)["plain"].drop_nulls()
+    names = names.filter(pl.Series(map(is_counted, names), dtype=pl.Boolean))
+    calls = ops[["id", "name", "inputs"]].filter(named(ops, names))
+    launched = _first_rows(ops, work["op"])[calls["id"]]
+    calls = calls.with_columns(work[column][launched] for column in ("kernel", "dtype"))
+    number, first = alike(*calls[["name", "inputs", "kernel", "dtype"]])
+    distinct = calls[first]
+    shapes = trace.inputs[distinct["inputs"]].with_columns(
+        *distinct.select(text("kernel").fill_null(""), text("dtype").fill_null("")),
+        plain(ops, distinct["name"]),
     )
     gradients = _gradient_bytes(trace)
     # Lists are taken out of a column in a third of the time that rows of them take.
@@ -167,17 +170,8 @@ def _bytes(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     counted = [
         least_bytes(Call._make((*row, gradients))) for row in zip(*columns, strict=True)
     ]
-    return (
-        calls.join(
-            distinct.with_columns(pl.Series("bytes", counted, dtype=pl.Float64)),
-            on=keys,
-            how="left",
-            maintain_order="left",
-            nulls_equal=True,
-        )
-        .select("bytes", op="id")
-        .drop_nulls("bytes")
-    )
+    moved = pl.Series("bytes", counted, dtype=pl.Float64)[number]
+    return pl.DataFrame([moved, calls["id"].alias("op")]).drop_nulls("bytes")
 
 
 def _gradient_bytes(trace: Trace) -> float:
