@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from command import traceq
 from conftest import ROOT
 
 from traceq.analysis.base.start_up import StartUp, start_up
@@ -105,3 +106,11 @@ def test_of_the_first_step_no_part_of_the_idle_time_is_called_unexplained() -> N
 @pytest.mark.parametrize("name", ["python_in_step", "copies", "moe_dropless"])
 def test_steps_of_a_program_that_runs_start_nothing(name: str) -> None:
     assert start_up(load(ROOT / "fixtures" / name, cache=False)) is None
+
+
+@pytest.mark.parametrize("command", ["diff", "summary"])
+def test_commands_that_only_give_times_say_of_whom_they_are(command: str) -> None:
+    traces = [str(FIRST_STEP)] * (2 if command == "diff" else 1)
+    answer = traceq(command, "--no-cache", *traces)
+
+    assert "has the first use of the GPU in its steps" in answer.err

@@ -287,7 +287,12 @@ def _here(given: Path, *, cache: bool) -> Path:
 
 
 def _recording(given: Path, step_ns: int | None, *, cache: bool) -> Recording:
-    from traceq.opening.recordings import load_recording  # noqa: PLC0415
+    from traceq.opening.recordings import (  # noqa: PLC0415
+        load_recording,
+        warn_of_start,
+    )
 
     recording = load_recording(given, log=None, cache=cache)
+    if recording.trace:
+        warn_of_start(given, recording.trace)
     return replace(recording, step_ns=step_ns or recording.step_ns)

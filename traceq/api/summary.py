@@ -10,7 +10,7 @@ from traceq.errors import TraceqError
 from traceq.labels import Labels, labelled
 from traceq.opening import settings
 from traceq.opening.programs import traces
-from traceq.opening.recordings import load_shown, ranks_of
+from traceq.opening.recordings import load_shown, ranks_of, warn_of_start
 from traceq.records import dataclass
 from traceq.report.base.content import Content
 from traceq.report.summary import json as summary_json
@@ -130,6 +130,7 @@ def _summary(
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
         trace = load_shown(file, rank=rank, cache=asked.cache)
+        warn_of_start(file, trace)
         found = summarise(
             trace,
             step_ns=asked.labels.step_ns(file) or asked.step_ns,

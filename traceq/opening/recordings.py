@@ -77,6 +77,17 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
     return trace
 
 
+def warn_of_start(path: Path, trace: Trace) -> None:
+    """Warn of a trace that is of a program's start; lint has a finding for it."""
+    from traceq.analysis.base.start_up import start_up  # noqa: PLC0415 - few need it
+
+    if start_up(trace):
+        say(
+            f"{path} has the first use of the GPU in its steps: their time tells"
+            " nothing of later ones, record those"
+        )
+
+
 def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
     """Load what was recorded of the one program that a path is of."""
     with reading(path.name) as progress:
