@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from command import traceq
 from conftest import ROOT
+from linting import outcome
 
 from traceq.analysis.base.start_up import StartUp, start_up
 from traceq.api.lint import lint
 from traceq.loading import load
+from traceq.recording import Recording
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
@@ -114,3 +116,13 @@ def test_commands_that_only_give_times_say_of_whom_they_are(command: str) -> Non
     answer = traceq(command, "--no-cache", *traces)
 
     assert "has the first use of the GPU in its steps" in answer.err
+
+
+def test_where_there_are_no_steps_the_way_to_later_ones_is_named(
+    tmp_path: Path,
+) -> None:
+    trace = loaded(STARTS, tmp_path)
+    (finding,) = outcome(Recording("drawn", trace), "TRC003").findings
+
+    assert "begins with the first use of the GPU" in finding.message
+    assert "--steps-by repeats" in finding.advice

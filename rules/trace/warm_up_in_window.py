@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _ADVICE = "record later steps, as with schedule(wait=5, warmup=2, active=3)"
+_LOOP = "if there is a loop in this trace, --steps-by repeats finds its later steps"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class WarmUpInWindow(Rule):
                 Evidence("share", value=share, unit="share", note=f"of the {what}"),
             ],
             data={"context_ns": found.context_ns, "loading_ns": found.loading_ns},
-            advice=_ADVICE,
+            advice=_ADVICE if stepped else f"{_ADVICE}; {_LOOP}",
         )
 
     def _without_steps(self, view: View, compiling: pl.DataFrame) -> Iterator[Finding]:
