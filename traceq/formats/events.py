@@ -45,7 +45,11 @@ _MOST_JOINS = 1000
 _LONGEST_JOIN = 32
 _FIRST = json.JSONDecoder(parse_float=str)
 _BLANK = re.compile(rb"\s*")
-_TIMED = re.compile(rb'ph":[^"]*"[Xistf]"')
+# An event that can be cut, with nothing but its length and its arguments behind its
+# time, or an arrow.
+_CUT = re.compile(
+    rb'ph":[^"]*"(?:[stf]"|[Xi]".*"ts":[^"]*(?:"dur":[^"]*)?(?:"args":|\Z))', re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -223,8 +227,8 @@ def decode_pieces(
     """
     parsed = list(rows)
     pieces = _pieces(places, texts)
-    if not any(map(_TIMED.match, texts)):
-        # What has no times, as the names of threads, is for the parser in any case.
+    if not any(map(_CUT.match, texts)):
+        # The names of threads, say, are for the parser in any case.
         parsed += _decode_odd(pieces, layout.separator.decode(), tally)
         return _framed(parsed, tally)
     events = _cut(pieces, _begins(layout), layout)

@@ -4,6 +4,9 @@ Every list is tried from the top, and the first pattern that matches decides. Pa
 are in the syntax of Rust's regex crate, which Polars uses, and are matched against the
 distinct names of a trace, not against its events. A pattern that two modules need
 stands here.
+
+What begins with (?i) is in small letters, and is matched against names in small
+letters: compiled as it stands, it takes twice as long.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import polars as pl
 
 from traceq.expressions import ascii_only
 from traceq.model import schema
-from traceq.model.owners import NOBODY, Owners, is_own, third_party
+from traceq.model.owners import NOBODY, Owners, owned
 
 # Regions that torch names itself.
 STEP = r"^(?:ProfilerStep|traceq: step)#([0-9]+)"
@@ -48,16 +51,22 @@ _PHASE_OF_REGION = (
     ("data", r"(?i)\b(data[ _]?load(er|ing)?|next_batch|get_batch)\b"),
 )
 # A region around both passes does not tell which one is inside.
-_BOTH_PASSES = r"(?i)\b(forward|fwd)[\W_]*(and[\W_]*)?(backward|bwd)(\b|_)"
+_BOTH_PASSES = r"(?i)\b(forward|fwd)[^0-9a-z]*(and[^0-9a-z]*)?(backward|bwd)(\b|_)"
 BACKWARD_OP = (
     r"^autograd::engine::evaluate_function|Backward\d*$"
     r"|^torch::autograd::(AccumulateGrad|CppNode)"
 )
 # A compilation runs ops on fake tensors; this is what they run inside of.
 _COMPILING = (
-    r"\(dynamo_timed\)$|^dynamo$|^entire_(frame|backward)_compile$|^backend_compile$"
-    r"|^inductor_compile$|^async_compile\.wait$|^CachingAutotuner\.benchmark_all_configs$"
+    "dynamo",
+    "entire_frame_compile",
+    "entire_backward_compile",
+    "backend_compile",
+    "inductor_compile",
+    "async_compile.wait",
+    "CachingAutotuner.benchmark_all_configs",
 )
+_TIMED = "(dynamo_timed)"
 # Timed by the same means, but it captures a CUDA graph of what was compiled before.
 GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
 
@@ -127,29 +136,29 @@ _KIND = (
     ("communication", r"(?i)all_?to_?all|^deep_ep::|cross_device_reduce"),
     (
         "attention",
-        r"(?i)flash_(fwd|bwd|attn)|fmha|_sdpa_sm\d+_|FlashAttn|FlashAttention"
+        r"(?i)flash_(fwd|bwd|attn)|fmha|_sdpa_sm\d+_|flashattn|flashattention"
         r"|flex_(attention|decoding)|attn_(fwd|bwd)|paged_attention|decode_attention"
-        r"|Batch(Decode|Prefill)With|merge_attn_states|unified_attention"
+        r"|batch(decode|prefill)with|merge_attn_states|unified_attention"
         r"|compute_dot_do_o|convert_dq_to",
     ),
     (
         "norm",
-        r"(?i)layer_?norm|rms_?norm|group_?norm|batch_?norm|instance_?norm|GammaBeta"
-        r"|RowwiseMoments|cuCompute(Part)?Grad|\bbn_(fw|bw)_|\bln_(fwd|bwd)_",
+        r"(?i)layer_?norm|rms_?norm|group_?norm|batch_?norm|instance_?norm|gammabeta"
+        r"|rowwisemoments|cucompute(part)?grad|\bbn_(fw|bw)_|\bln_(fwd|bwd)_",
     ),
-    ("copy", r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose|^transpose_"),
+    ("copy", r"(?i)nchwtonhwc|nhwctonchw|nhwctofolded|batched_transpose|^transpose_"),
     ("softmax", r"(?i)soft_?max"),
     (
         "embedding",
-        r"(?i)embedding|indexSelect|indexing_backward|index_elementwise|indexFunc"
+        r"(?i)embedding|indexselect|indexing_backward|index_elementwise|indexfunc"
         r"|gather_kernel|scatter|compute_grad_weight|partial_segment|partials_per_segment"
-        r"|sum_and_scatter|permute_(pooled|indices|2D)|bounds_check_ind|linearize_index",
+        r"|sum_and_scatter|permute_(pooled|indices|2d)|bounds_check_ind|linearize_index",
     ),
     (
         "conv",
         r"(?i)convol|implicit_gemm|(\b|[_0-9])(fprop|dgrad|wgrad)|winograd|scudnn|im2col|col2im"
         r"|fft2d_|\bigemm_(fwd|bwd|wrw)|grouped_conv|conv_depthwise|bwd_weight|gcgemm"
-        r"|compute(B|Wgrad\w*)?Offsets|cudnn::cnn::",
+        r"|compute(b|wgrad\w*)?offsets|cudnn::cnn::",
     ),
     (
         "copy",
@@ -164,22 +173,21 @@ _KIND = (
     (
         "gemm",
         # Not FBGEMM, which is a library of embeddings and quantised dtypes.
-        r"(?i)(^b?|[^b]|[^f]b)gemm|nvjet|^Cijk_|gemv|split_?K_?reduce|reduce_?SplitK|cublas|\bdot_kernel|fused_moe|marlin"
+        r"(?i)(^b?|[^b]|[^f]b)gemm|nvjet|^cijk_|gemv|split_?k_?reduce|reduce_?splitk|cublas|\bdot_kernel|fused_moe|marlin"
         r"|triton_tem_fused_\w*mm|epilogue::impl|_scaled_mm|\bmatmul",
     ),
-    (
-        "memory",
-        r"FillFunctor|(?i)\bfill_kernel|triton_poi_fused_(zeros|full|new_zeros)",
-    ),
+    ("memory", r"FillFunctor"),
+    ("memory", r"(?i)\bfill_kernel|triton_poi_fused_(zeros|full|new_zeros)"),
+    ("reduction", r"reduce_kernel|DeviceReduce|DeviceScan"),
     (
         "reduction",
-        r"reduce_kernel|DeviceReduce|DeviceScan|(?i)triton_(red|per|spl)_|nll_?(loss|criterion)"
-        r"|cross_entropy|tensor_kernel_scan|arg(max|min)",
+        r"(?i)triton_(red|per|spl)_|nll_?(loss|criterion)|cross_entropy"
+        r"|tensor_kernel_scan|arg(max|min)",
     ),
     (
         "elementwise",
-        r"(?i)elementwise|triton_(poi|for)_|fused_dropout|SubTensorOp|scalePackedTensor"
-        r"|OpTensor|_and_mul_kernel|quantize|_to_float|swiglu|geglu|rotary|(\b|_)rope_",
+        r"(?i)elementwise|triton_(poi|for)_|fused_dropout|subtensorop|scalepackedtensor"
+        r"|optensor|_and_mul_kernel|quantize|_to_float|swiglu|geglu|rotary|(\b|_)rope_",
     ),
 )
 _KIND_OF_COPY = "copy"
@@ -263,11 +271,28 @@ _CALL = (
 _FRAME = r"^(?<file>.+?)\((?<line>\d+)\): (?<function>.+)$"
 
 
-def _first_match(column: pl.Expr, patterns: tuple[tuple[str, str], ...]) -> pl.Expr:
+def _with_small_letters(names: pl.Series) -> pl.DataFrame:
+    """Return the names as ``name``, and in small letters as ``small``."""
+    return pl.DataFrame([names.alias("name"), names.str.to_lowercase().alias("small")])
+
+
+def _matches(pattern: str) -> pl.Expr:
+    """Return whether a name matches a pattern."""
+    any_case = "(?i)"
+    column = pl.col("small" if pattern.startswith(any_case) else "name")
+    return column.str.contains(ascii_only(pattern.removeprefix(any_case)))
+
+
+def _first_match(patterns: tuple[tuple[str, str], ...]) -> pl.Expr:
     return pl.coalesce(
-        pl.when(column.str.contains(ascii_only(pattern))).then(pl.lit(value))
-        for value, pattern in patterns
+        pl.when(_matches(pattern)).then(pl.lit(value)) for value, pattern in patterns
     )
+
+
+def _compiles(name: pl.Expr) -> pl.Expr:
+    """Return whether an op or a region is of a compilation."""
+    compiling = name.is_in(_COMPILING) | name.str.ends_with(_TIMED)
+    return compiling & ~name.str.contains(ascii_only(GRAPH_CAPTURE))
 
 
 def describe_kernels(names: pl.Series) -> pl.DataFrame:
@@ -275,16 +300,16 @@ def describe_kernels(names: pl.Series) -> pl.DataFrame:
     name = pl.col("name")
     copy, memset = name.str.starts_with("Memcpy"), name.str.starts_with("Memset")
     copy |= name.str.starts_with("Copy")
-    return names.to_frame("name").select(
+    return _with_small_letters(names).select(
         name,
         kind=pl.when(copy)
         .then(pl.lit(_KIND_OF_COPY))
         .when(memset)
         .then(pl.lit(_KIND_OF_SET))
-        .otherwise(_first_match(name, _KIND).fill_null("other"))
+        .otherwise(_first_match(_KIND).fill_null("other"))
         .cast(pl.Enum(schema.KINDS)),
-        dtype=pl.when(~copy & ~memset & ~name.str.contains(ascii_only(_NO_DTYPE))).then(
-            _first_match(name, _DTYPE).fill_null(
+        dtype=pl.when(~copy & ~memset & ~_matches(_NO_DTYPE)).then(
+            _first_match(_DTYPE).fill_null(
                 name.str.replace_all(ascii_only(_NO_DATA), "")
                 .str.extract(ascii_only(_CPP_TYPE))
                 .replace_strict(_DTYPE_OF_CPP_TYPE, return_dtype=pl.String)
@@ -292,26 +317,26 @@ def describe_kernels(names: pl.Series) -> pl.DataFrame:
         ),
         library=pl.when(copy | memset)
         .then(pl.lit("driver"))
-        .otherwise(_first_match(name, _LIBRARY)),
+        .otherwise(_first_match(_LIBRARY)),
     )
 
 
 def describe_calls(names: pl.Series) -> pl.DataFrame:
     """Return what each runtime function does."""
-    call = _first_match(pl.col("name"), _CALL).fill_null("other")
+    call = _first_match(_CALL).fill_null("other")
     return names.to_frame("name").select("name", call=call.cast(pl.Enum(schema.CALLS)))
 
 
 def describe_regions(names: pl.Series) -> pl.DataFrame:
     """Return which step each annotation opens, and which phase it stands for."""
     name = pl.col("name")
-    return names.to_frame("name").select(
+    return _with_small_letters(names).select(
         name,
         step=name.str.extract(STEP).cast(pl.Int64, strict=False),
-        phase=pl.when(~name.str.contains(_BOTH_PASSES))
-        .then(_first_match(name, _PHASE_OF_REGION))
+        phase=pl.when(~_matches(_BOTH_PASSES))
+        .then(_first_match(_PHASE_OF_REGION))
         .cast(pl.Enum(schema.PHASES)),
-        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_CAPTURE),
+        compiling=_compiles(name),
     )
 
 
@@ -321,7 +346,7 @@ def describe_ops(names: pl.Series) -> pl.DataFrame:
     return names.to_frame("name").select(
         name,
         backward=name.str.contains(ascii_only(BACKWARD_OP)),
-        compiling=name.str.contains(_COMPILING) & ~name.str.contains(GRAPH_CAPTURE),
+        compiling=_compiles(name),
     )
 
 
@@ -342,19 +367,15 @@ def describe_frames(names: pl.Series, owners: Owners = NOBODY) -> pl.DataFrame:
 
     ``library`` is the file in the package, where it is neither the user's nor torch's.
     """
-    return (
-        frame_places(names)
-        .with_columns(own=is_own(pl.col("file"), owners, pl.col("function")))
-        .select(
-            "name",
-            "file",
-            "line",
-            "function",
-            "own",
-            # torch.compile's wrapper is no module of the program.
-            module=pl.when(~pl.col("name").str.contains(ascii_only(_WRAPPER))).then(
-                pl.col("name").str.extract(MODULE)
-            ),
-            library=third_party(pl.col("file"), pl.col("own")),
-        )
+    return owned(frame_places(names), owners).select(
+        "name",
+        "file",
+        "line",
+        "function",
+        "own",
+        # torch.compile's wrapper is no module of the program.
+        module=pl.when(~pl.col("name").str.contains(ascii_only(_WRAPPER))).then(
+            pl.col("name").str.extract(MODULE)
+        ),
+        library="library",
     )

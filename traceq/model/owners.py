@@ -9,6 +9,7 @@ collect`` saw in the process, and the names below.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 from traceq.records import dataclass
@@ -100,26 +101,66 @@ def is_own(
     With the functions, all of a trace's at once, a package that has the name of a
     library without modules is the user's if a ``forward`` is in it.
     """
+    short = _short(file)
+    return _is_own(file, short, _name(short), owners, function)
+
+
+def owned(places: pl.DataFrame, owners: Owners = NOBODY) -> pl.DataFrame:
+    """Return places with whether they are the user's ``own``, and their ``library``.
+
+    As ``is_own`` and ``third_party`` return it, but what both ask is found once.
+    """
     import polars as pl  # noqa: PLC0415 - who owns what is known without any table
 
-    short = file.str.replace(_INSTALLED, "")
-    name = short.str.extract(_NAME).fill_null("")
-    in_package = short.str.contains("/")
+    file, short, package = map(pl.col, ("file", "_short", "_package"))
+    return (
+        places.with_columns(_short(file).alias("_short"))
+        .with_columns(_name(short).alias("_package"))
+        .with_columns(own=_is_own(file, short, package, owners, pl.col("function")))
+        .with_columns(library=_third_party(short, pl.col("own")))
+        .drop("_short", "_package")
+    )
+
+
+def _short(file: pl.Expr) -> pl.Expr:
+    """Return files without where packages are installed."""
+    return file.str.replace(_INSTALLED, "")
+
+
+def _name(short: pl.Expr) -> pl.Expr:
+    """Return the packages, or modules, that files are of."""
+    return short.str.extract(_NAME).fill_null("")
+
+
+def _is_own(
+    file: pl.Expr,
+    short: pl.Expr,
+    name: pl.Expr,
+    owners: Owners,
+    function: pl.Expr | None,
+) -> pl.Expr:
+    import polars as pl  # noqa: PLC0415 - as above
+
+    in_package = short.str.contains("/", literal=True)
     quiet = in_package & name.is_in(_CALL_NONE)
     if function is not None:
         runs = (function == _FORWARD).fill_null(value=False)
         quiet &= ~runs.any().over(name)
+    said, own, installed = (
+        name.is_in(known) if known else pl.lit(value=False)
+        for known in (owners.said, owners.own, owners.installed)
+    )
     library = (in_package & name.is_in(_CALL_OPERATORS)) | quiet
     return (
         pl.when(file.is_null() | file.str.contains(_TORCH_FILE))
-        .then(name.is_in(owners.said) & ~file.str.contains("^<"))
-        .when(name.is_in(owners.said))
+        .then(said & ~file.str.starts_with("<"))
+        .when(said)
         .then(statement=True)
         .when(file.str.contains(_LIBRARY_PATH))
         .then(statement=False)
-        .when(name.is_in(owners.own))
+        .when(own)
         .then(statement=True)
-        .when(_is_stdlib(file) | name.is_in(owners.installed))
+        .when(_is_stdlib(file) | installed)
         .then(statement=False)
         .otherwise(~library)
         .fill_null(value=False)
@@ -135,14 +176,26 @@ def third_party(file: pl.Expr, own: pl.Expr) -> pl.Expr:
     >>> pl.DataFrame({"file": files}).select(third_party(file, is_own(file))).item(0, 0)
     'peft/b.py'
     """
+    return _third_party(_short(file), own)
+
+
+def _third_party(short: pl.Expr, own: pl.Expr) -> pl.Expr:
     import polars as pl  # noqa: PLC0415 - as above
 
-    short = file.str.replace(_INSTALLED, "")
     runtime = short.str.contains(_TORCH_FILE) | _is_stdlib(short)
     return pl.when(~own & ~runtime).then(short)
 
 
+@cache
+def _stdlib() -> pl.Series:
+    """Return what files of Python's library are under, as a list of one row."""
+    import polars as pl  # noqa: PLC0415 - as above
+
+    return pl.Series(_STDLIB).implode()
+
+
 def _is_stdlib(file: pl.Expr) -> pl.Expr:
     """Return whether files are of Python's own library."""
-    under, below = (file.str.extract(pattern).is_in(_STDLIB) for pattern in _UNDER)
+    known = _stdlib()
+    under, below = (file.str.extract(pattern).is_in(known) for pattern in _UNDER)
     return under.fill_null(value=False) | below.fill_null(value=False)
