@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 import pytest
 
@@ -559,3 +561,14 @@ def test_plain_kernels_of_the_optimizer_are_its_own_but_not_its_matrix_products(
     )
 
     assert trace.kernels["kind"].to_list() == ["optimizer", "gemm"]
+
+
+@pytest.mark.parametrize("of", ["_KIND", "_DTYPE", "_LIBRARY", "_PHASE_OF_REGION"])
+def test_what_matches_any_letters_is_written_in_small_ones(
+    of: str,
+) -> None:
+    # It is matched against names in small letters: a large one would match nothing.
+    for _, pattern in getattr(names, of):
+        assert "(?i)" not in pattern[1:]
+        if pattern.startswith("(?i)"):
+            assert not re.search(r"(?<!\\)[A-Z]", pattern)
