@@ -156,8 +156,10 @@ class ExposedHostCopy(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the exposed copies by place; all of them hide behind the kernels."""
-        sent = view.copies.filter(
-            pl.col("part") == "transfer",
+        transfers = view.copies.filter(view.copies["part"] == "transfer")
+        if not transfers.height:
+            return
+        sent = transfers.filter(
             text("name").str.contains(PINNED),
             direction() == TO_GPU,
             pl.col("bytes") >= self.min_kib * 1024,

@@ -154,6 +154,8 @@ class ConvolutionTransposes(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the transposes by place, all layers of a model together."""
+        if not (view.copies["part"] == "conv layout").any():
+            return
         gpu = used_gpu(view.trace)
         strides = pl.col("dst_strides").list.get(1, null_on_oob=True)
         channels = pl.col("dims").list.get(1, null_on_oob=True)

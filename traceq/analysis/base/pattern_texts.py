@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 # More than these are not looked for one by one.
 _MOST = 40
 _OPTIONAL = re.compile(r"(?<!\\)([\w:])\?")
-_GROUP = re.compile(r"(?<!\\)\(((?:[^()?*+{\\]|\\[.()])*)\)(\??)")
+_GROUP = re.compile(r"(?<!\\)\(((?:[^()?*+{\\]|\\[.()])*)\)(\??)(?![*+{])")
 _TEXT = re.compile(r"(\^?)((?:[\w :#,/-]|\\[.()])+)(\$?)")
+# What a name must have for the rest to match; a character may be there no time at all.
+_FIRST_TEXT = re.compile(r"(\^?)(?:\\b)?((?:(?:[\w :#,/-]|\\[.()])(?![*?{]))+)()")
 # Characters of no script: each stands for a group of a pattern.
 _FIRST_GROUP = 0xE000
 _GROUPS = chr(_FIRST_GROUP)
@@ -27,13 +29,15 @@ _GROUPS = chr(_FIRST_GROUP)
 class Texts(NamedTuple):
     """What names that match a pattern are, begin with, end with or have inside."""
 
+    exact: bool
+    """Whether all that have it match; else others do not, and these may."""
     whole: frozenset[str]
     begin: tuple[str, ...]
     end: tuple[str, ...]
     inside: tuple[str, ...]
 
     def match(self, name: str) -> bool:
-        """Return whether a name matches."""
+        """Return whether a name has any of the texts where it is to be."""
         return bool(
             name in self.whole
             or name.startswith(self.begin)
@@ -44,16 +48,21 @@ class Texts(NamedTuple):
 
 @cache
 def texts_of(pattern: str) -> Texts | None:
-    r"""Return the texts that a pattern stands for, if they are few and all there is.
+    r"""Return the texts that a pattern stands for or begins with, if they are few.
 
     >>> texts_of(r"^cuda(Free|Malloc)$|Copy").whole == {"cudaFree", "cudaMalloc"}
     True
-    >>> texts_of(r"^aten::\w+")
+    >>> texts_of(r"^aten::\w+|_v\d+")
+    Texts(exact=False, whole=frozenset(), begin=('aten::',), end=(), inside=('_v',))
+    >>> texts_of(r"\w+_v")
     """
     if not pattern.isascii():
         return None
     found = list(islice(_spelled_out(pattern), _MOST + 1))
     parts = [part for part in map(_TEXT.fullmatch, found) if part]
+    exact = len(parts) == len(found)
+    if not exact:
+        parts = [part for part in map(_FIRST_TEXT.match, found) if part]
     if len(parts) < len(found) or len(found) > _MOST:
         return None
     kinds: dict[tuple[str, str], list[str]] = {}
@@ -61,7 +70,7 @@ def texts_of(pattern: str) -> Texts | None:
         kinds.setdefault((begin, end), []).append(text.replace("\\", ""))
     at = (("^", "$"), ("^", ""), ("", "$"), ("", ""))
     whole, *others = (tuple(kinds.get(kind, ())) for kind in at)
-    return Texts(frozenset(whole), *others)
+    return Texts(exact, frozenset(whole), *others)
 
 
 def _spelled_out(pattern: str) -> Iterator[str]:

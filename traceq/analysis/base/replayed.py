@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
+from traceq.expressions import known
 from traceq.outcome import Replayed
 
 if TYPE_CHECKING:
@@ -14,13 +13,15 @@ if TYPE_CHECKING:
 
 def replayed(trace: Trace) -> Replayed | None:
     """Return how much was replayed, and what of it is known; none without replays."""
-    launches = trace.runtime.filter(pl.col("call") == "graph launch")
-    kernels = trace.kernels.join(launches, left_on="launch", right_on="id", how="semi")
-    if kernels.is_empty():
+    replays = trace.runtime["call"] == "graph launch"
+    if not replays.any():
+        return None
+    certain = trace.kernels["certain"].filter(known(replays[trace.kernels["launch"]]))
+    if not len(certain):
         return None
     return Replayed(
-        kernels=kernels.height,
-        mapped=kernels["certain"].drop_nulls().len(),
-        certain=int(kernels["certain"].sum()),
+        kernels=len(certain),
+        mapped=len(certain) - certain.null_count(),
+        certain=int(certain.sum()),
         captures=trace.captures > 0 or bool(trace.ops["captured"].any()),
     )

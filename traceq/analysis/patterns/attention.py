@@ -29,6 +29,7 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.expressions import ascii_only, known, text
+from traceq.graph.nesting import INDEX
 from traceq.model.dtypes import BFLOAT16, HALF, SIZES
 from traceq.records import dataclass
 
@@ -104,6 +105,12 @@ _CAUSAL_DIAGONAL = {
     "aten::tril_": "0",
     "aten::triu": "1",
     "aten::triu_": "1",
+}
+_CUT = {
+    "id": INDEX,
+    "plain": pl.String(),
+    "size": pl.List(pl.Int64()),
+    "diagonal": pl.String(),
 }
 _MAKES_CAUSAL = r"(?i)causal\w*mask|mask\w*causal|square_subsequent_mask"
 # Functions that make masks which may be as large and are not the lower triangle.
@@ -390,6 +397,8 @@ def _fused_triangles(trace: Trace) -> pl.DataFrame:
 
     Its tensors have the triangle's size; which diagonal it is, is not known.
     """
+    if not trace.fused.height:
+        return pl.DataFrame(schema=_CUT)
     name = pl.concat_str(
         pl.lit("aten::"), text("computes").str.extract(r"^(?:aten\.)?(tri[lu])_?\b")
     )

@@ -36,9 +36,10 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     A row has ``heads`` before the copy, ``repeats``, ``query`` and ``key`` (shapes) and
     ``backend`` of the attention, and what ``by_place`` adds, of the forward.
     """
-    if not has_named(trace.ops, [_CLONE]):
+    expanded = _expanded(trace)
+    if not expanded.height or not has_named(trace.ops, [_CLONE]):
         return NOTHING
-    copies = _copies(trace)
+    copies = _copies(trace, expanded)
     if not copies.height:
         return NOTHING
     calls = attention_calls(trace).filter(pl.col("backend").is_in(_WITH_GROUPS))
@@ -61,12 +62,17 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _copies(trace: Trace) -> pl.DataFrame:
-    """Return clones of tensors that were expanded along the dim after their heads."""
-    ops = trace.ops
-    expanded = trace.inputs.select(
+def _expanded(trace: Trace) -> pl.DataFrame:
+    """Return the inputs that were expanded along the dim after their heads."""
+    strides = (nth("strides", at) == 0 for at in _REPEATS_AT)
+    return trace.inputs.select(
         inputs="id", dims=nth("dims", 0), strides=nth("strides", 0)
-    ).filter(pl.col("dims").list.len() == _DIMS)
+    ).filter(pl.col("dims").list.len() == _DIMS, pl.any_horizontal(strides))
+
+
+def _copies(trace: Trace, expanded: pl.DataFrame) -> pl.DataFrame:
+    """Return clones of these tensors, a row for each dim that was expanded."""
+    ops = trace.ops
     clones = (
         ops[["id", "thread", "ts", "inputs"]]
         .filter(named(ops, [_CLONE]) & ~ops["compiling"])

@@ -25,11 +25,14 @@ def driver_calls(
     ``allocs`` and ``frees`` are patterns of their names. Calls made while compiling or
     capturing a CUDA graph are left out: a graph allocates its memory once.
     """
-    calls = runtime.filter(runtime["call"] == "allocation").with_columns(
-        text("name"), frees=text("name").str.contains(frees)
+    freeing = named_like(runtime, frees)
+    chosen = (runtime["call"] == "allocation") & (freeing | named_like(runtime, allocs))
+    calls = runtime.filter(chosen)
+    calls = calls.with_columns(
+        text("name"),
+        frees=freeing.filter(chosen),
+        op_name=trace.ops["name"][calls["op"]].cast(pl.String),
     )
-    calls = calls.filter(pl.col("frees") | pl.col("name").str.contains(allocs))
-    calls = calls.with_columns(op_name=trace.ops["name"][calls["op"]].cast(pl.String))
     if not calls.height:
         return calls
     once = trace.ops["compiling"] | named_like(trace.ops, GRAPH_CAPTURE)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
+_STEP_OF = "Optimizer.step#"
 # Ops that update many tensors at once.
 _MANY = r"^aten::(_foreach_|_fused_|_amp_foreach)|^Torch-Compiled Region"
 
@@ -41,20 +42,20 @@ def optimizer_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     ``aten::addcmul_``, ``aten::sqrt`` and three more ops 52 times, and ``aten::mul_``
     104 times. Most have 52 calls, so ``parameters`` is 52, and ``single`` is 416.
     """
-    optimizer = text("name").str.extract(OPTIMIZER_STEP + r"(.+?)(?:\.step)?$")
+    optimizer = text("name").str.strip_prefix(_STEP_OF).str.strip_suffix(".step")
     regions = (
         optimizer_regions(trace, steady)
         .with_columns(optimizer=optimizer)
-        .drop_nulls("optimizer")
+        .filter(pl.col("optimizer") != "")
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
     )
     around = regions.select("thread", "region", start="ts", end=END)
-    inside = (
-        asof(_launching(trace), around, "ts", "start", by="thread")
-        .filter(pl.col("ts") < pl.col("end"))
-        .with_columns(name=text("name"), many=text("name").str.contains(_MANY))
+    inside = asof(_launching(trace), around, "ts", "start", by="thread").filter(
+        pl.col("ts") < pl.col("end")
     )
+    many = named_like(trace.ops, _MANY)[inside["id"]]
+    inside = inside.with_columns(name=text("name"), many=many)
     several = inside.group_by("region").agg(
         pl.col("many").sum(), pl.col("file", "line", "function").first()
     )
