@@ -322,16 +322,19 @@ def _is_gap() -> pl.Expr:
     return long & (pl.col("kind") == NO_STACKS)
 
 
-def _gaps(view: View) -> tuple[int, float]:
-    """Return how often nothing was recorded for too long, and for how long a step."""
+@cached_per_trace
+def _gaps(trace: Tables, account: HostAccount) -> tuple[int, float]:  # noqa: ARG001 - it is kept for the trace
+    """Return how often nothing was recorded for too long, and for how long in all."""
+    if not (account.described.things["kind"] == NO_STACKS).any():
+        return 0, 0.0
     columns = ("start", "end", "kind", "estimated")
-    without = view.host_account.of(pl.col("kind") == NO_STACKS, *columns)
-    gaps = without.filter(_is_gap())
-    return gaps.height, float(gaps["estimated"].sum()) / view.steps
+    gaps = account.of(pl.col("kind") == NO_STACKS, *columns).filter(_is_gap())
+    return gaps.height, float(gaps["estimated"].sum())
 
 
 def _mostly_gaps(view: View) -> bool:
-    return _gaps(view)[1] > view.waits.idle_ns / 2
+    _, gaps_ns = _gaps(view.trace, view.host_account)
+    return gaps_ns / view.steps > view.waits.idle_ns / 2
 
 
 def _fixes(view: View) -> list[Fix]:
@@ -364,11 +367,11 @@ def _evidence(
         named = counted(round(calls) or calls, "operator") if kind == DISPATCH else kind
         note = f"in {named} (most in {most})" if most else f"in {named}"
         yield Evidence("waits", value=ns, unit="ns", note=note)
-    gaps, gaps_ns = _gaps(view)
+    gaps, gaps_ns = _gaps(view.trace, view.host_account)
     if gaps:
         often = counted(gaps / view.steps, "gap")
         note = f"a step in {often} of over {time(MOST_BETWEEN_OPS_NS)}, unrecorded"
-        yield Evidence("gaps", value=gaps_ns, unit="ns", note=note)
+        yield Evidence("gaps", value=gaps_ns / view.steps, unit="ns", note=note)
     yield Evidence(
         "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
     )

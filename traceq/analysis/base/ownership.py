@@ -53,6 +53,8 @@ class _Names(NamedTuple):
     """The numbers of those that there are, each once."""
     text: list[str]
     """The names that they stand for."""
+    lines: str
+    """The names as one text, a line for each, with a break before and after."""
 
 
 @cached_per_trace
@@ -65,9 +67,8 @@ def _names(table: pl.DataFrame) -> _Names:
     texts = names[first].cast(pl.String).to_list()
     found = zip(codes[first].to_list(), texts, strict=True)
     there = [(code, text) for code, text in found if text is not None]
-    return _Names(
-        codes, first, [code for code, _ in there], [text for _, text in there]
-    )
+    code, text = [code for code, _ in there], [text for _, text in there]
+    return _Names(codes, first, code, text, "\n".join(("", *text, "")))
 
 
 def first_rows(table: pl.DataFrame) -> pl.Series:
@@ -158,10 +159,13 @@ def _is_one_of(names: _Names, chosen: list[int]) -> pl.Series:
 def _matching(names: _Names, pattern: str) -> list[int]:
     """Return the numbers of the names that match a pattern."""
     texts = texts_of(pattern) if len(names.code) <= _SOME else None
+    # Most patterns are of what few traces have: all names are looked at as one text.
+    if texts is not None and not texts.among(names.lines):
+        return []
     every = list(zip(names.code, names.text, strict=True))
     if texts is not None:
         every = [(code, name) for code, name in every if texts.match(name)]
-        if texts.exact or not every:
+        if texts.exact:
             return [code for code, _ in every]
     found = pl.Series([name for _, name in every], dtype=pl.String)
     rows = found.str.contains(ascii_only(pattern)).arg_true()
@@ -275,16 +279,20 @@ def host_work(trace: Trace, owners: pl.Series) -> pl.DataFrame:
     ``start`` and ``end`` are from the first op of the forward to the last,
     ``went_back`` is a list of when it was in their backward.
     """
-    back = owners[trace.ops["forward"]]
-    ops = trace.ops.select("ts", "dur", "parent", back=back, owner=owners)
+    times, back = trace.ops[["ts", "dur"]], owners[trace.ops["forward"]]
+    returned = back.is_not_null()
+    rows = (owners.is_not_null() & ~returned).arg_true()
     forward = (
-        ops.filter(pl.col("owner").is_not_null(), pl.col("back").is_null())
+        times[rows]
+        .with_columns(owner=owners[rows])
         .group_by("owner")
         .agg(start=pl.col("ts").min(), end=END.max())
     )
+    rows = (returned & trace.ops["parent"].is_null()).arg_true()
     backward = (
-        ops.filter(pl.col("back").is_not_null(), pl.col("parent").is_null())
-        .group_by(owner="back")
+        times[rows]
+        .with_columns(owner=back[rows])
+        .group_by("owner")
         .agg(went_back=pl.struct(start="ts", end=END))
     )
     return forward.join(backward, on="owner", how="left")

@@ -36,6 +36,15 @@ class Texts(NamedTuple):
     end: tuple[str, ...]
     inside: tuple[str, ...]
 
+    def among(self, lines: str) -> bool:
+        """Return whether any line of a text may match; each has a break around it."""
+        return (
+            any(f"\n{text}\n" in lines for text in self.whole)
+            or any(f"\n{text}" in lines for text in self.begin)
+            or any(f"{text}\n" in lines for text in self.end)
+            or any(text in lines for text in self.inside)
+        )
+
     def match(self, name: str) -> bool:
         """Return whether a name has any of the texts where it is to be."""
         return bool(

@@ -18,7 +18,7 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.patterns.norms import grouped
-from traceq.expressions import END, known, nth
+from traceq.expressions import END, constant, known, nth
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -96,9 +96,10 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     ops = trace.ops
     outermost = outermost_ops(trace)
-    launched = outermost[kernels["op"].drop_nulls().unique()].drop_nulls().unique()
+    nothing = constant(value=False, count=ops.height, dtype=pl.Boolean)
+    launching = nothing.scatter(outermost[kernels["op"]].drop_nulls(), values=True)
+    launched = (launching & ~ops["compiling"]).arg_true()
     columns = ["id", "name", "thread", "ts", "dur", "inputs"]
-    launched = launched.filter(~ops["compiling"][launched]).sort()
     line = ops[columns][launched].sort("thread", "ts")
     roots = named(line, _ROOTS).arg_true().cast(pl.Int64)
     rows = pl.concat(roots + offset for offset in _REACH).unique().sort()
