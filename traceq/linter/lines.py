@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import known
 from traceq.graph.program import read_program
 
 if TYPE_CHECKING:
@@ -64,18 +65,18 @@ def _lines(
         return []
     # An id is the row of its table.
     rows = pl.Series([*ids], dtype=pl.UInt32)
-    columns = ("file", "line", "function", "call_line", "dur")
-    mine = table.select(pl.col(columns).gather(rows))
-    here = mine.filter(
-        pl.col(column) == value if value is not None else pl.col(column).is_null()
-        for column, value in (
-            ("file", place.file),
-            ("line", place.line),
-            ("function", place.function),
-        )
-    )
-    by_line = here.group_by("call_line").agg(pl.col("dur").sum())
-    return by_line.sort("dur", "call_line", descending=[True, False]).rows()
+    for column in ("file", "line", "function"):
+        values, value = table[column][rows], getattr(place, column)
+        here = values.is_null() if value is None else known(values == value)
+        rows = rows if here.all() else rows.filter(here)
+    mine = table.select(pl.col("call_line", "dur").gather(rows))
+    by_line = mine.group_by("call_line").agg(pl.col("dur").sum())
+    return sorted(by_line.rows(), key=_costliest_first)
+
+
+def _costliest_first(line: tuple[int | None, int]) -> tuple[int, int]:
+    # What has no known line comes first of what takes equally long.
+    return -line[1], line[0] or 0
 
 
 def _at_most(place: Place, lines: list[tuple[int | None, int]]) -> Place:

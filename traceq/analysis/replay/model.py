@@ -27,8 +27,8 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
-from traceq.expressions import END, asof
-from traceq.graph.nesting import counts_between
+from traceq.expressions import END, asof, constant
+from traceq.graph.nesting import INDEX, counts_between, row_numbers
 from traceq.intervals import Cover, spans
 from traceq.model.run import HostCost
 from traceq.records import dataclass
@@ -234,15 +234,14 @@ def _with_other_streams(work: pl.DataFrame, latency: pl.Expr) -> pl.DataFrame:
 def _waits(trace: Trace, steady: SteadySteps, work: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that block, each with the work that it ended after."""
     calls = in_steps(blocking_calls(trace), trace, steady)
-    rows = work.select(
-        "id", "launched_at", waits_for=pl.int_range(pl.len(), dtype=pl.UInt32)
-    )
     # All work of the trace: calls also wait for what was launched before these steps.
-    ended = trace.kernels.select("id", done=END, began="ts").join(
-        rows, on="id", how="left", maintain_order="left"
+    row = constant(None, trace.kernels.height, INDEX)
+    row = row.scatter(work["id"], row_numbers(work.height))
+    ended = trace.kernels.select(done=END, began="ts").with_columns(
+        row.alias("waits_for"), work["launched_at"][row].alias("launched_at")
     )
     return (
-        asof(calls.select("id", start="ts", end=END), ended.drop("id"), "end", "done")
+        asof(calls.select("id", start="ts", end=END), ended, "end", "done")
         .filter(
             pl.col("done") > pl.col("start"),
             pl.coalesce("launched_at", "began") <= pl.col("start"),

@@ -49,7 +49,8 @@ CAUSES = (
 UNKNOWN = "unknown"
 
 _WINDOW = "window"
-_ACTIVITY = {"start": pl.Int64, "end": pl.Int64, "cause": pl.String}
+_SPANS = {"start": pl.Int64, "end": pl.Int64}
+_ACTIVITY = {**_SPANS, "cause": pl.String}
 _LAUNCHES = ("launch", "graph launch", "copy", "set")
 
 
@@ -157,14 +158,12 @@ def _times(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 @cached_per_trace
 def _covers(trace: Trace) -> dict[str, Cover]:
     """Return for each cause that there is when it went on, or any that counts first."""
-    activities = host_activities(trace).partition_by(
-        "cause", as_dict=True, include_key=False
-    )
+    activities = _activities(trace)
     covers = {}
     reached: list[pl.DataFrame] = []
     for cause in CAUSES:
-        if (cause,) in activities:
-            covers[cause] = Cover(pl.concat([*reached, activities[(cause,)]]))
+        if cause in activities:
+            covers[cause] = Cover(pl.concat([*reached, activities[cause]]))
             reached = [covers[cause].spans]
     return covers
 
@@ -175,27 +174,43 @@ def host_activities(trace: Trace) -> pl.DataFrame:
 
     Several may go on at once, on one thread or on several.
     """
+    found = [
+        spans.with_columns(cause=pl.lit(cause))
+        for cause, spans in _activities(trace).items()
+    ]
+    return pl.concat(found or [pl.DataFrame(schema=_ACTIVITY)])
+
+
+@cached_per_trace
+def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
+    """Return when the host did each of CAUSES that it did: ``start`` and ``end``."""
     ops, runtime, frames = trace.host_ops, trace.runtime, trace.frames
     blocking = blocking_calls(trace)
-    captures = (
-        _when(runtime, runtime["call"] == "capture"),
-        _when(ops, named_like(ops, GRAPH_CAPTURE)),
-        # All of a run of compiled code that sets up a graph is slower for it.
-        all_captures(trace),
-    )
-    return pl.concat(
-        _spans(
-            (COMPILING, _when(ops, ops["compiling"])),
-            (LOADING, _data_regions(trace)),
-            *((CAPTURING, table) for table in captures),
-            (ALLOCATING, _when(runtime, runtime["call"] == "allocation")),
-            (COMMUNICATING, _collectives(trace)),
-            (WAITING, _when(blocking, blocking["kind"].is_in(DEVICE_SYNCS))),
-            (LAUNCHING, _when(runtime, runtime["call"].is_in(_LAUNCHES))),
-            (OPERATORS, _when(ops, ops["parent"].is_null())),
-            (PYTHON, _when(frames, frames["own"])),
-        )
-    )
+    found = {
+        COMPILING: (_when(ops, ops["compiling"]),),
+        LOADING: (_data_regions(trace),),
+        CAPTURING: (
+            _when(runtime, runtime["call"] == "capture"),
+            _when(ops, named_like(ops, GRAPH_CAPTURE)),
+            # All of a run of compiled code that sets up a graph is slower for it.
+            all_captures(trace),
+        ),
+        ALLOCATING: (_when(runtime, runtime["call"] == "allocation"),),
+        COMMUNICATING: (_collectives(trace),),
+        WAITING: (_when(blocking, blocking["kind"].is_in(DEVICE_SYNCS)),),
+        LAUNCHING: (_when(runtime, runtime["call"].is_in(_LAUNCHES)),),
+        OPERATORS: (_when(ops, ops["parent"].is_null()),),
+        PYTHON: (_when(frames, frames["own"]),),
+    }
+    some = {
+        cause: [table for table in tables if table.height]
+        for cause, tables in found.items()
+    }
+    return {
+        cause: pl.concat([merged(spans(table)) for table in tables])
+        for cause, tables in some.items()
+        if tables
+    }
 
 
 def _when(table: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
@@ -205,8 +220,9 @@ def _when(table: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
 
 def host_spans(trace: Trace, causes: Iterable[str]) -> pl.DataFrame:
     """Return when the host was doing any of some causes: ``start`` and ``end``."""
-    found = host_activities(trace).filter(pl.col("cause").is_in(list(causes)))
-    return found.select("start", "end")
+    wanted, activities = set(causes), _activities(trace)
+    found = [spans for cause, spans in activities.items() if cause in wanted]
+    return pl.concat(found or [pl.DataFrame(schema=_SPANS)])
 
 
 def _data_regions(trace: Trace) -> pl.DataFrame:
@@ -220,12 +236,3 @@ def _collectives(trace: Trace) -> pl.DataFrame:
     return host_collectives(trace).select(
         ts="start", dur=pl.col("end") - pl.col("start")
     )
-
-
-def _spans(*tables: tuple[str, pl.DataFrame]) -> list[pl.DataFrame]:
-    found = [
-        merged(spans(table)).with_columns(cause=pl.lit(cause))
-        for cause, table in tables
-        if table.height
-    ]
-    return found or [pl.DataFrame(schema=_ACTIVITY)]
