@@ -193,6 +193,7 @@ static PyObject *parents(PyObject *self, PyObject *args) {
 /* Of each row its thread, start, duration, id and a number; see sweep.tree. */
 #define TABLE "IllII"
 #define WIDTH 5
+#define MOST_TABLES 8
 
 typedef struct {
     const uint32_t *thread;
@@ -219,92 +220,141 @@ static void free_tree(Tree *tree) {
     memset(tree, 0, sizeof *tree);
 }
 
-/* Make room for rows as they come, of which not all is known, or for all of a tree. */
-static int make_tree(Tree *tree, size_t size, int whole) {
+static int make_tree(Tree *tree, size_t size) {
     tree->start = malloc(size * sizeof *tree->start);
     tree->end = malloc(size * sizeof *tree->end);
     tree->thread = malloc(size * sizeof *tree->thread);
     tree->row = malloc(size * sizeof *tree->row);
-    if (whole) {
-        tree->code = malloc(size * sizeof *tree->code);
-        tree->parent = malloc(size * sizeof *tree->parent);
-        tree->part = malloc(size * sizeof *tree->part);
-    }
-    return tree->start && tree->end && tree->thread && tree->row &&
-           (!whole || (tree->code && tree->parent && tree->part));
+    tree->code = malloc(size * sizeof *tree->code);
+    tree->parent = malloc(size * sizeof *tree->parent);
+    tree->part = malloc(size * sizeof *tree->part);
+    return tree->start && tree->end && tree->thread && tree->row && tree->code &&
+           tree->parent && tree->part;
 }
 
-/* Take the rows that take time and are of a thread that counts, table by table: ``row``
- * is among all rows of all tables. False if a thread has no rank. */
-static int take_tables(const Table *tables, size_t parts, const Column *ranks,
-                       Tree *found) {
-    const uint32_t *rank = ranks->values;
-    uint32_t first = 0;
-    for (size_t part = 0; part < parts; first += (uint32_t)tables[part++].count) {
-        const Table *table = &tables[part];
-        for (size_t row = 0; row < table->count; row++) {
-            if (table->thread[row] >= ranks->length) return 0;
-            if (rank[table->thread[row]] == UINT32_MAX || table->dur[row] <= 0) continue;
-            size_t at = found->count++;
-            found->start[at] = table->start[row];
-            found->end[at] = table->start[row] + table->dur[row];
-            found->thread[at] = rank[table->thread[row]];
-            found->row[at] = first + (uint32_t)row;
+/* Rows of each table by thread: those of a thread and a table are a list. */
+typedef struct {
+    const Table *tables;
+    size_t parts, threads;
+    uint32_t *rows;  /* all lists, one after the other, by thread, then table */
+    uint32_t *after; /* where each list ends, and the next one begins */
+} Lists;
+
+/* Return the list of a row, or none, if it takes no time or its thread does not count. */
+static size_t list_of(const Lists *lists, const uint32_t *ranks, size_t part, size_t row) {
+    const Table *table = &lists->tables[part];
+    uint32_t rank = ranks[table->thread[row]];
+    if (rank == UINT32_MAX || table->dur[row] <= 0) return SIZE_MAX;
+    return rank * lists->parts + part;
+}
+
+/* Put the rows in their lists. ``after`` has two more than there are lists, all 0. */
+static void fill_lists(Lists *lists, const uint32_t *ranks) {
+    size_t list, count = lists->parts * lists->threads;
+    for (size_t part = 0; part < lists->parts; part++)
+        for (size_t row = 0; row < lists->tables[part].count; row++)
+            if ((list = list_of(lists, ranks, part, row)) != SIZE_MAX)
+                lists->after[list + 2]++;
+    for (size_t at = 2; at < count + 2; at++) lists->after[at] += lists->after[at - 1];
+    for (size_t part = 0; part < lists->parts; part++)
+        for (size_t row = 0; row < lists->tables[part].count; row++)
+            if ((list = list_of(lists, ranks, part, row)) != SIZE_MAX)
+                lists->rows[lists->after[list + 1]++] = (uint32_t)row;
+}
+
+/* Sort each list by start, the longest first: of two that begin together that is also
+ * the one that ends later. ``other`` is touched only by what is far out of order. */
+static void sort_lists(const Lists *lists, uint32_t *other, uint32_t *runs) {
+    for (size_t list = 0; list < lists->parts * lists->threads; list++) {
+        const Table *table = &lists->tables[list % lists->parts];
+        Sorting sorting = {table->start, table->dur, lists->rows, other};
+        size_t first = lists->after[list], last = lists->after[list + 1];
+        if (last > first) sort_rows(&sorting, first, last, runs);
+    }
+}
+
+/* Return which of a thread's lists has the next row; as many as there are if none. */
+static size_t next_list(const Lists *lists, const uint32_t *at, const uint32_t *after) {
+    size_t found = lists->parts;
+    int64_t start = 0, dur = 0;
+    for (size_t part = 0; part < lists->parts; part++) {
+        if (at[part] == after[part]) continue;
+        const Table *table = &lists->tables[part];
+        uint32_t row = lists->rows[at[part]];
+        if (found < lists->parts &&
+            (table->start[row] > start ||
+             (table->start[row] == start && table->dur[row] <= dur)))
+            continue;
+        found = part;
+        start = table->start[row];
+        dur = table->dur[row];
+    }
+    return found;
+}
+
+/* Merge the lists of each thread, and put nothing at the end. */
+static void merge_lists(const Lists *lists, Tree *found) {
+    size_t parts = lists->parts, made = 0, part;
+    for (size_t thread = 0; thread < lists->threads; thread++) {
+        const uint32_t *after = lists->after + thread * parts;
+        uint32_t at[MOST_TABLES];
+        memcpy(at, after, parts * sizeof *at);
+        while ((part = next_list(lists, at, after + 1)) < parts) {
+            const Table *table = &lists->tables[part];
+            uint32_t row = lists->rows[at[part]++];
+            found->start[made] = table->start[row];
+            found->end[made] = table->start[row] + table->dur[row];
+            found->thread[made] = (uint32_t)thread;
+            found->part[made] = (uint8_t)part;
+            found->row[made] = table->id[row];
+            found->code[made++] =
+                1 + table->number[row] * (uint32_t)parts + (uint32_t)part;
         }
     }
-    return 1;
+    found->start[made] = 0;
+    found->end[made] = 1;
+    found->thread[made] = (uint32_t)lists->threads;
+    found->part[made] = (uint8_t)parts;
+    found->row[made] = found->code[made] = 0;
+    found->count = made + 1;
 }
 
-/* Put rows in an order, with what their tables say of them, and nothing at the end. */
-static void put_in_order(const Tree *rows, const uint32_t *order, const Table *tables,
-                         size_t parts, uint32_t threads, Tree *found) {
-    for (size_t at = 0; at < rows->count; at++) {
-        uint32_t from = order[at], row = rows->row[from], part = 0;
-        while (row >= tables[part].count) row -= (uint32_t)tables[part++].count;
-        found->start[at] = rows->start[from];
-        found->end[at] = rows->end[from];
-        found->thread[at] = rows->thread[from];
-        found->part[at] = (uint8_t)part;
-        found->row[at] = tables[part].id[row];
-        found->code[at] = 1 + tables[part].number[row] * (uint32_t)parts + part;
-    }
-    size_t last = rows->count;
-    found->start[last] = 0;
-    found->end[last] = 1;
-    found->thread[last] = threads;
-    found->part[last] = (uint8_t)parts;
-    found->row[last] = found->code[last] = 0;
-    found->count = last + 1;
-}
-
-/* Make a tree of tables: 1, or 0 where memory ends, or -1 where a thread has no rank. */
-static int try_tree(const Table *tables, size_t parts, const Column *ranks,
-                    uint32_t threads, Tree *found) {
+/* Make a tree of tables; false where memory ends. */
+static int try_tree(const Table *tables, size_t parts, const uint32_t *ranks,
+                    size_t threads, Tree *found) {
     size_t size = 1;
     for (size_t part = 0; part < parts; part++) size += tables[part].count;
-    Tree rows = {0};
-    int done = make_tree(&rows, size, 0);
-    if (done && !take_tables(tables, parts, ranks, &rows)) done = -1;
-    uint32_t *order = malloc(size * sizeof *order), *other = malloc(size * sizeof *other);
-    uint32_t *runs = malloc(size * sizeof *runs);
-    uint32_t *after = calloc((size_t)threads + 2, sizeof *after);
-    if (!order || !other || !runs || !after) done = 0;
-    if (done > 0) {
-        Sorting sorting = {rows.start, rows.end, order, other};
-        find_order(&sorting, rows.thread, rows.count, threads, after, runs);
-        done = make_tree(found, rows.count + 1, 1);
+    Lists lists = {tables, parts, threads, malloc(size * sizeof *lists.rows),
+                   calloc(parts * threads + 2, sizeof *lists.after)};
+    uint32_t *other = malloc(size * sizeof *other), *runs = malloc(size * sizeof *runs);
+    int whole = lists.rows && lists.after && other && runs;
+    if (whole) {
+        fill_lists(&lists, ranks);
+        sort_lists(&lists, other, runs);
+        whole = make_tree(found, (size_t)lists.after[parts * threads] + 1);
     }
-    if (done > 0) {
-        put_in_order(&rows, order, tables, parts, threads, found);
-        find_parents(found->thread, found->end, found->count, (uint32_t)rows.count,
+    if (whole) {
+        merge_lists(&lists, found);
+        find_parents(found->thread, found->end, found->count, (uint32_t)found->count - 1,
                      found->parent, other);
     }
-    free_tree(&rows);
-    free(order);
+    free(lists.rows);
+    free(lists.after);
     free(other);
     free(runs);
-    free(after);
-    return done;
+    return whole;
+}
+
+/* Return whether all rows are of threads that have a rank, or none, among these. */
+static int have_ranks(const Table *tables, size_t parts, const Column *ranks,
+                      size_t threads) {
+    const uint32_t *rank = ranks->values;
+    for (size_t at = 0; at < ranks->length; at++)
+        if (rank[at] != UINT32_MAX && rank[at] >= threads) return 0;
+    for (size_t part = 0; part < parts; part++)
+        for (size_t row = 0; row < tables[part].count; row++)
+            if (tables[part].thread[row] >= ranks->length) return 0;
+    return 1;
 }
 
 static PyObject *made_tree(Tree *tree) {
@@ -336,8 +386,6 @@ static int take_tables_of(PyObject *args, Py_ssize_t first, size_t parts, Column
     return 1;
 }
 
-#define MOST_TABLES 8
-
 static PyObject *tree(PyObject *self, PyObject *args) {
     (void)self;
     Py_ssize_t given = PyTuple_Size(args);
@@ -354,18 +402,19 @@ static PyObject *tree(PyObject *self, PyObject *args) {
     if (!take_column(PyTuple_GetItem(args, 1), "I", 4, &ranks)) return NULL;
     if (take_tables_of(args, 2, parts, columns, tables)) {
         Tree found = {0};
-        int done;
-        Py_BEGIN_ALLOW_THREADS
-        done = try_tree(tables, parts, &ranks, (uint32_t)threads, &found);
-        Py_END_ALLOW_THREADS
-        if (done > 0) {
-            result = made_tree(&found);
+        int whole = 0;
+        if (!have_ranks(tables, parts, &ranks, threads)) {
+            PyErr_SetString(PyExc_ValueError, "a thread without a rank");
         } else {
-            free_tree(&found);
-            if (done)
-                PyErr_SetString(PyExc_ValueError, "a thread without a rank");
-            else
+            Py_BEGIN_ALLOW_THREADS
+            whole = try_tree(tables, parts, ranks.values, threads, &found);
+            Py_END_ALLOW_THREADS
+            if (whole) {
+                result = made_tree(&found);
+            } else {
+                free_tree(&found);
                 PyErr_NoMemory();
+            }
         }
         drop_columns(columns, WIDTH * parts);
     }
