@@ -205,8 +205,9 @@ class Scan:
         of_head = tables.from_heads(asked.table, mine)
         places = constant(0, len(heads) + 1, pl.UInt32)
         place = places.scatter(used, pl.int_range(len(used), eager=True))[rows["head"]]
-        # Whoever keeps one of the scanner's columns keeps all of them.
-        made = [rows["ts"], rows["dur"].clip(lower_bound=0)]
+        # Whoever keeps one of the scanner's columns keeps all of them; a sum is another
+        # one, and nothing that the scanner takes has a negative length.
+        made = [rows["ts"], rows["dur"] + 0]
         made += of_head[place].iter_columns()
         made += [
             self._values(number, at)[rows[name]].alias(name)

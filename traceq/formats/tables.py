@@ -295,6 +295,8 @@ def keys_of(table: str) -> dict[str, str]:
 
 def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
     """Return what a column holds where its key has these values, each a JSON text."""
+    if not values:
+        return pl.Series(column, [], _dtypes(table)[column])
     key = keys_of(table)[column]
     args = pl.Series("args", [f'"{key}": {value}' for value in values], pl.String)
     return args.to_frame().select(_column(table, column).alias(column)).to_series()

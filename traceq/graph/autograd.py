@@ -24,7 +24,9 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
     number, and so do the ops around it that began before the node was made. The
     one that began last is the one.
     """
-    numbered = ops.filter(pl.col("sequence").is_not_null())
+    # Of a wide table few columns matter here.
+    few = ops[["id", "thread", "ts", "sequence", "forward_thread"]]
+    numbered = few.filter(ops["sequence"].is_not_null())
     nodes = is_node(numbered)
     backward, forward = numbered.filter(nodes), numbered.filter(~nodes)
     # Counted without making the pairs: a number may be there any number of times.
@@ -57,7 +59,7 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
         )
     )
     twin = (
-        ops.select("id")
+        ops[["id"]]
         .join(twins.select("id", "twin"), on="id", how="left", maintain_order="left")[
             "twin"
         ]

@@ -18,9 +18,10 @@ def link(
     kernels: pl.DataFrame, runtime: pl.DataFrame, ops: pl.DataFrame
 ) -> pl.DataFrame:
     """Complete the table of GPU work: its kinds, launches, ops, steps, sources."""
-    kernels = pl.concat(
-        [kernels, describe(kernels, names.describe_kernels)], how="horizontal"
-    ).sort("ts", "stream", "correlation", maintain_order=True)
+    facts = describe(kernels, names.describe_kernels)
+    kernels = kernels.hstack(facts.get_columns()).sort(
+        "ts", "stream", "correlation", maintain_order=True
+    )
     calls = (
         runtime.lazy()
         .filter(pl.col("correlation").is_not_null())
@@ -32,20 +33,18 @@ def link(
         calls, on="correlation", how="left", maintain_order="left"
     )["launch"]
     op = runtime["op"][launch]
-    context = {
-        column: pl.select(
-            pl.coalesce(runtime[column][launch], ops[column][op])
-        ).to_series()
+    context = pl.select(
+        pl.coalesce(runtime[column][launch], ops[column][op])
         for column in ("step", "phase")
-    }
+    )
     place = source.first_known(
         source.gathered(runtime, launch), source.gathered(ops, op)
     )
     linked = kernels.with_columns(
+        *context,
         launch=launch,
         op=op,
         certain=pl.lit(None, pl.Boolean),
-        **context,
         **source.columns(place),
     )
     return linked.with_columns(kind_in_context(ops, op))

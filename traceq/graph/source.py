@@ -269,15 +269,26 @@ def own(rows: pl.DataFrame) -> pl.DataFrame:
 
 def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
     """Take each row's module and place from the first source that has one."""
+    # Of most traces most sources know nothing.
+    sources = tuple(filter(_knows, sources)) or sources[:1]
     places: dict[str, pl.Expr] = dict.fromkeys(_PLACE, pl.lit(None))
     for source in reversed(sources):
-        known = source["file"].is_not_null() | source["via"].is_not_null()
+        file, via = pl.lit(source["file"]), pl.lit(source["via"])
+        known = file.is_not_null() | via.is_not_null()
         places = {
             column: pl.when(known).then(source[column]).otherwise(later).alias(column)
             for column, later in places.items()
         }
     module = pl.coalesce(source["module"] for source in sources)
     return pl.select(module, *places.values())
+
+
+def _knows(source: pl.DataFrame) -> bool:
+    """Return whether a source tells a module or a place of any row."""
+    return any(
+        source[column].null_count() < source.height
+        for column in ("module", "file", "via")
+    )
 
 
 def gathered(source: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:

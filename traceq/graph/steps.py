@@ -205,7 +205,8 @@ def measure(
         )
         .collect()
     )
-    launched = outside_captures(runtime).group_by("step").agg(launches=pl.len())
+    calls = runtime[["id", "thread", "ts", "name", "call", "step"]]
+    launched = outside_captures(calls).group_by("step").agg(launches=pl.len())
     windows = (
         steps.join(by_step, on="step", how="left", maintain_order="left")
         .join(launched, on="step", how="left", maintain_order="left")
