@@ -146,7 +146,9 @@ def _work_before(trace: Trace, replay: Replay, scale: TimeScale) -> pl.DataFrame
 def _work_after(
     trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change]
 ) -> pl.DataFrame:
-    mine = replay.timeline(scale, changes)[_WORK].filter(_on_busiest(trace, replay))
+    mine, chosen = replay.timeline(scale, changes)[_WORK], _on_busiest(trace, replay)
+    if not chosen.all():
+        mine = mine.filter(chosen)
     if not mine["begin"].is_sorted():
         mine = mine.sort("begin")
     whole = replay.run(changes, scale).step_ns * replay.model.steps
@@ -169,7 +171,7 @@ def _on_busiest(trace: Trace, replay: Replay) -> pl.Series:
 
 def _between_ns(work: pl.DataFrame) -> float:
     """Return how long the GPU idled between kernels that were launched in time."""
-    return float(work.filter(~pl.col("by_launch"))["idle"].sum())
+    return float(work["idle"].filter(~work["by_launch"]).sum())
 
 
 def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:

@@ -178,14 +178,12 @@ def _waited_pieces(
     the part of that in which the GPU waits.
     """
     edges, worked = replay.host_time(scale, changes)
-    waited = covered_until(_waits(late, float(worked[-1])), worked)
-    return (
-        _spans_in(edges, spans)
-        .with_columns(
-            worked.diff()[1:].alias("worked"), waited.diff()[1:].alias("waited")
-        )
-        .filter(pl.col("count") > 0, pl.col("waited") > 0)
-        .with_columns(share=pl.col("waited") / pl.col("worked"))
+    waited = covered_until(_waits(late, float(worked[-1])), worked).diff()[1:]
+    pieces = _spans_in(edges, spans)
+    some = (pieces["count"] > 0) & (waited > 0)
+    took, waited = worked.diff()[1:].filter(some), waited.filter(some)
+    return pieces.filter(some).hstack(
+        [took.alias("worked"), waited.alias("waited"), (waited / took).alias("share")]
     )
 
 

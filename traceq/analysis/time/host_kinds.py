@@ -224,15 +224,11 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
 
 def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
     """Return what things are, by what is known of them."""
-    as_text = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
-    # Most differ in where they are: their kind is told once for all that are alike.
-    number, first = alike(*facts[_TELLS_KIND])
-    kind = facts[_TELLS_KIND][first].with_columns(as_text).select(_first_of(_KINDS))
+    texts = facts.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     # The hash in the name of a compiled graph's call tells nobody anything.
     name = _first_of(_NAMES).str.replace(CALL_OF_GRAPH, "a compiled graph")
     things = facts.with_columns(
-        kind.to_series()[number].alias("kind"),
-        facts[_TELLS_NAME].with_columns(as_text).select(name).to_series().alias("name"),
+        texts.select(kind=_first_of(_KINDS), name=name),
         # What an op asks of the runtime before it launches is its own time.
         own=pl.col("is_op") | known((pl.col("call") == "other") & pl.col("in_op")),
     )
@@ -468,10 +464,6 @@ _KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
     (pl.col("is_frame"), pl.lit(LIBRARY)),
     (pl.lit(value=True), pl.lit(UNKNOWN)),
 )
-_TELLS_KIND = [
-    *("compiling", "op_name", "region", "blocking", "waited", "call", "is_op"),
-    *("called", "is_frame", "recorder", "source", "inner_region", "user"),
-]
 _NAMES: Sequence[tuple[pl.Expr, pl.Expr]] = (
     (pl.col("call").is_not_null(), pl.col("call_name")),
     (pl.col("is_op"), pl.col("op_name")),
@@ -480,7 +472,3 @@ _NAMES: Sequence[tuple[pl.Expr, pl.Expr]] = (
     (pl.col("is_frame"), _LIBRARY_FILE.str.extract(r"^([\w-]+)", 1)),
     (pl.lit(value=True), pl.col("region")),
 )
-_TELLS_NAME = [
-    *("call", "call_name", "is_op", "op_name", "inner_region", "region", "user"),
-    *("function", "is_frame", "source", "called"),
-]
