@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
 
 
+# What a file or a folder begins with that is none of rules.
+_HIDDEN = ("_", ".")
+
+
 def mount(folder: Path, name: str, *, edited: bool = False) -> None:
     """Make a folder importable as the package ``name``, and only as that.
 
@@ -27,9 +31,10 @@ def mount(folder: Path, name: str, *, edited: bool = False) -> None:
         _EDITED.packages.add(name)
         if _EDITED not in sys.meta_path:
             sys.meta_path.insert(0, _EDITED)
+        # Only then: Python lists every folder again that it imports from.
+        importlib.invalidate_caches()
     for known in [key for key in sys.modules if key.split(".")[0] == name]:
         del sys.modules[known]
-    importlib.invalidate_caches()
     spec = ModuleSpec(name, loader=None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     sys.modules[name] = module_from_spec(spec)
@@ -38,11 +43,12 @@ def mount(folder: Path, name: str, *, edited: bool = False) -> None:
 def walk(folder: Path, name: str) -> Iterator[tuple[Path, ModuleType]]:
     """Import every public module of a mounted folder, in the order of their paths."""
     found: list[tuple[str, ...]] = []
-    for place, _, names in os.walk(folder):
+    for place, below, names in os.walk(folder):
+        below[:] = [one for one in below if not one.startswith(_HIDDEN)]
         above = Path(place).relative_to(folder).parts
         found += [(*above, one) for one in names if one.endswith(".py")]
     for parts in sorted(found):
-        if not any(part.startswith(("_", ".")) for part in parts):
+        if not parts[-1].startswith(_HIDDEN):
             module = ".".join((name, *parts)).removesuffix(".py")
             yield folder.joinpath(*parts), importlib.import_module(module)
 
