@@ -220,14 +220,24 @@ static void free_tree(Tree *tree) {
     memset(tree, 0, sizeof *tree);
 }
 
+/* What is large goes back to the system when it is freed (cli/allocators.py): make a
+ * large block of what is not small. What of it is not used takes no memory. */
+#define SMALL (1 << 20)
+#define LARGE ((16 << 20) + 1)
+
+static void *room(size_t count, size_t width) {
+    size_t size = count * width;
+    return malloc(size > SMALL && size < LARGE ? LARGE : size);
+}
+
 static int make_tree(Tree *tree, size_t size) {
-    tree->start = malloc(size * sizeof *tree->start);
-    tree->end = malloc(size * sizeof *tree->end);
-    tree->thread = malloc(size * sizeof *tree->thread);
-    tree->row = malloc(size * sizeof *tree->row);
-    tree->code = malloc(size * sizeof *tree->code);
-    tree->parent = malloc(size * sizeof *tree->parent);
-    tree->part = malloc(size * sizeof *tree->part);
+    tree->start = room(size, sizeof *tree->start);
+    tree->end = room(size, sizeof *tree->end);
+    tree->thread = room(size, sizeof *tree->thread);
+    tree->row = room(size, sizeof *tree->row);
+    tree->code = room(size, sizeof *tree->code);
+    tree->parent = room(size, sizeof *tree->parent);
+    tree->part = room(size, sizeof *tree->part);
     return tree->start && tree->end && tree->thread && tree->row && tree->code &&
            tree->parent && tree->part;
 }
@@ -324,7 +334,7 @@ static int try_tree(const Table *tables, size_t parts, const uint32_t *ranks,
                     size_t threads, Tree *found) {
     size_t size = 1;
     for (size_t part = 0; part < parts; part++) size += tables[part].count;
-    Lists lists = {tables, parts, threads, malloc(size * sizeof *lists.rows),
+    Lists lists = {tables, parts, threads, room(size, sizeof *lists.rows),
                    calloc(parts * threads + 2, sizeof *lists.after)};
     uint32_t *other = malloc(size * sizeof *other), *runs = malloc(size * sizeof *runs);
     int whole = lists.rows && lists.after && other && runs;
