@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -73,8 +74,10 @@ class Printed:
             "summary": summary_text.render([summary], **wide),
             "diff": diff_full.render(diff, **wide),
             "diff concise": diff_concise.render(diff),
-            "diff markdown": diff_markdown.render(diff).replace("\\", ""),
-            "diff html": diff_page(diff),
+            "diff markdown": html.unescape(diff_markdown.render(diff)).replace(
+                "\\", ""
+            ),
+            "diff html": html.unescape(diff_page(diff)),
         }
         compared = json.loads(diff_json.render(diff))
         self.data = {
