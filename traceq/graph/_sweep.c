@@ -313,7 +313,9 @@ static void merge_lists(const Lists *lists, Tree *found) {
             const Table *table = &lists->tables[part];
             uint32_t row = lists->rows[at[part]++];
             found->start[made] = table->start[row];
-            found->end[made] = table->start[row] + table->dur[row];
+            /* As Polars adds: what is beyond all numbers begins again. */
+            found->end[made] =
+                (int64_t)((uint64_t)table->start[row] + (uint64_t)table->dur[row]);
             found->thread[made] = (uint32_t)thread;
             found->part[made] = (uint8_t)part;
             found->row[made] = table->id[row];
