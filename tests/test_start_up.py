@@ -62,10 +62,11 @@ def test_what_comes_after_work_of_the_gpu_starts_nothing(tmp_path: Path) -> None
     assert start_up(loaded(drawing, tmp_path)) is None
 
 
-def test_another_long_call_before_all_work_starts_nothing(tmp_path: Path) -> None:
-    drawing = STARTS.replace(
-        "cudaDeviceGetStreamPriorityRange", "cudaHostAlloc".ljust(32)
-    )
+@pytest.mark.parametrize("call", ["cudaHostAlloc", "cudaFree"])
+def test_another_long_call_before_all_work_starts_nothing(
+    call: str, tmp_path: Path
+) -> None:
+    drawing = STARTS.replace("cudaDeviceGetStreamPriorityRange", call.ljust(32))
 
     assert start_up(loaded(drawing, tmp_path)) is None
 

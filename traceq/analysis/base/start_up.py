@@ -25,9 +25,10 @@ from traceq.records import dataclass
 if TYPE_CHECKING:
     from traceq.trace import Trace
 
-# Whichever of these is called first makes the context.
+# Whichever of these is called first makes the context. So would cudaFree, but that also
+# waits for work of the GPU that began before the trace.
 _MAKES_CONTEXT = (
-    "^(cuda|hip)(DeviceGetStreamPriorityRange|Free|GetDeviceCount|Init|SetDevice)$"
+    "^(cuda|hip)(DeviceGetStreamPriorityRange|GetDeviceCount|Init|SetDevice)$"
     "|^cu(Init|DevicePrimaryCtxRetain|CtxCreate)"
 )
 # These take long where they wait for the GPU or move much, in any step.
