@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from estimates import FOLDER, estimates
 from recordings import loaded
 
 from traceq.analysis.base.assumptions import CALL_COST, OP_COST
@@ -109,6 +110,44 @@ def test_work_without_events_is_not_slowed_by_recording(tmp_path: Path) -> None:
     short, long = (host_alone(tmp_path, HOST_BOUND, factor) for factor in (300, 600))
 
     assert long - short == pytest.approx(300 * 40_000, rel=0.01)
+
+
+WITHOUT_STACKS = """
+host  [ProfilerStep#1                                              ]
+host     [aten::mm    ]                            [aten::mm    ]
+host      [cudaLaun>1]                              [cudaLaun>2]
+gpu 7           [gemm<1]                                  [add<2]
+"""
+WITH_STACKS = (
+    WITHOUT_STACKS
+    + """
+host    [train.py(3): step                                       ]
+"""
+)
+
+
+def test_python_between_operators_is_not_slowed_where_stacks_are_not_recorded() -> None:
+    trace, replay = replayed(WITHOUT_STACKS)
+    in_ops = int(trace.host_ops["dur"].sum())
+    between = int(trace.steps["dur"].sum()) - in_ops
+    plain, added = (OP_COST[at] + CALL_COST[at] for at in (0, 1))
+
+    assert replay.model.host["own"].sum() == pytest.approx(
+        between + in_ops * plain / (plain + added)
+    )
+
+
+def test_python_between_operators_is_slowed_where_stacks_are_recorded() -> None:
+    whole = int(load_drawn(WITH_STACKS).steps["dur"].sum())
+
+    assert replayed(WITH_STACKS)[1].model.host["own"].sum() < whole / 2
+
+
+def test_steps_recorded_without_stacks_are_estimated_near_the_measured_ones() -> None:
+    errors = {one.name: one.error for one in estimates(FOLDER)}
+
+    assert len(errors) == 5
+    assert max(map(abs, errors.values())) < 0.2, errors
 
 
 def test_costs_are_halfway_between_the_assumed_and_those_measured_with_the_run() -> (

@@ -34,6 +34,8 @@ from traceq.model.run import HostCost
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
@@ -282,12 +284,27 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     # Room in the launch queue may come at another moment than the end of work: then no
     # wait is known, and the time is still not the host's.
     full = Cover(spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)))
-    length, took = (
-        (edges - full.until(edges)).diff()[1:] for edges in (moments, windows)
+    until = _slowed_until(trace)
+    slowed, took = (
+        (until(edges) - full.until(edges)).diff()[1:] for edges in (moments, windows)
     )
     share = _share(trace, windows, took, costs)
-    own = length * share[begins.cum_sum() - 1]
+    unslowed = (moments - until(moments)).diff()[1:]
+    own = slowed * share[begins.cum_sum() - 1] + unslowed
     return pl.DataFrame([start, end, own], ["start", "end", "own"])
+
+
+def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
+    """Return who tells how much time before moments is such that recording slows down.
+
+    With stacks that is all of it. Without them Python runs as fast as ever between the
+    operators and calls.
+    """
+    if trace.frames.height:
+        return lambda moments: moments
+    ops = trace.host_ops[["ts", "dur", "parent"]]
+    outermost = ops.filter(pl.col("parent").is_null())
+    return Cover(pl.concat([spans(outermost), spans(trace.runtime)])).until
 
 
 def _share(
