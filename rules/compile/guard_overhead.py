@@ -71,7 +71,7 @@ class GuardOverhead(Rule):
     seen = Seen(
         of="tests/data/serving/generate_static_compiled.json.gz",
         text="""
-        JIT005 guard-overhead  saves 160 µs/step (8%), 112 µs to 271 µs
+        JIT005 guard-overhead  saves 149 µs/step (7%), 104 µs to 239 µs
           guards of compiled code are checked once a step
           lookup  239 µs each, as recorded
           share   7% of the step as recorded

@@ -86,7 +86,7 @@ class MatmulWithoutTensorCores(Rule):
     seen = Seen(
         text="""
         GEM003 matmul-without-tensor-cores
-          saves 9.90 µs/step (25%), nothing to 18.6 µs
+          saves 26.9 µs/step (69%), 18.5 µs to 30.6 µs
           1 float16 matmul a step runs without tensor cores
           shapes  [256,1023] × [1023,511]
           time    39.0 µs a step
@@ -99,7 +99,7 @@ class MatmulWithoutTensorCores(Rule):
     examples = (
         Bad(
             """
-            host  [ProfilerStep#1                                      ]
+            host  [ProfilerStep#1        ]
             host   [aten::mm           ]
             host    [cudaLaunchKernel>1]
             gpu 7               [turing_fp16_sgemm_fp16_128x64_tn<1   ]

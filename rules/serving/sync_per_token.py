@@ -94,7 +94,7 @@ class SyncPerToken(Rule):
     seen = Seen(
         of="tests/data/serving/sync_item_graph_vllm.json.gz",
         text="""
-        SRV003 sync-per-token  saves 354 µs/step (32%)
+        SRV003 sync-per-token  saves 358 µs/step (32%)
           `.item()` makes the host wait for each token before the next decode
           waits   565 µs each
           idle    406 µs on the GPU after each

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.recorder import recorder_stalls
+from traceq.intervals import overlap
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View
 from traceq.records import dataclass
+from traceq.units import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=2, active=3)"
+# What the profiler takes itself is worth a word from this share of the time on.
+_WORTH = 0.05
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,9 @@ class TooFewSteps(Rule):
 
     Without steps, start-up and warm-up are part of every number, and nothing can be
     given per step. A single step may be the one that loads kernels, compiles or writes
-    a checkpoint; two that look alike are evidence.
+    a checkpoint; two that look alike are evidence. When the profiler has just started,
+    it holds the first launches up itself, often for longer than a small step takes.
+    traceq leaves that time out of its estimates, where the profiler recorded it.
 
     ## How to fix it
 
@@ -96,14 +103,24 @@ class TooFewSteps(Rule):
             return  # TRC003 tells more
         if not view.trace.steps.height:
             yield self.finding(
-                "the trace has no steps: all of it counts as one, with its warm-up",
+                "the trace has no steps: all of it counts as one, with its warm-up"
+                + _held_up(view),
                 subject="no steps",
                 advice=f"record with profile({_SCHEDULE}) and call prof.step() in the"
                 " loop",
             )
         elif view.steps == 1:
             yield self.finding(
-                "only one step was recorded, and it may not be typical",
+                "only one step was recorded, and it may not be typical"
+                + _held_up(view),
                 subject="one step",
                 advice=f"record three: profile({_SCHEDULE})",
             )
+
+
+def _held_up(view: View) -> str:
+    """Return how long the profiler's own start took, if that is much."""
+    held = int(overlap(view.steady.windows, recorder_stalls(view.trace)).sum())
+    if held < _WORTH * view.bound.recorded_step_ns:
+        return ""
+    return f"; the profiler itself held the host up for {time(held)} of it"

@@ -25,6 +25,7 @@ from traceq.analysis.base.assumptions import (
     STREAM_WAIT_NS,
     TOLERATED_OVERHEAD,
 )
+from traceq.analysis.base.recorder import recorder_stalls
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.expressions import END, asof, constant
@@ -261,7 +262,8 @@ def _moments(
     """Return the moments at which the host's time is cut into pieces, in order."""
     ops = trace.host_ops[["ts", "dur", "parent"]]
     roots = spans(ops.filter(pl.col("parent").is_null()))
-    sides = (table[side] for table in (window, waits, roots) for side in _SIDES)
+    tables = (window, waits, roots, recorder_stalls(trace))
+    sides = (table[side] for table in tables for side in _SIDES)
     begin, end = window.select(pl.min("start"), pl.max("end")).row(0)
     # A host that does nothing still has an instant.
     edges = pl.Series([begin or 0, max(end or 0, (begin or 0) + 1)])
@@ -283,10 +285,11 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     windows = pl.concat([start.filter(begins), moments[-1:]])
     # Room in the launch queue may come at another moment than the end of work: then no
     # wait is known, and the time is still not the host's.
-    full = Cover(spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)))
+    full = spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE))
+    stalled = Cover(pl.concat([full, recorder_stalls(trace)]))
     until = _slowed_until(trace)
     slowed, took = (
-        (until(edges) - full.until(edges)).diff()[1:] for edges in (moments, windows)
+        (until(edges) - stalled.until(edges)).diff()[1:] for edges in (moments, windows)
     )
     share = _share(trace, windows, took, costs)
     unslowed = (moments - until(moments)).diff()[1:]
@@ -304,7 +307,8 @@ def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
         return lambda moments: moments
     ops = trace.host_ops[["ts", "dur", "parent"]]
     outermost = ops.filter(pl.col("parent").is_null())
-    return Cover(pl.concat([spans(outermost), spans(trace.runtime)])).until
+    found = [spans(outermost), spans(trace.runtime), recorder_stalls(trace)]
+    return Cover(pl.concat(found)).until
 
 
 def _share(

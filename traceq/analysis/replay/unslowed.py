@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.recorder import recorder_stalls
 from traceq.analysis.time.op_calls import op_calls, own_segments
 from traceq.intervals import overlap
 
@@ -32,6 +33,8 @@ def unslowed(model: StepModel, trace: Trace) -> StepModel:
     pieces = model.host
     inside = beyond * overlap(pieces, spans)
     length = pieces["end"] - pieces["start"]
+    # The profiler's own time is no search: pieces are cut where it begins and ends.
+    inside *= overlap(pieces, recorder_stalls(trace)) == 0
     # What the estimate leaves out of such time comes back.
     left_out = (1 - pieces["own"] / length).clip(lower_bound=0)
     return replace(

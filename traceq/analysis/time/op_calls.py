@@ -19,6 +19,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
+from traceq.analysis.base.recorder import recorder_stalls
 from traceq.analysis.time.host_segments import host_segments
 from traceq.expressions import constant, known, text
 from traceq.graph.nesting import sums_of
@@ -50,7 +51,7 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     """
     segments, ops = own_segments(trace), trace.ops.height
     op = segments["op"]
-    own = sums_of(op, segments["end"] - segments["start"], ops)
+    own = sums_of(op, segments["own"], ops)
     found = (own > 0).arg_true()
     loading = op.filter(segments["loads"]).unique()
     calls = trace.ops.select(pl.col("name", "step").gather(found)).with_columns(
@@ -138,8 +139,8 @@ def _seen_planned() -> pl.Expr:
 def own_segments(trace: Trace) -> pl.DataFrame:
     """Return when the host was at ops themselves: ``start``, ``end``, ``idle``, ``op``.
 
-    What an op asks of the runtime before it launches is its own time. ``loads`` is
-    whether code of a kernel was loaded then.
+    What an op asks of the runtime before it launches is its own time: ``own``, without
+    what the profiler held it up. ``loads`` is whether code of a kernel was loaded then.
     """
     host = host_segments(trace)
     contexts, segments = host.contexts, host.segments
@@ -148,9 +149,11 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     own = contexts.rows_of("ops").is_not_null() | asks
     loads = known(named_like(trace.runtime, _LOADS)[call])
     mine = segments.filter(own[contexts.number][segments["at"]])
+    length = mine["end"] - mine["start"]
     return mine.select(
         "start",
         "end",
+        own=length - overlap(mine, recorder_stalls(trace)),
         idle=overlap(mine, idle_gaps(trace)),
         op=host.op[mine["at"]],
         loads=loads[contexts.number[mine["at"]]] | _lazily_loaded(trace, mine),

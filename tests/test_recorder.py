@@ -1,0 +1,111 @@
+"""What the profiler itself took, where it records that, is no time of the program."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from linting import outcome
+
+from traceq.analysis.base.recorder import recorder_stalls
+from traceq.analysis.replay.bound import bound_of
+from traceq.analysis.time.op_calls import op_calls
+from traceq.loading import load
+from traceq.recording import Recording
+from traceq.testing import draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.trace import Trace
+
+SHORT = """
+host  [ProfilerStep#1                              ]
+host   [aten::copy_        ]   [aten::mm          ]
+host      [cudaMemcpyAsync>1]   [cudaLaunchKernel>2]
+gpu 7                  [Memcpy HtoD<1]           [gemm<2]
+"""
+LONG = """
+host  [ProfilerStep#1                                                          ]
+host   [aten::copy_                                    ]   [aten::mm          ]
+host                                  [cudaMemcpyAsync>1]   [cudaLaunchKernel>2]
+gpu 7                                              [Memcpy HtoD<1]           [gemm<2]
+"""
+REQUEST = "Activity Buffer Request"
+
+
+def recorded(
+    folder: Path, drawing: str, *overhead: tuple[str, float, float], scale: int = 10
+) -> Trace:
+    """Load a drawing in which a character is so many microseconds."""
+    drawn = draw(drawing)
+    for event in drawn["traceEvents"]:
+        event["ts"] *= scale
+        event["dur"] = event.get("dur", 0) * scale
+    drawn["traceEvents"] += [
+        {
+            "ph": "X",
+            "cat": "overhead",
+            "name": name,
+            "pid": -1,
+            "tid": 0,
+            "ts": ts * scale,
+            "dur": dur * scale,
+        }
+        for name, ts, dur in overhead
+    ]
+    path = folder / "trace.json"
+    path.write_text(json.dumps(drawn), encoding="utf-8")
+    return load(path, cache=False)
+
+
+def test_a_buffer_that_the_profiler_asks_for_is_no_time_of_the_step(
+    tmp_path: Path,
+) -> None:
+    held = recorded(tmp_path, LONG, (REQUEST, 2.5, 28))
+    short = recorded(tmp_path, SHORT)
+
+    assert recorder_stalls(held).rows() == [(25_000, 305_000)]
+    assert bound_of(held, None).step_ns == pytest.approx(
+        bound_of(short, None).step_ns, rel=0.02
+    )
+    assert bound_of(held, None).recorded_step_ns > bound_of(short, None).step_ns
+
+
+def test_without_the_profilers_word_the_time_is_the_operators(tmp_path: Path) -> None:
+    one, other = (recorded(tmp_path, drawing) for drawing in (LONG, SHORT))
+
+    assert bound_of(one, None).step_ns > 1.2 * bound_of(other, None).step_ns
+
+
+def test_loading_a_kernel_is_the_programs_own_time(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, LONG, ("Lazy Function Loading", 2.5, 28))
+
+    assert recorder_stalls(trace).is_empty()
+
+
+def test_what_the_profiler_does_beside_a_program_that_goes_on_holds_nobody_up(
+    tmp_path: Path,
+) -> None:
+    trace = recorded(tmp_path, SHORT, ("Buffer Flush", 2, 40))
+
+    assert recorder_stalls(trace).is_empty()
+
+
+def test_an_operator_that_the_profiler_held_up_is_not_slower_than_usual(
+    tmp_path: Path,
+) -> None:
+    calls = op_calls(recorded(tmp_path, LONG, (REQUEST, 2.5, 28))).select("name", "own")
+
+    assert dict(calls.iter_rows())["aten::copy_"] < 60_000
+
+
+def test_a_single_step_says_how_long_the_profiler_held_it_up(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, LONG, (REQUEST, 2.5, 28))
+    (finding,) = outcome(Recording("drawn", trace), "TRC002").findings
+
+    assert finding.message == (
+        "only one step was recorded, and it may not be typical; the profiler itself"
+        " held the host up for 280 µs of it"
+    )
