@@ -52,6 +52,8 @@ _CLIPPED = (
     "if one norm of all gradients is meant, call torch.nn.utils.clip_grad_norm_ once"
     " with all parameters; otherwise "
 )
+# What the host reads decides what it does next, or is only written down.
+_READ = ("aten::item", "aten::_local_scalar_dense")
 _GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
 _FEWEST_LAUNCHES = 2
@@ -107,7 +109,8 @@ class TinyKernelLoop(Rule):
     with a fixed capacity. In general, stack what the loop goes over into one more
     dimension. For a loop over parameters there are ``torch._foreach_mul_`` and the
     like, which take lists of tensors. If iterations depend on each other, compile the
-    loop.
+    loop. If they do by what the host reads, as the action of an agent, go through
+    several sequences at once, as a batch: it then takes as long for all as for one.
 
     ```diff
     - out = torch.stack([x[i] @ weights[i] for i in range(len(weights))])
@@ -311,6 +314,13 @@ def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
     for cell in set(row["names"]) & set(_CELLS):
         return (
             f"call {_CELLS[cell]} on the whole sequence instead of its cell in a loop"
+        )
+    if syncs and set(row["names"]) & set(_READ):
+        return (
+            "if no iteration needs what the one before read on the host, stack what the"
+            " loop goes over and run its operators once for all iterations; if it does,"
+            " as an action or a token, go through several such sequences at once, as a"
+            " batch"
         )
     return (
         "stack what the loop goes over and run its operators once for all iterations;"

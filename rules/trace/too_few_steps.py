@@ -8,7 +8,7 @@ from traceq.analysis.base.recorder import recorder_stalls
 from traceq.intervals import overlap
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View
 from traceq.records import dataclass
-from traceq.units import time
+from traceq.words import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -105,7 +105,7 @@ def _loading(us: int, then_us: int, cores: int | None = None) -> Finding:
 
 
 def test_workers_needed_are_the_loading_over_the_step_after_it() -> None:
-    found = _loading(250, 100, cores=16)
+    found = _loading(240, 100, cores=16)
 
     assert found.data["workers_needed"] == 3
     assert "num_workers=3, pin_memory" in found.advice

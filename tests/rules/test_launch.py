@@ -108,14 +108,14 @@ def test_it_is_only_likely_where_the_bound_is() -> None:
     assert unsure.severity is Severity.info
 
 
-def test_what_a_graph_leaves_is_about_the_time_of_the_kernels() -> None:
+def test_what_a_graph_leaves_is_little_more_than_the_kernels() -> None:
     (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH002", measured=True)
 
     (leaves,) = (one for one in found.evidence if one.label == "leaves")
     kernels = int(loaded(CAPTURES.trace("optimizer_fused")).kernels["dur"].sum()) / 2
-    assert leaves.value == pytest.approx(kernels, rel=0.15)
+    assert kernels < (leaves.value or 0) < 1.4 * kernels
     step = CAPTURES.step_ns("optimizer_fused")
-    assert kernels < step - found.saves_ns < 1.3 * kernels
+    assert kernels < step - found.saves_ns < 1.6 * kernels
 
 
 def test_it_lists_what_the_gpu_waits_for_the_longest_first() -> None:
@@ -140,11 +140,36 @@ def test_no_graph_is_promised_where_every_step_has_other_sizes() -> None:
     assert "pad or bucket" in found.advice
 
 
+PICKED = """
+host  [ProfilerStep#1                                                                ]
+host   [aten::{op}                                    ] [aten::mm             ]
+host    [cudaLaunchKernel>1][cudaStreamSynchronize    ]  [cudaLaunchKernel>2]
+gpu 7                 [pick<1                        ]                   [gemm<2]
+"""
+
+
+@pytest.mark.parametrize("op", ["nonzero", "masked_select", "_unique2"])
+def test_no_graph_is_promised_where_values_tell_a_size(op: str) -> None:
+    (found,) = drawn_findings(PICKED.format(op=op), "LCH002")
+
+    assert found.saves_ns == 0
+    (forbids,) = (one for one in found.evidence if one.label == "forbids")
+    assert forbids.name.startswith("sizes that only values on the GPU tell")
+    assert "torch.where" in found.advice
+
+
+def test_a_value_that_is_only_read_does_not_forbid_a_graph() -> None:
+    (found,) = drawn_findings(PICKED.format(op="item"), "LCH002")
+
+    assert found.saves_ns > 0
+    assert "take the syncs out of the model" in found.advice
+
+
 @pytest.mark.parametrize(
     ("case", "reasons"),
     [
         ("graph_rerecord", ["shapes"]),
-        ("moe_loop", ["syncs"]),
+        ("moe_loop", ["values"]),
         ("optimizer_fused", []),
         ("memory_leak", []),
     ],
@@ -302,3 +327,37 @@ def test_a_loop_over_parameters_has_ops_that_take_all_of_them() -> None:
 
     assert found.message == ("a loop over 8 parameters launches 2 tiny kernels in each")
     assert found.advice.endswith("lists to torch._foreach_mul_, torch._foreach_add_")
+
+
+ONE_ITERATION = (
+    "[aten::mul           ] [aten::add           ] [aten::LAST               ] ",
+    " [cuLaunchKernel>_1  ]  [cuLaunchKernel>_2  ]  [cudaStreamSynchronize  ]  ",
+    "                  [a<_1]                    [b<_2     ]                    ",
+)
+
+
+def _iterations(last: str) -> str:
+    """Draw a loop whose iterations launch two kernels and sync in an op."""
+    ops, calls, gpu = (
+        " ".join(
+            line.replace("LAST", last).replace("_", str(number))
+            for number in range(1, 10)
+        )
+        for line in ONE_ITERATION
+    )
+    rest = " " * len(ops)
+    return f"""
+    host  [ProfilerStep#1{rest}]
+    host   [train.py(3): rollout{rest}]
+    host    {ops}
+    host    {calls}
+    gpu 7   {gpu}
+    """
+
+
+@pytest.mark.parametrize(("last", "asked"), [("item", True), ("mean", False)])
+def test_a_loop_that_reads_values_may_need_them(last: str, *, asked: bool) -> None:
+    (found,) = drawn_findings(_iterations(last), "LCH001")
+
+    assert found.message.endswith(", and syncs with the GPU")
+    assert ("read on the host" in found.advice) is asked

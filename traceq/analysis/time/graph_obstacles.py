@@ -13,7 +13,7 @@ import polars as pl
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.time.device_syncs import device_syncs
-from traceq.expressions import text
+from traceq.expressions import known, text
 from traceq.model.names import HTOD
 from traceq.model.tables import COPY
 from traceq.records import dataclass
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
-Reason = Literal["shapes", "launches", "syncs", "copies", "backwards"]
-HARD: tuple[Reason, ...] = ("shapes", "launches")
+Reason = Literal["shapes", "launches", "values", "syncs", "copies", "backwards"]
+HARD: tuple[Reason, ...] = ("shapes", "launches", "values")
 """With these a step is another one every time: no graph of it can be replayed."""
+
+# Ops whose result is as large as values say, which torch.compile breaks the graph at.
+_SIZED_BY_VALUES = r"^aten::(nonzero|masked_select|argwhere|_?unique|repeat_interleave)"
 
 # Steps of one program differ by less: in a step that logs, or at the end of an epoch.
 # Chosen by judgement.
@@ -44,9 +47,9 @@ class Obstacle:
     """One reason why a step cannot be replayed as one CUDA graph."""
 
     reason: Reason
-    """New shapes in every step, another number of launches, syncs in the model, copies
-    from the host in the model, or several backward passes a step, which overwrite each
-    other's outputs."""
+    """New shapes in every step, another number of launches, sizes that only values on
+    the GPU tell, other syncs in the model, copies from the host in the model, or
+    several backward passes a step, which overwrite each other's outputs."""
     count: float
     """How many there are a step; of launches, by how many steps differ."""
     name: str = ""
@@ -61,7 +64,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
     found = (
         _shapes(trace, steady),
         _launches(trace, steady),
-        _syncs(trace, steady),
+        *_syncs(trace, steady),
         _copies(trace, steady),
         _backwards(trace, steady),
     )
@@ -121,11 +124,17 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     return Obstacle("launches", differ) if differ > _OTHER_LAUNCHES * most else None
 
 
-def _syncs(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
+    """Return the syncs that tell a size, and all others."""
     found = in_steps(device_syncs(trace), trace, steady).filter(_in_model(trace))
     ops = trace.ops["name"][found["op"]].cast(pl.String)
     named = found.with_columns(of=ops, name=text("name"))
-    return _most("syncs", named, pl.coalesce("of", "name"), steady.count)
+    sized, of = known(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
+    name = pl.coalesce("of", "name")
+    return [
+        _most("values", named.filter(sized), name, of),
+        _most("syncs", named.filter(~sized), name, of),
+    ]
 
 
 def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
