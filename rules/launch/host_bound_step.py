@@ -14,7 +14,7 @@ from traceq.analysis.base.assumptions import (
     MOST_DISPATCH_NS,
 )
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import has_like
+from traceq.analysis.base.ownership import has_like, outermost_ops
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.replay.simulation import Change
@@ -247,8 +247,8 @@ class HostBoundStep(Rule):
             advice=_LOOK if unknown else _advice(view, obstacles, forbidden=forbidden),
             severity=None if view.bound.sure else Severity.info,
         )
-        # The example is of training.
-        unfit = unknown or serving(view.trace)
+        # The example is of training, of a model that is not compiled yet.
+        unfit = unknown or serving(view.trace) or _replayed(view)
         yield replace(found, example="") if unfit else found
 
     def _matters(self, view: View) -> bool:
@@ -280,6 +280,9 @@ def _message(view: View, launches: float) -> str:
     kinds = view.waits.kinds
     of_ops = kinds.filter(pl.col("kind").is_in(_OF_OPS))["time"].sum()
     mostly = kinds["kind"][0] in _OF_OPS or of_ops > view.waits.idle_ns / 2
+    if _replayed(view):
+        kind = kinds["kind"][0]
+        return f"the GPU {likely}waits for the host around CUDA graphs: mostly {kind}"
     if mostly and launches:
         kernels = counted(round(launches) or launches, "kernel")
         return f"the GPU {likely}waits for the host to launch {kernels} a step"
@@ -320,6 +323,27 @@ def _in_graph(
     return _without_optimizer(trace, found.filter(~_is_gap(), ~working))
 
 
+@cached_per_trace
+def _one_by_one(trace: Tables, account: HostAccount) -> pl.DataFrame:
+    """Return when the host is at ops that launch beside graphs which are replayed.
+
+    What is around a replay, as guards and wrappers of compiled code, stays.
+    """
+    calls = trace.runtime.filter(pl.col("kernels") > 0)
+    replays = calls["call"] == "graph launch"
+    launching, around = (
+        calls["op"].filter(chosen).drop_nulls().unique()
+        for chosen in (~replays, replays)
+    )
+    outermost = outermost_ops(trace)
+    apart = outermost[launching].unique()
+    apart = apart.filter(~apart.is_in(outermost[around].implode()))
+    found = account.of(_of(_OF_OPS), "start", "end", "op")
+    op = found["op"]
+    chosen = outermost[op].is_in(apart.implode()) | op.is_in(launching.implode())
+    return _without_optimizer(trace, found.filter(known(chosen)))
+
+
 def _is_gap() -> pl.Expr:
     """Return whether unrecorded time is too long to be Python of the model."""
     long = pl.col("end") - pl.col("start") > MOST_BETWEEN_OPS_NS
@@ -343,10 +367,11 @@ def _mostly_gaps(view: View) -> bool:
 
 def _fixes(view: View) -> list[Fix]:
     """Return what a graph removes: the host's part, and the gaps between kernels."""
+    if _replayed(view):
+        spans = _one_by_one(view.trace, view.host_account)
+        return [Fix(spans=spans, host_share=GRAPH_HOST_SAVED)]
     spans = _in_graph(view.trace, view.host_account, _OF_MODEL)
     host = Fix(spans=spans, host_share=GRAPH_HOST_SAVED)
-    if _replayed(view):
-        return [host]
     kernels = view.kernels["id"].filter(~known(view.kernels["phase"] == "optimizer"))
     gaps_ns = float(view.replay.work["gap"].sum())
     share = min(1 - COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from linting import case_findings, drawn_findings
+from estimates import FOLDER
+from linting import case_findings, drawn_findings, outcome
 from recordings import CAPTURES, GPU_BOUND, loaded, saved_ns
 
 from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.time.graph_obstacles import graph_obstacles
 from traceq.finding import Severity
 from traceq.linter import inputs
+from traceq.recording import Recording
 from traceq.testing import load_drawn
 
 OTHER_SIZES = """
@@ -138,6 +141,16 @@ def test_no_graph_is_promised_where_every_step_has_other_sizes() -> None:
     assert forbids.name.startswith("sizes that are new in every step")
     assert "aten::bmm" in forbids.name
     assert "pad or bucket" in found.advice
+
+
+def test_what_is_around_replayed_graphs_is_no_saving_of_another_graph() -> None:
+    """Compiled with reduce-overhead: guards, wrappers, gradients and the optimizer."""
+    trace = loaded(FOLDER / "mobilenet.compiled.json.gz")
+    (found,) = outcome(Recording("compiled", trace), "LCH002").findings
+
+    assert found.message.startswith("the GPU waits for the host around CUDA graphs")
+    assert found.saves_ns < 0.1 * bound_of(trace, None).step_ns
+    assert not found.example
 
 
 PICKED = """

@@ -23,6 +23,7 @@ from traceq.words import layer_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from traceq.model.tables import Tables
     from traceq.trace import Trace
 
 Row: TypeAlias = "dict[str, Any]"
@@ -173,7 +174,7 @@ def _matching(names: _Names, pattern: str) -> list[int]:
 
 
 @cached_per_trace
-def outermost_ops(trace: Trace, names: tuple[str, ...] | None = None) -> pl.Series:
+def outermost_ops(trace: Tables, names: tuple[str, ...] | None = None) -> pl.Series:
     """Return for each op the outermost op around it, or itself.
 
     With names it is the outermost op of these names; none for ops outside of all such.
@@ -188,7 +189,7 @@ def outermost_ops(trace: Trace, names: tuple[str, ...] | None = None) -> pl.Seri
     return nearest(parent, chosen & ~nested)
 
 
-def nobody(trace: Trace) -> pl.Series:
+def nobody(trace: Tables) -> pl.Series:
     """Return for each op that nothing is around it."""
     return pl.Series([None], dtype=INDEX).new_from_index(0, trace.ops.height)
 
