@@ -125,7 +125,8 @@ class HostBoundStep(Rule):
     The saving is that of a graph, whatever else is fixed: the host's time for
     operators, launches, modules and the Python of the model, and as much of the kernels
     as the gaps between them take. It is nothing if steps differ in their shapes or
-    launches, since no graph can be replayed then.
+    launches, or if values tell a size, since no graph can be replayed then. Where
+    graphs are replayed already, it is the host's time for what launches beside them.
 
     ## Why is this bad?
 
