@@ -162,12 +162,12 @@ gpu 7                 [pick<1                        ]                   [gemm<2
 
 
 @pytest.mark.parametrize("op", ["nonzero", "masked_select", "_unique2"])
-def test_no_graph_is_promised_where_values_tell_a_size(op: str) -> None:
+def test_no_graph_is_promised_for_data_dependent_sizes(op: str) -> None:
     (found,) = drawn_findings(PICKED.format(op=op), "LCH002")
 
     assert found.saves_ns == 0
     (forbids,) = (one for one in found.evidence if one.label == "forbids")
-    assert forbids.name.startswith("sizes that only values on the GPU tell")
+    assert forbids.name.startswith("data-dependent sizes")
     assert "torch.where" in found.advice
 
 

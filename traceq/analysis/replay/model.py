@@ -298,7 +298,7 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
 
 
 def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
-    """Return who tells how much time before moments is such that recording slows down.
+    """Return what tells how much of the time before moments recording slows down.
 
     With stacks that is all of it. Without them Python runs as fast as ever between the
     operators and calls.

@@ -26,7 +26,7 @@ Reason = Literal["shapes", "launches", "values", "syncs", "copies", "backwards"]
 HARD: tuple[Reason, ...] = ("shapes", "launches", "values")
 """With these a step is another one every time: no graph of it can be replayed."""
 
-# Ops whose result is as large as values say, which torch.compile breaks the graph at.
+# Ops with a data-dependent size, at which torch.compile breaks the graph.
 _SIZED_BY_VALUES = r"^aten::(nonzero|masked_select|argwhere|_?unique|repeat_interleave)"
 
 # Steps of one program differ by less: in a step that logs, or at the end of an epoch.
@@ -47,9 +47,9 @@ class Obstacle:
     """One reason why a step cannot be replayed as one CUDA graph."""
 
     reason: Reason
-    """New shapes in every step, another number of launches, sizes that only values on
-    the GPU tell, other syncs in the model, copies from the host in the model, or
-    several backward passes a step, which overwrite each other's outputs."""
+    """New shapes in every step, another number of launches, data-dependent sizes, other
+    syncs in the model, copies from the host in the model, or several backward passes a
+    step, which overwrite each other's outputs."""
     count: float
     """How many there are a step; of launches, by how many steps differ."""
     name: str = ""
@@ -125,7 +125,7 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 
 def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
-    """Return the syncs that tell a size, and all others."""
+    """Return the syncs for a data-dependent size, and all others."""
     found = in_steps(device_syncs(trace), trace, steady).filter(_in_model(trace))
     ops = trace.ops["name"][found["op"]].cast(pl.String)
     named = found.with_columns(of=ops, name=text("name"))
