@@ -249,8 +249,8 @@ class HostBoundStep(Rule):
             advice=_LOOK if unknown else _advice(view, obstacles, forbidden=forbidden),
             severity=None if view.bound.sure else Severity.info,
         )
-        # The example is of training, of a model that is not compiled yet.
-        unfit = unknown or serving(view.trace) or _replayed(view)
+        # The example compiles a model that trains and is not compiled yet.
+        unfit = forbidden or serving(view.trace) or _replayed(view)
         yield replace(found, example="") if unfit else found
 
     def _matters(self, view: View) -> bool:

@@ -168,6 +168,7 @@ def test_no_graph_is_promised_for_data_dependent_sizes(op: str) -> None:
     assert found.saves_ns == 0
     (forbids,) = (one for one in found.evidence if one.label == "forbids")
     assert forbids.name.startswith("data-dependent sizes")
+    assert not found.example
     assert "torch.where" in found.advice
 
 
