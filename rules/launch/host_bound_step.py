@@ -16,8 +16,6 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import has_like, outermost_ops
 from traceq.analysis.patterns.compilation import REGION
-from traceq.analysis.replay.bottleneck import late_work
-from traceq.analysis.replay.simulation import Change
 from traceq.analysis.time.graph_obstacles import HARD, graph_obstacles
 from traceq.analysis.time.host_kinds import (
     DISPATCH,
@@ -31,7 +29,6 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.analysis.time.serving import serving
 from traceq.expressions import known
-from traceq.intervals import merged
 from traceq.linter import (
     Bad,
     Evidence,
@@ -50,9 +47,7 @@ from traceq.words import at_function, counted, time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.analysis.replay.bottleneck import LateWork
     from traceq.analysis.replay.host_account import HostAccount
-    from traceq.analysis.replay.simulation import TimeScale
     from traceq.analysis.time.graph_obstacles import Obstacle
     from traceq.linter import Finding
     from traceq.model.tables import Tables
@@ -120,13 +115,14 @@ class HostBoundStep(Rule):
     Reports what remains after the other findings: in a host-bound step, the time in
     which the GPU idles and which no other fix removes, with what the host does in it:
     the largest entries of its account. States what ``torch.compile`` with CUDA graphs
-    would leave of the step, with a range, and what forbids a graph.
+    would save of the step, with a range, and what forbids a graph.
 
     The saving is that of a graph, whatever else is fixed: the host's time for
     operators, launches, modules and the Python of the model, and as much of the kernels
     as the gaps between them take. It is nothing if steps differ in their shapes or
     launches, or in data-dependent sizes, since no graph can be replayed then. Where
     graphs are replayed already, it is the host's time for what launches beside them.
+    What is left of the step with all findings fixed is at the end of ``traceq lint``.
 
     ## Why is this bad?
 
@@ -205,8 +201,6 @@ class HostBoundStep(Rule):
           waits    266 µs in Python of the optimizer (most in torch in step
                    (python_in_step.py:60))
           kernels  3.68 µs each at the median
-          leaves   compiled, in a CUDA graph: about 1.29 ms a step, 970 µs to
-                   1.81 ms
           fix      torch.compile(model, mode="reduce-overhead") replays a CUDA graph
                    instead; or give each launch more to do with a larger batch
         """,
@@ -240,7 +234,7 @@ class HostBoundStep(Rule):
             count=launches,
             fix=() if forbidden else _fixes(view),
             gpu_idle_ns=_idle_ns(view),
-            evidence=_evidence(view, obstacles, forbidden=forbidden),
+            evidence=_evidence(view, obstacles),
             data={
                 "launches": launches,
                 "idle_ns": round(waits.idle_ns),
@@ -315,11 +309,9 @@ def _without_optimizer(trace: Tables, found: pl.DataFrame) -> pl.DataFrame:
 
 
 @cached_per_trace
-def _in_graph(
-    trace: Tables, account: HostAccount, kinds: tuple[str, ...]
-) -> pl.DataFrame:
-    """Return when the host is at what a graph removes of these kinds."""
-    found = account.of(_of(kinds), "start", "end", "op", "kind")
+def _in_graph(trace: Tables, account: HostAccount) -> pl.DataFrame:
+    """Return when the host is at what a model does not do any more as a graph."""
+    found = account.of(_of(_OF_MODEL), "start", "end", "op", "kind")
     slow = account.calls.filter(
         pl.col("own") > MOST_DISPATCH_NS, pl.col("name").str.starts_with("aten::")
     )
@@ -374,7 +366,7 @@ def _fixes(view: View) -> list[Fix]:
     if _replayed(view):
         spans = _one_by_one(view.trace, view.host_account)
         return [Fix(spans=spans, host_share=GRAPH_HOST_SAVED)]
-    spans = _in_graph(view.trace, view.host_account, _OF_MODEL)
+    spans = _in_graph(view.trace, view.host_account)
     host = Fix(spans=spans, host_share=GRAPH_HOST_SAVED)
     kernels = view.kernels["id"].filter(~known(view.kernels["phase"] == "optimizer"))
     gaps_ns = float(view.replay.work["gap"].sum())
@@ -382,9 +374,7 @@ def _fixes(view: View) -> list[Fix]:
     return [host, Fix(kernels=kernels, kernel_share=share)]
 
 
-def _evidence(
-    view: View, obstacles: Sequence[Obstacle], *, forbidden: bool
-) -> Iterator[Evidence]:
+def _evidence(view: View, obstacles: Sequence[Obstacle]) -> Iterator[Evidence]:
     waits, step_ns = view.waits, view.bound.step_ns
     share = min(1.0, waits.idle_ns / step_ns)
     if view.fixed:
@@ -414,49 +404,10 @@ def _evidence(
         of = f" (most in {one.name}{place})" if one.name else ""
         label = "forbids" if one.reason in HARD else "first"
         yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)
-    if not forbidden and not _replayed(view):
-        yield _leaves(view)
     if not view.bound.sure:
         yield Evidence(
             "caveat", "recording stacks makes the host 1.5 to 3 times slower"
         )
-
-
-def _leaves(view: View) -> Evidence:
-    """Return what a compiled model in a CUDA graph leaves of the step.
-
-    The GPU's own time, and what the host still makes it wait; at least what fusing
-    leaves of that, at most with gaps between kernels, the Python of the model, and the
-    host as slow as it may be.
-    """
-    likely, fast, slow = _three(view)
-    gpu_ns = likely.gpu * view.steady.gpu_busy / view.steps
-    model, ops = (_without(view, kinds) for kinds in (_OF_MODEL, _OF_OPS))
-    waits = [_late(view, model, scale).idle_ns / view.steps for scale in (likely, fast)]
-    low = COMPILED_GPU_SHARE * gpu_ns + min(waits)
-    high = max(gpu_ns + waits[0], _late(view, ops, slow).step_ns)
-    return Evidence(
-        "leaves",
-        "compiled, in a CUDA graph: about",
-        value=gpu_ns + waits[0],
-        unit="ns",
-        note=f"a step, {time(low)} to {time(high)}",
-    )
-
-
-def _three(view: View) -> tuple[TimeScale, TimeScale, TimeScale]:
-    found = view.calibration
-    return found.likely, found.fast, found.slow
-
-
-def _without(view: View, kinds: tuple[str, ...]) -> list[Change]:
-    """Return what changes without these kinds, other findings being fixed."""
-    spans = merged(_in_graph(view.trace, view.host_account, kinds))
-    return [*view.fixed, Change(spans=spans, host_share=GRAPH_HOST_SAVED)]
-
-
-def _late(view: View, changes: Sequence[Change], scale: TimeScale) -> LateWork:
-    return late_work(view.trace, view.replay, scale, changes)
 
 
 def _median(events: pl.DataFrame) -> float:
