@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -91,7 +92,7 @@ class OptimizerLoop(Rule):
 
     code = "LCH003"
     since = "0.1.0"
-    see = ("torch.optim.AdamW",)
+    see = ("torch.optim.AdamW", "torch.optim.Adam", "torch.optim.SGD")
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
     # Chosen by judgement: fewer parameters launch fewer than a hundred kernels.
@@ -143,7 +144,8 @@ class OptimizerLoop(Rule):
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         name, parameters = row["optimizer"], row["parameters"]
         each = row["kernels"] / row["calls"] / parameters
-        return self.finding(
+        torch = view.trace.facts.torch_to
+        found = self.finding(
             f"{name} updates {counted(parameters, 'parameter')} one by one,"
             f" with {counted(round(each), 'kernel')} for each",
             subject=name,
@@ -157,9 +159,10 @@ class OptimizerLoop(Rule):
             ),
             evidence=_evidence(row, view.steps),
             data={"optimizer": name, "parameters": parameters, "ops": row["names"]},
-            advice=_advice(name, view.trace.facts.torch_to),
+            advice=_advice(name, torch),
             ops=row["ops"],
         )
+        return replace(found, example=_example(self.example(), name, torch))
 
 
 def _launched(view: View, ops: list[int]) -> pl.Series:
@@ -189,3 +192,11 @@ def _advice(optimizer: str, torch: str) -> str:
             f"pass fused=True to torch.optim.{optimizer}{since}, and drop foreach=False"
         )
     return f"drop foreach=False from torch.optim.{optimizer}(…)"
+
+
+def _example(page: str, optimizer: str, torch: str) -> str:
+    """Return the page's example for another optimizer; or nothing, where none fits."""
+    if optimizer not in _FOREACH or torch.startswith("1."):
+        return ""
+    named = page.replace("AdamW", optimizer)
+    return named if optimizer in _FUSED else named.replace(", fused=True", "")

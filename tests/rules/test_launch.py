@@ -221,6 +221,43 @@ def test_with_an_old_torch_the_fix_is_a_newer_one() -> None:
     assert found.advice == (
         "upgrade torch: SGD updates many parameters at once from 2.0 on"
     )
+    assert not found.example
+
+
+def an_optimizer(name: str, *ops: str) -> str:
+    """Draw a step of an optimizer that calls these ops, each of which launches."""
+    width = 27
+    numbers = range(1, len(ops) + 1)
+    calls = "".join(f"[aten::{op}".ljust(width - 1) + "]" for op in ops)
+    launches = "".join(f"[cuLaunchKernel>{n}]".ljust(width) for n in numbers)
+    kernels = "".join(f"[k<{n}]".ljust(width) for n in numbers)
+    return f"""
+        host  [ProfilerStep#1{" " * (len(calls) + 30)}]
+        host   [Optimizer.step#{name}.step{" " * len(calls)}]
+        host    {calls}
+        host     {launches.rstrip()}
+        gpu 7          {kernels.rstrip()}
+        """
+
+
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [("SGD", ", fused=True"), ("RMSprop", "")],
+)
+def test_the_example_is_of_the_optimizer_that_was_found(name: str, fixed: str) -> None:
+    (found,) = drawn_findings(an_optimizer(name, *["add_"] * 8), "LCH003")
+
+    assert found.example.splitlines() == [
+        f"- optimizer = torch.optim.{name}(parameters, lr=3e-4, foreach=False)",
+        f"+ optimizer = torch.optim.{name}(parameters, lr=3e-4{fixed})",
+    ]
+
+
+def test_an_optimizer_of_ones_own_has_no_example() -> None:
+    (found,) = drawn_findings(an_optimizer("Mine", *["add_"] * 8), "LCH003")
+
+    assert "torch._foreach_*" in found.advice
+    assert not found.example
 
 
 def a_loop(*iterations: str) -> str:
