@@ -1,4 +1,4 @@
-"""What the profiler itself took, where it records that, is no time of the program."""
+"""What the profiler itself took, where the trace shows it, is no time of a program."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from linting import outcome
 
+from traceq.analysis.base.assumptions import GRAPH_LAUNCH_SLOWDOWN
 from traceq.analysis.base.recorder import recorder_stalls
-from traceq.analysis.replay.bound import bound_of
+from traceq.analysis.replay.bound import bound_of, replay_of
 from traceq.analysis.time.op_calls import op_calls
 from traceq.loading import load
 from traceq.recording import Recording
-from traceq.testing import draw
+from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,11 @@ host  [ProfilerStep#1                                                          ]
 host   [aten::copy_                                    ]   [aten::mm          ]
 host                                  [cudaMemcpyAsync>1]   [cudaLaunchKernel>2]
 gpu 7                                              [Memcpy HtoD<1]           [gemm<2]
+"""
+GRAPH = """
+host  [ProfilerStep#1                                         ]
+host  [cudaGraphLaunch>1                           ]
+gpu 7                                                  [a<1][b<1]
 """
 REQUEST = "Activity Buffer Request"
 
@@ -109,3 +115,47 @@ def test_a_single_step_says_how_long_the_profiler_held_it_up(tmp_path: Path) -> 
         "only one step was recorded, and it may not be typical; the profiler itself"
         " held the host up for 280 µs of it"
     )
+
+
+def test_the_launch_of_a_graph_is_slowed_down_by_the_kernels_that_are_recorded() -> (
+    None
+):
+    trace = load_drawn(GRAPH)
+    call = trace.runtime.row(0, named=True)
+    ((start, end),) = recorder_stalls(trace).rows()
+
+    assert end == call["ts"] + call["dur"]
+    assert start == call["ts"] + call["dur"] / GRAPH_LAUNCH_SLOWDOWN
+
+
+def test_a_graph_whose_kernels_are_not_recorded_is_launched_as_fast_as_ever() -> None:
+    trace = load_drawn(GRAPH.replace("[a<1][b<1]", "[k]"))
+
+    assert recorder_stalls(trace).is_empty()
+
+
+def test_the_host_takes_what_a_launch_does_unrecorded_and_no_less() -> None:
+    trace = load_drawn(GRAPH)
+    (launch_ns,) = trace.runtime["dur"]
+    rest_ns = trace.steps["dur"][0] - launch_ns
+    own_ns = replay_of(trace).model.host["own"].sum()
+
+    assert own_ns == pytest.approx(launch_ns / GRAPH_LAUNCH_SLOWDOWN + rest_ns)
+
+
+def test_a_graph_begins_earlier_by_what_the_profiler_held_its_launch_up() -> None:
+    trace = load_drawn(GRAPH)
+    (launch_ns,) = trace.runtime["dur"]
+    recorded_ns = trace.kernels["ts"][0] - trace.runtime["ts"][0]
+
+    assert replay_of(trace).work["latency"][0] == pytest.approx(
+        recorded_ns - launch_ns * (1 - 1 / GRAPH_LAUNCH_SLOWDOWN)
+    )
+
+
+def test_a_single_step_says_nothing_of_launches_of_graphs() -> None:
+    trace = load_drawn(SHORT.replace("[cudaLaunchKernel>2]", "[cudaGraphLaunch>2 ]"))
+    (finding,) = outcome(Recording("drawn", trace), "TRC002").findings
+
+    assert not recorder_stalls(trace).is_empty()
+    assert "held" not in finding.message

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
-from traceq.linter import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,19 +56,6 @@ def written(view: View, row: Mapping[str, Any]) -> str:
     if row.get("copies") == "to host" and name not in _METHODS:
         return "`.cpu()` or `.tolist()`"
     return f"`{_METHODS[name]}`" if name in _METHODS else str(name or row["name"])
-
-
-def recorded_launches(view: View) -> list[Evidence]:
-    """Return what to know of a saving where graphs are launched.
-
-    Each kernel of a graph is recorded in the call that launches it. Measured on an H200
-    (torch 2.11, 2026-11-16): 300 µs instead of about 150 for 177 kernels.
-    """
-    if not (view.runtime["call"] == "graph launch").any():
-        return []
-    return [
-        Evidence("caveat", "a graph's launch is recorded about twice as long as it is")
-    ]
 
 
 def loop(times: int, width: int, *lanes: tuple[str, str]) -> str:

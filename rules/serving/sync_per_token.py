@@ -10,7 +10,7 @@ from traceq.analysis.time.serving import LEAST_GAP, token_gaps
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.records import dataclass
 
-from ._shared import loop, recorded_launches, sync_calls, written
+from ._shared import loop, sync_calls, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,8 +72,7 @@ class SyncPerToken(Rule):
     ## Measured
 
     On an H200 (torch 2.11), decode by a CUDA graph, 8 requests, ms a token: 0.92 to
-    0.99 → 0.78. 0.35 to 0.38 were said to go, and 0.14 to 0.20 did: the launch of a
-    graph is recorded about twice as long as it is, and the finding says so.
+    0.99 → 0.78. So 0.14 to 0.20 went, and 0.18 are said to.
 
     The programs are those of ``benchmarks/models/serving.py``.
     """
@@ -94,15 +93,14 @@ class SyncPerToken(Rule):
     seen = Seen(
         of="tests/data/serving/sync_item_graph_vllm.json.gz",
         text="""
-        SRV003 sync-per-token  saves 358 µs/step (32%)
+        SRV003 sync-per-token  saves 181 µs/step (19%)
           `.item()` makes the host wait for each token before the next decode
-          waits   565 µs each
-          idle    406 µs on the GPU after each
-          share   35% of decode
-          caveat  a graph's launch is recorded about twice as long as it is
-          fix     keep the sampled token on the GPU as the next iteration's input,
-                  and read it, or check for the end, every few tokens or one
-                  iteration later
+          waits  565 µs each
+          idle   406 µs on the GPU after each
+          share  35% of decode
+          fix    keep the sampled token on the GPU as the next iteration's input,
+                 and read it, or check for the end, every few tokens or one
+                 iteration later
         """,
     )
 
@@ -151,7 +149,6 @@ class SyncPerToken(Rule):
                     Evidence(
                         "share", value=found.share, unit="share", note="of decode"
                     ),
-                    *recorded_launches(view),
                 ],
                 data={"gap_share": round(found.share, 4)},
                 ops=[row["op"]] if row["op"] is not None else [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.recorder import recorder_stalls
+from traceq.analysis.base.recorder import recorder_overhead
 from traceq.intervals import overlap
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View
 from traceq.records import dataclass
@@ -120,7 +120,7 @@ class TooFewSteps(Rule):
 
 def _held_up(view: View) -> str:
     """Return how long the profiler's own start took, if that is much."""
-    held = int(overlap(view.steady.windows, recorder_stalls(view.trace)).sum())
+    held = int(overlap(view.steady.windows, recorder_overhead(view.trace)).sum())
     if held < _WORTH * view.bound.recorded_step_ns:
         return ""
     return f"; the profiler itself held the host up for {time(held)} of it"

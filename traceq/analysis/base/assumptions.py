@@ -34,6 +34,12 @@ OP_COST = HostCost(3_300, 4_800)
 # A call of the CUDA runtime or driver.
 CALL_COST = HostCost(3_000, 3_500)
 
+# The launch of a CUDA graph takes this many times as long while kernels are recorded:
+# as much as what is inside of operators. Measured by what a sync after each token
+# costs, and Python between tokens, with the profiler and without: 300 µs instead of 100
+# to 180 for 177 kernels (H200, torch 2.11, 2026-11-16, benchmarks/models/serving.json).
+GRAPH_LAUNCH_SLOWDOWN = 2.5
+
 # The host's time is compared with its events in windows of this length: an event's
 # time is spent around the instant at which it begins. Chosen by judgement: a few dozen
 # operators long, so that a single slow one does not count as work of its own.

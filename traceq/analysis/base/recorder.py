@@ -1,4 +1,4 @@
-"""When the profiler itself held the host up, where it records that."""
+"""When the profiler itself held the host up, where the trace shows it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import GRAPH_LAUNCH_SLOWDOWN
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import text
+from traceq.expressions import END, text
 from traceq.intervals import count_before, count_until, spans
 
 if TYPE_CHECKING:
@@ -25,8 +26,31 @@ _OF_THE_PROFILER = (
 def recorder_stalls(trace: Trace) -> pl.DataFrame:
     """Return when the host stood still for the profiler: ``start`` and ``end``.
 
-    Its records name no thread: where an operator or a call begins meanwhile, the one
-    that launches was not held up.
+    Where the profiler records that, and while it prepares the kernels of CUDA graphs.
+    """
+    graphs = graph_launches(trace).select(start="done", end="end")
+    return pl.concat([recorder_overhead(trace), graphs])
+
+
+@cached_per_trace
+def graph_launches(trace: Trace) -> pl.DataFrame:
+    """Return when CUDA graphs were launched: ``start``, ``end`` and ``done``.
+
+    Without the profiler they were done then; it prepares each kernel that it records.
+    """
+    calls = trace.runtime.filter(
+        pl.col("call") == "graph launch", pl.col("kernels") > 0
+    )
+    own = (pl.col("dur") / GRAPH_LAUNCH_SLOWDOWN).round().cast(pl.Int64)
+    return calls.select(start="ts", end=END, done=pl.col("ts") + own)
+
+
+@cached_per_trace
+def recorder_overhead(trace: Trace) -> pl.DataFrame:
+    """Return when the host stood still for the profiler by its own records.
+
+    They name no thread: where an operator or a call begins meanwhile, the one that
+    launches was not held up.
     """
     found = spans(
         trace.other.filter(

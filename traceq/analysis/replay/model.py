@@ -25,12 +25,12 @@ from traceq.analysis.base.assumptions import (
     STREAM_WAIT_NS,
     TOLERATED_OVERHEAD,
 )
-from traceq.analysis.base.recorder import recorder_stalls
+from traceq.analysis.base.recorder import graph_launches, recorder_stalls
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.expressions import END, asof, constant
 from traceq.graph.nesting import INDEX, counts_between, row_numbers
-from traceq.intervals import Cover, spans
+from traceq.intervals import Cover, overlap, spans
 from traceq.model.run import HostCost
 from traceq.records import dataclass
 
@@ -126,7 +126,8 @@ def with_costs(model: StepModel, trace: Trace, costs: HostCosts) -> StepModel:
 def _work(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the GPU's work with what each piece waited for, and how long it took."""
     work = _with_launches(trace, _in_lanes(trace, steady))
-    latency = pl.col("start") - pl.col("launched_at")
+    after = pl.col("start") - pl.col("launched_at")
+    latency = (after - pl.col("held")).clip(lower_bound=0)
     gap = pl.col("start") - pl.col("before")
     usual_latency = _usual_latency(work, latency)
     work = work.with_columns(
@@ -190,9 +191,14 @@ def _lanes() -> pl.Expr:
 
 
 def _with_launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    """Add when each piece of work was launched: in the order of its stream."""
+    """Add when each piece of work was launched: in the order of its stream.
+
+    ``held`` is how long the profiler held up the call that launched it.
+    """
+    calls, launch = trace.runtime, work["launch"]
+    held = overlap(spans(calls), recorder_stalls(trace))
     return work.with_columns(
-        launched_at=trace.runtime["ts"][work["launch"]]
+        launched_at=calls["ts"][launch], held=held[launch].fill_null(0)
     ).with_columns(
         launched_at=pl.min_horizontal(
             pl.col("launched_at").cum_max().over("lane"), "start"
@@ -286,13 +292,14 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     # Room in the launch queue may come at another moment than the end of work: then no
     # wait is known, and the time is still not the host's.
     full = spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE))
-    stalled = Cover(pl.concat([full, recorder_stalls(trace)]))
+    graphs = graph_launches(trace).select("start", end="done")
+    stalled = Cover(pl.concat([full, recorder_stalls(trace), graphs]))
     until = _slowed_until(trace)
     slowed, took = (
         (until(edges) - stalled.until(edges)).diff()[1:] for edges in (moments, windows)
     )
     share = _share(trace, windows, took, costs)
-    unslowed = (moments - until(moments)).diff()[1:]
+    unslowed = (moments - until(moments) + Cover(graphs).until(moments)).diff()[1:]
     own = slowed * share[begins.cum_sum() - 1] + unslowed
     return pl.DataFrame([start, end, own], ["start", "end", "own"])
 
