@@ -331,6 +331,45 @@ def test_a_module_that_is_called_again_and_again_is_what_its_caller_loops_over()
     assert found.place.function == "forward"
 
 
+def test_ops_that_come_again_and_again_in_no_order_are_no_loop() -> None:
+    # As a forward does that reads values in one place, and makes masks in another.
+    parts = (
+        *("item lt nonzero eq", "item index copy_", "item", "item bmm"),
+        *("item index_put_ copy_", "item bmm copy_ add", "item eq index"),
+        *("item masked_fill", "item softmax bmm add", "item copy_ lt", "item add"),
+    )
+
+    assert not drawn_findings(a_loop(*parts), "LCH001")
+
+
+def test_modules_that_take_turns_are_one_iteration() -> None:
+    # Two convolutions for each of five feature maps: five are not reported, ten are.
+    width = 20
+    turns = "".join(
+        f"[nn.Module: Conv_{n % 2}".ljust(2 * width - 1) + "]" for n in range(10)
+    )
+    rows = a_loop(*["conv2d relu_"] * 10).splitlines()
+    rows.insert(3, f"        host    {turns}")
+
+    assert not drawn_findings("\n".join(rows), "LCH001")
+
+    twice = "\n".join(rows).replace("Conv_1", "Conv_0")
+    (found,) = drawn_findings(twice, "LCH001")
+
+    assert found.message == "a loop of 10 iterations launches 2 tiny kernels in each"
+
+
+@pytest.mark.parametrize(("iterations", "unrolled"), [(8, False), (40, True)])
+def test_compiling_a_long_loop_is_said_to_unroll_it(
+    iterations: int,
+    *,
+    unrolled: bool,
+) -> None:
+    (found,) = drawn_findings(a_loop(*["addmm tanh"] * iterations), "LCH001")
+
+    assert ("unrolls all 40 iterations" in found.advice) == unrolled
+
+
 def test_a_loop_over_the_layers_of_a_model_is_not_reported() -> None:
     width = 20
     layers = "".join(

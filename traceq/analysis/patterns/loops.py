@@ -30,7 +30,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import NOTHING, named_like, nobody, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, constant, text
+from traceq.expressions import END, asof, constant, text
 from traceq.graph.nesting import nearest, parents, row_numbers, sums_of
 from traceq.intervals import overlap
 from traceq.records import dataclass
@@ -56,6 +56,9 @@ _SHORT = 0.5
 # A mark fits as well as the best if it is behind by no more than this. Both chosen by
 # judgement.
 _AS_GOOD = 0.05
+# From the first iteration to the last, this share of the ops comes again in most of
+# them: at least 0.8 in all loops of 300 recordings, and 0.2 where there is none.
+_AGAIN = 0.5
 
 
 def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
@@ -65,11 +68,16 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
     that begins each iteration. The last iteration of a call, which has no mark after
     it, is taken to be as long as the median.
     """
-    marks = _marks(trace, steady, min_iterations).sort("ts")
+    ops = _launching(trace, steady)
+    marks = _marks(trace, ops, min_iterations).sort("ts")
     if not marks.height:
         return marks
     first = marks.group_by(_CALL, maintain_order=True).agg(pl.col("name").first())
     begins = marks.join(first, on=[*_CALL, "name"], nulls_equal=True).sort("ts")
+    begins = _of_first_module(begins)
+    layers = layer_names(pl.col("module"))
+    longest = pl.len().over(_CALL).max().over("file", "line", "function", layers)
+    begins = _repeating(begins.filter(longest >= min_iterations), ops)
     length = (pl.col("ts").shift(-1) - pl.col("ts")).over(_CALL)
     median = pl.col("length").median().over(_CALL)
     begins = begins.with_columns(length=length).with_columns(median=median)
@@ -90,6 +98,43 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
             end=pl.col("ts") + length,
         )
         .sort("start")
+    )
+
+
+def _of_first_module(marks: pl.DataFrame) -> pl.DataFrame:
+    """Return the marks of one module where several take turns in each iteration.
+
+    Example: a head that calls two convolutions on each of five feature maps calls
+    ``aten::conv2d`` ten times, in five iterations. Experts have one turn each.
+    """
+    here = pl.col("module")
+    first, turns = here.first().over(_CALL), pl.len().over(*_CALL, "module")
+    take_turns = turns.min().over(_CALL) > 1
+    return marks.filter(~take_turns | here.eq_missing(first))
+
+
+def _repeating(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the marks of calls that do little but what comes again in most iterations.
+
+    A value that is read all over a long function is called often, and begins nothing.
+    """
+    calls = marks.group_by(*_CALL, "thread").agg(
+        start=pl.col("ts").min(), end=pl.col("ts").max(), times=pl.len()
+    )
+    called = (
+        asof(ops.select("thread", "name", "ts"), calls, "ts", "start", by="thread")
+        .filter(pl.col("ts") < pl.col("end"))
+        .group_by(*_CALL, "name", "times")
+        .len()
+    )
+    again = pl.col("len").filter(2 * pl.col("len") >= pl.col("times")).sum()
+    loops = called.group_by(_CALL).agg(again=again / pl.col("len").sum())
+    return marks.join(
+        loops.filter(pl.col("again") >= _AGAIN),
+        on=_CALL,
+        how="semi",
+        nulls_equal=True,
+        maintain_order="left",
     )
 
 
@@ -261,13 +306,12 @@ def _names(ops: pl.DataFrame) -> pl.DataFrame:
     return _joined(names, ops.group_by("loop").agg(ops="id"))
 
 
-def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
+def _marks(trace: Trace, ops: pl.DataFrame, min_iterations: int) -> pl.DataFrame:
     """Return the ops that one call makes as often as there are iterations.
 
     Without stacks, where calls are not known, only ops that sync are marks: others come
     again in every layer, and a layer is what is between ops that are not in the loop.
     """
-    ops = _launching(trace, steady)
     # Some calls have fewer iterations: an expert that no token chose may be skipped.
     fewest = max(2, min_iterations // 2)
     if trace.frames.height:
@@ -282,12 +326,9 @@ def _marks(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFra
     repeated = ops.with_columns(times=times).filter(pl.col("times") >= fewest)
     if not repeated.height:
         return repeated
-    marks = repeated.join(
+    return repeated.join(
         _iteration_counts(repeated), on=[*_CALL, "times"], how="semi", nulls_equal=True
     )
-    layers = layer_names(pl.col("module"))
-    most = pl.col("times").max().over("file", "line", "function", layers)
-    return marks.filter(most >= min_iterations)
 
 
 def _layers(ops: pl.DataFrame) -> pl.Series:
