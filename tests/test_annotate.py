@@ -144,7 +144,7 @@ def test_a_slice_says_what_is_wrong_what_it_costs_and_what_to_do(
 ) -> None:
     file = tmp_path / "annotated.json"
     _annotated(ATTENTION, file)
-    (finding,) = linted(ATTENTION).findings
+    finding = linted(ATTENTION).findings[0]
     said = [one["args"] for one in _slices(_added(ATTENTION, file)) if one["args"]]
     first = next(args for args in said if "finding" in args)
     assert first["finding"] == f"ATT001: {finding.message}"
@@ -329,7 +329,7 @@ def test_the_command_says_what_it_wrote_and_how_to_look_at_it(tmp_path: Path) ->
     file = tmp_path / "annotated.json.gz"
     done = traceq("annotate", ATTENTION, "-o", file, "--no-cache")
     assert done.status == 0
-    assert "its process traceq has 4 tracks, on 56 slices" in done.out
+    assert "its process traceq has 6 tracks, on 136 slices" in done.out
     assert f"traceq open --as-is {file} shows it in Perfetto" in done.out
     again = traceq("annotate", ATTENTION, "-o", file, "--no-cache")
     assert again.status == 2

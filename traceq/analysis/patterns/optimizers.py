@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _STEP_OF = "Optimizer.step#"
 # Ops that update many tensors at once.
 _MANY = r"^aten::(_foreach_|_fused_|_amp_foreach)|^Torch-Compiled Region"
+_FOREACH = r"^aten::_foreach_"
 
 
 def optimizer_regions(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
@@ -42,18 +43,8 @@ def optimizer_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     ``aten::addcmul_``, ``aten::sqrt`` and three more ops 52 times, and ``aten::mul_``
     104 times. Most have 52 calls, so ``parameters`` is 52, and ``single`` is 416.
     """
-    optimizer = text("name").str.strip_prefix(_STEP_OF).str.strip_suffix(".step")
-    regions = (
-        optimizer_regions(trace, steady)
-        .with_columns(optimizer=optimizer)
-        .filter(pl.col("optimizer") != "")
-        .select("thread", "step", "optimizer", "ts", "dur", region="id")
-        .sort("ts")
-    )
-    around = regions.select("thread", "region", start="ts", end=END)
-    inside = asof(_launching(trace), around, "ts", "start", by="thread").filter(
-        pl.col("ts") < pl.col("end")
-    )
+    regions = _of_classes(trace, steady)
+    inside = _inside(_launching(trace), regions)
     many = named_like(trace.ops, _MANY)[inside["id"]]
     inside = inside.with_columns(name=text("name"), many=many)
     several = inside.group_by("region").agg(
@@ -64,6 +55,66 @@ def optimizer_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         regions.join(several, on="region", maintain_order="left")
         .join(_one_by_one(single), on="region", how="left", maintain_order="left")
         .with_columns(pl.col("single").fill_null(0))
+    )
+
+
+@cached_per_trace
+def foreach_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the steps of optimizers whose work on the GPU is all of foreach ops.
+
+    One row for each region. ``optimizer`` is its class; ``kernels`` and ``gpu_ns`` are
+    what the ops launch, ``names`` and ``ops`` which they are. ``start`` and ``end`` are
+    those of the first and of the last foreach op in the region, whether it launches or
+    not: before them the parameters are only collected.
+
+    Example: AdamW calls ``aten::_foreach_add_`` on its counts of steps, which are on
+    the host, then ``aten::_foreach_mul_`` and seven more ops on lists of parameters.
+    """
+    foreach = named_like(trace.ops, _FOREACH)
+    regions = _of_classes(trace, steady)
+    launching = _inside(_launching(trace), regions)
+    work = (
+        launching.with_columns(foreach=foreach[launching["id"]])
+        .group_by("region")
+        .agg(
+            pl.col("kernels", "gpu_ns").sum(),
+            pl.col("file", "line", "function").first(),
+            pl.col("foreach").all(),
+            names=text("name").unique(maintain_order=True),
+            ops="id",
+        )
+        .filter("foreach")
+        .drop("foreach")
+    )
+    times = (
+        _inside(trace.ops.filter(foreach), regions)
+        .group_by("region")
+        .agg(start=pl.col("ts").min(), end=END.max())
+    )
+    return regions.join(work, on="region", maintain_order="left").join(
+        times, on="region", maintain_order="left"
+    )
+
+
+def _of_classes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the regions of optimizers, in order, with the class of each."""
+    optimizer = text("name").str.strip_prefix(_STEP_OF).str.strip_suffix(".step")
+    return (
+        optimizer_regions(trace, steady)
+        .with_columns(optimizer=optimizer)
+        .filter(pl.col("optimizer") != "")
+        .select("thread", "step", "optimizer", "ts", "dur", region="id")
+        .sort("ts")
+    )
+
+
+def _inside(ops: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that begin in one of the regions, and in which."""
+    around = regions.select("thread", "region", until=END, since="ts")
+    return (
+        asof(ops, around, "ts", "since", by="thread")
+        .filter(pl.col("ts") < pl.col("until"))
+        .drop("until")
     )
 
 
