@@ -12,7 +12,7 @@ from traceq.analysis.base.assumptions import (
     FUSED_FOREACH_KERNELS_SAVED,
     MOST_BETWEEN_OPS_NS,
 )
-from traceq.analysis.base.ownership import inside
+from traceq.analysis.base.ownership import has_like, inside
 from traceq.analysis.patterns.optimizers import foreach_steps
 from traceq.analysis.replay.simulation import NO_SPANS, Change
 from traceq.intervals import merged, overlap
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Those for which it was measured: with SGD nothing is gained, others have no fused
 # implementation, or only in the newest torch.
 _MEASURED = ("Adam", "AdamW")
+_REGION = r"^Optimizer\.step#AdamW?\.step$"
 # With capturable=True the counts of steps are on the GPU as well: not measured.
 _CAPTURABLE = "aten::_foreach_pow"
 
@@ -139,7 +140,8 @@ class UnfusedOptimizer(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the steps of optimizers by class and place."""
-        if view.trace.facts.torch_to.startswith("1."):
+        old = view.trace.facts.torch_to.startswith("1.")
+        if old or not has_like(view.trace.annotations, _REGION):
             return
         rows = (
             foreach_steps(view.trace, view.steady)

@@ -30,8 +30,8 @@ _WAITS = (
         r"(^|/)torch/(cuda/)?amp/grad_scaler\.py: (_maybe_opt_step|<genexpr>)$",
         None,
         "GradScaler's check of the gradients",
-        "use an optimizer with fused=True (Adam, AdamW, SGD, Adagrad), which checks on"
-        " the GPU; or train in bfloat16, which needs no GradScaler",
+        "use an optimizer with fused=True (Adam, AdamW, SGD), which checks on the"
+        " GPU; or train in bfloat16, which needs no GradScaler",
     ),
     KnownWait(
         r"(^|/)torch/(cuda/)?amp/grad_scaler\.py: get_scale$",

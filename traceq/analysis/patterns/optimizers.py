@@ -135,6 +135,7 @@ def _one_by_one(single: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@cached_per_trace
 def _launching(trace: Trace) -> pl.DataFrame:
     """Return the outermost ops that start work on the GPU, and how much."""
     ops, kernels = trace.ops, trace.kernels
