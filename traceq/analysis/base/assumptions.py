@@ -144,8 +144,9 @@ OPTIMIZER_KERNELS_SAVED = 0.5
 # traces of Adam and AdamW both ways, by how fast the host was at the rest of each
 # (H200, torch 2.11, 2026-11-16): on bert, dense_adamw, groups, llama_big, mobile_adam
 # and vit_amp of benchmarks/options/optimizers.json 0.91 and 0.58 at the median, 0.83 to
-# 1.07 and 0.46 to 0.62; rounded down. On the five others, which were kept apart, 0.93
-# and 0.58, and their steps are predicted to get 8% faster at the mean, as measured.
+# 1.07 and 0.46 to 0.62; rounded down. On the five others 0.93 and 0.58, and their steps
+# are predicted to get 8% faster at the mean, as measured; the shares are not of them,
+# but they were seen when it was chosen from which op on the host's time counts.
 FUSED_FOREACH_HOST_SAVED = 0.9
 FUSED_FOREACH_KERNELS_SAVED = 0.55
 
