@@ -220,6 +220,83 @@ def test_two_backward_passes_in_a_step_are_named() -> None:
     assert (found.reason, found.count) == ("backwards", 2)
 
 
+def passes(*modules: str) -> str:
+    """Draw a step of backward passes, each after these modules."""
+    width = 30
+    calls = " ".join([*modules]).split()
+    drawn = [
+        "<built-in method run_backward" if one == "|" else f"nn.Module: {one}"
+        for one in calls
+    ]
+    frames = "".join(f"[{one}".ljust(width - 1) + "]" for one in drawn)
+    numbers = range(1, len(calls) + 1)
+    ops = "".join("  [aten::mm            ]".ljust(width) for _ in numbers)
+    launches = "".join(f"    [cuLaunchKernel>{n}]".ljust(width) for n in numbers)
+    kernels = "".join(f"[k<{n}]".ljust(width) for n in numbers)
+    return f"""
+        host  [ProfilerStep#1{" " * len(frames)}]
+        host   {frames}
+        host   {ops.rstrip()}
+        host   {launches.rstrip()}
+        gpu 7             {kernels.rstrip()}
+        """
+
+
+@pytest.mark.parametrize(
+    ("modules", "reason"),
+    [
+        ("Net_0 Loss_0 | Net_0 Loss_0 |", "backwards"),
+        # A GAN: the generator's pass is after one of the discriminator's.
+        ("G_0 D_0 D_0 | D_0 |", "passes"),
+        ("D_0 | G_0 |", "passes"),
+    ],
+)
+def test_backward_passes_of_one_kind_are_told_from_others(
+    modules: str, reason: str
+) -> None:
+    trace = load_drawn(passes(modules))
+
+    found = graph_obstacles(trace, steady_steps(trace))
+
+    assert [one.reason for one in found] == [reason]
+
+
+def test_two_forward_passes_before_one_backward_forbid_nothing() -> None:
+    trace = load_drawn(passes("Net_0 Net_0 |"))
+
+    assert not graph_obstacles(trace, steady_steps(trace))
+
+
+def test_a_backward_within_a_backward_is_no_other_pass() -> None:
+    # Checkpointing runs one for what it has computed again.
+    rows = ACCUMULATION.splitlines()
+    rows.insert(2, "    host  [<built-in method run_backward".ljust(83) + "]")
+
+    trace = load_drawn("\n".join(rows))
+
+    assert not graph_obstacles(trace, steady_steps(trace))
+
+
+@pytest.mark.parametrize("op", ["aten::lstm", "aten::gru"])
+def test_a_recurrent_layer_is_graphed_without_compiling_it(op: str) -> None:
+    drawn = passes("Net_0 |").replace("aten::mm   ", op.ljust(11))
+
+    (found,) = drawn_findings(drawn, "LCH002")
+
+    assert found.advice.startswith("torch.cuda.make_graphed_callables(model, (batch,))")
+    assert found.fixes
+    assert not found.example
+
+
+def test_nothing_is_promised_for_the_passes_of_a_gan() -> None:
+    (found,) = drawn_findings(passes("G_0 D_0 D_0 | D_0 |"), "LCH002")
+
+    assert not found.fixes
+    assert found.advice == (
+        "see the entries under waits: a CUDA graph cannot be replayed as it is"
+    )
+
+
 def test_with_an_old_torch_the_fix_is_a_newer_one() -> None:
     (found,) = case_findings("public/v100_resnet50_workers4.json.gz", "LCH003")
 

@@ -13,7 +13,8 @@ import polars as pl
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.time.device_syncs import device_syncs
-from traceq.expressions import known, text
+from traceq.expressions import END, known, text
+from traceq.graph.nesting import row_numbers
 from traceq.model.names import HTOD
 from traceq.model.tables import COPY
 from traceq.records import dataclass
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.trace import Trace
 
-Reason = Literal["shapes", "launches", "values", "syncs", "copies", "backwards"]
-HARD: tuple[Reason, ...] = ("shapes", "launches", "values")
-"""With these a step is another one every time: no graph of it can be replayed."""
+Reason = Literal[
+    "shapes", "launches", "values", "passes", "syncs", "copies", "backwards", "rnn"
+]
+HARD: tuple[Reason, ...] = ("shapes", "launches", "values", "passes")
+"""With these a step is another one every time, or its passes overwrite each other: no
+graph of it can be replayed."""
+UNCOMPILED: tuple[Reason, ...] = ("backwards", "rnn")
+"""With these torch.compile replays no graph, but make_graphed_callables does."""
 
 # Ops with a data-dependent size, at which torch.compile breaks the graph.
 _SIZED_BY_VALUES = r"^aten::(nonzero|masked_select|argwhere|_?unique|repeat_interleave)"
@@ -38,6 +44,9 @@ _CALLED = (
     *("module", "file", "line", "function"),
 )
 _BACKWARD = "built-in method run_backward"
+_MODULE = r"^nn\.Module: "
+# What nn.LSTM, nn.GRU and nn.RNN call, which break torch.compile's graph.
+_RNN = r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$"
 # Passes a step on average, where not every step has one that is recorded whole.
 _ONE_BACKWARD = 1.5
 
@@ -47,9 +56,10 @@ class Obstacle:
     """One reason why a step cannot be replayed as one CUDA graph."""
 
     reason: Reason
-    """New shapes in every step, another number of launches, data-dependent sizes, other
-    syncs in the model, copies from the host in the model, or several backward passes a
-    step, which overwrite each other's outputs."""
+    """New shapes in every step, another number of launches, data-dependent sizes,
+    several backward passes through other modules each (a GAN), other syncs in the
+    model, copies from the host in the model, several backward passes of the same
+    kind (gradient accumulation), or a layer that torch.compile does not capture."""
     count: float
     """How many there are a step; of launches, by how many steps differ."""
     name: str = ""
@@ -67,6 +77,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
         *_syncs(trace, steady),
         _copies(trace, steady),
         _backwards(trace, steady),
+        _rnn(trace, steady),
     )
     return [one for one in found if one]
 
@@ -146,6 +157,37 @@ def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the backward passes of a step where there are several."""
     begin, end = steady.windows["start"].min(), steady.windows["end"].max()
-    begun = trace.frames["ts"].filter(named_like(trace.frames, _BACKWARD))
-    passes = begun.is_between(begin, end).sum() / steady.count
-    return Obstacle("backwards", passes) if passes > _ONE_BACKWARD else None
+    begun = _outermost(trace, _BACKWARD)["ts"]
+    begun = begun.filter(begun.is_between(begin, end))
+    passes = len(begun) / steady.count
+    if passes <= _ONE_BACKWARD:
+        return None
+    ran = _ran_before(trace, begun)
+    # A graph keeps one set of activations for a module: none may run twice before its
+    # backward, nor before that of another one.
+    alike = ran.n_unique() <= 1 and ran.list.n_unique().eq(ran.list.len()).all()
+    return Obstacle("backwards" if alike else "passes", passes)
+
+
+def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
+    """Return the outermost modules that ran before each backward, since the last."""
+    modules = _outermost(trace, _MODULE)
+    number = backwards.search_sorted(modules["ts"])
+    ran = modules.with_columns(number=number).group_by("number").agg(text("name"))
+    # What ran after the last backward has none.
+    numbers = row_numbers(len(backwards)).alias("number").to_frame()
+    return numbers.join(ran, on="number", how="left", maintain_order="left")["name"]
+
+
+def _outermost(trace: Trace, pattern: str) -> pl.DataFrame:
+    """Return the calls with such a name that are in no other one, in order."""
+    calls = trace.frames.filter(named_like(trace.frames, pattern))
+    calls = calls.select("ts", "name", end=END).sort("ts", -pl.col("end"))
+    inside = pl.col("ts") < pl.col("end").cum_max().shift(1)
+    return calls.filter(~inside.fill_null(value=False))
+
+
+def _rnn(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return the recurrent layers that torch.compile breaks the graph at."""
+    found = in_steps(trace.ops.filter(named_like(trace.ops, _RNN)), trace, steady)
+    return _most("rnn", found, text("name"), steady.count)

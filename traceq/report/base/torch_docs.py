@@ -26,6 +26,7 @@ _NAMES = (
     "torch.cuda.clock_rate",
     "torch.cuda.empty_cache",
     "torch.cuda.graph",
+    "torch.cuda.make_graphed_callables",
     "torch.cuda.set_sync_debug_mode",
     "torch.cuda.synchronize",
     "torch.cumsum",
