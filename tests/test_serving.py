@@ -297,6 +297,17 @@ def test_the_example_of_a_training_is_not_shown_for_a_decode_loop() -> None:
     assert found.example == ""
 
 
+@pytest.mark.parametrize(("search", "found"), [("_sample", 1), ("_beam_search", 0)])
+def test_no_graph_is_promised_for_beam_search(search: str, found: int) -> None:
+    drawing = bundled_rules()["SRV001"].examples[0].drawing
+    first, *others = drawing.splitlines()
+    frame = f"[transformers/generation/utils.py(9): {search}".ljust(len(first) - 9)
+
+    drawn = "\n".join([f"host    {frame}]", first, *others])
+
+    assert len(drawn_findings(drawn, "SRV001")) == found
+
+
 def stalls(after: int) -> list[str]:
     """Return what is said of a prefill between decodes of 16 and of this many."""
     first, last = (f"@execute_context_0(0)_generation_{n}({n})" for n in (16, after))

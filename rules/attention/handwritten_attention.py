@@ -39,7 +39,11 @@ _SDPA = "F.scaled_dot_product_attention(query, key, value{})"
 _MODULE = "MultiheadAttention"
 # What transformers calls for attn_implementation="eager".
 _EAGER = "eager_attention_forward"
-_NOT_EAGER = 'load the model with attn_implementation="sdpa", which calls SDPA'
+_NOT_EAGER = (
+    'load the model with attn_implementation="sdpa", which calls SDPA; where'
+    " transformers has that for the model it is the default: see whether something asks"
+    ' for "eager", or for output_attentions'
+)
 _NO_WEIGHTS = (
     "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
 )

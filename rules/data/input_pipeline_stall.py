@@ -53,6 +53,8 @@ _LOADERS = {
         " (decode and augment on the GPU, cache what is computed every time)",
     ),
 }
+# Fewer tensors in a batch are a few already.
+_FEW = 4
 # Handing tensors over is worth a word from this share of loading on. Judgement.
 _MUCH = 0.25
 # From this many times on the number of workers is said without a decimal. Judgement.
@@ -247,7 +249,7 @@ def _advice(plan: WorkerPlan) -> str:
             " goes: do less per sample too (decode and augment on the GPU, cache what"
             " is computed every time)"
         )
-    if plan.handing_ns > _MUCH * plan.loading_ns:
+    if plan.handing_ns > _MUCH * plan.loading_ns and plan.tensors > _FEW:
         text += (
             f"; workers help little with {round(plan.tensors)} tensors in a batch, each"
             " of which the training process still maps: collate them into a few"

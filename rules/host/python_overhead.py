@@ -64,6 +64,9 @@ _HOOKS = (
     " once in all but one of many steps"
 )
 _MOST_CALLED = 3
+# Where calling operators takes more of a function's time, the rest is no more than an
+# error of what that takes. Chosen by judgement.
+_MOSTLY_CALLS = 0.75
 _STEP = """
             host   [ProfilerStep#1                                                  ]
             host    [torch/nn.py(5): f    ] [train.py(30): tokenise                ]
@@ -91,9 +94,10 @@ class PythonOverhead(Rule):
     Looks at the program's own functions in the account of the host's time (``traceq
     summary --host``): their time in Python without their callees, with built-in
     functions and libraries other than torch that they call. What Python needs to call
-    operators does not count. Hooks on modules count whole, with operators, launches
-    and GPU work. The time is estimated without the profiler, since recording Python
-    calls slows them down several times, and only what the GPU waits for is a saving.
+    operators does not count, and a function that does little else is not reported.
+    Hooks on modules count whole, with operators, launches and GPU work. The time is
+    estimated without the profiler, since recording Python calls slows them down several
+    times, and only what the GPU waits for is a saving.
 
     ## Why is this bad?
 
@@ -277,7 +281,10 @@ def _functions(view: View, least: float) -> pl.DataFrame:
     return (
         found.join(ops, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(extra=pl.col("estimated") - needed)
-        .filter(pl.col("extra") >= least)
+        .filter(
+            pl.col("extra") >= least,
+            pl.col("extra") >= (1 - _MOSTLY_CALLS) * pl.col("estimated"),
+        )
     )
 
 

@@ -66,6 +66,7 @@ _FORBIDS = {
     "values": "data-dependent sizes",
     "syncs": "syncs in the model",
     "copies": "copies from the host in the model",
+    "cache": "a KV cache that grows by cat (SRV007)",
     "passes": "several backward passes a step, each through other modules",
     "backwards": "its graphs overwrite the gradients of several backward passes a step",
     "rnn": "it does not capture nn.LSTM, nn.GRU and nn.RNN",
@@ -74,6 +75,7 @@ _FIRST = {
     "shapes": "pad or bucket the sizes that change to a few",
     "launches": "make loops and branches that depend on data the same in every step",
     "values": "avoid data-dependent sizes, as with torch.where instead of nonzero",
+    "cache": "write the KV cache in place, at a fixed size",
     "syncs": "take the syncs out of the model",
     "copies": "make the tensors of the model on the GPU",
 }

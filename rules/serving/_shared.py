@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
+from traceq.expressions import text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,14 @@ def generates_with_transformers(view: View) -> bool:
     """Tell whether the loop is that of ``generate()``, as far as stacks show."""
     files = view.trace.frames["file"].unique().cast(pl.String)
     return bool(files.str.contains(_TRANSFORMERS, literal=True).any())
+
+
+def searches_beams(view: View) -> bool:
+    """Tell whether ``generate()`` searches beams, as far as stacks show."""
+    functions = view.trace.frames.filter(
+        text("file").str.contains(_TRANSFORMERS, literal=True)
+    )["function"]
+    return bool(functions.unique().cast(pl.String).str.contains("beam_search").any())
 
 
 def sync_calls(view: View, syncs: pl.DataFrame) -> list[int]:

@@ -223,6 +223,8 @@ def test_a_pageable_copy_that_runs_beside_kernels_costs_the_gpu_nothing() -> Non
     (alone,) = drawn_findings("\n".join(drawing.splitlines()[:-2]), "CPY003", args=args)
 
     assert hidden.gpu_ns == 0 < alone.gpu_ns
+    labels = [[line.label for line in one.evidence] for one in (hidden, alone)]
+    assert labels == [["kernel", "rate"], ["kernel", "rate", "pinned", "saved"]]
 
 
 def test_a_small_pageable_copy_is_not_worth_pinning() -> None:

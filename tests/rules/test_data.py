@@ -159,6 +159,25 @@ def test_handing_many_tensors_over_from_a_worker_stays() -> None:
     assert found.saves_ns == 0
 
 
+@pytest.mark.parametrize(("tensors", "said"), [(2, False), (30, True)])
+def test_only_many_tensors_are_to_be_collated(tensors: int, *, said: bool) -> None:
+    numbers = range(10, 10 + tensors)
+    copies = "".join(f"[cudaMemcpyAsync>{n}]" for n in numbers)
+    gpu = "".join(f"[Memcpy HtoD (Pa<{n}]" for n in numbers)
+    # Handing each over takes 150 µs: more than a quarter of this for two.
+    loads = LOADING.ljust(800)
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * (len(loads) + len(copies) + 2000)}]
+        host   [{loads}]{copies}
+        gpu 7   {" " * (len(loads) + 20)}{gpu}
+        """,
+        "DAT001",
+    )
+
+    assert ("collate them into a few" in found.advice) == said
+
+
 def test_the_workers_of_a_real_program_are_as_many_as_its_loading_needs() -> None:
     (found,) = case_findings("public/v100_resnet50_workers0.json.gz", "DAT001")
 

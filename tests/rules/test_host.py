@@ -215,6 +215,24 @@ def test_python_that_calls_operators_is_needed() -> None:
     assert drawn_findings(drawing, "HST003") == ()
 
 
+@pytest.mark.parametrize(("calls", "found"), [(1, 1), (16, 0)])
+def test_python_that_mostly_calls_operators_is_not_reported(
+    calls: int, found: int
+) -> None:
+    # Calling an operator takes Python up to 10 µs, of the 200 that this takes.
+    ops = "[aten::a]" * calls
+    drawing = f"""
+        host   [ProfilerStep#1 {" " * 400}]
+        host    [train.py(30): forward {" " * 370}]
+        host     [torch/nn.py(5): f    ]{ops}
+        host      [aten::mm           ]
+        host       [cudaLaunchKernel>1]
+        gpu 7                    [gemm<1]
+    """
+
+    assert len(drawn_findings(drawing, "HST003")) == found
+
+
 def test_slow_operators_all_over_the_program_are_contention() -> None:
     (found,) = case_findings("public/t4_fp32.json.gz", "HST002")
 

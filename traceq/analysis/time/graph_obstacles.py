@@ -12,6 +12,7 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
+from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.time.device_syncs import device_syncs
 from traceq.expressions import END, known, text
 from traceq.graph.nesting import row_numbers
@@ -24,9 +25,17 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 Reason = Literal[
-    "shapes", "launches", "values", "passes", "syncs", "copies", "backwards", "rnn"
+    "shapes",
+    "launches",
+    "values",
+    "cache",
+    "passes",
+    "syncs",
+    "copies",
+    "backwards",
+    "rnn",
 ]
-HARD: tuple[Reason, ...] = ("shapes", "launches", "values", "passes")
+HARD: tuple[Reason, ...] = ("shapes", "launches", "values", "cache", "passes")
 """With these a step is another one every time, or its passes overwrite each other: no
 graph of it can be replayed."""
 UNCOMPILED: tuple[Reason, ...] = ("backwards", "rnn")
@@ -56,10 +65,10 @@ class Obstacle:
     """One reason why a step cannot be replayed as one CUDA graph."""
 
     reason: Reason
-    """New shapes in every step, another number of launches, data-dependent sizes,
-    several backward passes through other modules each (a GAN), other syncs in the
-    model, copies from the host in the model, several backward passes of the same
-    kind (gradient accumulation), or a layer that torch.compile does not capture."""
+    """New shapes in every step, another number of launches, data-dependent sizes, a KV
+    cache that grows, several backward passes through other modules each (a GAN), other
+    syncs in the model, copies from the host in the model, several backward passes of
+    one kind (gradient accumulation), or a layer that torch.compile does not capture."""
     count: float
     """How many there are a step; of launches, by how many steps differ."""
     name: str = ""
@@ -75,6 +84,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
         _shapes(trace, steady),
         _launches(trace, steady),
         *_syncs(trace, steady),
+        _cache(trace, steady),
         _copies(trace, steady),
         _backwards(trace, steady),
         _rnn(trace, steady),
@@ -152,6 +162,12 @@ def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     found = steady.kernels.filter(named_like(steady.kernels, HTOD))
     found = found.filter(_in_model(trace))
     return _most("copies", found, text("name"), steady.count)
+
+
+def _cache(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return the copies of a KV cache that is longer for every token."""
+    found = in_steps(cache_cats(trace), trace, steady)
+    return _most("cache", found, text("name"), steady.count)
 
 
 def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
