@@ -299,3 +299,45 @@ def test_code_that_is_not_compiled_is_not() -> None:
     (found,) = drawn_findings(searches("aten::linear"), "HST001", args=ROWS)
 
     assert "mark_dynamic" not in found.advice
+
+
+def paused(*pauses: int, frames: str = "") -> str:
+    """Draw a step for each pause, of so many µs between its two ops."""
+    steps = ops = ""
+    for number, pause in enumerate(pauses, 1):
+        inside = f"[aten::sum] {' ' * pause}[aten::mul]"
+        ops += f"   {inside}  "
+        steps += f"[ProfilerStep#{number}".ljust(len(inside) + 3) + "] "
+    around = f"host  [{frames}".ljust(len(steps) + 8) + "]" if frames else ""
+    return f"""
+        {around}
+        host   {steps.rstrip()}
+        host   {ops.rstrip()}
+        gpu 7   [sum]
+    """
+
+
+def test_a_pause_in_one_step_of_several_is_found() -> None:
+    (found,) = drawn_findings(paused(10, 20_000, 10), "HST004")
+
+    assert found.message == "the host stops for 20.0 ms in 1 of 3 steps"
+    assert found.saves_ns == pytest.approx(20e6 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "pauses",
+    [(20_000, 20_000, 10), (20_000, 10), (6_000, 20_000, 6_000), (4_000, 9, 9)],
+)
+def test_what_half_of_the_steps_do_or_is_short_is_no_pause(
+    pauses: tuple[int, ...],
+) -> None:
+    assert not drawn_findings(paused(*pauses), "HST004")
+
+
+def test_stacks_are_asked_for_only_where_there_are_none() -> None:
+    without = drawn_findings(paused(10, 20_000, 10), "HST004")
+    frames = drawn_findings(
+        paused(10, 20_000, 10, frames="train.py(3): main"), "HST004"
+    )
+
+    assert ["with_stack" in one.advice for one in (*without, *frames)] == [True, False]

@@ -1,0 +1,199 @@
+"""HST004: the host stops in a few steps, and nothing says why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.time.host_kinds import (
+    ENGINE,
+    LIBRARY,
+    MODULES,
+    NO_STACKS,
+    OPTIMIZER,
+    PLACE,
+    PYTHON,
+    WITH_LIBRARIES,
+)
+from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter.evidence import share_of_steps
+from traceq.records import dataclass
+from traceq.words import time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from traceq.linter import Finding
+
+# Python, in which the interpreter may stop for something else.
+_KINDS = (PYTHON, WITH_LIBRARIES, LIBRARY, MODULES, OPTIMIZER, ENGINE, NO_STACKS)
+_AT = ("kind", *PLACE)
+# A pause is this many times as long as what is usual at its place, and as this. Both
+# chosen by judgement: full collections of a training's objects took 73 and 127 ms.
+_UNUSUAL = 5
+_SHORTEST_NS = 5_000_000
+_ADVICE = (
+    "see whether steps without the profiler have it as well; if so it is Python's"
+    " garbage collector, most often: call gc.freeze() after setting up, or gc.disable()"
+    " and gc.collect() once in many steps"
+)
+_LOOK = "; with stacks, profile(with_stack=True), the trace shows what else it may be"
+_USUAL = "[aten::sum] [aten::sum]"
+
+
+def _drawn(*pauses: int) -> str:
+    """Draw a step for each pause, of so many microseconds before its last op."""
+    steps, ops = "", ""
+    for number, pause in enumerate(pauses, 1):
+        inside = f"{_USUAL}{' ' * (1 + pause)}[aten::mul]"
+        ops += f"   {inside}  "
+        steps += f"[ProfilerStep#{number}".ljust(len(inside) + 3) + "] "
+    return f"""
+            host   {steps.rstrip()}
+            host   {ops.rstrip()}
+            gpu 7   [sum]
+    """
+
+
+@dataclass(frozen=True)
+class HostPause(Rule):
+    """The host stops in a few of the steps, between two operators, for no seen reason.
+
+    ## What it does
+
+    Looks for a stretch of Python in which nothing at all is recorded, of at least 5 ms
+    and a tenth of a step, in fewer than half of the steps, at a place that takes less
+    than a fifth of it in most of them.
+
+    ## Why is this bad?
+
+    Nothing is launched meanwhile, and the place where it happens is not to blame: the
+    optimizer, whose lists it may happen to interrupt, looks as if it took half of the
+    time. With several ranks, all others wait for the one that stops.
+
+    On an H200, two programs stopped for 73 and 127 ms in one of three and of five
+    steps, in the optimizer. The first took 29.0 ms a step without the profiler; 53.6
+    were estimated with the pause, and 29.1 without it. Of the second these are 13.7,
+    44.0 and 18.6. Both were recorded for the second time in one process. Nothing like
+    it is in 320 other recordings.
+
+    ## How to fix it
+
+    Most often it is Python's garbage collector, which looks at all objects of the
+    program now and then. ``gc.freeze()`` after setting up takes those that stay out of
+    its sight; or collect when it suits:
+
+    ```diff
+    + gc.collect()
+    + gc.freeze()  # once, before the loop
+    + gc.disable()
+      for number, batch in enumerate(loader):
+          train(batch)
+    +     if number % 500 == 0:
+    +         gc.collect()
+    ```
+
+    ## When it is wrong
+
+    The profiler makes objects, too: a program that is recorded twice, or for long, has
+    many more of them, and collecting them takes longer. Time a few hundred steps
+    without it: if none is slower than the others, there is no such pause. Without
+    stacks, what a program does once in many steps looks the same: a checkpoint, an
+    evaluation, the next epoch's loader.
+
+    ## Measured
+
+    Not tried on a GPU.
+    """
+
+    code = "HST004"
+    since = "0.3.0"
+    see = ("torch.utils.data.DataLoader",)
+    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.WARM})
+
+    min_share: float = option(
+        0.1, "Pauses that take a smaller share of a step are not reported."
+    )
+
+    seen = Seen(
+        text="""
+        HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.00 ms
+          the host stops for 6.00 ms in 1 of 3 steps
+          at     Python between operators (stacks were not recorded)
+          usual  1.00 µs at this place
+          fix    see whether steps without the profiler have it as well; if so it is
+                 Python's garbage collector, most often: call gc.freeze() after
+                 setting up, or gc.disable() and gc.collect() once in many steps;
+                 with stacks, profile(with_stack=True), the trace shows what else it
+                 may be
+        """,
+    )
+
+    examples = (
+        Bad(
+            _drawn(0, 6000, 0),
+            finds="the host stops for 6.00 ms in 1 of 3 steps",
+        ),
+        Good(_drawn(6000, 6000, 6000)),
+        Good(_drawn(0, 300, 0)),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group the pauses by what the host is at."""
+        least = max(_SHORTEST_NS, self.min_share * view.steady.time / view.steps)
+        for row in _pauses(view, least).iter_rows(named=True):
+            yield self._finding(view, row)
+
+    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+        spans = pl.DataFrame(row["spans"])
+        return self.finding(
+            f"the host stops for {time(row['length'] / len(row['spans']))} in"
+            f" {share_of_steps(view, row['steps'])}",
+            subject=row["kind"],
+            place=view.place(row),
+            count=len(row["spans"]) / view.steps,
+            fix=Fix(spans=spans),
+            gpu_idle_ns=row["idle"] / view.steps,
+            evidence=[
+                Evidence("at", row["kind"]),
+                Evidence("usual", value=row["usual"], unit="ns", note="at this place"),
+            ],
+            advice=_ADVICE + ("" if view.trace.frames.height else _LOOK),
+        )
+
+
+def _pauses(view: View, least: float) -> pl.DataFrame:
+    """Return where the host stops in a few steps: place, ``steps`` and ``spans``."""
+    windows = view.steady.windows
+    found = view.host_account.of(
+        pl.col("kind").is_in(_KINDS), "start", "end", "step", "idle", *_AT
+    )
+    length = pl.col("end") - pl.col("start")
+    # Where a step begins and ends, the profiler itself is at work.
+    edge = pl.col("start").is_in(windows["start"].implode()) | pl.col("end").is_in(
+        windows["end"].implode()
+    )
+    found = found.with_columns(length=length).filter(~edge)
+    if not (found["length"] >= least).any():
+        return found.clear()
+    most = found.group_by(*_AT, "step").agg(most=pl.col("length").max())
+    usual = most.group_by(_AT).agg(
+        usual=pl.col("most").median(), seen=pl.col("step").n_unique()
+    )
+    return (
+        found.filter(pl.col("length") >= least)
+        .join(usual, on=_AT, nulls_equal=True, maintain_order="left")
+        .filter(
+            pl.col("length") > _UNUSUAL * pl.col("usual"),
+            2 * pl.col("seen") > view.steps,
+        )
+        .group_by(*_AT, "usual", maintain_order=True)
+        .agg(
+            pl.col("length", "idle").sum(),
+            steps=pl.col("step").n_unique(),
+            spans=pl.struct("start", "end"),
+        )
+        .filter(2 * pl.col("steps") < view.steps)
+    )
