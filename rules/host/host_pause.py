@@ -44,7 +44,7 @@ _USUAL = "[aten::sum] [aten::sum]"
 
 
 def _drawn(*pauses: int) -> str:
-    """Draw a step for each pause, of so many microseconds before its last op."""
+    """Draw a step for each pause, which is given in µs, before its last op."""
     steps, ops = "", ""
     for number, pause in enumerate(pauses, 1):
         inside = f"{_USUAL}{' ' * (1 + pause)}[aten::mul]"

@@ -302,7 +302,7 @@ def test_code_that_is_not_compiled_is_not() -> None:
 
 
 def paused(*pauses: int, frames: str = "") -> str:
-    """Draw a step for each pause, of so many µs between its two ops."""
+    """Draw a step for each pause between its two ops, given in µs."""
     steps = ops = ""
     for number, pause in enumerate(pauses, 1):
         inside = f"[aten::sum] {' ' * pause}[aten::mul]"
