@@ -117,7 +117,7 @@ def lint(  # noqa: PLR0913 - as the command's options
 
     >>> found = lint("fixtures/attn_mask_fmha/trace.json.gz")
     >>> [(one.code, one.place.file, one.place.line) for one in found.findings]
-    [('ATT001', 'dev_cases.py', 48)]
+    [('ATT001', 'dev_cases.py', 48), ('LCH004', 'dev_cases.py', 65)]
     >>> found.findings[0].advice.split(": ")[0], found.clean
     ('in masked', False)
 
