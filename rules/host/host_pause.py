@@ -166,32 +166,39 @@ class HostPause(Rule):
 
 def _pauses(view: View, least: float) -> pl.DataFrame:
     """Return where the host stops in a few steps: place, ``steps`` and ``spans``."""
-    windows = view.steady.windows
-    found = view.host_account.of(
-        pl.col("kind").is_in(_KINDS), "start", "end", "step", "idle", *_AT
-    )
-    length = pl.col("end") - pl.col("start")
+    account, windows = view.host_account, view.steady.windows
+    spans, things = account.spans, account.described.things
+    python = things["kind"].is_in(_KINDS)
+    long = spans.filter(spans["end"] - spans["start"] >= least)
     # Where a step begins and ends, the profiler itself is at work.
     edge = pl.col("start").is_in(windows["start"].implode()) | pl.col("end").is_in(
         windows["end"].implode()
     )
-    found = found.with_columns(length=length).filter(~edge)
-    if not (found["length"] >= least).any():
-        return found.clear()
-    most = found.group_by(*_AT, "step").agg(most=pl.col("length").max())
+    long = long.filter(python[long["thing"]]).filter(~edge)
+    if not long.height:
+        return long
+    # Of a long recording there are millions of spans: only those at these places.
+    places = things.select(_AT).with_row_index("thing")
+    here = places.join(
+        places[long["thing"].unique()].select(_AT), on=_AT, how="semi", nulls_equal=True
+    )
+    near = spans.filter(spans["thing"].is_in(here["thing"].implode())).filter(~edge)
+    near = account.told(near, "thing", "step", "recorded").join(here, on="thing")
+    most = near.group_by(*_AT, "step").agg(most=pl.col("recorded").max())
     usual = most.group_by(_AT).agg(
         usual=pl.col("most").median(), seen=pl.col("step").n_unique()
     )
     return (
-        found.filter(pl.col("length") >= least)
+        account.told(long, "start", "end", "step", "idle", "recorded", *_AT)
         .join(usual, on=_AT, nulls_equal=True, maintain_order="left")
         .filter(
-            pl.col("length") > _UNUSUAL * pl.col("usual"),
+            pl.col("recorded") > _UNUSUAL * pl.col("usual"),
             2 * pl.col("seen") > view.steps,
         )
         .group_by(*_AT, "usual", maintain_order=True)
         .agg(
-            pl.col("length", "idle").sum(),
+            pl.col("idle").sum(),
+            length=pl.col("recorded").sum(),
             steps=pl.col("step").n_unique(),
             spans=pl.struct("start", "end"),
         )

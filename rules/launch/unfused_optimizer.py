@@ -15,7 +15,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.ownership import has_like, inside
 from traceq.analysis.patterns.optimizers import foreach_steps
 from traceq.analysis.replay.simulation import NO_SPANS, Change
-from traceq.intervals import merged, overlap
+from traceq.intervals import merged
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.records import dataclass
 from traceq.words import counted, listed
@@ -197,10 +197,13 @@ def _handled(view: View, windows: pl.DataFrame) -> pl.DataFrame:
     What takes longer at once than Python between two operators is something else, which
     stays: a collection of garbage, a hook, another process.
     """
-    spans = view.host_account.spans.filter(
-        pl.col("end") - pl.col("start") <= MOST_BETWEEN_OPS_NS
-    )
-    return spans.filter(overlap(spans, windows) > 0)
+    # In order, and not overlapping; of a long recording there are millions.
+    spans = view.host_account.spans
+    first = spans["end"].search_sorted(windows["start"], side="right")
+    last = spans["start"].search_sorted(windows["end"])
+    rows = pl.select(pl.int_ranges(first, last).explode()).to_series().drop_nulls()
+    found = spans[rows.unique().sort()]
+    return found.filter(pl.col("end") - pl.col("start") <= MOST_BETWEEN_OPS_NS)
 
 
 def _saves(view: View, fix: Fix) -> float:
