@@ -12,12 +12,13 @@ from traceq.analysis.base.assumptions import (
     FUSED_HOST_SAVED,
     OPTIMIZER_KERNELS_SAVED,
 )
-from traceq.analysis.base.ownership import inside
 from traceq.analysis.patterns.optimizers import optimizer_steps
 from traceq.expressions import END
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, option
 from traceq.records import dataclass
-from traceq.words import counted, listed
+from traceq.words import counted
+
+from ._shared import evidence, launched, step_of_adamw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,22 +32,6 @@ _FOREACH = (
     *_FUSED,
     *("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
 )
-
-
-def _drawn(op: str, calls: int) -> str:
-    """Draw a step of AdamW that calls an op this many times."""
-    numbers = range(1, calls + 1)
-    span = f"[{op.ljust(20)}]"
-    width = len(span) * calls
-    return "\n".join(
-        (
-            f"host  [ProfilerStep#1{' ' * (width + 20)}]",
-            f"host   [Optimizer.step#AdamW.step{' ' * (width - 8)}]",
-            f"host    {span * calls}",
-            "host     " + "".join(f"[cuLaunchKernel>{n}]    " for n in numbers),
-            "gpu 7          " + "".join(f"[k<{n}]{' ' * 17}" for n in numbers).rstrip(),
-        )
-    )
 
 
 @dataclass(frozen=True)
@@ -117,10 +102,10 @@ class OptimizerLoop(Rule):
 
     examples = (
         Bad(
-            _drawn("aten::addcdiv_", 8),
+            step_of_adamw("aten::addcdiv_", 8),
             finds=("AdamW updates 8 parameters one by one, with 1 kernel for each",),
         ),
-        Good(_drawn("aten::_fused_adamw_", 2)),
+        Good(step_of_adamw("aten::_fused_adamw_", 2)),
     )
 
     def check(self, view: View) -> Iterator[Finding]:
@@ -152,30 +137,17 @@ class OptimizerLoop(Rule):
             place=view.place(row),
             count=row["kernels"] / view.steps,
             fix=Fix(
-                kernels=_launched(view, row["ops"]),
+                kernels=launched(view, row["ops"]),
                 kernel_share=OPTIMIZER_KERNELS_SAVED,
                 spans=pl.DataFrame(row["spans"]),
                 host_share=FUSED_HOST_SAVED if name in _FUSED else FOREACH_HOST_SAVED,
             ),
-            evidence=_evidence(row, view.steps),
+            evidence=evidence(row, row["dur"], view.steps),
             data={"optimizer": name, "parameters": parameters, "ops": row["names"]},
             advice=_advice(name, torch),
             ops=row["ops"],
         )
         return replace(found, example=_example(self.example(), name, torch))
-
-
-def _launched(view: View, ops: list[int]) -> pl.Series:
-    """Return the kernels of the steps that these ops launch."""
-    within = inside(view.trace, pl.Series(ops))[view.kernels["op"]]
-    return view.kernels["id"].filter(within.is_not_null())
-
-
-def _evidence(row: Mapping[str, Any], steps: int) -> Iterator[Evidence]:
-    yield Evidence("ops", listed(row["names"], 8))
-    yield Evidence("launches", value=row["kernels"] / steps, note="kernels a step")
-    yield Evidence("host", "", row["dur"] / steps, "ns", note="a step, as recorded")
-    yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
 
 
 def _advice(optimizer: str, torch: str) -> str:

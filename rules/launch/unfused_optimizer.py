@@ -12,13 +12,15 @@ from traceq.analysis.base.assumptions import (
     FUSED_FOREACH_KERNELS_SAVED,
     MOST_BETWEEN_OPS_NS,
 )
-from traceq.analysis.base.ownership import has_like, inside
+from traceq.analysis.base.ownership import has_like
 from traceq.analysis.patterns.optimizers import foreach_steps
 from traceq.analysis.replay.simulation import NO_SPANS, Change
 from traceq.intervals import merged
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, option
 from traceq.records import dataclass
-from traceq.words import counted, listed
+from traceq.words import counted
+
+from ._shared import evidence, launched, step_of_adamw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,22 +34,6 @@ _MEASURED = ("Adam", "AdamW")
 _REGION = r"^Optimizer\.step#AdamW?\.step$"
 # With capturable=True the counts of steps are on the GPU as well: not measured.
 _CAPTURABLE = "aten::_foreach_pow"
-
-
-def _drawn(op: str, calls: int) -> str:
-    """Draw a step of AdamW that calls an op this many times."""
-    numbers = range(1, calls + 1)
-    span = f"[{op.ljust(24)}]"
-    width = len(span) * calls
-    return "\n".join(
-        (
-            f"host  [ProfilerStep#1{' ' * (width + 20)}]",
-            f"host   [Optimizer.step#AdamW.step{' ' * (width - 8)}]",
-            f"host    {span * calls}",
-            "host     " + "".join(f"[cuLaunchKernel>{n}]        " for n in numbers),
-            "gpu 7          " + "".join(f"[k<{n}]{' ' * 21}" for n in numbers).rstrip(),
-        )
-    )
 
 
 @dataclass(frozen=True)
@@ -129,13 +115,13 @@ class UnfusedOptimizer(Rule):
 
     examples = (
         Bad(
-            _drawn("aten::_foreach_addcdiv_", 8),
+            step_of_adamw("aten::_foreach_addcdiv_", 8),
             finds=(
                 "AdamW updates its parameters with 8 foreach operators, not with the"
                 " fused one",
             ),
         ),
-        Good(_drawn("aten::_fused_adamw_", 2)),
+        Good(step_of_adamw("aten::_fused_adamw_", 2)),
     )
 
     def check(self, view: View) -> Iterator[Finding]:
@@ -161,7 +147,7 @@ class UnfusedOptimizer(Rule):
         for row in rows.iter_rows(named=True):
             handled = _handled(view, pl.DataFrame(row["spans"]))
             fix = Fix(
-                kernels=_launched(view, row["ops"]),
+                kernels=launched(view, row["ops"]),
                 kernel_share=FUSED_FOREACH_KERNELS_SAVED,
                 spans=merged(handled),
                 host_share=FUSED_FOREACH_HOST_SAVED,
@@ -180,7 +166,7 @@ class UnfusedOptimizer(Rule):
             place=view.place(row),
             count=len(row["ops"]) / view.steps,
             fix=fix,
-            evidence=_evidence(row, handled, view.steps),
+            evidence=evidence(row, _length(handled), view.steps),
             data={"optimizer": name, "ops": row["names"]},
             advice=(
                 f"pass fused=True to torch.optim.{name}, also in the param_groups of a"
@@ -221,17 +207,5 @@ def _saves(view: View, fix: Fix) -> float:
     return before - after
 
 
-def _launched(view: View, ops: list[int]) -> pl.Series:
-    """Return the kernels of the steps that these ops launch."""
-    within = inside(view.trace, pl.Series(ops))[view.kernels["op"]]
-    return view.kernels["id"].filter(within.is_not_null())
-
-
-def _evidence(
-    row: Mapping[str, Any], handled: pl.DataFrame, steps: int
-) -> Iterator[Evidence]:
-    host_ns = int((handled["end"] - handled["start"]).sum())
-    yield Evidence("ops", listed(row["names"], 8))
-    yield Evidence("launches", value=row["kernels"] / steps, note="kernels a step")
-    yield Evidence("host", "", host_ns / steps, "ns", note="a step, as recorded")
-    yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
+def _length(spans: pl.DataFrame) -> int:
+    return int((spans["end"] - spans["start"]).sum())

@@ -16,7 +16,7 @@ from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.time.device_syncs import device_syncs
 from traceq.expressions import END, known, text
 from traceq.graph.nesting import row_numbers
-from traceq.model.names import HTOD
+from traceq.model.names import HTOD, MODULE
 from traceq.model.tables import COPY
 from traceq.records import dataclass
 
@@ -53,7 +53,6 @@ _CALLED = (
     *("module", "file", "line", "function"),
 )
 _BACKWARD = "built-in method run_backward"
-_MODULE = r"^nn\.Module: "
 # What nn.LSTM, nn.GRU and nn.RNN call, which break torch.compile's graph.
 _RNN = r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$"
 # Passes a step on average, where not every step has one that is recorded whole.
@@ -187,7 +186,7 @@ def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
     """Return the outermost modules that ran before each backward, since the last."""
-    modules = _outermost(trace, _MODULE)
+    modules = _outermost(trace, MODULE)
     number = backwards.search_sorted(modules["ts"])
     ran = modules.with_columns(number=number).group_by("number").agg(text("name"))
     # What ran after the last backward has none.

@@ -1,0 +1,47 @@
+"""What the rules on optimizers share: a drawn step, its kernels, what is said of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import inside
+from traceq.linter import Evidence
+from traceq.words import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from traceq.linter import View
+
+
+def step_of_adamw(op: str, calls: int) -> str:
+    """Draw a step of AdamW that calls an op this many times."""
+    numbers = range(1, calls + 1)
+    span = f"[{op.ljust(24)}]"
+    width = len(span) * calls
+    return "\n".join(
+        (
+            f"host  [ProfilerStep#1{' ' * (width + 20)}]",
+            f"host   [Optimizer.step#AdamW.step{' ' * (width - 8)}]",
+            f"host    {span * calls}",
+            "host     " + "".join(f"[cuLaunchKernel>{n}]        " for n in numbers),
+            "gpu 7          " + "".join(f"[k<{n}]{' ' * 21}" for n in numbers).rstrip(),
+        )
+    )
+
+
+def launched(view: View, ops: list[int]) -> pl.Series:
+    """Return the kernels of the steps that these ops launch."""
+    within = inside(view.trace, pl.Series(ops))[view.kernels["op"]]
+    return view.kernels["id"].filter(within.is_not_null())
+
+
+def evidence(row: Mapping[str, Any], host_ns: int, steps: int) -> Iterator[Evidence]:
+    """Return what an optimizer calls and launches, and what that takes."""
+    yield Evidence("ops", listed(row["names"], 8))
+    yield Evidence("launches", value=row["kernels"] / steps, note="kernels a step")
+    yield Evidence("host", "", host_ns / steps, "ns", note="a step, as recorded")
+    yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
