@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 # Python, in which the interpreter may stop for something else.
 _KINDS = (PYTHON, WITH_LIBRARIES, LIBRARY, MODULES, OPTIMIZER, ENGINE, NO_STACKS)
 _AT = ("kind", *PLACE)
-# A pause is this many times as long as what is usual at its place, and as this. Both
-# chosen by judgement: full collections of a training's objects took 73 and 127 ms.
+# A pause is this many times as long as what is usual at its place, and at least this
+# long. Both chosen by judgement: pauses of 73 and 127 ms were seen.
 _UNUSUAL = 5
 _SHORTEST_NS = 5_000_000
 _ADVICE = (
-    "see whether steps without the profiler have it as well; if so it is Python's"
-    " garbage collector, most often: call gc.freeze() after setting up, or gc.disable()"
-    " and gc.collect() once in many steps"
+    "see whether steps without the profiler have it as well, and whether gc.disable()"
+    " removes it: then it is Python's garbage collector; call gc.freeze() after setting"
+    " up, or gc.collect() once in many steps yourself"
 )
 _LOOK = "; with stacks, profile(with_stack=True), the trace shows what else it may be"
 _USUAL = "[aten::sum] [aten::sum]"
@@ -76,14 +76,14 @@ class HostPause(Rule):
     On an H200, two programs stopped for 73 and 127 ms in one of three and of five
     steps, in the optimizer. The first took 29.0 ms a step without the profiler; 53.6
     were estimated with the pause, and 29.1 without it. Of the second these are 13.7,
-    44.0 and 18.6. Both were recorded for the second time in one process. Nothing like
-    it is in 320 other recordings.
+    44.0 and 18.6. Both were recorded for the second time in one process; that it was
+    the collector is a guess. Nothing like it is in 320 other recordings.
 
     ## How to fix it
 
-    Most often it is Python's garbage collector, which looks at all objects of the
-    program now and then. ``gc.freeze()`` after setting up takes those that stay out of
-    its sight; or collect when it suits:
+    It may be Python's garbage collector, which looks at all objects of the program now
+    and then: with ``gc.disable()`` the pause is gone if so. ``gc.freeze()`` after
+    setting up takes those that stay out of its sight; or collect when it suits:
 
     ```diff
     + gc.collect()
@@ -123,11 +123,11 @@ class HostPause(Rule):
           the host stops for 6.00 ms in 1 of 3 steps
           at     Python between operators (stacks were not recorded)
           usual  1.00 µs at this place
-          fix    see whether steps without the profiler have it as well; if so it is
-                 Python's garbage collector, most often: call gc.freeze() after
-                 setting up, or gc.disable() and gc.collect() once in many steps;
-                 with stacks, profile(with_stack=True), the trace shows what else it
-                 may be
+          fix    see whether steps without the profiler have it as well, and whether
+                 gc.disable() removes it: then it is Python's garbage collector;
+                 call gc.freeze() after setting up, or gc.collect() once in many
+                 steps yourself; with stacks, profile(with_stack=True), the trace
+                 shows what else it may be
         """,
     )
 

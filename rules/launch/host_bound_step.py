@@ -68,8 +68,8 @@ _FORBIDS = {
     "copies": "copies from the host in the model",
     "cache": "a KV cache that grows by cat (SRV007)",
     "passes": "several backward passes a step, each through other modules",
-    "backwards": "its graphs overwrite the gradients of several backward passes a step",
-    "rnn": "it does not capture nn.LSTM, nn.GRU and nn.RNN",
+    "backwards": "overwrites the gradients of several backward passes a step",
+    "rnn": "does not capture nn.LSTM, nn.GRU and nn.RNN",
 }
 _FIRST = {
     "shapes": "pad or bucket the sizes that change to a few",
