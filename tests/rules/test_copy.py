@@ -283,6 +283,23 @@ def test_a_second_copy_into_yet_another_layout_undoes_nothing() -> None:
     assert not drawn_findings(without_conv(), "CPY005", args=args)
 
 
+@pytest.mark.parametrize(
+    "copied",
+    [
+        # The last of 25 tokens, cloned, and then that of another tensor.
+        inputs([[1, 1], [1, 1], []], [FLOAT] * 2, [[1, 1], [25, 1], []]),
+        inputs([[1, 1], [1, 1], []], [FLOAT] * 2, [[1, 1], [1, 25], []]),
+        inputs([[8, 8], [8, 8], []], [FLOAT] * 2, [[8, 1], [1, 8], []]),
+    ],
+)
+def test_two_copies_that_read_the_same_both_ways_may_be_of_two_tensors(
+    copied: dict[str, Any],
+) -> None:
+    args = {"aten::copy_": copied, "aten::copy_.back": copied}
+
+    assert not drawn_findings(without_conv(), "CPY005", args=args)
+
+
 def slice_loop(positions: list[int]) -> tuple[str, dict[str, dict[str, Any]]]:
     """Draw a loop that writes slices, and the backward pass of one of them."""
     width, lanes = 40, {"op": "", "call": "", "gpu": "   "}

@@ -107,7 +107,8 @@ def layout_round_trips(moved: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFra
     """Return the program's copies into another layout that the next copy undoes.
 
     Nothing else of ``kernels`` runs on the stream between the two. ``back`` is the
-    request of the second.
+    request of the second. Left out are layouts that read the same both ways, as of
+    a single element or a square: two such copies may be of two tensors.
     """
     keys = ["step", *_PLACE, "device", "stream"]
     layouts = moved.filter(
@@ -123,12 +124,13 @@ def layout_round_trips(moved: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFra
         .with_columns(
             back=pl.col("request").shift(-1).over(keys),
             back_id=pl.col("id").shift(-1).over(keys),
-            back_dims=pl.col("dims").shift(-1).over(keys),
+            back_to=pl.col("to").shift(-1).over(keys),
             back_from=pl.col("from").shift(-1).over(keys),
         )
         .filter(
-            pl.col("back_dims") == pl.col("from"),
-            pl.col("back_from") == pl.col("dims"),
+            pl.col("from") != pl.col("to"),
+            pl.col("back_to") == pl.col("from"),
+            pl.col("back_from") == pl.col("to"),
         )
     )
     if not found.height:
@@ -144,16 +146,14 @@ def layout_round_trips(moved: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFra
 
 
 def _with_memory_order(layouts: pl.DataFrame) -> pl.DataFrame:
-    """Add ``from``: the dimensions of the source in the order of its memory.
+    """Add the dimensions in the order of memory: ``from`` the source, ``to`` the copy.
 
-    It is null if the source or the target is not dense, or the target not contiguous.
+    Both are null if one is not dense, or the target not contiguous.
     """
     distinct = layouts.select("dims", "src_strides", "dst_strides").unique()
-    orders = [
-        _memory_order(dims, source) if _memory_order(dims, target) == dims else None
-        for dims, source, target in distinct.iter_rows()
-    ]
-    known = distinct.with_columns(pl.Series("from", orders, dtype=pl.List(pl.Int64)))
+    orders = [_memory_orders(*row) for row in distinct.iter_rows()]
+    schema = {name: pl.List(pl.Int64) for name in ("from", "to")}
+    known = distinct.hstack(pl.DataFrame(orders, schema, orient="row"))
     return layouts.join(
         known,
         on=["dims", "src_strides", "dst_strides"],
@@ -162,14 +162,32 @@ def _with_memory_order(layouts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _memory_orders(
+    dims: list[int], source: list[int], target: list[int]
+) -> tuple[list[int] | None, list[int] | None]:
+    before, after = _memory_order(dims, source), _memory_order(dims, target)
+    contiguous = after == [size for size in dims if size != 1]
+    return (before, after) if before and contiguous else (None, None)
+
+
 def _memory_order(dims: list[int], strides: list[int]) -> list[int] | None:
-    """Return the dimensions of a dense tensor, the outermost in memory first."""
+    """Return the dimensions of a dense tensor, the outermost in memory first.
+
+    Those of one element are left out: how far apart its elements are is no layout.
+    """
     if len(dims) != len(strides):
         return None
-    ordered = sorted(zip(strides, dims, strict=True), reverse=True)
+    ordered = sorted(
+        (
+            (stride, size)
+            for stride, size in zip(strides, dims, strict=True)
+            if size != 1
+        ),
+        reverse=True,
+    )
     expected = 1
     for stride, size in reversed(ordered):
-        if size > 1 and stride != expected:
+        if stride != expected:
             return None
         expected *= size
     return [size for _, size in ordered]
