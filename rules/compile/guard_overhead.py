@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import LOOKUP
+from traceq.analysis.base.ownership import named_like
+from traceq.analysis.patterns.compilation import LOOKUP, REGION, REGION_FRAME
+from traceq.expressions import text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.records import dataclass
 from traceq.words import often
@@ -39,7 +41,8 @@ class GuardOverhead(Rule):
     Compile the whole model instead of its parts, so that there is one lookup. If
     nothing that guards watch changes any more, run the loop under
     ``torch.compiler.set_stance(skip_guard_eval_unsafe=True)`` (torch 2.6), or drop
-    guards with ``torch.compile(options={"guard_filter_fn": ...})``.
+    guards with ``torch.compile(options={"guard_filter_fn": ...})``. For one model that
+    a step calls often, as once per token, only the latter help.
 
     ```diff
     - for layer in model.layers:
@@ -109,7 +112,8 @@ class GuardOverhead(Rule):
         total = int(found["dur"].sum())
         if not found.height or total < self.min_share * view.steady.time:
             return
-        calls = found.height / view.steps
+        calls, parts = found.height / view.steps, _parts(view)
+        code = "one compiled part" if parts == 1 and calls > 1 else "compiled code"
         longest = (
             found.group_by(_PLACE)
             .agg(pl.col("dur").sum())
@@ -117,7 +121,7 @@ class GuardOverhead(Rule):
             .row(0, named=True)
         )
         yield self.finding(
-            f"guards of compiled code are checked {often(calls)}",
+            f"guards of {code} are checked {often(calls)}",
             subject=LOOKUP,
             place=view.place(longest),
             count=calls,
@@ -136,15 +140,32 @@ class GuardOverhead(Rule):
                     note="of the step as recorded",
                 ),
             ],
-            advice=_advice(calls),
+            advice=_advice(calls, parts),
         )
 
 
-def _advice(calls: float) -> str:
+def _parts(view: View) -> int | None:
+    """Return how many parts of a model were compiled; None if it is not known.
+
+    Layers of one class have their code in common, and differ by module: without
+    modules, one that is called often looks like many.
+    """
+    regions = view.ops.filter(named_like(view.ops, REGION))
+    parts = regions.select(
+        "module", frame=text("name").str.extract(REGION_FRAME)
+    ).unique()
+    if parts.height == 1 and parts["module"].null_count():
+        return None
+    return parts.height
+
+
+def _advice(calls: float, parts: int | None) -> str:
     unsafe = (
         "if nothing that guards watch changes any more, run the loop under"
         " torch.compiler.set_stance(skip_guard_eval_unsafe=True)"
     )
-    if calls > 1:
-        return f"compile the whole model instead of {calls:.0f} parts; {unsafe}"
-    return unsafe
+    if calls <= 1 or parts == 1:
+        return unsafe
+    if parts is None:
+        return f"compile the whole model, if these are calls of its layers; {unsafe}"
+    return f"compile the whole model instead of {parts} parts; {unsafe}"

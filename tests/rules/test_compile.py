@@ -285,3 +285,35 @@ def test_kernels_that_share_a_tensor_across_a_break_are_kept_apart_by_it(
     assert apart == ["triton_poi_fused_add_1 and triton_per_fused_mean_0"] * kept_apart
     # All that it reads but one number for each row of 768.
     assert found.kernel_ns == (round(5000 * 768 / 769) if kept_apart else 0)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message", "advice"),
+    [
+        # A decode loop calls one model, once per token.
+        (("LM_0", "LM_0"), "guards of one compiled part", "if nothing"),
+        # Layers of one class share their code.
+        (("Layer_0", "Layer_1"), "guards of compiled code", "instead of 2 parts"),
+        ((), "guards of compiled code", "if these are calls of its layers"),
+    ],
+)
+def test_compiled_parts_are_told_from_calls_of_one(
+    modules: tuple[str, ...], message: str, advice: str
+) -> None:
+    call = "[TorchDynamo Cache Lookup][Torch-Compiled Region: 0/0]"
+    around = "".join(
+        f"[nn.Module: {name}".ljust(len(call) - 1) + "]" for name in modules
+    )
+    (found,) = drawn_findings(
+        f"""
+        host [ProfilerStep#1{" " * 2 * len(call)}]
+        host  {around}
+        host  {call}{call}
+        host  {" " * len(call)}{" " * 30}[cuLaunch>1]
+        gpu 7 {" " * len(call)}{" " * 40}[triton_poi_0<1]
+        """,
+        "JIT005",
+    )
+
+    assert found.message == f"{message} are checked twice a step"
+    assert advice in found.advice
