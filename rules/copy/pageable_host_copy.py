@@ -42,6 +42,8 @@ _ADVICE = {
     " buffer = torch.empty(shape, pin_memory=True), then"
     " buffer.copy_(tensor, non_blocking=True); sync only before reading it",
 }
+# In the order of the page.
+_EXAMPLES = (TO_GPU, TO_HOST)
 _ON_GPU = "on the GPU a step"
 _BATCH = inputs([[512, 1024], [512, 1024], []], ["float", "float", "Scalar"])
 _BYTES = {"bytes": 2097152}
@@ -67,14 +69,22 @@ class PageableHostCopy(Rule):
 
     ## How to fix it
 
-    ``DataLoader(..., pin_memory=True)`` and ``.to(device, non_blocking=True)``. To the
-    host: copy into a pinned buffer that is allocated once.
+    ``DataLoader(..., pin_memory=True)`` and ``.to(device, non_blocking=True)``.
 
     ```diff
     - loader = DataLoader(data, batch_size=64, num_workers=8)
     - x = x.to("cuda")
     + loader = DataLoader(data, batch_size=64, num_workers=8, pin_memory=True)
     + x = x.to("cuda", non_blocking=True)
+    ```
+
+    To the host: copy into a pinned buffer that is allocated once.
+
+    ```diff
+    + buffer = torch.empty(y.shape, dtype=y.dtype, pin_memory=True)  # once
+    - y = y.cpu()
+    + buffer.copy_(y, non_blocking=True)
+    + torch.cuda.current_stream().synchronize()  # only before buffer is read
     ```
 
     ## When it is wrong
@@ -192,6 +202,7 @@ class PageableHostCopy(Rule):
             ],
             data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},
             advice=_ADVICE[row["direction"]],
+            example=self.example(_EXAMPLES.index(row["direction"])),
             ops=row["op"],
         )
 

@@ -227,6 +227,30 @@ def test_a_pageable_copy_that_runs_beside_kernels_costs_the_gpu_nothing() -> Non
     assert labels == [["kernel", "rate"], ["kernel", "rate", "pinned", "saved"]]
 
 
+@pytest.mark.parametrize(
+    ("copy", "example"),
+    [
+        ("HtoD (Pageable -> Device)", 'x = x.to("cuda", non_blocking=True)'),
+        ("DtoH (Device -> Pageable)", "buffer.copy_(y, non_blocking=True)"),
+    ],
+)
+def test_the_example_of_a_pageable_copy_is_of_its_direction(
+    copy: str, example: str
+) -> None:
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1                            ]
+        host   [aten::copy_                             ]
+        host    [cudaMemcpyAsync>1                     ]
+        gpu 7       [Memcpy {copy}<1]
+        """,
+        "CPY003",
+        args={f"Memcpy {copy}": {"bytes": 65536}},
+    )
+
+    assert f"+ {example}" in found.example.splitlines()
+
+
 def test_a_small_pageable_copy_is_not_worth_pinning() -> None:
     assert not drawn_findings(
         """

@@ -142,10 +142,10 @@ class Rule:
         return cls.page().partition("\n")[0]
 
     @classmethod
-    def example(cls) -> str:
-        """Return the page's code before and after the fix, as a diff; or nothing."""
-        found = _EXAMPLE.search(cls.page())
-        return found[1] if found else ""
+    def example(cls, number: int = 0) -> str:
+        """Return the page's code before and after a fix, as a diff; or nothing."""
+        found = _EXAMPLE.findall(cls.page())
+        return found[number] if number < len(found) else ""
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
@@ -193,6 +193,7 @@ class Rule:
         evidence: Iterable[Evidence] = (),
         data: Mapping[str, Json] | None = None,
         advice: str | None = None,
+        example: str | None = None,
         severity: Severity | None = None,
         explains: Iterable[str] = (),
         confirmed_by: Iterable[str] = (),
@@ -202,10 +203,13 @@ class Rule:
     ) -> Finding:
         """Return a finding of this rule; times and counts are per step.
 
-        ``fix`` is what a fix removes, in parts where their shares differ. Ops, kernels
-        and calls are what the finding was seen by, as far as they are not the fix's.
+        ``fix`` is what a fix removes, in parts where their shares differ. ``example``
+        is another than the first of the page, or none. Ops, kernels and calls are what
+        the finding was seen by, as far as they are not the fix's.
         """
         fixes = (fix,) if isinstance(fix, Fix) else tuple(fix)
+        if example is None:
+            example = "" if self.several_fixes else self.example()
         _text(message=message, subject=subject, advice=advice or "")
         return Finding(
             code=self.code,
@@ -222,7 +226,7 @@ class Rule:
             evidence=tuple(one for one in evidence if one),
             data=data or {},
             residual=self.residual,
-            example="" if self.several_fixes else self.example(),
+            example=example,
             explains=frozenset(explains),
             confirmed_by=frozenset(confirmed_by),
             ops=frozenset(ops).union(*(one.ops for one in fixes)),

@@ -103,7 +103,7 @@ def block(
         if number == 0 and finding.frame:
             lines_of_code = words.code_lines(finding.frame)
             yield from _code(lines_of_code, width, indent=widest + 4)
-    first = next(one for one in outcome.findings if one.code == finding.code)
+    first = next(one for one in outcome.findings if one.example == finding.example)
     if finding is first:
         indent = max(widest, len(_EXAMPLE)) + 4
         example = [printable(line) for line in finding.example.splitlines()]

@@ -110,12 +110,12 @@ def cards_of(subject: Subject) -> list[Card]:
         enumerate(outcome.findings),
         key=lambda one: (one[1].severity is Severity.info, -one[1].saves_ns),
     )
-    explained: set[str] = set()
+    shown: set[str] = set()
     cards = []
     for number, finding in ranked:
         # The code before and after is the rule's: once is enough.
-        example = "" if finding.code in explained else finding.example
-        explained.add(finding.code)
+        example = "" if finding.example in shown else finding.example
+        shown.add(finding.example)
         cards.append(_card(subject, number, finding, example))
     return cards
 
