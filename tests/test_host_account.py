@@ -34,7 +34,7 @@ from traceq.analysis.time.host_kinds import (
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.linter import View, inputs
-from traceq.testing.timeline import load_drawn
+from traceq.testing.timeline import draw, load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,6 +173,60 @@ def test_a_slow_first_call_is_of_no_new_shape_if_later_steps_bring_none() -> Non
 
     assert kind(found, NEW_SHAPE) == 0
     assert kind(found, SLOW) > 200_000  # in one of two steps
+
+
+# Three copies to the GPU, and two on the host.
+COPIES = f"""
+    host   [ProfilerStep#1 {" " * 420}]
+    host    [aten::copy_        ] [aten::copy_        ] [aten::copy_        ]\
+ [aten::copy_ {" " * 160}] [aten::copy_ {" " * 160}]
+    host     [cudaMemcpyAsync>1]   [cudaMemcpyAsync>2]   [cudaMemcpyAsync>3]
+    gpu 7               [Memcpy<1]            [Memcpy<2]            [Memcpy<3]
+"""
+
+
+def test_a_copy_on_the_host_is_compared_with_copies_on_the_host() -> None:
+    calls = op_calls(load_drawn(COPIES))
+
+    assert calls["usual"].to_list() == [*[2_000] * 3, *[174_000] * 2]
+    assert calls["excess"].sum() == 0
+
+
+@pytest.mark.parametrize("sizes", [(64, 512), (512, 512)])
+def test_an_op_is_slower_than_usual_only_if_others_of_its_size_are_not(
+    tmp_path: Path, sizes: tuple[int, int]
+) -> None:
+    document = draw(f"""
+        host   [ProfilerStep#1 {" " * 260}][ProfilerStep#2                           ]
+        host    [aten::sum] [aten::sum] [aten::sum {" " * 200}]{" " * 45}\
+[aten::sum] [aten::sum] [aten::sum]
+        gpu 7   [sum]
+    """)
+    calls = [one for one in document["traceEvents"] if one["name"] == "aten::sum"]
+    for at, call in enumerate(calls):
+        call["args"] = inputs([[sizes[at == 2]]], ["float"])
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(document))
+
+    slow = op_calls(load(file, cache=False)).filter(pl.col("excess") > 0)
+
+    # Of a size that no other call has, it is not known what is usual.
+    assert slow.height == (sizes[0] == sizes[1])
+
+
+def test_an_op_that_runs_a_model_inside_is_no_slower_than_usual() -> None:
+    # As with activation checkpointing, which runs the forward pass again.
+    again = f"[MmBackward0 {' ' * 160}]"
+    calls = op_calls(
+        load_drawn(f"""
+        host   [ProfilerStep#1 {" " * 400}]
+        host   [MmBackward0] [MmBackward0] [MmBackward0] {again} {again}
+        host   {" " * 70}[aten::linear]{" " * 160}[aten::linear]
+        gpu 7  [gemm]
+    """)
+    )
+
+    assert calls["excess"].sum() == 0
 
 
 def test_the_account_of_a_real_trace_adds_up_to_each_step(real_trace: Path) -> None:

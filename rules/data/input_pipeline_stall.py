@@ -137,7 +137,7 @@ class InputPipelineStall(Rule):
           steps    2 of 2
           loading  116 ms a step
           inside   __getitem__ (programs.py:537) 114 ms a step ×32
-          workers  8: 8.87 ms a step, estimated
+          workers  8: 9.13 ms a step, estimated
           workers  9: 8.24 ms a step, estimated
           tensors  1 of a batch are copied
           fix      give the DataLoader num_workers=8 (check that the machine has 8

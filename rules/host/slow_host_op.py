@@ -59,13 +59,15 @@ _STEP = f"""
 
 @dataclass(frozen=True)
 class SlowHostOp(Rule):
-    """Calls of an operator take the host far longer than others of the same operator.
+    """Calls of an operator take the host far longer than others that do the same.
 
     ## What it does
 
     Looks for operator calls whose own time on the host, without the ops, launches and
-    waits inside, is far beyond what the same operator usually takes: in most steps at
-    one place, or in several steps all over the program. If the code of a kernel is
+    waits inside, is far beyond what calls that do the same usually take, those of the
+    same operator on the same inputs: in most steps at one place, or in several steps
+    all over the program. A copy on the host that is slow each time is large, and no
+    finding. If the code of a kernel is
     loaded meanwhile, that is the reason. New shapes are left to HST001, memory from the
     driver to MEM001, waits to SYN001 and SYN002, copies to CPY003, compiling and
     capturing to the JIT rules.

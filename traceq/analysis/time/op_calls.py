@@ -1,6 +1,9 @@
 """What operator calls take the host themselves, and how far beyond the usual that is.
 
-The usual cost of an operator is what its calls take on inputs that were seen before.
+The usual cost of a call is what the calls take that do the same: of the same operator,
+on the same inputs, with as many ops inside and as much work for the GPU. On the host an
+operator takes as long as its tensors are large. Where no other call does the same, it
+is what all calls of the operator take on inputs that were seen before.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.alike import counted
+from traceq.analysis.base.alike import alike, counted
 from traceq.analysis.base.assumptions import (
     EXCESS_FACTOR,
     EXCESS_NS,
@@ -38,6 +41,9 @@ PLANNED = (
 _LAZY_LOADING = "Lazy Function Loading"
 # Calls with which the code of a kernel is loaded when it is first launched.
 _LOADS = r"^cu(da)?(LibraryLoad|ModuleLoad)"
+# What calls that do the same have in common.
+_SAME = ("name", "inputs", "children", "started")
+_OF_OP = ("name", "step", "inputs", "children")
 
 
 @cached_per_trace
@@ -54,14 +60,13 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     own = sums_of(op, segments["own"], ops)
     found = (own > 0).arg_true()
     loading = op.filter(segments["loads"]).unique()
-    calls = trace.ops.select(pl.col("name", "step").gather(found)).with_columns(
+    calls = trace.ops.select(pl.col(_OF_OP).gather(found)).with_columns(
         op=found,
         own=own[found],
         idle=sums_of(op, segments["idle"], ops)[found],
         loads=found.is_in(loading.implode()),
+        started=sums_of(trace.runtime["op"], trace.runtime["kernels"], ops)[found],
     )
-    again = pl.col("own").filter(~pl.col("new")).median().over("name")
-    assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
     far = pl.col("own") > pl.max_horizontal(
         pl.lit(EXCESS_NS), EXCESS_FACTOR * pl.col("usual")
     )
@@ -70,14 +75,44 @@ def op_calls(trace: Trace) -> pl.DataFrame:
             new=pl.col("op").is_in(_on_new_inputs(trace).implode()),
             planned=named_like(calls, PLANNED),
         )
-        .with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
+        .pipe(_with_usual)
         .with_columns(
             excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
         )
         .with_columns(planned=pl.col("planned") | _seen_planned().over("name"))
         .with_columns(text("name"))
-        .drop("step")
+        .drop("step", "inputs", "children", "started")
     )
+
+
+def _with_usual(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return calls with what is usual of each."""
+    again = pl.col("own").filter(~pl.col("new")).median().over("name")
+    assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
+    calls = calls.with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
+    # Few ops have a call that can be slow: what does the same is asked of these alone.
+    long = calls["name"].filter(calls["own"] > EXCESS_NS).unique()
+    rows = calls["name"].is_in(long.implode()).arg_true()
+    asked = calls[rows]
+    usual = asked.with_columns(same=alike(*(asked[one] for one in _SAME)).number)
+    found = usual.select(pl.coalesce(_of_the_same(), _alone(), "usual").cast(pl.Int64))
+    return calls.with_columns(usual=calls["usual"].scatter(rows, found.to_series()))
+
+
+def _of_the_same() -> pl.Expr:
+    """Return what the calls take that do the same as one; none if there is no other."""
+    again = ~pl.col("new")
+    others = again.sum().over("same") - again.cast(pl.UInt32)
+    # Of two the shorter, as one of them may be slow.
+    usual = pl.col("own").filter(again).quantile(0.5, "lower").over("same")
+    return pl.when(others > 0).then(usual)
+
+
+def _alone() -> pl.Expr:
+    """Return the own time of a call on the host that is the only one of its size."""
+    nothing_inside = (pl.col("children") == 0) & (pl.col("started") == 0)
+    sized = pl.col("inputs").is_not_null()
+    return pl.when(nothing_inside, sized, ~pl.col("planned")).then("own")
 
 
 def _on_new_inputs(trace: Trace) -> pl.Series:
