@@ -8,7 +8,12 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import fallbacks, flash_share
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
-from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.evidence import (
+    kernel_lines,
+    located_advice,
+    module_line,
+    own_function,
+)
 from traceq.records import dataclass
 from traceq.words import often
 
@@ -202,6 +207,7 @@ class AttentionFallback(Rule):
         calls = sum(row["calls"] for row in rows) / view.steps
         why, advice = _cause_and_advice(most)
         when = f" {often(calls)}" if calls else ""
+        fits = most["causes"][0] == "dtype" and not most["via"]
         unexplained = most["causes"][0] in _UNEXPLAINED
         return self.finding(
             f"SDPA falls back to {KERNELS[most['backend']]} kernels{when} {why}",
@@ -216,7 +222,8 @@ class AttentionFallback(Rule):
             ],
             data={key: most[key] for key in ("backend", "query", "key")}
             | {"causes": list(most["causes"])},
-            advice=located_advice(view, most["function"], advice),
+            advice=located_advice(view, own_function(most), advice),
+            example=None if fits else "",
             severity=Severity.info if unexplained else None,
             ops=[op for row in rows for op in row["ops"]],
         )

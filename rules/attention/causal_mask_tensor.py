@@ -15,7 +15,12 @@ from traceq.analysis.patterns.attention import (
     mask_kind,
 )
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.evidence import (
+    kernel_lines,
+    located_advice,
+    module_line,
+    own_function,
+)
 from traceq.records import dataclass
 from traceq.words import often, shape
 
@@ -159,7 +164,8 @@ class CausalMaskTensor(Rule):
             ],
             data={key: most[key] for key in ("mask", "query", "key", "making")},
             advice=located_advice(
-                view, most["function"], "drop attn_mask and pass is_causal=True"
+                view, own_function(most), "drop attn_mask and pass is_causal=True"
             ),
+            example="" if most["via"] else None,
             ops=[op for row in rows for op in row["ops"]],
         )

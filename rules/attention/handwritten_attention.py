@@ -19,7 +19,13 @@ from traceq.analysis.patterns.attention_handwritten import (
 )
 from traceq.expressions import known
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.evidence import (
+    kernel_lines,
+    located_advice,
+    module_line,
+    own_function,
+    rewritten,
+)
 from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
 from traceq.records import dataclass
@@ -47,6 +53,10 @@ _NOT_EAGER = (
 _NO_WEIGHTS = (
     "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
 )
+_BETWEEN = "which fuses what is between the matmuls"
+_WHERE = ("function", "via", "module")
+# The examples of the page.
+_WITH_CAUSAL, _PLAIN, _WITH_MASK, _WITH_BIAS, _OF_TORCH = range(5)
 
 _SCORES = [8, 12, 1024, 1024]
 _FIRST = inputs([[96, 1024, 64], [96, 64, 1024]], ["c10::BFloat16"] * 2)
@@ -82,6 +92,34 @@ class HandwrittenAttention(Rule):
     - out = scores.masked_fill(~causal, float("-inf")).softmax(-1) @ v
     + out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     ```
+
+    Without a mask, with another one, and with a bias:
+
+    ```diff
+    - out = (q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))).softmax(-1) @ v
+    + out = F.scaled_dot_product_attention(q, k, v)
+    ```
+
+    ```diff
+    - scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+    - out = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+    + out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    ```
+
+    ```diff
+    - scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+    - out = (scores + bias).softmax(-1) @ v
+    + out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    ```
+
+    The module of torch:
+
+    ```diff
+    - out, _ = self.attention(x, x, x)
+    + out, _ = self.attention(x, x, x, need_weights=False)
+    ```
+
+    In code of a library, the same in a version of your own of its function or module.
 
     ## When it is wrong
 
@@ -187,11 +225,10 @@ class HandwrittenAttention(Rule):
         calls = sum(row["calls"] for row in rows) / view.steps
         scores, kind = most["scores"], most["type"]
         steps = [name.removeprefix("aten::") for name in most["steps"] or ()]
-        what, advice = "attention is hand-written", _advice(most)
+        what = "attention is hand-written"
         if most["by_torch"]:
-            what, advice = f"nn.{_MODULE} runs op by op", _NO_WEIGHTS
-        elif _is_eager(view, most):
-            advice = _NOT_EAGER
+            what = f"nn.{_MODULE} runs op by op"
+        advice, example = _advice(view, most)
         kernels = [kernel for row in rows for kernel in row["kernels"]]
         return self.finding(
             f"{what} {often(calls)}: its scores {shape(scores)} go through"
@@ -217,7 +254,8 @@ class HandwrittenAttention(Rule):
                 *module_line(most["modules"]),
             ],
             data={"scores": scores, "steps": list(steps), "type": kind},
-            advice=located_advice(view, most["function"], advice),
+            advice=advice,
+            example="" if example is None else self.example(example),
             ops=[op for row in rows for op in row["ops"]],
         )
 
@@ -281,22 +319,40 @@ def _is_eager(view: View, row: Row) -> bool:
     return bool(known(running == _EAGER).any())
 
 
-def _advice(row: Row) -> str:
+def _advice(view: View, row: Row) -> tuple[str, int | None]:
+    """Return what to do, and which example of the page shows it, if any."""
+    if row["by_torch"]:
+        return located_advice(view, own_function(row), _NO_WEIGHTS), _OF_TORCH
+    if _is_eager(view, row):
+        return located_advice(view, own_function(row), _NOT_EAGER), None
+    advice, example = _call(row)
+    # Where the result is computed is where SDPA is to be called.
+    last = view.trace.ops[[*_WHERE]].row(row["last"], named=True)
+    if last["via"]:
+        # No line of the user's is like the example.
+        advice, example = f"{advice}; or compile the model, {_BETWEEN}", None
+    elif example == _WITH_BIAS:
+        advice = f"{advice}, or {_FLEX.format('the bias')}"
+    return located_advice(view, rewritten(last), advice), example
+
+
+def _call(row: Row) -> tuple[str, int | None]:
+    """Return which call replaces it, and which example of the page shows it, if any."""
     steps = row["steps"] or ()
     if "aten::tanh" in steps:
-        return _FLEX.format("the soft cap")
+        return _FLEX.format("the soft cap"), None
     dropout = ", dropout_p=…" if "aten::dropout" in steps else ""
     if row["making"]:
         padded = any(prod(dims[:-2]) > 1 for dims in _masks(row))
         call = f"call {_SDPA.format(f', is_causal=True{dropout}')}"
-        return f"where nothing is padded, {call}; see ATT001" if padded else call
+        call = f"where nothing is padded, {call}; see ATT001" if padded else call
+        return call, _WITH_CAUSAL
     if any(row["scores"][-2:] == dims[-2:] for dims in _operands(row, _ADDING)):
-        return f"call {_SDPA.format(', attn_mask=bias')}, or {_FLEX.format('the bias')}"
+        return f"call {_SDPA.format(', attn_mask=bias')}", _WITH_BIAS
     if _causal(row):
         call = _SDPA.format(f", is_causal=True{dropout}")
-        return f"if the mask is the lower triangle, call {call}"
+        return f"if the mask is the lower triangle, call {call}", _WITH_CAUSAL
     if any(name in _MASKING for name in steps):
-        return (
-            f"call {_SDPA.format(f', attn_mask=mask{dropout}')}; see ATT001 for masks"
-        )
-    return f"call {_SDPA.format(dropout)}"
+        call = _SDPA.format(f", attn_mask=mask{dropout}")
+        return f"call {call}; see ATT001 for masks", _WITH_MASK
+    return f"call {_SDPA.format(dropout)}", _PLAIN

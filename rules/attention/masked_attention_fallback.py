@@ -14,7 +14,12 @@ from traceq.analysis.patterns.attention import (
     mask_shape,
 )
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.evidence import (
+    kernel_lines,
+    located_advice,
+    module_line,
+    own_function,
+)
 from traceq.model.dtypes import dtype_name
 from traceq.records import dataclass
 from traceq.words import often, shape
@@ -245,7 +250,8 @@ class MaskedAttentionFallback(Rule):
             data={
                 key: most[key] for key in ("backend", "kind", "mask", "query", "key")
             },
-            advice=located_advice(view, most["function"], kind.advice),
+            advice=located_advice(view, own_function(most), kind.advice),
+            example=None if "is_causal" in kind.advice and not most["via"] else "",
             ops=[op for row in rows for op in row["ops"]],
         )
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.evidence import (
+    kernel_lines,
+    located_advice,
+    module_line,
+    own_function,
+)
 from traceq.records import dataclass
 from traceq.words import often, shape
 
@@ -144,5 +149,6 @@ class RepeatedKeyValueHeads(Rule):
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("heads", "repeats", "query", "key")},
-            advice=located_advice(view, most["function"], advice),
+            advice=located_advice(view, own_function(most), advice),
+            example="" if most["via"] else None,
         )

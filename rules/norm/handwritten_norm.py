@@ -10,7 +10,13 @@ from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share
 from traceq.analysis.patterns.norms_handwritten import handwritten_norms
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, located_advice, module_line
+from traceq.linter.evidence import (
+    kernel_lines,
+    library_module,
+    located_advice,
+    module_line,
+    rewritten,
+)
 from traceq.linter.fused import fused_fixes
 from traceq.model.dtypes import dtype_name
 from traceq.records import dataclass
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
 
 # LayerNorm subtracts a mean, RMSNorm does not.
 _CENTRING = ("aten::sub", "aten::var")
+# The examples of the page.
+_KINDS, _OF_LIBRARY = ("RMSNorm", "LayerNorm"), 2
 
 _DRAWN = """
     host  [ProfilerStep#1                                                              ]
@@ -64,6 +72,21 @@ class HandwrittenNorm(Rule):
     ```diff
     - x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * self.weight
     + x = F.rms_norm(x, (x.size(-1),), self.weight, eps)
+    ```
+
+    ```diff
+    - x = x - x.mean(-1, keepdim=True)
+    - x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    - x = x * self.weight + self.bias
+    + x = F.layer_norm(x, (x.size(-1),), self.weight, self.bias, eps)
+    ```
+
+    The norm of a library can be replaced from outside:
+
+    ```diff
+    + def forward(self, x):
+    +     return F.rms_norm(x, (x.size(-1),), self.weight, self.variance_epsilon)
+    + LlamaRMSNorm.forward = forward  # once, before the model runs
     ```
 
     ## When it is wrong
@@ -148,9 +171,18 @@ class HandwrittenNorm(Rule):
                 *module_line(most["modules"]),
             ],
             data={"kind": most["kind"], "steps": list(steps), "dims": most["dims"]},
-            advice=located_advice(view, most["function"], _advice(most)),
+            advice=located_advice(view, rewritten(most), _advice(most)),
+            example=self._example(most),
             ops=[op for row in rows for op in row["ops"]],
         )
+
+    def _example(self, row: Row) -> str:
+        if not row["via"]:
+            return self.example(_KINDS.index(row["kind"]))
+        module = library_module(row)
+        if not module or row["kind"] != "RMSNorm":
+            return ""
+        return self.example(_OF_LIBRARY).replace("LlamaRMSNorm", module)
 
 
 def _kind(row: Row) -> str:

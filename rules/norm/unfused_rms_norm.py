@@ -165,6 +165,7 @@ class UnfusedRmsNorm(Rule):
             ],
             data={key: most[key] for key in ("cause", "dims", "type", "weight")},
             advice=advice,
+            example=None if most["cause"] == "dtype" else "",
         )
 
 

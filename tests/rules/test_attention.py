@@ -75,6 +75,15 @@ def found(
     device: dict[str, Any] = H200,
 ) -> list[tuple[str, str]]:
     """Return the findings in one call of attention: code and sentence."""
+    return [(one.code, one.message) for one in findings(arguments, backend, device)]
+
+
+def findings(
+    arguments: dict[str, Any],
+    backend: str = "efficient",
+    device: dict[str, Any] = H200,
+) -> tuple[Finding, ...]:
+    """Return the findings in one call of attention."""
     op = {"math": "aten::_scaled_dot_product_attention_math"}.get(
         backend, f"aten::_scaled_dot_product_{backend}_attention"
     )
@@ -87,7 +96,7 @@ def found(
     """
     args = {"aten::scaled_dot_product_attention": arguments}
     recording = Recording("drawn", load_drawn(drawing, args, device))
-    return [(one.code, one.message) for one in outcome(recording, "ATT").findings]
+    return outcome(recording, "ATT").findings
 
 
 def test_a_causal_mask_is_found_at_its_line_and_costs_what_its_removal_saves() -> None:
@@ -389,14 +398,25 @@ def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() 
 
 def by_hand(*names: str, **given: dict[str, Any]) -> list[Finding]:
     """Return what ATT003 says of ops in a row, each with a kernel."""
+    return by_hand_in((), names, given)
+
+
+def by_hand_in(
+    around: tuple[str, ...], names: tuple[str, ...], given: dict[str, dict[str, Any]]
+) -> list[Finding]:
+    """Return the same of ops that functions call, the outermost of them first."""
     width = 20
     lines = {"op": "", "call": "", "gpu": " "}
     for number, name in enumerate(names, 1):
         lines["op"] += f"[aten::{name}".ljust(width - 1) + "]"
         lines["call"] += f"[cuLaunch>{number}]".ljust(width)
         lines["gpu"] += f"[k<{number}".ljust(width - 1) + "]"
+    calls = "\n".join(
+        f"    host   [{one}".ljust(10 + width * len(names)) + "]" for one in around
+    )
     drawing = f"""
     host  [ProfilerStep#1{" " * width * len(names)}]
+{calls}
     host   {lines["op"]}
     host   {lines["call"]}
     gpu 7  {lines["gpu"]}
@@ -559,3 +579,55 @@ def test_a_mask_made_in_a_kernel_of_torch_compile_is_seen_to_be_causal(
     findings = outcome(recording, "ATT005").findings
 
     assert len(findings) == found
+
+
+SQUARES = {
+    "bmm__first": inputs([[96, 512, 64], [96, 64, 512]], [HALF] * 2),
+    "_softmax": inputs([[8, 12, 512, 512]], [HALF]),
+    "bmm__last": inputs([[96, 512, 512], [96, 512, 64]], [HALF] * 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "second", "call"),
+    [
+        ("masked_fill", [512, 512], "is_causal=True)"),
+        ("masked_fill", [8, 1, 1, 512], "attn_mask=mask)"),
+        ("add", [12, 512, 512], "attn_mask=bias)"),
+        ("mul", [], "v)"),
+    ],
+)
+def test_the_example_of_attention_shows_the_call_that_is_advised(
+    op: str, second: list[int], call: str
+) -> None:
+    given = SQUARES | {op: inputs([[8, 12, 512, 512], second], [HALF] * 2)}
+    (found,) = by_hand("bmm.first", op, "_softmax", "bmm.last", **given)
+
+    assert call.replace("v)", "value)") in found.advice
+    assert found.example.endswith(call)
+
+
+def test_attention_of_a_library_is_rewritten_and_not_where_it_is_called() -> None:
+    (found,) = by_hand_in(
+        ("train.py(9): step", "torchvision/models/swin.py(4): windows"),
+        ("bmm.first", "_softmax", "bmm.last"),
+        SQUARES,
+    )
+
+    assert found.place.function == "step"
+    assert found.advice.startswith(
+        "in your own version of windows (torchvision): call F.scaled_dot_product"
+    )
+    assert not found.example
+
+
+@pytest.mark.parametrize(
+    ("mask", "example"), [([1024, 1024], True), ([8, 1, 1, 1024], False)]
+)
+def test_a_mask_of_padding_has_no_example_of_a_causal_one(
+    mask: list[int], *, example: bool
+) -> None:
+    masked = called(*[SQUARE] * 3, mask, types=(HALF, HALF, HALF, "bool"))
+    (found,) = findings(masked)
+
+    assert bool(found.example) is example

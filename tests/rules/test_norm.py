@@ -36,16 +36,20 @@ def test_norms_in_the_dtype_of_the_model_have_no_finding(case: str) -> None:
     assert not case_findings(f"{case}.trace.json.gz", "NRM")
 
 
-def ops_in_a_row(*names: str) -> str:
-    """Draw ops one after the other, each with a kernel."""
+def ops_in_a_row(*names: str, around: tuple[str, ...] = ()) -> str:
+    """Draw ops one after the other, each with a kernel, and the calls around them."""
     width = 20
     lines = {"op": "", "call": "", "gpu": " "}
     for number, name in enumerate(names, 1):
         lines["op"] += f"[{name}".ljust(width - 1) + "]"
         lines["call"] += f"[cuLaunchKernel>{number}".ljust(width - 1) + "]"
         lines["gpu"] += f"[k<{number}".ljust(width - 1) + "]"
+    calls = "\n".join(
+        f"    host   [{one}".ljust(10 + width * len(names)) + "]" for one in around
+    )
     return f"""
     host  [ProfilerStep#1{" " * width * len(names)}]
+{calls}
     host   {lines["op"]}
     host   {lines["call"]}
     gpu 7  {lines["gpu"]}
@@ -89,6 +93,26 @@ def test_a_norm_that_subtracts_its_mean_is_a_layer_norm() -> None:
 
     assert one.subject == "LayerNorm"
     assert "F.layer_norm(x, (768,)" in one.advice
+    assert "+ x = F.layer_norm(x" in one.example
+
+
+def test_the_norm_of_a_library_is_replaced_and_not_where_it_is_called() -> None:
+    drawing = ops_in_a_row(
+        *("aten::pow", "aten::mean", "aten::rsqrt", "aten::mul"),
+        around=(
+            "train.py(9): step",
+            "nn.Module: T5LayerNorm_3",
+            "transformers/models/t5/modeling_t5.py(59): forward",
+        ),
+    )
+
+    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+
+    assert one.place.function == "step"
+    assert one.advice.startswith(
+        "in your own version of T5LayerNorm (transformers): call F.rms_norm("
+    )
+    assert "T5LayerNorm.forward = forward" in one.example
 
 
 def test_a_root_without_a_mean_is_not_a_norm() -> None:

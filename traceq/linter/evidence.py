@@ -10,11 +10,12 @@ from traceq.expressions import text
 from traceq.finding import Evidence
 from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import newer_than
-from traceq.words import counted, shape
+from traceq.words import counted, layer_name, shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from traceq.analysis.base.ownership import Row
     from traceq.linter.view import View
 
 
@@ -60,6 +61,35 @@ def share_of_steps(view: View, found: int) -> str:
     if not view.trace.steps.height:
         return "this trace"
     return f"{found} of {counted(view.steps, 'step')}"
+
+
+def own_function(row: Row) -> str | None:
+    """Return the user's function, unless what is to change is a library's."""
+    return None if row["via"] else row["function"]
+
+
+def rewritten(row: Row) -> str | None:
+    """Return what to rewrite: the user's function, or a library's function or module.
+
+    >>> forward = "forward (transformers/models/llama/modeling_llama.py:62)"
+    >>> rewritten({"via": forward, "module": "LlamaModel_0/LlamaRMSNorm_3"})
+    'your own version of LlamaRMSNorm (transformers)'
+    >>> rewritten({"via": "attend (torchvision/swin.py:9)", "module": "Mine_0"})
+    'your own version of attend (torchvision)'
+    """
+    if not row["via"]:
+        return row["function"]
+    function, _, path = row["via"].partition(" (")
+    library = path.partition("/")[0].rstrip(")")
+    return f"your own version of {library_module(row) or function} ({library})"
+
+
+def library_module(row: Row) -> str | None:
+    """Return the class of a module whose forward a library has, if it is one's."""
+    via, module = row["via"] or "", row["module"]
+    if not via.startswith("forward (") or not module:
+        return None
+    return layer_name(module).rpartition("/")[2]
 
 
 def located_advice(view: View, function: str | None, advice: str) -> str:

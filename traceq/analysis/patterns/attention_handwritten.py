@@ -74,7 +74,7 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     ``query``, ``key`` and ``value`` as [1, batch and heads, sequence, head dim], what
     ``by_place`` and ``host_totals`` add, whether there is a ``backward``, and the ops
     of the first call in their order: names as ``steps``, shapes of their inputs as
-    ``given``.
+    ``given``. ``first`` and ``last`` are the matmuls of one call.
     """
     spans = _spans(trace)
     owners = during(trace, spans.select("owner", "thread", "start", "end"))
@@ -88,6 +88,7 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         **host_totals(),
         backward=pl.col("back").any(),
         first=pl.col("owner").min(),
+        last=pl.col("last").first(),
     )
     steps = _steps(trace, owners, rows["first"])
     return rows.join(steps, on="first", how="left", maintain_order="left")
@@ -245,6 +246,7 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     return (
         found.with_columns(
             owner=first,
+            last=last,
             start=ops["ts"][first],
             end=(ops["ts"] + ops["dur"])[last],
         )
@@ -255,6 +257,7 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
             "end",
             "scores",
             "owner",
+            "last",
             *("type", "query", "key", "value"),
             at="ts",
             exponential=pl.col("plain") == _EXPONENTIAL,
