@@ -103,8 +103,9 @@ def block(
         if number == 0 and finding.frame:
             lines_of_code = words.code_lines(finding.frame)
             yield from _code(lines_of_code, width, indent=widest + 4)
-    first = next(one for one in outcome.findings if one.example == finding.example)
-    if finding is first:
+    # Once is enough: at the first finding that has it.
+    alike = (one for one in outcome.findings if one.example == finding.example)
+    if finding.example and next(alike) is finding:
         indent = max(widest, len(_EXAMPLE)) + 4
         example = [printable(line) for line in finding.example.splitlines()]
         for number, line in enumerate(_code(example, width, indent)):
