@@ -90,8 +90,8 @@ class TinyKernelLoop(Rule):
     ## What it does
 
     Looks for operators that a single call of a function or module runs again and again:
-    from one run to the next, where the same operators run each time, is an iteration of
-    a loop. A loop is reported, at the
+    from one run to the next, where mostly the same operators run in the same order, is
+    an iteration of a loop. A loop is reported, at the
     function it is in, if its kernels are tiny and take less time than the host needs to
     launch them. A loop over the experts of an MoE layer is recognised by what it does:
     pick tokens, run a layer, add the result. Other loops that run another module in

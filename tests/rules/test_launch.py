@@ -420,10 +420,9 @@ def test_an_optimizer_that_is_little_of_the_step_is_not_reported() -> None:
     assert not drawn_findings("\n".join(rows), "LCH004")
 
 
-def a_loop(*iterations: str) -> str:
+def a_loop(*iterations: str, width: int = 20) -> str:
     """Draw a loop in one call of a function; an iteration is names of ops."""
     names = [name for iteration in iterations for name in iteration.split()]
-    width = 20
     ops = "".join(f"[aten::{name}".ljust(width - 1) + "]" for name in names)
     numbers = range(1, len(names) + 1)
     launches = "".join(f"[cuLaunch>{n}]".ljust(width) for n in numbers)
@@ -500,6 +499,54 @@ def test_ops_that_come_again_and_again_in_no_order_are_no_loop() -> None:
     )
 
     assert not drawn_findings(a_loop(*parts), "LCH001")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # An attention that is written with einsum: heads, scores, bias, output.
+        (
+            *("einsum", "einsum", "einsum", "einsum add", "einsum add"),
+            *("einsum index_select add softmax", "einsum", "einsum dropout"),
+        ),
+        # Boxes from centers to corners, those of the model and those of the targets.
+        ("mul sub", "mul sub", "mul add", "mul add stack") * 2,
+    ],
+)
+def test_an_op_that_is_called_often_with_others_between_is_no_loop(
+    parts: tuple[str, ...],
+) -> None:
+    assert not drawn_findings(a_loop(*parts), "LCH001")
+
+
+def test_the_same_op_before_and_after_a_loop_is_no_iteration_of_it() -> None:
+    before, after = ("mul exp", "mul", "mul zeros"), ("stack", "mul add silu", "mul")
+
+    (found,) = drawn_findings(a_loop(*before, *["mul add mm"] * 64, *after), "LCH001")
+
+    assert found.message == "a loop of 64 iterations launches 3 tiny kernels in each"
+    assert found.data["ops"] == ["aten::mul", "aten::add", "aten::mm"]
+
+
+def test_a_loop_that_begins_again_has_only_its_own_iterations() -> None:
+    # For each task two updates of six parameters, with others of the same ops around.
+    data, update = "rand mul sub add sin mul", ("mse_loss ones_like", *["mul sub"] * 6)
+    task = (data, *update, *update, data, "mse_loss add")
+
+    (found,) = drawn_findings(a_loop(*task * 8, width=40), "LCH001")
+
+    assert found.message == "a loop of 96 iterations launches 2 tiny kernels in each"
+    assert found.data["ops"] == ["aten::mul", "aten::sub"]
+
+
+def test_iterations_that_take_another_branch_are_of_the_loop() -> None:
+    usual = "item sub add lt gt linear relu mul"
+    other, more = usual.replace("sub", "rsub"), usual.replace("relu", "gelu neg")
+    taken = [usual, other, usual, usual, more, usual, usual, usual, more, other, usual]
+
+    (found,) = drawn_findings(a_loop(*taken), "LCH001")
+
+    assert found.message == "a loop of 11 iterations launches 8 tiny kernels in each"
 
 
 def test_modules_that_take_turns_are_one_iteration() -> None:

@@ -2,7 +2,8 @@
 
 A loop is found inside one call of one function or module: an op that is called there
 many times marks where iterations begin. Everything from one mark to the next, in
-whatever the loop calls, is one iteration, and the backward of its ops belongs to it.
+whatever the loop calls, is one iteration if most have these ops in this order, and the
+backward of its ops belongs to it.
 
 Example: a mixture of 32 experts, whose ``forward`` is called once in each layer::
 
@@ -30,7 +31,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import NOTHING, named_like, nobody, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, constant, text
+from traceq.expressions import END, constant, text
 from traceq.graph.nesting import nearest, parents, row_numbers, sums_of
 from traceq.intervals import overlap
 from traceq.records import dataclass
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
 
 _PLACE = ("file", "line", "function", "module")
 _LOOP = ("file", "line", "function", "layer")
+_MARK = (*_LOOP, "name")
 _CALL = ("step", "call")
+_LINE = (*_CALL, "thread")
 _TRIED = (*_CALL, "times")
 _NO_LOOP = ("optimizer", "data", "backward")
 # An iteration this many times longer than the median holds something else as well,
@@ -56,17 +59,19 @@ _SHORT = 0.5
 # A mark fits as well as the best if it is behind by no more than this. Both chosen by
 # judgement.
 _AS_GOOD = 0.05
-# From the first iteration to the last, this share of the ops comes again in most of
-# them: at least 0.8 in all loops of 300 recordings, and 0.2 where there is none.
-_AGAIN = 0.5
+# More than this share of the iterations have what is usual in a loop, at least that
+# share what is a branch of it; the rest comes after it. Of an iteration at least this
+# share is usual. Chosen by judgement.
+_MOST, _BRANCH, _USUAL = 0.5, 0.25, 0.5
 
 
 def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
     """Return the iterations of loops: place, ``step``, ``call``, ``start``, ``end``.
 
-    ``call`` is the call of the function or module that the loop is in, ``mark`` the op
-    that begins each iteration. The last iteration of a call, which has no mark after
-    it, is taken to be as long as the median.
+    ``layer`` is the module without numbers, ``call`` the call of the function or module
+    that the loop is in, ``mark`` the op that begins each iteration. The last iteration
+    of a loop is taken to be as long as the median at most: what comes after the loop is
+    not in it.
     """
     ops = _launching(trace, steady)
     marks = _marks(trace, ops, min_iterations).sort("ts")
@@ -74,25 +79,22 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
         return marks
     first = marks.group_by(_CALL, maintain_order=True).agg(pl.col("name").first())
     begins = marks.join(first, on=[*_CALL, "name"], nulls_equal=True).sort("ts")
-    begins = _of_first_module(begins)
-    layers = layer_names(pl.col("module"))
-    longest = pl.len().over(_CALL).max().over("file", "line", "function", layers)
-    begins = _repeating(begins.filter(longest >= min_iterations), ops)
-    length = (pl.col("ts").shift(-1) - pl.col("ts")).over(_CALL)
+    begins = _of_first_module(begins).with_columns(layer=layer_names(pl.col("module")))
+    begins = _of_long_loops(begins, min_iterations)
+    begins = _in_order(begins, ops, _fewest(min_iterations))
+    begins = _of_long_loops(begins, min_iterations)
     median = pl.col("length").median().over(_CALL)
-    begins = begins.with_columns(length=length).with_columns(median=median)
-    unusual = pl.col("length").is_null() | (
-        pl.col("length") > _UNUSUAL * pl.col("median")
-    )
-    length = pl.when(unusual).then("median").otherwise("length").cast(pl.Int64)
+    longest = median * pl.when("ends").then(_UNUSUAL).otherwise(1)
+    usual = pl.col("length") <= longest
+    length = pl.when(usual).then("length").otherwise(median).cast(pl.Int64)
     # Of a call that had begun before the recording only the function is known.
     line = pl.col("line").drop_nulls().first().over("file", "function", "name")
     return (
         begins.with_columns(line=pl.col("line").fill_null(line))
         .select(
             *_PLACE,
-            *_CALL,
-            "thread",
+            "layer",
+            *_LINE,
             mark="name",
             start="ts",
             end=pl.col("ts") + length,
@@ -113,29 +115,90 @@ def _of_first_module(marks: pl.DataFrame) -> pl.DataFrame:
     return marks.filter(~take_turns | here.eq_missing(first))
 
 
-def _repeating(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the marks of calls that do little but what comes again in most iterations.
+def _of_long_loops(marks: pl.DataFrame, min_iterations: int) -> pl.DataFrame:
+    """Return the marks of loops with this many iterations in one of their calls."""
+    return marks.filter(pl.len().over(_CALL).max().over(_LOOP) >= min_iterations)
 
-    A value that is read all over a long function is called often, and begins nothing.
+
+def _in_order(marks: pl.DataFrame, ops: pl.DataFrame, fewest: int) -> pl.DataFrame:
+    """Return the marks that begin an iteration, with its ``length`` and ``ends``.
+
+    In a loop, most iterations call the same ops in the same order. Code without a loop
+    may call one op often, with others between.
+
+    An iteration is a part, from mark to mark, that has the order of most, and the part
+    right after one, which may have been left early. Where a part does not end as others
+    do, the loop ends with it. A loop that has another around it is found in several
+    rows of iterations: a row of one is no loop, and one row has the ``fewest``.
+
+    Example: ``mul add mul add mul add mul add sin mul exp`` are four iterations.
     """
-    calls = marks.group_by(*_CALL, "thread").agg(
-        start=pl.col("ts").min(), end=pl.col("ts").max(), times=pl.len()
+    length = (pl.col("ts").shift(-1) - pl.col("ts")).over(_LINE)
+    row = (~pl.col("ends")).shift(1, fill_value=False).cum_sum().over(_LINE)
+    in_row = (*_LINE, "in_row")
+    near = pl.col("usual") | pl.col("usual").shift(1, fill_value=False)
+    since, until = pl.col("usual").cum_sum() > 0, near.cum_sum(reverse=True) > 0
+    iterations = pl.col("iteration").sum().over(in_row)
+    return (
+        _parts(marks, ops)
+        .with_columns(length=length, in_row=row)
+        .with_columns(iteration=(since & until).over(in_row))
+        .filter(
+            pl.col("iteration")
+            & (iterations > 1)
+            & (iterations.max().over(_LINE) >= fewest)
+        )
     )
-    called = (
-        asof(ops.select("thread", "name", "ts"), calls, "ts", "start", by="thread")
-        .filter(pl.col("ts") < pl.col("end"))
-        .group_by(*_CALL, "name", "times")
-        .len()
+
+
+def _parts(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return marks with whether the ops up to the next are ``usual`` and how it ends.
+
+    An order is that one op comes right after another. It counts in how many parts of
+    all calls it is found, without those that were left early. A part is ``usual`` if
+    half of its order is, what comes after the median number of ops aside. It ``ends``
+    as others do, or early after nothing but what others do.
+    """
+    ops = ops.sort("thread", "ts").with_row_index("at")
+    name = ops["name"].to_physical().cast(pl.Int64)
+    order = pl.lit(name * 2**32 + name.shift(-1, fill_value=0))
+    at, count, median = pl.col("at"), pl.col("count"), pl.col("median")
+    # After the last mark of a call the loop may go on for as many ops as usual.
+    last = pl.min_horizontal(median, ops.height - at)
+    parts = (
+        marks.join(
+            ops.select("id", at.cast(pl.Int64)),
+            on="id",
+            how="left",
+            maintain_order="left",
+        )
+        .with_columns(count=(at.shift(-1) - at).over(_LINE))
+        .with_columns(median=count.median().ceil().cast(pl.Int64).over(_MARK))
+        .with_columns(count=count.fill_null(last))
+        .with_columns(whole=count >= _SHORT * median)
+        .with_columns(wholes=pl.col("whole").sum().over(_MARK))
+        .with_row_index("part")
     )
-    again = pl.col("len").filter(2 * pl.col("len") >= pl.col("times")).sum()
-    loops = called.group_by(_CALL).agg(again=again / pl.col("len").sum())
-    return marks.join(
-        loops.filter(pl.col("again") >= _AGAIN),
-        on=_CALL,
-        how="semi",
-        nulls_equal=True,
-        maintain_order="left",
+    first = pl.col("number") < median
+    having = pl.col("part").filter("whole").n_unique()
+    usual, branch = pl.col("usual"), pl.col("branch")
+    found = (
+        parts.select(
+            *_MARK,
+            *("part", "at", "median", "whole", "wholes"),
+            number=pl.int_ranges(0, count),
+        )
+        .explode("number")
+        .with_columns(order=order.gather(at + pl.col("number")))
+        .with_columns(share=having.over(*_MARK, "order") / pl.col("wholes"))
+        .with_columns(usual=pl.col("share") > _MOST, branch=pl.col("share") >= _BRANCH)
+        .group_by("part")
+        .agg(
+            usual=usual.filter(first).mean() >= _USUAL,
+            ends=branch.last() | branch.head(pl.len() - 1).all(),
+        )
     )
+    return parts.join(found, on="part", how="left", maintain_order="left")
 
 
 @dataclass(frozen=True)
@@ -168,7 +231,6 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     found = iterations(trace, steady, min_iterations)
     if not found.height:
         return Loops(NOTHING, NOTHING)
-    found = found.with_columns(layer=layer_names(pl.col("module")))
     table = (
         found.group_by(_LOOP, maintain_order=True)
         .agg(
@@ -312,8 +374,7 @@ def _marks(trace: Trace, ops: pl.DataFrame, min_iterations: int) -> pl.DataFrame
     Without stacks, where calls are not known, only ops that sync are marks: others come
     again in every layer, and a layer is what is between ops that are not in the loop.
     """
-    # Some calls have fewer iterations: an expert that no token chose may be skipped.
-    fewest = max(2, min_iterations // 2)
+    fewest = _fewest(min_iterations)
     if trace.frames.height:
         often = pl.len().over("step", *_PLACE, "name") >= fewest
         ops = ops.filter(often)
@@ -329,6 +390,14 @@ def _marks(trace: Trace, ops: pl.DataFrame, min_iterations: int) -> pl.DataFrame
     return repeated.join(
         _iteration_counts(repeated), on=[*_CALL, "times"], how="semi", nulls_equal=True
     )
+
+
+def _fewest(min_iterations: int) -> int:
+    """Return how many iterations a call of a loop may have.
+
+    Some have fewer than others: an expert that no token chose may be skipped.
+    """
+    return max(2, min_iterations // 2)
 
 
 def _layers(ops: pl.DataFrame) -> pl.Series:
