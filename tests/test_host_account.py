@@ -23,9 +23,11 @@ from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.unslowed import unslowed
 from traceq.analysis.time.host_kinds import (
     BLOCKING,
+    COMPILED,
     DISPATCH,
     ENGINE,
     HOOKS,
+    LIBRARY,
     NO_STACKS,
     PROFILER,
     SYNC,
@@ -410,3 +412,39 @@ def test_the_step_with_new_image_sizes_is_estimated_from_its_trace_alone() -> No
 
     # 83.5 ms a step were measured, 72 to 90 in three rounds.
     assert bound_of(loaded(path), None).step_ns == pytest.approx(83.5e6, rel=0.15)
+
+
+WRAPPED = """
+    host   [ProfilerStep#1                                                       ]
+    host    [train.py(3): main                                                  ]
+    host     [torch/_dynamo/eval_frame.py(9): _fn ] [{}]
+    host      [aten::mm           ]
+    host       [cudaLaunchKernel>1]
+    gpu 7                  [gemm<1                              ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("beside", "wrappers"),
+    [
+        ("aten::relu", False),
+        ("torch/_functorch/vmap.py(4): fn", False),
+        ("TorchDynamo Cache Lookup", True),
+        ("Torch-Compiled Region: 0/0", True),
+    ],
+)
+def test_only_beside_compiled_code_are_dynamos_wrappers_those_of_compiled_code(
+    beside: str, *, wrappers: bool
+) -> None:
+    found = account(load_drawn(WRAPPED.format(beside)))
+
+    assert (kind(found, COMPILED) > 0) is wrappers
+    assert (kind(found, LIBRARY) > 0) is not wrappers
+
+
+def test_what_torch_func_does_beside_compiled_code_is_a_librarys() -> None:
+    drawing = WRAPPED.format("TorchDynamo Cache Lookup").replace(
+        "torch/_dynamo/eval_frame.py(9): _fn", "torch/_functorch/vmap.py(493): vmap"
+    )
+
+    assert kind(account(load_drawn(drawing)), LIBRARY) > 0

@@ -207,7 +207,7 @@ class HostBoundStep(Rule):
         of="fixtures/python_in_step",
         text="""
         LCH002 host-bound-step
-          saves 3.00 ms/step (42%), on what remains after the others
+          saves 3.01 ms/step (42%), on what remains after the others
           the GPU waits for the host to launch 90 kernels a step
           remains  53% of the step is idle once the other findings are fixed
           waits    2.10 ms in 816 operators (most in aten::mm in forward

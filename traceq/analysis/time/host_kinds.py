@@ -74,6 +74,13 @@ _WAITS = (
 # Python that is not the user's, by the file of the function, or else by its name.
 _KIND_OF_LIBRARY = (
     (PROFILER, rf"^torch/(profiler/|autograd/profiler)|{RECORDER_FILE}"),
+    # torch.func, which beside it has what compiled code is wrapped in.
+    (
+        LIBRARY,
+        r"^torch/_functorch/(apis|autograd_function|batch_norm_replacement"
+        r"|eager_transforms|functional_call|make_functional|predispatch|pyfunctorch"
+        r"|vmap)\.py",
+    ),
     (
         COMPILED,
         r"^torch/_(dynamo|inductor|functorch)/|TorchDynamo Cache Lookup"
@@ -89,6 +96,9 @@ _KIND_OF_REGION = (
     (OPTIMIZER, r"^Optimizer\.(step|zero_grad)#"),
     (COMPILED, r"^## Call CompiledFxGraph|^Torch-Compiled Region|dynamo_timed\)$"),
 )
+# What runs with compiled code only: eager code runs wrappers of Dynamo's, too.
+_COMPILED_FILE = rf"^torch/_(inductor|functorch/_aot_autograd)/|{GENERATED_FILE}"
+_COMPILED_OP = r"^(TorchDynamo Cache Lookup|Torch-Compiled Region|CompiledFunction)"
 # Files through which a module calls its forward and its hooks.
 _CALLS_HOOKS = r"^torch/nn/modules/module\.py$|^torch/utils/hooks\.py$"
 _FORWARD = r"^(forward|__[0-9A-Za-z_]+__)$"
@@ -232,6 +242,8 @@ def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
         # What an op asks of the runtime before it launches is its own time.
         own=pl.col("is_op") | known((pl.col("call") == "other") & pl.col("in_op")),
     )
+    if not _runs_compiled(texts):
+        things = things.with_columns(pl.col("kind").replace(COMPILED, LIBRARY))
     if not keeps_libraries:
         things = things.with_columns(pl.col("kind").replace(PYTHON, WITH_LIBRARIES))
     of_hook = pl.col("hook") & pl.col("kind").is_in(_OF_HOOK)
@@ -244,6 +256,16 @@ def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
             for column in PLACE
         },
     )
+
+
+def _runs_compiled(facts: pl.DataFrame) -> bool:
+    """Return whether any of what the host does is compiled code, or around it."""
+    signs = (
+        _matches("op_name", _COMPILED_OP),
+        *(_matches("region", one) for kind, one in _KIND_OF_REGION if kind == COMPILED),
+        known(_LIBRARY_FILE.str.contains(_COMPILED_FILE)),
+    )
+    return bool(facts.select(pl.any_horizontal(signs).any()).item())
 
 
 def _facts(
