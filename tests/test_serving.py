@@ -83,6 +83,7 @@ def test_an_engine_writes_what_an_iteration_does(
 
     assert found.pop("phase") == phase
     assert found.pop("graph_batch") is None
+    assert found.pop("decodes") == (phase == "decode")
     assert list(found.values()) == counts
 
 
@@ -117,6 +118,75 @@ def test_the_query_of_attention_tells_prefill_from_decode() -> None:
     assert found["requests"].to_list() == [8, 8, 8]
     assert found["tokens"].to_list() == [8 * 256, 8, 8]
     assert found["cache"].to_list() == [256, 300, 300]
+
+
+def whole_generation(*, embeds: bool = True) -> Trace:
+    """Return two steps that read prompts, and then make three tokens each."""
+    ids = "[aten::embedding]" if embeds else " " * 17
+    prefill, decode = f"[{SDPA}]", f"{ids}[{FLASH}][aten::add          ]"
+    width = len(prefill) + 3 * len(decode)
+    before = " " * (17 + len(FLASH) + 3)
+
+    def each(drawn: str) -> str:
+        tokens = [(before + drawn.format(at)).ljust(len(decode)) for at in range(6)]
+        tokens[0::3] = [" " * len(prefill) + one for one in tokens[0::3]]
+        return "".join(tokens)
+
+    return load_drawn(
+        f"""
+        host   {"[ProfilerStep#1".ljust(width - 1)}]{"[ProfilerStep#2".ljust(width)}]
+        host   {2 * (prefill + 3 * decode)}
+        host   {each("[cuLaunchKernel>{}]")}
+        gpu 7  {each("           [k<{}]")}
+        """,
+        args={
+            SDPA: attends(8, 256, 256),
+            FLASH: attends(8, 1, 300),
+            "aten::embedding": inputs([[32000, 64], [8, 1]], [BF16, "long int"]),
+        },
+    )
+
+
+def test_a_step_may_decode_several_times() -> None:
+    trace = whole_generation()
+    found, measured = iterations(trace), serving(trace)
+
+    assert found["phase"].to_list() == ["decode", "decode"]
+    assert found["decodes"].to_list() == [3, 3]
+    assert found["tokens"].to_list() == [3 * 8, 3 * 8]
+    assert measured is not None
+    (phase,) = measured.phases.to_dicts()
+    assert (phase["iterations"], phase["tokens"]) == (3, 8)
+    assert phase["time"] == found["time"][1] // 3
+
+
+def test_without_the_ids_it_is_unknown_how_often_a_step_decodes() -> None:
+    found = iterations(whole_generation(embeds=False))
+
+    assert found["phase"].to_list() == ["decode", "decode"]
+    assert found["decodes"].to_list() == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("embeds", "says"),
+    [
+        (True, "6 of 6 decode iterations run without a CUDA graph, 3 launches a step"),
+        (False, "decode runs without a CUDA graph in 2 of 2 steps, 3 launches a step"),
+    ],
+)
+def test_decodes_of_a_step_are_counted_if_they_can_be(
+    *, embeds: bool, says: str
+) -> None:
+    found = outcome(Recording("trace", whole_generation(embeds=embeds)), "SRV001")
+
+    assert [one.message for one in found.findings] == [says]
+
+
+def test_a_summary_counts_the_decodes_of_a_step() -> None:
+    summary = summarise(whole_generation())
+
+    text = summary_text.render([summary], width=100, color=False)
+    assert "6 iterations in 2 steps: 6 decode, known by shapes" in text
 
 
 def test_a_loop_that_never_decodes_is_no_serving() -> None:

@@ -49,6 +49,8 @@ _OWN = (
     " capture the step with torch.cuda.graph for each batch size, or"
     ' torch.compile(model, mode="reduce-overhead")'
 )
+# One sync for each token is usual, and few more are where a prompt is read.
+_SEVERAL = 1.5
 _LAUNCHES = 6
 _WIDTH = 21 * _LAUNCHES + 4
 
@@ -71,7 +73,9 @@ class DecodeWithoutGraph(Rule):
     Looks at the decode iterations of a serving or generation trace that no CUDA graph
     runs, and in which the GPU idles for at least ``min-idle`` of the time. The saving
     is the host's time for operators, launches and the Python of the model, less what a
-    graph's launch takes. What the host does between iterations stays.
+    graph's launch takes. What the host does between iterations stays. Where a step of
+    the profiler is a whole generation, its iterations are counted by the ids that are
+    embedded, if shapes were recorded.
 
     ## Why is this bad?
 
@@ -154,7 +158,7 @@ class DecodeWithoutGraph(Rule):
         decodes = steady_iterations(view, DECODE)
         if not decodes.height or searches_beams(view):
             return
-        eager = decodes.filter(pl.col("run") == "eager").select("step")
+        eager = decodes.filter(pl.col("run") == "eager")
         steps = view.trace.steps.join(eager, on="step", how="semi")
         whole = int(steps["time"].sum())
         idle = int(steps["gpu_idle"].sum())
@@ -164,12 +168,12 @@ class DecodeWithoutGraph(Rule):
         kernels = view.kernels.join(eager, on="step", how="semi")
         grows = cache_cats(view.trace).height > 0
         yield self.finding(
-            f"{eager.height} of {counted(decodes.height, 'decode iteration')}"
-            f" {'runs' if decodes.height == 1 else 'run'} without a CUDA graph,"
-            f" {counted(round(launches), 'launch')} each",
+            _message(decodes, eager, round(launches)),
             subject="decode",
             count=eager.height / view.steps,
-            fix=Fix(spans=_removed(view, eager), host_share=GRAPH_HOST_SAVED),
+            fix=Fix(
+                spans=_removed(view, eager.select("step")), host_share=GRAPH_HOST_SAVED
+            ),
             gpu_idle_ns=idle / view.steps,
             evidence=[
                 Evidence("idle", value=idle / whole, unit="share", note="of decode"),
@@ -184,6 +188,22 @@ class DecodeWithoutGraph(Rule):
             data={"launches": launches, "decodes": decodes.height},
             advice=_advice(view, grows=grows),
         )
+
+
+def _message(decodes: pl.DataFrame, eager: pl.DataFrame, launches: int) -> str:
+    """Say how many decode iterations are eager, if that is known, and what they launch.
+
+    A step may be a whole generation, its prefill included.
+    """
+    each = counted(launches, "launch")
+    if decodes["decodes"].null_count():
+        steps = f"{eager.height} of {counted(decodes.height, 'step')}"
+        return f"decode runs without a CUDA graph in {steps}, {each} a step"
+    times, whole = (int(one["decodes"].sum()) for one in (eager, decodes))
+    runs = "runs" if whole == 1 else "run"
+    found = f"{times:,} of {counted(whole, 'decode iteration')} {runs}"
+    several = bool((decodes["decodes"] > 1).any())
+    return f"{found} without a CUDA graph, {each} {'a step' if several else 'each'}"
 
 
 def _removed(view: View, eager: pl.DataFrame) -> pl.DataFrame:
@@ -210,8 +230,8 @@ def _first(view: View, eager: pl.DataFrame, *, grows: bool) -> Sequence[Evidence
     if grows:
         found.append(Evidence("first", "a KV cache that grows by cat (SRV007)"))
     syncs = device_syncs(view.trace).join(eager, on="step", how="semi")
-    each = syncs.height / max(1, eager.height)
-    if each > 1:
+    each = syncs.height / max(1, int(eager["decodes"].fill_null(1).sum()))
+    if each >= _SEVERAL:
         found.append(Evidence("first", "syncs in the iteration", count=round(each, 1)))
     return found
 

@@ -44,14 +44,14 @@ COLUMNS = {"phase": pl.String, **dict.fromkeys((*_COUNTS, "graph_batch"), pl.Int
 
 
 def marked_iterations(trace: Trace) -> pl.DataFrame:
-    """Return the iterations whose engine names them: ``step`` and COLUMNS.
+    """Return the iterations whose engine names them: ``step``, COLUMNS, ``decodes``.
 
     Where a step has several of them, as one that the profiler marks may, they are
-    added up.
+    added up; ``decodes`` is how many of them decode.
     """
     names = _said(trace.annotations.select(name=text("name").unique()))
     if not names.height:
-        return pl.DataFrame(schema={"step": pl.Int64, **COLUMNS})
+        return pl.DataFrame(schema={"step": pl.Int64, **COLUMNS, "decodes": pl.Int64})
     marks = (
         trace.annotations.filter(~pl.col("on_gpu"), pl.col("step").is_not_null())
         .with_columns(text("name"), end=END)
@@ -73,8 +73,9 @@ def marked_iterations(trace: Trace) -> pl.DataFrame:
                 for name in COLUMNS
                 if name != "phase"
             },
+            decodes=(pl.col("phase") == DECODE).sum().cast(pl.Int64),
         )
-        .select("step", *COLUMNS)
+        .select("step", *COLUMNS, "decodes")
         .sort("step")
     )
 

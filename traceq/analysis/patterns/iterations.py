@@ -40,6 +40,11 @@ ITERATIONS = Table(
     "The iterations of a serving or generation loop; none for training.",
     {
         "step": Column(NUMBER, "Number of the step that it is."),
+        "decodes": Column(
+            NUMBER,
+            "How often the model decodes in it: more than once where a step makes"
+            " several tokens for each request; none if unknown.",
+        ),
         "phase": Column(
             pl.Enum(PHASES),
             "prefill reads prompts, decode makes a token for each request, mixed does"
@@ -85,6 +90,8 @@ _SHORTER = 2
 # Calls that are fewer than this share of the most frequent ones are of no layer.
 _MOST_LAYERS = 0.5
 _RANK = 4
+# What steps are taken from that the profiler marks: they may be whole generations.
+_MARKED = "ProfilerStep"
 _ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
 # Attention of other libraries, on packed tokens or pages of the cache.
 _OTHER_ATTENTION = r"(?i)::.*(attn|attention|mha|mla|paged)|^flash_attn|flashinfer"
@@ -113,6 +120,10 @@ def iterations(trace: Trace) -> pl.DataFrame:
     found = _with_context(_together(trace, marked, seen))
     # Now that it has said how long the prompts are.
     found = found.filter(pl.col("step") != _before(trace))
+    if trace.facts.steps_from != _MARKED:
+        # Steps that were found as what repeats, or by their names, are iterations.
+        once = (pl.col("phase") == DECODE).cast(pl.Int64)
+        found = found.with_columns(pl.col("decodes").fill_null(once))
     return ITERATIONS.shaped(found.with_columns(first=pl.int_range(pl.len()) == 0))
 
 
@@ -176,6 +187,7 @@ def _together(trace: Trace, marked: pl.DataFrame, seen: pl.DataFrame) -> pl.Data
     return rows.with_columns(
         phase=pl.coalesce("phase", "seen_phase"),
         **counts,
+        decodes=pl.when(by_name).then("decodes").otherwise("seen_decodes"),
         said=pl.col("context"),
         context=pl.coalesce("context", "seen_context"),
         cache=pl.col("seen_cache"),
@@ -277,22 +289,33 @@ def _attention(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _embedding(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the ids that each step embeds: ``batch`` and ``length``."""
+    """Return the ids that each step embeds: ``batch``, ``length``, and how often.
+
+    Where a step runs the model several times, as a generation does, they are those that
+    it embeds most often, and ``passes`` is how often that is.
+    """
     indices = nth("dims", 1)
     calls = _shapes(trace, ops, named(ops, _EMBEDDING)).select(
         "step", indices=indices, table=nth("dims", 0).list.get(0, null_on_oob=True)
     )
-    # Of several tables the vocabulary is the largest.
+    # Without a batch they are the ids of all requests in one row, or positions.
+    rank = pl.col("indices").list.len()
+    batched = rank == 2  # noqa: PLR2004 - batch and length
     return (
-        calls.filter(pl.col("indices").list.len().is_in([1, 2]))
-        .sort("table", descending=True)
-        .group_by("step", maintain_order=True)
-        .agg(
-            batch=pl.when(pl.col("indices").first().list.len() == 2).then(  # noqa: PLR2004 - batch and length
-                pl.col("indices").first().list.first()
-            ),
-            length=pl.col("indices").first().list.last(),
+        calls.filter(rank.is_in([1, 2]))
+        .filter(rank == rank.max().over("step"))
+        # Of several tables the vocabulary is the largest.
+        .filter(pl.col("table") == pl.col("table").max().over("step"))
+        .select(
+            "step",
+            batch=pl.when(batched).then(pl.col("indices").list.first()),
+            length=pl.col("indices").list.last(),
         )
+        .group_by("step", "batch", "length", maintain_order=True)
+        .agg(passes=pl.len().cast(pl.Int64))
+        .sort("passes", descending=True, maintain_order=True)
+        .group_by("step", maintain_order=True)
+        .agg(pl.col("batch", "length", "passes").first())
     )
 
 
@@ -361,10 +384,14 @@ def _told(steps: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(DECODE))
     )
     captured = known(pl.col("captured"))
-    requests, tokens = decoding + reading, decoding + read
+    in_row = pl.col("batch").is_null() & (pl.col("length") == pl.col("decoding"))
+    times = pl.when((one & pl.col("batch").is_not_null()) | in_row).then("passes")
+    decodes = pl.when(decoding > 0).then(times).otherwise(0)
+    requests, tokens = decoding + reading, decoding * decodes.fill_null(1) + read
     told = phase.is_not_null()
     return steps.with_columns(
         phase=phase,
+        decodes=pl.when(told).then(decodes),
         known_by=pl.when(told).then(pl.lit("shapes")),
         requests=pl.when(told).then(requests),
         tokens=pl.when(told).then(tokens),
@@ -415,7 +442,7 @@ def _guessed(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
     ).select(
         "step",
         *(name for name in COLUMNS if name != "graph_batch"),
-        *("known_by", "cache", "masked", "rows", "captured"),
+        *("known_by", "decodes", "cache", "masked", "rows", "captured"),
     )
 
 
@@ -427,14 +454,14 @@ def _with_context(found: pl.DataFrame) -> pl.DataFrame:
     """
     decodes = known(pl.col("phase") == DECODE)
     reads = known(pl.col("phase") == PREFILL)
-    since = pl.col("decodes").cast(pl.Int64).cum_sum()
-    grows = pl.col("cache").filter("decodes").diff() > 0
+    since = pl.col("is_decode").cast(pl.Int64).cum_sum()
+    grows = pl.col("cache").filter("is_decode").diff() > 0
     static = pl.col("masked") & ~known(grows.any())
     counted = pl.col("prefill_tokens").first() + since * pl.col("requests")
-    told = found.with_columns(decodes=decodes, loop=reads.cum_sum()).with_columns(
+    told = found.with_columns(is_decode=decodes, loop=reads.cum_sum()).with_columns(
         static=static.over("loop"), counted=counted.over("loop")
     )
     keys = pl.when(~pl.col("static") | reads).then("context")
     # Before the first prefill nothing says how long the prompts were.
-    counted = pl.when(pl.col("decodes") & (pl.col("loop") > 0)).then("counted")
+    counted = pl.when(pl.col("is_decode") & (pl.col("loop") > 0)).then("counted")
     return told.with_columns(context=pl.coalesce("said", keys, counted))

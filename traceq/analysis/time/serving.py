@@ -81,11 +81,13 @@ class Serving:
     """The iterations of a serving trace; all times are nanoseconds as recorded."""
 
     iterations: pl.DataFrame
-    """Each of them, as ITERATIONS, with ``gap``, how long the GPU idled before it, and
-    ``bytes``, the weights and the KV cache that it has to read at least."""
+    """Each of them, as ITERATIONS, with ``gap``, how long the GPU idled before it (none
+    where it decodes more than once), and ``bytes``, the weights and the KV cache that
+    it has to read at least."""
     phases: pl.DataFrame
-    """By ``phase``: how many ``iterations``; ``time`` of one at the median, from
-    ``least`` to ``most``; ``requests`` and ``tokens`` of one at the median;
+    """By ``phase``: how many ``iterations``, all decodes of a step if it makes several
+    tokens for each request, each with its part of that step; ``time`` of one at the
+    median, from ``least`` to ``most``; ``requests`` and ``tokens`` of one, so as well;
     ``per_token`` time and ``tokens_per_s``; ``gap`` before one at the median and
     ``gap_share`` of all time; ``graphs``, the share of iterations that graphs run;
     ``padding``, the share of the graphs' batch that no request fills; ``bandwidth`` in
@@ -112,6 +114,8 @@ def serving(trace: Trace) -> Serving | None:
         how="left",
         maintain_order="left",
     ).join(_bytes(trace, found), on="step", how="left", maintain_order="left")
+    # What the GPU idles between the decodes of one step is not looked at.
+    found = found.with_columns(gap=pl.when(times_of() == 1).then("gap"))
     peak = used_gpu(trace).peak
     bandwidth = peak.bandwidth if peak else None
     return Serving(
@@ -120,6 +124,12 @@ def serving(trace: Trace) -> Serving | None:
         _between(trace, found, gaps),
         bandwidth,
     )
+
+
+def times_of() -> pl.Expr:
+    """Return how many iterations a step is: several where it decodes several times."""
+    decodes = (pl.col("phase") == DECODE) & (pl.col("decodes") > 1)
+    return pl.when(decodes).then("decodes").otherwise(1)
 
 
 def gaps_before(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
@@ -148,18 +158,20 @@ def _phases(found: pl.DataFrame, peak: float | None) -> pl.DataFrame:
     alone = ~(~pl.col("first")).any().over("phase")
     rows = found.drop_nulls("phase").filter(~pl.col("first") | alone)
     tokens, time = pl.col("tokens").sum(), pl.col("time").sum()
+    each = pl.col("time") // pl.col("times")
     all_told = pl.col("tokens").is_not_null().all()
     filled = pl.col("requests") / pl.col("graph_batch")
     rate = pl.col("bytes") / pl.col("time") * _SECOND_NS
     return (
-        rows.group_by("phase")
+        rows.with_columns(times=times_of())
+        .group_by("phase")
         .agg(
-            iterations=pl.len(),
-            time=pl.col("time").median(),
-            least=pl.col("time").min(),
-            most=pl.col("time").max(),
+            iterations=pl.col("times").sum(),
+            time=each.median(),
+            least=each.min(),
+            most=each.max(),
             requests=pl.col("requests").median(),
-            tokens=pl.col("tokens").median(),
+            tokens=(pl.col("tokens") / pl.col("times")).median(),
             per_token=pl.when(all_told & (tokens > 0)).then(time / tokens),
             tokens_per_s=pl.when(all_told & (time > 0)).then(
                 tokens / time * _SECOND_NS

@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq import units
 from traceq.analysis.patterns.iteration_marks import DECODE, MIXED, PREFILL
+from traceq.analysis.time.serving import times_of
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.base.text import printable
@@ -99,15 +100,21 @@ def serving_cells(serving: Serving | None) -> dict[str, str]:
 
 
 def _iterations(serving: Serving) -> str:
-    found = serving.iterations
+    found = serving.iterations.with_columns(times=times_of())
     told = found["phase"].drop_nulls()
+    whole = int(found["times"].sum())
     counts = [
         f"{count:,} {phase}"
-        for phase, count in told.value_counts(sort=True).iter_rows()
+        for phase, count in found.drop_nulls("phase")
+        .group_by("phase", maintain_order=True)
+        .agg(pl.col("times").sum())
+        .sort("times", descending=True, maintain_order=True)
+        .iter_rows()
     ]
+    steps = f" in {counted(found.height, 'step')}" if whole > found.height else ""
     by = found["known_by"].drop_nulls().unique(maintain_order=True).to_list()
     text = (
-        f"{counted(found.height, 'iteration')}: {', '.join(counts)},"
+        f"{counted(whole, 'iteration')}{steps}: {', '.join(counts)},"
         f" known {' and '.join(_KNOWN_BY[one] for one in by)}"
     )
     unknown = found.height - len(told)
@@ -116,7 +123,8 @@ def _iterations(serving: Serving) -> str:
     first = found.row(0, named=True)
     others = found.filter(pl.col("phase") == first["phase"]).height - 1
     if first["phase"] and others:
-        took = f"a {first['phase']} of {units.milliseconds(first['time'])} ms"
+        what = "a step" if first["times"] > 1 else f"a {first['phase']}"
+        took = f"{what} of {units.milliseconds(first['time'])} ms"
         text += f"; the first, {took}, is not in the table"
     return text
 
