@@ -179,7 +179,7 @@ class ShapeChurn(Rule):
                    of 12 calls a step
           sizes    303, 773
           new      67.8 ms each, as recorded
-          known    72.7 µs each, as recorded
+          known    70.2 µs each, as recorded
           modules  Sequential_0/Block_0 and 1 more
           fix      in forward: use an SDPA backend that makes no plans, with
                    torch.backends.cuda.enable_cudnn_sdp(False); or pad that

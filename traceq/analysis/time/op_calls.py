@@ -100,12 +100,16 @@ def _with_usual(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_the_same() -> pl.Expr:
-    """Return what the calls take that do the same as one; none if there is no other."""
+    """Return what the calls take that do the same as one; none if there is no other.
+
+    A plan takes as long on all new inputs, and without it the size matters little: all
+    calls of the operator say better what is usual than few on the same inputs.
+    """
     again = ~pl.col("new")
     others = again.sum().over("same") - again.cast(pl.UInt32)
     # Of two the shorter, as one of them may be slow.
     usual = pl.col("own").filter(again).quantile(0.5, "lower").over("same")
-    return pl.when(others > 0).then(usual)
+    return pl.when(others > 0, again | ~pl.col("planned")).then(usual)
 
 
 def _alone() -> pl.Expr:
