@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
 from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
 from traceq.analysis.time.serving import token_work
-from traceq.expressions import text
+from traceq.expressions import known, text
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.records import dataclass
 from traceq.words import often
@@ -58,6 +58,15 @@ _LOOKS = (
     ("copies objects", r"^copy\.py|deepcopy", "copy once, before the loop"),
 )
 _WORKS = "works in Python"
+# A function that calls nothing for this long does something that is in no trace. Chosen
+# by judgement: a loop that takes as long calls something, mostly.
+_LONG_NS = 1_000_000
+_SILENT = "takes long without calling anything"
+_UNKNOWN = (
+    "what it does is not in the trace: it may free the memory of a large result (keep"
+    " it in a buffer that is allocated once), or loop in plain Python (replace the loop"
+    " with operators)"
+)
 _ADVICE = f"take it out of the step: {_LESS}; or replace loops with operators"
 _HOOKS = (
     "remove the hooks (handle.remove()) when they are not needed, or let them return at"
@@ -121,7 +130,8 @@ class PythonOverhead(Rule):
 
     ## When it is wrong
 
-    The line is where the function begins, not the one that takes long. Work that a
+    The line is where the function begins, not the one that takes long. Memory that is
+    freed where a large result is dropped looks like Python that calls nothing. What a
     thread of its own would do holds the interpreter's lock nevertheless: use a process.
 
     ## Measured
@@ -182,9 +192,10 @@ class PythonOverhead(Rule):
 
     def _of_function(self, view: View, row: Mapping[str, Any]) -> Finding:
         mine = _inside(view, _at(row)).with_columns(text("library"), text("called"))
-        looks, advice = _looks(mine)
+        silent = _silent(mine)
+        looks, advice = (_SILENT, _UNKNOWN) if silent else _looks(mine)
         own = mine["caller"].filter(mine["kind"] == PYTHON)
-        calls = own.n_unique() / view.steps
+        calls = (silent or own.n_unique()) / view.steps
         return self.finding(
             f"{row['function']} {looks} {often(calls)}",
             subject=row["function"],
@@ -194,6 +205,7 @@ class PythonOverhead(Rule):
             gpu_idle_ns=row["idle"] / view.steps,
             evidence=[*_times(view, row, "python"), *_called(view, mine)],
             advice=advice,
+            example="" if silent else None,
         )
 
     def _of_hook(
@@ -293,6 +305,17 @@ def _at(row: Mapping[str, Any]) -> pl.Expr:
         pl.col(column).cast(pl.String).eq_missing(pl.lit(row[column]).cast(pl.String))
         for column in PLACE
     )
+
+
+def _silent(segments: pl.DataFrame) -> int:
+    """Return how often a function calls nothing for long, if that is most it does."""
+    long = segments.filter(
+        pl.col("kind") == PYTHON,
+        pl.col("end") - pl.col("start") >= _LONG_NS,
+        ~known(pl.col("called").str.starts_with("<")),
+    )
+    mostly = 2 * int(long["recorded"].sum()) > int(segments["recorded"].sum())
+    return long.height if mostly else 0
 
 
 def _looks(segments: pl.DataFrame) -> tuple[str, str]:

@@ -202,6 +202,34 @@ def test_what_a_function_calls_says_what_it_does(called: str, looks: str) -> Non
     assert found.message == f"note {looks} once a step"
 
 
+@pytest.mark.parametrize(
+    ("inside", "looks"),
+    [
+        ("", "takes long without calling anything"),
+        ("[<built-in function sum>]" * 59, "works in Python"),
+    ],
+)
+def test_what_a_function_does_without_a_call_is_not_known(
+    inside: str, looks: str
+) -> None:
+    # As where the memory of a large result is freed.
+    step = f"[ProfilerStep#{{}} {' ' * 1600}]"
+    drawing = f"""
+        host   {step.format(1)}{step.format(2)}
+        host    [train.py(30): main {" " * 3180}]
+        host     [torch/nn.py(5): f    ] {inside:1590} [torch/nn.py(5): f    ] {inside}
+        host      [aten::mm           ]{" " * 1594}[aten::mm           ]
+        host       [cudaLaunchKernel>1]{" " * 1594}[cudaLaunchKernel>2]
+        gpu 7                    [gemm<1]{" " * 1594}[gemm<2]
+    """
+
+    (found,) = drawn_findings(drawing, "HST003")
+
+    assert found.message.startswith(f"main {looks}")
+    assert ("not in the trace" in found.advice) == (not inside)
+    assert bool(found.example) == bool(inside)
+
+
 def test_python_that_calls_operators_is_needed() -> None:
     drawing = """
         host   [ProfilerStep#1                                                ]
