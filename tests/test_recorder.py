@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from linting import outcome
 
 from traceq.analysis.base.assumptions import GRAPH_LAUNCH_SLOWDOWN
 from traceq.analysis.base.recorder import recorder_stalls
-from traceq.analysis.replay.bound import bound_of, replay_of
+from traceq.analysis.replay.bound import bound_of, host_account_of, replay_of
+from traceq.analysis.replay.wrappers import wrapper_time
+from traceq.analysis.time.host_kinds import COMPILED as COMPILED_KIND
 from traceq.analysis.time.op_calls import op_calls
 from traceq.loading import load
 from traceq.recording import Recording
@@ -38,6 +41,22 @@ host  [ProfilerStep#1                                         ]
 host  [cudaGraphLaunch>1                           ]
 gpu 7                                                  [a<1][b<1]
 """
+# WRAPPER is a file that inductor wrote, the call takes long to make its calls.
+COMPILED = """
+host  [ProfilerStep#1                                                          ]
+host   [WRAPPER(1596): call                                                   ]
+host                         [aten::mm       ]               [aten::mm       ]
+host                          [cudaLaunch>1 ]                 [cudaLaunch>2 ]
+gpu 7                                     [gemm<1]                       [gemm<2]
+"""
+COMPILED_SHORT = """
+host  [ProfilerStep#1                        ]
+host   [WRAPPER(1596): call                 ]
+host    [aten::mm       ]  [aten::mm       ]
+host     [cudaLaunch>1 ]    [cudaLaunch>2 ]
+gpu 7                [gemm<1]           [gemm<2]
+"""
+GENERATED = "/cache/ab/c" + "a2" * 25 + "b.py"
 REQUEST = "Activity Buffer Request"
 
 
@@ -159,3 +178,39 @@ def test_a_single_step_says_nothing_of_launches_of_graphs() -> None:
 
     assert not recorder_stalls(trace).is_empty()
     assert "held" not in finding.message
+
+
+def test_what_a_wrapper_of_compiled_code_takes_between_its_calls_is_the_profilers(
+    tmp_path: Path,
+) -> None:
+    slow, fast = (
+        recorded(tmp_path, drawing.replace("WRAPPER", GENERATED))
+        for drawing in (COMPILED, COMPILED_SHORT)
+    )
+
+    assert wrapper_time(slow)["end"].sum() > wrapper_time(slow)["start"].sum()
+    assert bound_of(slow, None).step_ns == pytest.approx(
+        bound_of(fast, None).step_ns, rel=0.02
+    )
+
+
+def test_what_a_function_of_the_users_takes_between_its_calls_is_its_own(
+    tmp_path: Path,
+) -> None:
+    slow, fast = (
+        recorded(tmp_path, drawing.replace("WRAPPER", "train.py"))
+        for drawing in (COMPILED, COMPILED_SHORT)
+    )
+
+    assert wrapper_time(slow).is_empty()
+    assert bound_of(slow, None).step_ns > 1.2 * bound_of(fast, None).step_ns
+
+
+def test_the_account_of_the_host_has_nothing_for_what_is_the_profilers(
+    tmp_path: Path,
+) -> None:
+    trace = recorded(tmp_path, COMPILED.replace("WRAPPER", GENERATED))
+    account = host_account_of(trace, None)
+    (taken,) = account.kinds.filter(pl.col("kind") == COMPILED_KIND)["estimated"]
+
+    assert taken < 0.01 * bound_of(trace, None).step_ns

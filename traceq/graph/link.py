@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.expressions import constant
-from traceq.graph import autograd, host, launches, phases, source, steps
+from traceq.graph import autograd, host, launches, phases, source, steps, unclosed
 from traceq.graph.at_once import at_once
 from traceq.graph.nesting import INDEX, depth, row_numbers, self_times, sums_of
 from traceq.model import names, schema
@@ -27,6 +27,7 @@ def link(
     raw: Frames, owners: Owners = NOBODY, steps_by: str = ""
 ) -> tuple[dict[str, pl.DataFrame], Steps]:
     """Return the linked tables, and what the steps were taken from."""
+    raw = {**raw, "frames": unclosed.closed(raw["frames"])}
     frames, (regions, kinds) = at_once(
         lambda: _frames(raw["frames"], owners), lambda: _described(raw)
     )

@@ -28,6 +28,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.recorder import graph_launches, recorder_stalls
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
+from traceq.analysis.replay.wrappers import wrapper_time
 from traceq.expressions import END, asof, constant
 from traceq.graph.nesting import INDEX, counts_between, row_numbers
 from traceq.intervals import Cover, overlap, spans
@@ -268,7 +269,8 @@ def _moments(
     """Return the moments at which the host's time is cut into pieces, in order."""
     ops = trace.host_ops[["ts", "dur", "parent"]]
     roots = spans(ops.filter(pl.col("parent").is_null()))
-    tables = (window, waits, roots, recorder_stalls(trace))
+    of_recorder = (recorder_stalls(trace), wrapper_time(trace))
+    tables = (window, waits, roots, *of_recorder)
     sides = (table[side] for table in tables for side in _SIDES)
     begin, end = window.select(pl.min("start"), pl.max("end")).row(0)
     # A host that does nothing still has an instant.
@@ -293,7 +295,8 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     # wait is known, and the time is still not the host's.
     full = spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE))
     graphs = graph_launches(trace).select("start", end="done")
-    stalled = Cover(pl.concat([full, recorder_stalls(trace), graphs]))
+    of_recorder = (recorder_stalls(trace), wrapper_time(trace))
+    stalled = Cover(pl.concat([full, *of_recorder, graphs]))
     until = _slowed_until(trace)
     slowed, took = (
         (until(edges) - stalled.until(edges)).diff()[1:] for edges in (moments, windows)
