@@ -267,7 +267,9 @@ FRAMES = {
     "call_line": Column(ID, "Line of its caller that calls it, if collect wrote it."),
     "thread": _THREAD,
     "ts": _TS,
-    "dur": _DUR,
+    "dur": Column(
+        NS, "Duration; until the call around it ends if no return was recorded.", "ns"
+    ),
 }
 
 MEMORY = {
