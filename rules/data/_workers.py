@@ -13,9 +13,11 @@ from traceq.analysis.base.assumptions import (
     USUAL_WORKERS,
     WORKER_TENSOR_NS,
 )
+from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
 from traceq.analysis.replay.simulation import Change
-from traceq.analysis.time.host_kinds import DATA
+from traceq.analysis.time.host_kinds import DATA, WAITS
+from traceq.expressions import END, asof
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
@@ -76,6 +78,31 @@ class WorkerPlan:
             "step_with_workers_ns": round(self.step_ns),
             "tensors": round(self.tensors),
         }
+
+
+# What the training process calls of the DataLoader, whose file is torch's.
+_LOADER = r"^torch/utils/data/dataloader\.py"
+
+
+def waited_ns(view: View, regions: pl.DataFrame) -> int | None:
+    """Return how long the program waited in regions for a batch to be ready.
+
+    The rest of them it took what was ready: read and unpickled it, and mapped the
+    memory of its tensors. None if the calls in the regions were not recorded.
+    """
+    frames = view.trace.frames
+    calls = frames.filter(named_like(frames, f"{_LOADER}|{WAITS}"))
+    inside = asof(
+        calls.select("name", "thread", "ts", "dur", end=END),
+        regions.select("thread", start="start", until="end"),
+        "ts",
+        "start",
+        by="thread",
+    ).filter(pl.col("end") <= pl.col("until"))
+    waits = named_like(inside, WAITS)
+    if waits.all():
+        return None
+    return int(inside["dur"].filter(waits).sum())
 
 
 def _step(view: View, regions: pl.DataFrame, share: float) -> float:

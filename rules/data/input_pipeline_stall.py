@@ -28,7 +28,7 @@ from traceq.model.names import DATA_REGION
 from traceq.records import dataclass
 from traceq.words import at_function
 
-from ._workers import WorkerPlan
+from ._workers import WorkerPlan, waited_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,6 +53,29 @@ _LOADERS = {
         " (decode and augment on the GPU, cache what is computed every time)",
     ),
 }
+_TAKING = (
+    "with pin_memory=True a thread takes batches ahead; or collate a batch into fewer"
+    " tensors, as the program maps the memory of each"
+)
+# The same where the program does not wait for them, and where it may not.
+_READY = (
+    "the GPU idles while the program takes a batch that is ready from the DataLoader's"
+    " workers",
+    f"more workers do not help: {_TAKING}",
+)
+_EITHER = (
+    "the GPU idles while the program takes a batch from the DataLoader's workers",
+    "stacks tell which it is: where the workers do not keep up, raise num_workers;"
+    f" where batches are ready, {_TAKING}",
+)
+# A batch was ready if less than this share of taking it was waiting. Judgement: of 2.5
+# ms in which three tensors were taken it was 0.3%.
+_WAITED = 0.25
+# What a thread takes off the program of taking batches: while it runs Python it holds
+# the program up. Judgement, not measured.
+_THREAD = 0.5
+# Without stacks workers do not keep up if it takes this many times as many. Judgement.
+_CLEARLY = 1.2
 # Fewer tensors in a batch are a few already.
 _FEW = 4
 # Handing tensors over is worth a word from this share of loading on. Judgement.
@@ -87,12 +110,14 @@ class InputPipelineStall(Rule):
     step takes as long as loading divided by the number of workers, and that is what the
     saving is computed from: for the workers that are needed, or as many as there are
     cores (a run folder of ``traceq collect`` has their number), or as many as the
-    option says. If the loader has workers, they do not keep up: use more of them, let
-    them prefetch more, keep them across epochs (``persistent_workers=True``), or do
-    less per sample.
+    option says. If the loader has workers that the program waits for, they do not keep
+    up: use more of them, let them prefetch more, keep them across epochs
+    (``persistent_workers=True``), or do less per sample.
 
-    The training process maps the memory of each tensor that a worker hands over. For a
-    batch of many small tensors that takes longer than loading them: put them into one.
+    The training process maps the memory of each tensor that a worker hands over, and
+    stacks tell whether it did that or waited. For a batch of many small tensors that
+    takes longer than loading them: put them into one. With ``pin_memory=True`` a thread
+    does it ahead.
 
     ```diff
     - loader = DataLoader(data, batch_size=64)
@@ -102,8 +127,10 @@ class InputPipelineStall(Rule):
     ## When it is wrong
 
     If the traced steps are the first of an epoch, the wait may be for the workers to
-    start; later steps do not have it. The tensors of a batch are counted by the copies
-    to the GPU; a batch of Python objects hides more of them.
+    start; later steps do not have it. Of taking batches that were ready half is assumed
+    to go: a thread that does it shares Python's lock with the program. The tensors of a
+    batch are counted by the copies to the GPU; a batch of Python objects hides more of
+    them.
 
     ## Measured
 
@@ -198,19 +225,26 @@ class InputPipelineStall(Rule):
         self, view: View, row: Mapping[str, Any], regions: pl.DataFrame
     ) -> Finding:
         message, advice = _LOADERS.get(row["loader"], _OTHER)
+        waited: int | None = None
         idle, loading = row["idle"] / view.steps, row["loading"] / view.steps
         stalled = row["idle"] / view.steady.time
         inside = called_inside(view.trace.frames, regions).head(1)
         plan = WorkerPlan.of(view, regions, self.workers)
         mine = row["loader"] == _IN_PROCESS
+        goes = plan.share if mine else 1.0
         if mine:
             advice = _advice(plan)
+        elif row["loader"] == _IN_WORKERS:
+            waited = waited_ns(view, regions)
+            taken = _taken(row["loading"], waited, _times(view, plan))
+            if taken:
+                (message, advice), goes = taken, _THREAD
         return self.finding(
             message,
             subject=row["loader"] or row["name"],
             place=_place(view, regions),
             count=row["calls"] / view.steps,
-            fix=Fix(spans=regions, host_share=plan.share if mine else 1.0),
+            fix=Fix(spans=regions, host_share=goes),
             gpu_idle_ns=idle,
             evidence=[
                 Evidence("region", row["name"], count=row["calls"] / view.steps),
@@ -218,6 +252,7 @@ class InputPipelineStall(Rule):
                 Evidence("share", value=stalled, unit="share", note="of the step"),
                 *_steps(view, row),
                 Evidence("loading", value=loading, unit="ns", note="a step"),
+                *_waits(view, waited),
                 *(_inside(view, call) for call in inside.iter_rows(named=True)),
                 *(_workers(plan) if mine else ()),
             ],
@@ -257,12 +292,26 @@ def _advice(plan: WorkerPlan) -> str:
     return text
 
 
+def _taken(
+    loading_ns: int, waited_ns: int | None, times: float
+) -> tuple[str, str] | None:
+    """Return what to say and to do if batches were ready, or may have been."""
+    if waited_ns is None:
+        return _EITHER if times < _CLEARLY else None
+    return _READY if waited_ns < _WAITED * loading_ns else None
+
+
+def _times(view: View, plan: WorkerPlan) -> float:
+    """Return how many times as many workers it takes for the GPU not to wait."""
+    now = view.bound.step_ns
+    return now / plan.rest_ns if 0 < plan.rest_ns < now else 1.0
+
+
 def _more(view: View, plan: WorkerPlan) -> str:
     """Say how many more workers there must be for the GPU not to wait for them."""
-    now = view.bound.step_ns
-    if not 0 < plan.rest_ns < now:
+    times = _times(view, plan)
+    if times < _CLEARLY:
         return ""
-    times = now / plan.rest_ns
     # Of how well many workers share a machine the trace knows nothing.
     rounded = f"{times:.1f}" if times < _SOME else f"{round(times)}"
     return f" to about {rounded} times as many"
@@ -293,6 +342,13 @@ def _workers(plan: WorkerPlan) -> list[Evidence]:
             Evidence("tensors", value=round(plan.tensors), note="of a batch are copied")
         )
     return found
+
+
+def _waits(view: View, waited_ns: int | None) -> list[Evidence]:
+    if waited_ns is None:
+        return []
+    note = "a step until a batch was ready"
+    return [Evidence("waits", value=waited_ns / view.steps, unit="ns", note=note)]
 
 
 def _steps(view: View, row: Mapping[str, Any]) -> list[Evidence]:

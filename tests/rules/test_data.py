@@ -190,3 +190,50 @@ def test_workers_that_are_too_few_are_needed_in_proportion() -> None:
     (found,) = case_findings("public/t4_amp.json.gz", "DAT001")
 
     assert "to about 7 times as many" in found.advice
+
+
+def _taken(inside: str, then_us: int = 400) -> Finding:
+    """Return what is said of a batch that workers load, with calls inside of taking it.
+
+    After it the GPU works for ``then_us``.
+    """
+    region = f"[{WAITING}]"
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * (len(region) + then_us)}]
+        host   {region}[cudaLaunchKernel>1]
+        host    {inside}
+        gpu 7  {" " * (len(region) + 10)}[gemm<1{" " * then_us}]
+        """,
+        "DAT001",
+    )
+    return found
+
+
+_GET = "[torch/utils/data/dataloader.py(9): _get_data              ]"
+
+
+@pytest.mark.parametrize(
+    ("polls", "ready"),
+    [("  [<built-in method poll of select.poll object>]", False), ("", True)],
+)
+def test_taking_a_batch_that_is_ready_is_told_from_waiting_for_it(
+    polls: str, *, ready: bool
+) -> None:
+    found = _taken(f"{_GET}\n        host    {polls}")
+
+    assert ("that is ready" in found.message) is ready
+    assert ("more workers do not help" in found.advice) is ready
+    (waits,) = (line.value for line in found.evidence if line.label == "waits")
+    assert (waits == 0) is ready
+
+
+def test_without_stacks_a_short_wait_may_be_the_taking_of_a_batch() -> None:
+    found = _taken("")
+
+    assert "stacks tell which it is" in found.advice
+    assert "times as many" not in found.advice
+
+
+def test_without_stacks_a_long_wait_is_for_the_workers() -> None:
+    assert "the workers do not keep up" in _taken("", then_us=20).advice

@@ -67,10 +67,11 @@ _OF_HOOK = (
     *(DISPATCH, LAUNCHES, "copies and sets", "other runtime calls"),
     *(PYTHON, WITH_LIBRARIES, LIBRARY),
 )
-_WAITS = (
+WAITS = (
     r"acquire of _thread|time\.sleep|<built-in function sleep>"
     r"|select\.(e?poll|select)|recv of _socket"
 )
+"""Python calls in which a thread waits for another one, for a lock or for I/O."""
 # Python that is not the user's, by the file of the function, or else by its name.
 _KIND_OF_LIBRARY = (
     (PROFILER, rf"^torch/(profiler/|autograd/profiler)|{RECORDER_FILE}"),
@@ -470,7 +471,7 @@ _KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
     (pl.col("is_op"), pl.lit(DISPATCH)),
     (_matches("called", "run_backward"), pl.lit(ENGINE)),
     (pl.col("is_frame") & pl.col("recorder"), pl.lit(PROFILER)),
-    (_matches("called", _WAITS), pl.lit(BLOCKED)),
+    (_matches("called", WAITS), pl.lit(BLOCKED)),
     *(
         (
             pl.col("is_frame") & known(_LIBRARY_FILE.str.contains(pattern)),
