@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import inside
 from traceq.linter import (
     Bad,
     Evidence,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _MOST_OPS = 4
+_SUMS = ("excess", "own", "idle", "usual")
 _LOADING, _UNKNOWN = "loading", "unknown"
 _WHY = {
     _LOADING: "loads the code of kernels",
@@ -66,8 +68,8 @@ class SlowHostOp(Rule):
     Looks for operator calls whose own time on the host, without the ops, launches and
     waits inside, is far beyond what calls that do the same usually take, those of the
     same operator on the same inputs: in most steps at one place, or in several steps
-    all over the program. A copy on the host that is slow each time is large, and no
-    finding. If the code of a kernel is
+    all over the program. A slow call inside of another is one with it. A copy on the
+    host that is slow each time is large, and no finding. If the code of a kernel is
     loaded meanwhile, that is the reason. New shapes are left to HST001, memory from the
     driver to MEM001, waits to SYN001 and SYN002, copies to CPY003, compiling and
     capturing to the JIT rules.
@@ -148,6 +150,7 @@ class SlowHostOp(Rule):
             steps=pl.col("step").n_unique(),
             **{one: pl.col(one).sum() for one in ("excess", "own", "idle")},
             usual=pl.col("usual").median(),
+            ops=pl.col("ops").explode(),
         )
         regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
         large = pl.col("excess") >= self.min_share * view.steady.time
@@ -167,9 +170,9 @@ class SlowHostOp(Rule):
             subject=f"{row['name']}, {row['why']}",
             place=view.place(row),
             count=calls,
-            fix=_fix(view, row["ids"], row["excess"] / row["own"]),
+            fix=_fix(view, row["ops"], row["excess"] / row["own"]),
             gpu_idle_ns=row["idle"] / view.steps,
-            ops=row["ids"],
+            ops=row["ops"],
             evidence=[
                 Evidence("slow", value=row["own"] / len(row["ids"]), unit="ns"),
                 Evidence("usual", value=row["usual"], unit="ns"),
@@ -190,14 +193,15 @@ class SlowHostOp(Rule):
             return
         names = ops.sort("excess", "name", descending=[True, False])["name"].to_list()
         calls = slow.height / view.steps
+        ops_inside = slow["ops"].explode()
         yield self.finding(
             f"{counted(ops.height, 'operator')} at random places take the host far"
             f" longer than usual, {often(calls)}",
             subject="operators at random places",
             count=calls,
-            fix=_fix(view, slow["id"].to_list(), excess / int(slow["own"].sum())),
+            fix=_fix(view, ops_inside.to_list(), excess / int(slow["own"].sum())),
             gpu_idle_ns=int(slow["idle"].sum()) / view.steps,
-            ops=slow["id"],
+            ops=ops_inside,
             evidence=[
                 Evidence("ops", listed(names, _MOST_OPS)),
                 Evidence("steps", share_of_steps(view, steps)),
@@ -207,12 +211,27 @@ class SlowHostOp(Rule):
 
 
 def _slow_calls(view: View) -> pl.DataFrame:
-    """Return the calls that were slow for another reason than a new shape."""
-    why = pl.when("loads").then(pl.lit(_LOADING)).otherwise(pl.lit(_UNKNOWN))
+    """Return the calls that were slow for another reason than a new shape.
+
+    A slow call inside of another is one with it: nothing but the moment makes both of
+    them slow. ``ops`` are all of them.
+    """
     slow = view.host_account.calls.filter(
         pl.col("excess") > 0, ~(pl.col("new") & pl.col("planned"))
     )
-    return settled(view, slow).with_columns(why=why)
+    slow = settled(view, slow)
+    around = inside(view.trace, slow["id"])
+    nested = around[slow["parent"]].is_not_null()
+    call = inside(view.trace, slow["id"].filter(~nested))[slow["id"]]
+    whole = slow.group_by(call=call).agg(
+        pl.col(_SUMS).sum(), pl.col("loads").any(), ops=pl.col("id")
+    )
+    why = pl.when("loads").then(pl.lit(_LOADING)).otherwise(pl.lit(_UNKNOWN))
+    return (
+        slow.drop(*_SUMS, "loads")
+        .join(whole, left_on="id", right_on="call", maintain_order="left")
+        .with_columns(why=why)
+    )
 
 
 def _fix(view: View, ops: list[int], share: float) -> Fix:

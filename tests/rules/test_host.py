@@ -261,6 +261,28 @@ def test_python_that_mostly_calls_operators_is_not_reported(
     assert len(drawn_findings(drawing, "HST003")) == found
 
 
+def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
+    usual, within = "[aten::matmul]" * 3, " [aten::mm]   " * 3
+    step = f"[ProfilerStep#{{}} {' ' * 400}]"
+    slow = f"[aten::matmul {' ' * 340}]"
+    drawing = f"""
+        host   {step.format(1)}{step.format(2)}
+        host    {f"{usual}{slow}":417}{usual}{slow}
+        host    {f"{within} [aten::mm {' ' * 150}]":417}{within} [aten::mm {" " * 150}]
+        gpu 7   [gemm]
+    """
+
+    (found,) = drawn_findings(drawing, "HST002")
+
+    assert found.message == (
+        "aten::matmul takes the host far longer than usual once a step"
+    )
+    slow_for, usual_for = found.evidence
+    # Of both: 194 and 161 µs, 4 and 10 where it is usual.
+    assert (slow_for.value, usual_for.value) == (355_000, 14_000)
+    assert len(found.ops) == 4
+
+
 def test_slow_operators_all_over_the_program_are_contention() -> None:
     (found,) = case_findings("public/t4_fp32.json.gz", "HST002")
 
