@@ -367,6 +367,25 @@ def test_the_example_of_a_training_is_not_shown_for_a_decode_loop() -> None:
     assert found.example == ""
 
 
+def test_what_is_in_no_module_stays_where_modules_are_known() -> None:
+    drawing = bundled_rules()["SRV001"].examples[0].drawing
+    first, *others = drawing.splitlines()
+    width = first.index("]") - 7
+    module = "[nn.Module: Llama_0".ljust(width // 2 - 1) + "]"
+    modules = 2 * (" " + module).ljust(width)
+
+    def removed(drawn: str) -> int:
+        (found,) = drawn_findings(drawn, "SRV001")
+        (fix,) = found.fixes
+        assert fix.spans is not None
+        return int((fix.spans["end"] - fix.spans["start"]).sum())
+
+    whole = removed(drawing)
+    part = removed("\n".join([first, f"host    {modules.rstrip()}", *others]))
+
+    assert 0 < part < 0.6 * whole
+
+
 @pytest.mark.parametrize(("search", "found"), [("_sample", 1), ("_beam_search", 0)])
 def test_no_graph_is_promised_for_beam_search(search: str, found: int) -> None:
     drawing = bundled_rules()["SRV001"].examples[0].drawing

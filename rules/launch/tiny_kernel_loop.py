@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_regions
@@ -57,9 +58,6 @@ _READ = ("aten::item", "aten::_local_scalar_dense")
 _GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
 _FEWEST_LAUNCHES = 2
-# torch.compile unrolls loops: of four layers with 64 iterations each it did not end in
-# 100 s (torch 2.11). Where it begins to hurt is judgement.
-_UNROLLED = 32
 # From this share of iterations on that run a module of their own, a loop goes over
 # layers. Chosen by judgement: what comes before the first mark is not seen.
 _LAYERS = 0.75
@@ -147,7 +145,9 @@ class TinyKernelLoop(Rule):
     # Chosen by judgement: shorter loops are often a few layers or heads written out,
     # a kernel of 10 µs takes about as long as its launch, and more than 100 launches in
     # an iteration are a loop over layers or micro-batches.
-    min_iterations: int = option(8, "Loops with fewer iterations are not reported.")
+    min_iterations: int = option(
+        FEWEST_ITERATIONS, "Loops with fewer iterations are not reported."
+    )
     tiny_us: float = option(
         10.0, "Kernels that take longer at the median are not tiny."
     )
@@ -328,7 +328,7 @@ def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
     unrolled = (
         f", which unrolls all {row['longest']} iterations and may take minutes, or use"
         " a kernel that is made for the recurrence"
-        if row["longest"] > _UNROLLED
+        if row["longest"] > UNROLLED_ITERATIONS
         else ""
     )
     return (

@@ -261,6 +261,46 @@ def test_backward_passes_of_one_kind_are_told_from_others(
     assert [one.reason for one in found] == [reason]
 
 
+def read(second: str) -> str:
+    """Draw a pass in which a value is read on the host before the second module."""
+    columns = (
+        ("nn.Module: A_0", "aten::mm", "cudaLaunchKernel>1", "gemm<1"),
+        ("", "aten::item", "cudaStreamSynchronize", ""),
+        (second, "aten::mm", "cudaLaunchKernel>2", "gemm<2"),
+        ("<built-in method run_backward", "aten::mm", "cudaLaunchKernel>3", "gemm<3"),
+    )
+    width = 36
+
+    def drawn(row: int, indent: int) -> str:
+        names = [
+            f"[{column[row]}".ljust(width - 2 * indent) + "]" if column[row] else ""
+            for column in columns
+        ]
+        return "".join((" " * indent + name).ljust(width + 2) for name in names)
+
+    return f"""
+        host   {"[ProfilerStep#1".ljust(len(drawn(0, 0)))}]
+        host   {drawn(0, 1).rstrip()}
+        host   {drawn(1, 2).rstrip()}
+        host   {drawn(2, 3).rstrip()}
+        gpu 7  {drawn(3, 13).rstrip()}
+        """
+
+
+def test_a_value_that_is_read_between_two_modules_of_a_pass_forbids_a_graph() -> None:
+    trace = load_drawn(read(second="nn.Module: B_0"))
+
+    (found,) = graph_obstacles(trace, steady_steps(trace))
+
+    assert (found.reason, found.count) == ("between", 1)
+
+
+def test_a_value_that_is_read_after_all_modules_of_a_pass_forbids_nothing() -> None:
+    trace = load_drawn(read(second=""))
+
+    assert not graph_obstacles(trace, steady_steps(trace))
+
+
 def test_two_forward_passes_before_one_backward_forbid_nothing() -> None:
     trace = load_drawn(passes("Net_0 Net_0 |"))
 
@@ -575,6 +615,22 @@ def test_compiling_a_long_loop_is_said_to_unroll_it(
     (found,) = drawn_findings(a_loop(*["addmm tanh"] * iterations), "LCH001")
 
     assert ("unrolls all 40 iterations" in found.advice) == unrolled
+
+
+@pytest.mark.parametrize(("iterations", "reasons"), [(8, []), (40, ["loop"])])
+def test_a_long_loop_of_a_model_is_graphed_without_compiling_it(
+    iterations: int, reasons: list[str]
+) -> None:
+    rows = a_loop(*["addmm tanh"] * iterations).splitlines()
+    rows.insert(
+        3, "        host    " + "[nn.Module: Rnn_0".ljust(len(rows[2]) - 20) + "]"
+    )
+    trace = load_drawn("\n".join(rows))
+
+    found = graph_obstacles(trace, steady_steps(trace))
+
+    assert [one.reason for one in found] == reasons
+    assert [one.count for one in found] == [40 for _ in reasons]
 
 
 def test_a_loop_over_the_layers_of_a_model_is_not_reported() -> None:

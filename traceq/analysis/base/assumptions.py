@@ -150,6 +150,15 @@ OPTIMIZER_KERNELS_SAVED = 0.5
 FUSED_FOREACH_HOST_SAVED = 0.9
 FUSED_FOREACH_KERNELS_SAVED = 0.55
 
+# -- Loops -----------------------------------------------------------------------------
+#
+# With fewer iterations a loop over small kernels is not worth a word, unless the user
+# says otherwise. Chosen by judgement.
+FEWEST_ITERATIONS = 8
+# torch.compile unrolls loops: of four layers with 64 iterations each it did not end in
+# 100 s (torch 2.11). Where it begins to hurt is judgement.
+UNROLLED_ITERATIONS = 32
+
 # -- Comparing two recordings ----------------------------------------------------------
 #
 # Two runs of one program differ by these shares of a step on an otherwise idle machine:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.kv_cache import cache_cats
+from traceq.analysis.patterns.loops import loops
 from traceq.analysis.time.device_syncs import device_syncs
 from traceq.expressions import END, known, text
 from traceq.graph.nesting import row_numbers
@@ -30,15 +32,19 @@ Reason = Literal[
     "values",
     "cache",
     "passes",
+    "between",
     "syncs",
     "copies",
     "backwards",
     "rnn",
+    "loop",
 ]
-HARD: tuple[Reason, ...] = ("shapes", "launches", "values", "cache", "passes")
-"""With these a step is another one every time, or its passes overwrite each other: no
-graph of it can be replayed."""
-UNCOMPILED: tuple[Reason, ...] = ("backwards", "rnn")
+HARD: tuple[Reason, ...] = (
+    *("shapes", "launches", "values", "cache", "passes", "between"),
+)
+"""With these a step is another one every time, its passes overwrite each other, or the
+host decides in the middle of one: no graph of it can be replayed."""
+UNCOMPILED: tuple[Reason, ...] = ("backwards", "rnn", "loop")
 """With these torch.compile replays no graph, but make_graphed_callables does."""
 
 # Ops with a data-dependent size, at which torch.compile breaks the graph.
@@ -65,11 +71,13 @@ class Obstacle:
 
     reason: Reason
     """New shapes in every step, another number of launches, data-dependent sizes, a KV
-    cache that grows, several backward passes through other modules each (a GAN), other
-    syncs in the model, copies from the host in the model, several backward passes of
-    one kind (gradient accumulation), or a layer that torch.compile does not capture."""
+    cache that grows, several backward passes that are not alike (a GAN), syncs between
+    modules of one pass, other syncs in the model, copies from the host in the model,
+    several backward passes of one kind (gradient accumulation), a layer that
+    torch.compile does not capture, or a loop of the model that it unrolls."""
     count: float
-    """How many there are a step; of launches, by how many steps differ."""
+    """How many there are a step; of launches, by how many steps differ; of a loop, how
+    many iterations it has."""
     name: str = ""
     """The op that most of them are of."""
     file: str | None = None
@@ -86,7 +94,9 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
         _cache(trace, steady),
         _copies(trace, steady),
         _backwards(trace, steady),
+        _between(trace, steady),
         _rnn(trace, steady),
+        _loop(trace, steady),
     )
     return [one for one in found if one]
 
@@ -192,6 +202,41 @@ def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
     # What ran after the last backward has none.
     numbers = row_numbers(len(backwards)).alias("number").to_frame()
     return numbers.join(ran, on="number", how="left", maintain_order="left")["name"]
+
+
+def _between(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return the syncs that lie between modules which run before one backward."""
+    backwards, modules = (_outermost(trace, one) for one in (_BACKWARD, MODULE))
+    if not backwards.height or not modules.height:
+        return None
+    begun = backwards["ts"]
+    ran = (
+        modules.with_columns(number=begun.search_sorted(modules["ts"]))
+        .filter(pl.col("number") < len(begun))
+        .group_by("number")
+        .agg(first=pl.col("end").min(), last=pl.col("ts").max())
+    )
+    syncs = in_steps(device_syncs(trace), trace, steady).filter(
+        pl.col("module").is_null()
+    )
+    number = begun.search_sorted(syncs["ts"]).alias("number")
+    found = syncs.hstack([number]).join(ran, on="number", maintain_order="left")
+    found = found.filter(pl.col("ts").is_between("first", "last"))
+    return _most("between", found, text("name"), steady.count)
+
+
+def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return the longest loop of the model, if it takes long to compile."""
+    table = loops(trace, steady, FEWEST_ITERATIONS).table
+    if not table.height:
+        return None
+    table = table.filter(
+        pl.col("longest") > UNROLLED_ITERATIONS, pl.col("modules").list.len() > 0
+    )
+    for row in table.sort("longest", descending=True).head(1).iter_rows(named=True):
+        place = (row["file"], row["line"], row["function"])
+        return Obstacle("loop", row["longest"], "", *place)
+    return None
 
 
 def _outermost(trace: Trace, pattern: str) -> pl.DataFrame:
