@@ -118,6 +118,47 @@ def test_memory_does_not_grow_with_threads_times_events(
     assert "crashed" not in done.stdout
 
 
+def recursion(depth: int) -> dict[str, Any]:
+    """Return a function that calls itself, four launches before that and four after."""
+    head = {"ph": "X", "pid": 1, "tid": 1}
+    mark = {"cat": "user_annotation", "name": "ProfilerStep#1", "ts": -1}
+    whole, starts = 40 * depth, (1, 4, 7, 10, -13, -10, -7, -4)
+    events = [{**head, **mark, "dur": whole + 2}]
+    for level in range(depth):
+        begin, end = 20 * level, whole - 20 * level
+        name = {"cat": "python_function", "name": "train.py(3): f", "args": {}}
+        events.append({**head, **name, "ts": begin, "dur": end - begin})
+        for at in starts:
+            ts, args = at + (begin if at > 0 else end), {"correlation": len(events)}
+            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": args}
+            work = {"cat": "kernel", "name": "k", "pid": 0, "tid": 7, "args": args}
+            events += [
+                {**head, "cat": "cpu_op", "name": "aten::add", "ts": ts, "dur": 2},
+                {**head, **launch, "ts": ts + 0.5, "dur": 1},
+                {**head, **work, "ts": ts + 1, "dur": 1},
+            ]
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_memory_does_not_grow_with_the_depth_of_a_recursion_times_its_ops(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(recursion(4_000)))
+
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, "lint", str(file), "--no-cache"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode in (0, 1), done.stderr
+    assert "crashed" not in done.stdout
+
+
 LIMITED_GROUPS = """
 import resource
 import polars as pl

@@ -180,13 +180,15 @@ def _parts(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         .with_row_index("part")
     )
     first = pl.col("number") < median
+    looked_at = pl.min_horizontal(count - 1, _UNUSUAL * median)
     having = pl.col("part").filter("whole").n_unique()
     usual, branch = pl.col("usual"), pl.col("branch")
     found = (
         parts.select(
             *_MARK,
             *("part", "at", "median", "whole", "wholes"),
-            number=pl.int_ranges(0, count),
+            # Calls may be nested deeply: of a long part its beginning and its end do.
+            number=pl.concat_list(pl.int_ranges(0, looked_at), count - 1),
         )
         .explode("number")
         .with_columns(order=order.gather(at + pl.col("number")))
