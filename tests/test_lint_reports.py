@@ -417,6 +417,38 @@ def test_a_saving_is_printed_even_where_no_work_is_removed(form: str) -> None:
     assert f"saves {time(found.saves_ns)}/step" in text
 
 
+# The host is as slow as the GPU, as far as one can tell of a recording.
+EVEN = """
+host [ProfilerStep#1                       ][ProfilerStep#2                       ]
+host [aten::mm         ][aten::mm         ] [aten::mm         ][aten::mm         ]
+host  [cuLaunchKern>1]   [cuLaunchKern>2]    [cuLaunchKern>3]   [cuLaunchKern>4]
+gpu 7            [gemm<1]           [gemm<2]             [gemm<3]          [gemm<4]
+"""
+
+
+class Halves(Rule):
+    """Makes all kernels twice as fast."""
+
+    code = "HLF001"
+
+    def check(self, view: View) -> Iterator[Finding]:
+        fix = Fix(kernels=view.kernels["id"], kernel_share=0.5)
+        yield self.finding("it is slow", subject="x", fix=fix)
+
+
+def test_work_of_the_gpu_may_save_something_where_the_bound_is_not_sure() -> None:
+    report = lint([Recording("t", load_drawn(EVEN))], {"HLF001": Halves}, Config())
+    (found,) = report.outcomes[0].findings
+
+    assert (found.saves_ns, found.saves_low_ns) == (0, 0)
+    assert found.saves_high_ns > 0
+    text = " ".join(rendered(report, {"HLF001": Halves})["full"].split())
+    assert (
+        f"a fix likely saves nothing; up to {time(found.saves_high_ns)} if the host is"
+        " faster than estimated"
+    ) in text
+
+
 @pytest.mark.parametrize(
     ("steps", "text"),
     [

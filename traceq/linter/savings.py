@@ -132,7 +132,10 @@ class Savings:
             return finding
         changes = self._changes(finding)
         saved = self._saved(changes, 1)
-        if saved[0] >= WORTH_FIXING * self.step_ns:
+        worth = WORTH_FIXING * self.step_ns
+        # Where it is not sure what bounds the step, a fix of the GPU's part may help.
+        gpu_ns = sum(map(self._kernel_ns, changes)) / self._view.steps
+        if saved[0] >= worth or (gpu_ns >= worth and not self._view.bound.sure):
             saved = self._saved(changes)
         return replace(
             finding,

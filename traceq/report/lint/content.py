@@ -118,7 +118,7 @@ def cost(finding: Finding, outcome: Outcome) -> str:
         return f"{size(finding.cost_bytes)} ({part})"
     if finding.saves_ns > _NOTHING * outcome.step_ns:
         return _saving(finding, outcome) + _remains(finding, outcome)
-    return _saves_nothing(finding, _per(outcome))
+    return _saves_nothing(finding, outcome)
 
 
 def _remains(finding: Finding, outcome: Outcome) -> str:
@@ -145,14 +145,19 @@ def _saving(finding: Finding, outcome: Outcome) -> str:
     return text
 
 
-def _saves_nothing(finding: Finding, per: str) -> str:
-    held = max(finding.gpu_ns, finding.host_ns)
+def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
+    held, per = max(finding.gpu_ns, finding.host_ns), _per(outcome)
     if not held:
         return ""
     by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
     if finding.residual and finding.gpu_idle_ns:
         idle = f"{time(finding.gpu_idle_ns)}{per} as recorded"
         return f"GPU idles {idle}, what a fix saves is not known"
+    if finding.saves_high_ns > _NOTHING * outcome.step_ns:
+        return (
+            f"{by} {time(held)}{per}, but a fix likely saves nothing; up to"
+            f" {time(finding.saves_high_ns)} if the host is faster than estimated"
+        )
     return (
         f"{by} {time(held)}{per}, but a fix saves nothing: it is not on the critical"
         " path"
