@@ -414,6 +414,10 @@ def test_an_event_that_fits_no_table_is_kept_with_its_arguments(tmp_path: Path) 
     assert json.loads(other["args"][0]) == {"stream": 7}
 
 
+# Python calls whose return the profiler missed, in code that torch.compile runs.
+_UNCLOSED = {"graph_record.trace.json.gz": 2}
+
+
 def test_every_event_has_the_name_and_the_times_that_a_plain_parse_gives_it(
     whole_trace: Path,
 ) -> None:
@@ -436,7 +440,12 @@ def test_every_event_has_the_name_and_the_times_that_a_plain_parse_gives_it(
     for table in tables:
         rows = trace.host_ops if table == "ops" else getattr(trace, table)
         read.update(rows.select("name", "dur").iter_rows())
-    assert read == plain
+    # Calls whose return was not recorded end where the call around them does.
+    unclosed, cut = plain - read, read - plain
+    assert [name for name, _ in sorted(cut.elements())] == [
+        name for name, _ in sorted(unclosed.elements())
+    ]
+    assert unclosed.total() == _UNCLOSED.get(whole_trace.name, 0)
 
 
 @cache
