@@ -269,8 +269,7 @@ def _moments(
     """Return the moments at which the host's time is cut into pieces, in order."""
     ops = trace.host_ops[["ts", "dur", "parent"]]
     roots = spans(ops.filter(pl.col("parent").is_null()))
-    of_recorder = (recorder_stalls(trace), wrapper_time(trace))
-    tables = (window, waits, roots, *of_recorder)
+    tables = (window, waits, roots, _of_recorder(trace))
     sides = (table[side] for table in tables for side in _SIDES)
     begin, end = window.select(pl.min("start"), pl.max("end")).row(0)
     # A host that does nothing still has an instant.
@@ -295,8 +294,7 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     # wait is known, and the time is still not the host's.
     full = spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE))
     graphs = graph_launches(trace).select("start", end="done")
-    of_recorder = (recorder_stalls(trace), wrapper_time(trace))
-    stalled = Cover(pl.concat([full, *of_recorder, graphs]))
+    stalled = Cover(pl.concat([full, _of_recorder(trace), graphs]))
     until = _slowed_until(trace)
     slowed, took = (
         (until(edges) - stalled.until(edges)).diff()[1:] for edges in (moments, windows)
@@ -305,6 +303,11 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     unslowed = (moments - until(moments) + Cover(graphs).until(moments)).diff()[1:]
     own = slowed * share[begins.cum_sum() - 1] + unslowed
     return pl.DataFrame([start, end, own], ["start", "end", "own"])
+
+
+def _of_recorder(trace: Trace) -> pl.DataFrame:
+    """Return when the host did nothing that it does without the profiler."""
+    return pl.concat([recorder_stalls(trace), wrapper_time(trace)])
 
 
 def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:

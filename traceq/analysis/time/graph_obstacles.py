@@ -227,16 +227,16 @@ def _between(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the longest loop of the model, if it takes long to compile."""
-    table = loops(trace, steady, FEWEST_ITERATIONS).table
-    if not table.height:
+    found = loops(trace, steady, FEWEST_ITERATIONS).table
+    if found.height:
+        found = found.filter(
+            pl.col("longest") > UNROLLED_ITERATIONS, pl.col("modules").list.len() > 0
+        )
+    if not found.height:
         return None
-    table = table.filter(
-        pl.col("longest") > UNROLLED_ITERATIONS, pl.col("modules").list.len() > 0
-    )
-    for row in table.sort("longest", descending=True).head(1).iter_rows(named=True):
-        place = (row["file"], row["line"], row["function"])
-        return Obstacle("loop", row["longest"], "", *place)
-    return None
+    row = found.sort("longest", descending=True).row(0, named=True)
+    place = (row["file"], row["line"], row["function"])
+    return Obstacle("loop", row["longest"], "", *place)
 
 
 def _outermost(trace: Trace, pattern: str) -> pl.DataFrame:
