@@ -74,6 +74,11 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
     return _without_nowhere(arrived(found))
 
 
+def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
+    """Return ``marked[rows]`` of many rows: bytes are looked up faster than bits."""
+    return marked.cast(pl.UInt8)[rows].cast(pl.Boolean)
+
+
 def arrived(leads: pl.Series) -> pl.Series:
     """Return where one arrives from each row, if each leads to another or itself."""
     if (found := sweep.arrived(leads)) is not None:

@@ -34,7 +34,7 @@ from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.expressions import known
 from traceq.graph.host import only
-from traceq.graph.nesting import INDEX
+from traceq.graph.nesting import INDEX, marked_at
 from traceq.intervals import covered_until, overlap
 from traceq.records import dataclass
 from traceq.watching import tell
@@ -111,7 +111,7 @@ class HostAccount:
         if not chosen.any():
             return self.told(self.spans.clear(), *columns)
         # Few are chosen, mostly: these are looked up, not all spans filtered.
-        rows = chosen[self.spans["thing"]].arg_true()
+        rows = marked_at(chosen, self.spans["thing"]).arg_true()
         return self.told(self.spans[rows], *columns)
 
     def own_time(self, ops: Collection[int]) -> pl.DataFrame:
@@ -251,12 +251,11 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
     if not is_node.any():
         return pl.Series(dtype=INDEX)
     contexts, at = host.contexts, host.segments["at"]
-    of_node = is_node[outermost_ops(trace)][contexts.op]
-    in_op = of_node.is_not_null()[contexts.number][at].arg_true()
+    of_node = is_node[outermost_ops(trace)[contexts.op]]
+    in_op = host.in_contexts(of_node.is_not_null()).arg_true()
     # Nearly all segments in ops follow each other: what lies between others is short.
-    gaps = pl.DataFrame({"before": in_op[:-1], "after": in_op[1:]}).filter(
-        pl.col("after") - pl.col("before") > 1
-    )
+    wide = (in_op[1:] - in_op[:-1] > 1).arg_true()
+    gaps = pl.DataFrame({"before": in_op[wide], "after": in_op[wide + 1]})
     both = (
         known(of_node[contexts.number[at[gaps[side]]]]) for side in ("before", "after")
     )
@@ -301,7 +300,7 @@ def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
     if not slow.height:
         return described
     thing, things = described.thing, described.things
-    own = things["own"][thing].arg_true()
+    own = marked_at(things["own"], thing).arg_true()
     found = pl.DataFrame(
         {"row": own, "thing": thing[own], "op": described.host.op[own]}
     ).join(slow, on="op", maintain_order="left")

@@ -38,5 +38,4 @@ def wrapper_time(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64})
     host = host_segments(trace)
     of_wrapper = known(wrappers[host.contexts.rows_of("frames")])
-    found = of_wrapper[host.contexts.number][host.segments["at"]]
-    return host.segments.filter(found).select("start", "end")
+    return host.segments[["start", "end"]].filter(host.in_contexts(of_wrapper))

@@ -24,6 +24,7 @@ from traceq.graph.nesting import (
     INDEX,
     arrived,
     in_preorder,
+    marked_at,
     parents_or,
     row_numbers,
 )
@@ -88,6 +89,10 @@ class HostSegments:
     def thread(self, rows: pl.Series) -> pl.Series:
         """Return for each of these rows of the tree which of the threads it is of."""
         return self.first.search_sorted(rows, side="right") - 1
+
+    def in_contexts(self, marked: pl.Series) -> pl.Series:
+        """Return which segments are those of marked contexts."""
+        return marked_at(marked, self.contexts.number[self.segments["at"]])
 
     def are(self, part: str) -> pl.Series:
         """Return which rows of the tree are of a table."""

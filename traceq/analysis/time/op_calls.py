@@ -24,7 +24,7 @@ from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.recorder import recorder_stalls
 from traceq.analysis.time.host_segments import host_segments
-from traceq.expressions import constant, known, text
+from traceq.expressions import constant, known
 from traceq.graph.nesting import sums_of
 from traceq.intervals import count_before, overlap
 
@@ -56,47 +56,57 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     of a kernel).
     """
     segments, ops = own_segments(trace), trace.ops.height
-    op = segments["op"]
-    own = sums_of(op, segments["own"], ops)
+    op, own = segments["op"], sums_of(segments["op"], segments["own"], ops)
+    kernels = trace.runtime["kernels"].cast(pl.Int64)
+    every = pl.DataFrame(
+        {
+            **{column: trace.ops[column] for column in _OF_OP},
+            "own": own,
+            "idle": sums_of(op, segments["idle"], ops),
+            "loads": _marked(op.filter(segments["loads"]), ops),
+            "started": sums_of(trace.runtime["op"], kernels, ops),
+            "new": _marked(_on_new_inputs(trace), ops),
+            "planned": named_like(trace.ops, PLANNED),
+        }
+    )
     found = (own > 0).arg_true()
-    loading = op.filter(segments["loads"]).unique()
-    calls = trace.ops.select(pl.col(_OF_OP).gather(found)).with_columns(
-        op=found,
-        own=own[found],
-        idle=sums_of(op, segments["idle"], ops)[found],
-        loads=found.is_in(loading.implode()),
-        started=sums_of(trace.runtime["op"], trace.runtime["kernels"], ops)[found],
-    )
-    far = pl.col("own") > pl.max_horizontal(
-        pl.lit(EXCESS_NS), EXCESS_FACTOR * pl.col("usual")
-    )
-    return (
-        calls.with_columns(
-            new=pl.col("op").is_in(_on_new_inputs(trace).implode()),
-            planned=named_like(calls, PLANNED),
-        )
-        .pipe(_with_usual)
-        .with_columns(
-            excess=pl.when(far).then(pl.col("own") - pl.col("usual")).otherwise(0)
-        )
-        .with_columns(planned=pl.col("planned") | _seen_planned().over("name"))
-        .with_columns(text("name"))
-        .drop("step", "inputs", "children", "started")
+    calls = every[found]
+    calls = calls.hstack([_usual(calls).alias("usual")])
+    excess = calls["own"] - calls["usual"]
+    far = calls["own"] > (EXCESS_FACTOR * calls["usual"]).clip(lower_bound=EXCESS_NS)
+    excess = excess.zip_with(far, pl.Series([0]))
+    planned = calls["planned"] | _seen_planned(calls, excess > 0)
+    return calls[["own", "usual", "idle", "new", "loads"]].hstack(
+        [
+            found.alias("op"),
+            calls["name"].cast(pl.String),
+            excess.alias("excess"),
+            planned.alias("planned"),
+        ]
     )
 
 
-def _with_usual(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return calls with what is usual of each."""
+def _marked(chosen: pl.Series, ops: int) -> pl.Series:
+    """Return for each of this many ops whether it is among these."""
+    nobody = constant(value=False, count=ops, dtype=pl.Boolean)
+    return nobody.scatter(chosen, values=True) if len(chosen) else nobody
+
+
+def _usual(calls: pl.DataFrame) -> pl.Series:
+    """Return what is usual of each call."""
     again = pl.col("own").filter(~pl.col("new")).median().over("name")
     assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
-    calls = calls.with_columns(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
+    usual = calls.select(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
     # Few ops have a call that can be slow: what does the same is asked of these alone.
     long = calls["name"].filter(calls["own"] > EXCESS_NS).unique()
+    if not len(long):
+        return usual["usual"]
     rows = calls["name"].is_in(long.implode()).arg_true()
     asked = calls[rows]
-    usual = asked.with_columns(same=alike(*(asked[one] for one in _SAME)).number)
-    found = usual.select(pl.coalesce(_of_the_same(), _alone(), "usual").cast(pl.Int64))
-    return calls.with_columns(usual=calls["usual"].scatter(rows, found.to_series()))
+    same = alike(*(asked[one] for one in _SAME)).number
+    asked = asked.hstack([usual["usual"][rows], same.alias("same")])
+    found = asked.select(pl.coalesce(_of_the_same(), _alone(), "usual").cast(pl.Int64))
+    return usual["usual"].scatter(rows, found.to_series())
 
 
 def _of_the_same() -> pl.Expr:
@@ -163,15 +173,22 @@ def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
     return until > before
 
 
-def _seen_planned() -> pl.Expr:
-    """Return whether calls of an op are slow on new shapes, and on these alone."""
-    slow, new = pl.col("excess") > 0, pl.col("new")
-    return (
-        ((slow & new).sum() >= SEEN_PLANNED_CALLS)
-        & (pl.col("step").filter(slow & new).n_unique() > 1)
-        & ((slow & new).sum() > new.sum() / 2)
-        & ((slow & ~new).sum() < (~new).sum() / 10)
+def _seen_planned(calls: pl.DataFrame, slow: pl.Series) -> pl.Series:
+    """Return which calls are of ops that are slow on new shapes, and on these alone."""
+    mine = calls["name"].filter(slow & calls["new"])
+    if len(mine) < SEEN_PLANNED_CALLS:
+        return constant(value=False, count=calls.height, dtype=pl.Boolean)
+    rows = calls["name"].is_in(mine.unique().implode()).arg_true()
+    new, slow_new = pl.col("new"), pl.col("slow") & pl.col("new")
+    seen = (
+        (slow_new.sum() >= SEEN_PLANNED_CALLS)
+        & (pl.col("step").filter(slow_new).n_unique() > 1)
+        & (slow_new.sum() > new.sum() / 2)
+        & ((pl.col("slow") & ~new).sum() < (~new).sum() / 10)
     )
+    asked = calls[["name", "step", "new"]][rows].hstack([slow[rows].alias("slow")])
+    planned = asked.select(seen.over("name")).to_series()
+    return _marked(rows.filter(planned), calls.height)
 
 
 @cached_per_trace
@@ -187,7 +204,7 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     asks = known((trace.runtime["call"] == "other")[call]) & contexts.op.is_not_null()
     own = contexts.rows_of("ops").is_not_null() | asks
     loads = known(named_like(trace.runtime, _LOADS)[call])
-    mine = segments.filter(own[contexts.number][segments["at"]])
+    mine = segments.filter(host.in_contexts(own))
     length = mine["end"] - mine["start"]
     return mine.select(
         "start",
