@@ -12,10 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 8
+#define INTERFACE 9
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -221,13 +225,24 @@ static void free_tree(Tree *tree) {
 }
 
 /* What is large goes back to the system when it is freed (cli/allocators.py): make a
- * large block of what is not small. What of it is not used takes no memory. */
+ * large block of what is not small. What of it is not used takes no memory. Each page
+ * costs when it is first written to: of large ones there are few. */
 #define SMALL (1 << 20)
 #define LARGE ((16 << 20) + 1)
+#define LARGE_PAGE (2 << 20)
 
 static void *room(size_t count, size_t width) {
     size_t size = count * width;
-    return malloc(size > SMALL && size < LARGE ? LARGE : size);
+    if (size <= SMALL) return malloc(size);
+    if (size < LARGE) size = LARGE;
+#ifdef MADV_HUGEPAGE
+    void *found = NULL;
+    if (posix_memalign(&found, LARGE_PAGE, size)) return NULL;
+    madvise(found, size, MADV_HUGEPAGE);
+    return found;
+#else
+    return malloc(size);
+#endif
 }
 
 static int make_tree(Tree *tree, size_t size) {
@@ -861,9 +876,9 @@ static int try_segments(const Column *columns, uint32_t nothing, size_t ranks,
     Threads threads = {0};
     uint32_t *open = malloc((count + 1) * sizeof *open);
     Thread *heap = malloc((count_threads(rows.thread, count) + 1) * sizeof *heap);
-    segments->start = malloc(most * sizeof *segments->start);
-    segments->end = malloc(most * sizeof *segments->end);
-    segments->at = malloc(most * sizeof *segments->at);
+    segments->start = room(most, sizeof *segments->start);
+    segments->end = room(most, sizeof *segments->end);
+    segments->at = room(most, sizeof *segments->at);
     int found = -1;
     if (make_threads(&threads, ranks, nothing) && open && heap && segments->start &&
         segments->end && segments->at)

@@ -21,7 +21,7 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 8
+_INTERFACE = 9
 _NO_RANK = 2**32 - 1
 _TREE = ["ts", "end", "part", "row", "thread", "code", "parent"]
 
