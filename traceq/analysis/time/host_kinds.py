@@ -16,6 +16,7 @@ from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import PAGEABLE_COPY_BYTES
 from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_directions
 from traceq.expressions import known, text
+from traceq.graph.host import describe as told_once
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.graph.source import module_paths
@@ -235,7 +236,11 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
 
 def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
     """Return what things are, by what is known of them."""
-    texts = facts.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    python = facts.select(name=pl.coalesce("source", "called"))
+    texts = facts.with_columns(
+        pl.col(pl.Categorical, pl.Enum).cast(pl.String),
+        *told_once(python, _of_python).iter_columns(),
+    )
     # The hash in the name of a compiled graph's call tells nobody anything.
     name = _first_of(_NAMES).str.replace(CALL_OF_GRAPH, "a compiled graph")
     things = facts.with_columns(
@@ -264,9 +269,20 @@ def _runs_compiled(facts: pl.DataFrame) -> bool:
     signs = (
         _matches("op_name", _COMPILED_OP),
         *(_matches("region", one) for kind, one in _KIND_OF_REGION if kind == COMPILED),
-        known(_LIBRARY_FILE.str.contains(_COMPILED_FILE)),
+        pl.col("runs_compiled"),
     )
     return bool(facts.select(pl.any_horizontal(signs).any()).item())
+
+
+def _of_python(names: pl.Series) -> pl.DataFrame:
+    """Return what the files of Python, or names of what is in none, tell of it."""
+    name = pl.col("name")
+    kinds = [(name.str.contains(one), pl.lit(kind)) for kind, one in _KIND_OF_LIBRARY]
+    return pl.DataFrame({"name": names}).select(
+        library_kind=_first_of(kinds),
+        library_name=name.str.extract(r"^([\w-]+)", 1),
+        runs_compiled=known(name.str.contains(_COMPILED_FILE)),
+    )
 
 
 def _facts(
@@ -449,7 +465,6 @@ def _first_of(cases: Sequence[tuple[pl.Expr, pl.Expr]]) -> pl.Expr:
     return pl.coalesce(pl.when(condition).then(value) for condition, value in cases)
 
 
-_LIBRARY_FILE = pl.coalesce("source", "called")
 _OF_TORCH = pl.col("inner_region") & _matches(
     "region", "|".join(pattern for _, pattern in _KIND_OF_REGION)
 )
@@ -472,12 +487,9 @@ _KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
     (_matches("called", "run_backward"), pl.lit(ENGINE)),
     (pl.col("is_frame") & pl.col("recorder"), pl.lit(PROFILER)),
     (_matches("called", WAITS), pl.lit(BLOCKED)),
-    *(
-        (
-            pl.col("is_frame") & known(_LIBRARY_FILE.str.contains(pattern)),
-            pl.lit(kind),
-        )
-        for kind, pattern in _KIND_OF_LIBRARY
+    (
+        pl.col("is_frame") & pl.col("library_kind").is_not_null(),
+        pl.col("library_kind"),
     ),
     *(
         (pl.col("inner_region") & _matches("region", pattern), pl.lit(kind))
@@ -492,6 +504,6 @@ _NAMES: Sequence[tuple[pl.Expr, pl.Expr]] = (
     (pl.col("is_op"), pl.col("op_name")),
     (_OF_TORCH, pl.lit("torch")),
     (known(pl.col("user")), pl.col("function")),
-    (pl.col("is_frame"), _LIBRARY_FILE.str.extract(r"^([\w-]+)", 1)),
+    (pl.col("is_frame"), pl.col("library_name")),
     (pl.lit(value=True), pl.col("region")),
 )
