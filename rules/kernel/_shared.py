@@ -74,7 +74,7 @@ def groups(
         ).sum(),
         gpu_ns=pl.col("gpu").sum(),
         least_ns=pl.col("least").sum(),
-        kernel=pl.col("kernel").get(pl.col("gpu").arg_max()),
+        kernel=pl.col("kernel").get(pl.col("gpu").arg_max()).cast(pl.String),
     ).sort("gpu_ns", descending=True, maintain_order=True)
     yield from found.filter(pl.col("gpu_ns") >= long).iter_rows(named=True)
 

@@ -12,7 +12,7 @@ from traceq.analysis.base.assumptions import (
     PATCHES_SAVED,
 )
 from traceq.analysis.base.device import used_gpu
-from traceq.expressions import known, nth
+from traceq.expressions import known, nth, text
 from traceq.linter import (
     Bad,
     Evidence,
@@ -167,7 +167,7 @@ class SlowConvolution(Rule):
             half=nth("types", 0).is_in(HALF),
         ).filter(known(pl.col("image").list.len() == _IMAGES))
         window = pl.col("weight").list.get(2, null_on_oob=True)
-        depthwise = pl.col("kernel").str.contains(_KERNEL) & (
+        depthwise = text("kernel").str.contains(_KERNEL) & (
             pl.col("half") | (window <= _FLOAT32_WINDOW)
         )
         sizes = pl.col("weight").list.slice(2).cast(pl.List(pl.String)).list.join(", ")

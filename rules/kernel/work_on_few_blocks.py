@@ -13,7 +13,7 @@ from traceq.analysis.base.assumptions import (
     STAGED_KERNELS,
 )
 from traceq.analysis.base.device import used_gpu
-from traceq.expressions import known, nth
+from traceq.expressions import known, nth, text
 from traceq.linter import (
     Bad,
     Evidence,
@@ -173,7 +173,7 @@ class WorkOnFewBlocks(Rule):
                 known(one.contains(_BATCH_NORM) & images & ~last.fill_null(value=False))
             )
             .then(pl.lit("batch norm"))
-            .when(pl.col("kernel").str.contains(_OUTER))
+            .when(text("kernel").str.contains(_OUTER))
             .then(pl.lit("softmax"))
             .when(
                 known(one.contains(f"{_LAYER_NORM}|{_SOFTMAX}") & (rows <= _FEW_ROWS))

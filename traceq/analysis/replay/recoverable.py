@@ -98,7 +98,7 @@ def _groups(trace: Trace, found: Roofline) -> pl.DataFrame:
             pl.col("function", "via").first().cast(pl.String),
             pl.col("line").first(),
             pl.col("kernels").explode(),
-            kernel=pl.col("kernel").get(pl.col("gpu").arg_max()),
+            kernel=pl.col("kernel").get(pl.col("gpu").arg_max()).cast(pl.String),
             calls=pl.len() / found.steps,
         )
         .sort("gpu", descending=True, maintain_order=True)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.kv_cache import cache_cats
@@ -101,10 +103,10 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
     return [one for one in found if one]
 
 
-def _in_model(trace: Trace) -> pl.Expr:
-    """Return whether a row is of a module; every row where none was recorded."""
+def _in_model(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that are of a module; every row where none was recorded."""
     known = trace.ops["module"].is_not_null().any()
-    return pl.col("module").is_not_null() if known else pl.lit(value=True)
+    return rows.filter(rows["module"].is_not_null()) if known else rows
 
 
 def _most(
@@ -127,18 +129,14 @@ def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     if trace.steps.height < 2 or not trace.facts.shapes:  # noqa: PLR2004 - one is all new
         return None
     launching = trace.kernels["op"].drop_nulls().unique().sort()
-    shapes = trace.inputs.select(inputs="id", shapes="dims_text")
     # Ops of a replay lie before the trace: the host does not run them.
-    ops = (
-        trace.ops[[*_CALLED]][launching]
-        .filter(_in_model(trace), ~COPY)
-        .drop_nulls("inputs")
-        .join(shapes, on="inputs", how="left", maintain_order="left")
-        .sort("ts", maintain_order=True)
-        .with_columns(new=pl.struct("name", "shapes").is_first_distinct())
-    )
-    last = ops.filter(pl.col("step") == steady.windows["step"].max())
-    new = last.filter("new")
+    ops = _in_model(trace, trace.ops[[*_CALLED]][launching])
+    ops = ops.filter(~COPY, pl.col("inputs").is_not_null())
+    ops = ops.sort("ts", maintain_order=True)
+    shape = trace.inputs["dims_text"].rank("dense")[ops["inputs"]]
+    ops = ops[["name", "step", "file", "line", "function"]].with_row_index("row")
+    last = ops.filter(ops["step"] == steady.windows["step"].max())
+    new = last.filter(last["row"].is_in(alike(ops["name"], shape).first.implode()))
     if new.height <= _OTHER_SHAPES * last.height:
         return None
     return _most("shapes", new, text("name"), 1)
@@ -148,15 +146,16 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return by how many launches of the model steps differ."""
     if steady.count < 2:  # noqa: PLR2004 - there is no other
         return None
-    counts = steady.kernels.filter(_in_model(trace)).group_by("step").len()
-    most = max(counts["len"].to_list(), default=0)
-    differ = most - min(counts["len"].to_list(), default=0)
+    launched = _in_model(trace, steady.kernels[["module", "step"]])["step"]
+    counts = launched.value_counts()["count"].to_list()
+    most = max(counts, default=0)
+    differ = most - min(counts, default=0)
     return Obstacle("launches", differ) if differ > _OTHER_LAUNCHES * most else None
 
 
 def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
     """Return the syncs for a data-dependent size, and all others."""
-    found = in_steps(device_syncs(trace), trace, steady).filter(_in_model(trace))
+    found = _in_model(trace, in_steps(device_syncs(trace), trace, steady))
     ops = trace.ops["name"][found["op"]].cast(pl.String)
     named = found.with_columns(of=ops, name=text("name"))
     sized, of = known(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
@@ -168,8 +167,11 @@ def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
 
 
 def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
-    found = steady.kernels.filter(named_like(steady.kernels, HTOD))
-    found = found.filter(_in_model(trace))
+    kernels = steady.kernels
+    found = kernels[["name", "module", "file", "line", "function"]].filter(
+        named_like(kernels, HTOD)
+    )
+    found = _in_model(trace, found)
     return _most("copies", found, text("name"), steady.count)
 
 
@@ -239,9 +241,12 @@ def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     return Obstacle("loop", row["longest"], "", *place)
 
 
+@cached_per_trace
 def _outermost(trace: Trace, pattern: str) -> pl.DataFrame:
     """Return the calls with such a name that are in no other one, in order."""
-    calls = trace.frames.filter(named_like(trace.frames, pattern))
+    # Few of very many.
+    rows = named_like(trace.frames, pattern).arg_true()
+    calls = trace.frames[["ts", "name", "dur"]][rows]
     calls = calls.select("ts", "name", end=END).sort("ts", -pl.col("end"))
     inside = pl.col("ts") < pl.col("end").cum_max().shift(1)
     return calls.filter(~inside.fill_null(value=False))

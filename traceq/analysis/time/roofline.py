@@ -54,9 +54,10 @@ class Roofline:
     ops: pl.DataFrame
     """A row for each op with a count, and its place.
 
-    ``op`` is its id, ``kernels`` are those of its work; ``gpu`` is their time and
-    ``least`` what the peaks allow for its ``flops`` in ``dtype`` and its ``bytes``, in
-    ns; it is ``bound`` by compute, bandwidth or latency.
+    ``op`` is its id, ``kernels`` are those of its work, ``kernel`` names the longest;
+    ``gpu`` is their time and ``least`` what the peaks allow for its ``flops`` in
+    ``dtype`` and its ``bytes``, in ns; it is ``bound`` by compute, bandwidth or
+    latency.
     """
     gpu: Gpu
     judged_ns: int
@@ -130,7 +131,7 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]].cast(pl.String)
     of_flops = _first_rows(ops, flops["op"])[op]
     return found.drop("longest").with_columns(
-        main["kernel"][_first_rows(ops, main["root"])[op]].cast(pl.String),
+        main["kernel"][_first_rows(ops, main["root"])[op]],
         dtype.alias("kernel_dtype"),
         moved["bytes"][_first_rows(ops, moved["op"])[op]],
         flops["flops"][of_flops],
