@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,11 +15,11 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import NOTHING, named, named_like, plain
 from traceq.analysis.base.roofline import roofline_ns
 from traceq.expressions import known
+from traceq.graph.nesting import INDEX
 from traceq.model.dtypes import SIZES
 
 if TYPE_CHECKING:
     from traceq.analysis.base.device import Gpu
-    from traceq.analysis.base.ownership import Row
     from traceq.trace import Trace
 
 MATMULS = {
@@ -33,14 +32,6 @@ MATMULS = {
 """Which inputs of an op are the two matrices."""
 
 _BATCHED = 3
-_SHAPES = {
-    "left": pl.List(pl.Int64()),
-    "right": pl.List(pl.Int64()),
-    "type": pl.String(),
-    "rows": pl.List(pl.Int64()),
-    "flops": pl.Float64(),
-    "moved": pl.Float64(),
-}
 
 
 @cached_per_trace
@@ -63,25 +54,14 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
 
 @cached_per_trace
 def _calls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return what all kernels that compute matmuls compute: ``matmul`` and _SHAPES."""
+    """Return what all kernels that compute matmuls compute, as ``matmuls`` adds it."""
     op = kernels["op"].filter(are_matmuls(trace, kernels))
     ops = trace.ops[["name", "inputs"]][op]
     called = plain(trace.ops, ops["name"]).alias("matmul")
     calls = pl.DataFrame([called, ops["inputs"]])
     distinct = calls.unique(maintain_order=True)
-    given = distinct.join(
-        trace.inputs.select("dims", "types", "strides", inputs="id"),
-        on="inputs",
-        how="left",
-        maintain_order="left",
-    )
-    shapes = pl.DataFrame(
-        [_shapes(row) for row in given.iter_rows(named=True)],
-        schema=_SHAPES,
-        orient="row",
-    )
     found = calls.join(
-        distinct.hstack(shapes),
+        distinct.hstack(_shapes(trace, distinct)),
         on=["matmul", "inputs"],
         how="left",
         nulls_equal=True,
@@ -97,28 +77,52 @@ def are_matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
     return known(kernels["kind"] == "gemm") & of_matmul
 
 
-def _shapes(row: Row) -> tuple[Any, ...]:
-    nothing = (None,) * len(_SHAPES)
-    one, two = MATMULS[row["matmul"]]
-    try:
-        left, right = row["dims"][one], row["dims"][two]
-        kind = row["types"][one]
-        *batch, high, deep = left
-        wide = right[-1]
-        rows = [high, deep, wide]
-        if row["strides"]:
-            rows = [_row(row["strides"][one]), _row(row["strides"][two]), wide]
-    except (IndexError, TypeError, ValueError):
-        # Shapes that are missing, or not those of the op's schema.
-        return nothing
-    count = prod(batch)
-    moved = count * (high * deep + deep * wide + high * wide) * SIZES.get(kind, 0)
-    return left, right, kind, rows, 2.0 * count * high * deep * wide, float(moved)
+def _shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return what calls compute, null where shapes are not those of the op's schema.
+
+    In Polars, though these are few: it is slow to take over lists of Python's.
+    """
+    pairs = [MATMULS[name] for name in calls["matmul"]]
+    one, two = (pl.Series([pair[at] for pair in pairs], dtype=INDEX) for at in (0, 1))
+    given = trace.inputs[["dims", "types", "strides"]][calls["inputs"]].select(
+        left=_item("dims", one),
+        right=_item("dims", two),
+        type=_item("types", one),
+        typed=pl.col("types").list.len() > one,
+        strided=known(pl.col("strides").list.len() > 0),
+        # The leading dimensions: the distance of rows, or of columns.
+        left_row=_item("strides", one).list.tail(2).list.max(),
+        right_row=_item("strides", two).list.tail(2).list.max(),
+    )
+    left, right, strided = pl.col("left"), pl.col("right"), pl.col("strided")
+    ordered = pl.col("left_row").is_not_null() & pl.col("right_row").is_not_null()
+    sides = left.list.len().is_between(2, _BATCHED) & (right.list.len() > 0)
+    given = given.with_columns(
+        pl.when(sides, "typed", ordered | ~strided).then(
+            pl.col("left", "right", "type")
+        )
+    )
+    high, deep = (left.list.get(at, null_on_oob=True) for at in (-2, -1))
+    wide = right.list.get(-1, null_on_oob=True)
+    batched = left.list.len() == _BATCHED
+    count = pl.when(batched).then(left.list.first()).otherwise(1).cast(pl.Float64)
+    size = pl.Series([SIZES.get(kind, 0) for kind in given["type"]], dtype=pl.Float64)
+    return given.select(
+        left,
+        right,
+        "type",
+        rows=pl.when(left.is_not_null()).then(
+            pl.when(strided)
+            .then(pl.concat_list("left_row", "right_row", wide))
+            .otherwise(pl.concat_list(high, deep, wide))
+        ),
+        flops=2.0 * count * high * deep * wide,
+        moved=count * (high * deep + deep * wide + high * wide) * size,
+    )
 
 
-def _row(strides: list[int]) -> int:
-    """Return the leading dimension: the distance of rows, or of columns."""
-    return max(strides[-2:])
+def _item(column: str, at: pl.Series) -> pl.Expr:
+    return pl.col(column).list.get(pl.lit(at), null_on_oob=True)
 
 
 def tiny_matmuls(left: pl.Expr, right: pl.Expr) -> pl.Expr:
