@@ -180,7 +180,7 @@ class Float32Matmul(Rule):
                 Evidence("time", value=time, unit="ns", note="a step"),
                 *([Evidence("lines", where)] if where else []),
                 *shape_lines(largest.head(1).iter_rows(named=True)),
-                *kernel_lines(view, slow["id"].to_list()),
+                *kernel_lines(view, slow["id"]),
             ],
             data={"matmuls": round(count), "gpu": used_gpu(view.trace).name},
             advice='call torch.set_float32_matmul_precision("high") at the start of the'

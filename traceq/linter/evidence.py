@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
 from traceq.finding import Evidence
 from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import newer_than
@@ -21,15 +20,10 @@ if TYPE_CHECKING:
 
 def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
     """Return the kernels and how often they run in a step, longest time first."""
-    names = (
-        view.trace.kernels.select(
-            pl.col("name", "dur").gather(pl.Series([*kernels], dtype=pl.UInt32))
-        )
-        .group_by("name")
-        .agg(calls=pl.len(), time=pl.col("dur").sum())
-        .with_columns(text("name"))
-    )
-    longest = sorted(names.iter_rows(), key=lambda row: (-row[2], row[0] or ""))
+    rows = kernels if isinstance(kernels, pl.Series) else pl.Series([*kernels])
+    ran = view.trace.kernels[["name", "dur"]][rows.cast(pl.UInt32)]
+    found = ran.group_by("name").agg(calls=pl.len(), time=pl.col("dur").sum())
+    longest = sorted(found.iter_rows(), key=lambda row: (-row[2], row[0] or ""))
     return [
         Evidence("kernel", name, count=calls / view.steps)
         for name, calls, _ in longest[:most]

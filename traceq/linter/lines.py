@@ -28,11 +28,12 @@ def with_line(finding: Finding, trace: Trace) -> Finding:
     place = finding.place
     if not place.file or place.exact:
         return finding
-    for table, ids in (
-        (trace.kernels, finding.kernels),
-        (trace.runtime, finding.calls),
-        (trace.ops, finding.ops),
-    ):
+    tables = (trace.kernels, trace.runtime, trace.ops)
+    # The profiler itself records none: there is nothing to look up then.
+    if all(table["call_line"].null_count() == table.height for table in tables):
+        return with_function(finding, trace)
+    seen_by = (finding.kernels, finding.calls, finding.ops)
+    for table, ids in zip(tables, seen_by, strict=True):
         lines = _lines(table, ids, place)
         if lines and lines[0][0] is not None:
             return replace(finding, place=_at_most(place, lines))
@@ -69,7 +70,7 @@ def _lines(
         values, value = table[column][rows], getattr(place, column)
         here = values.is_null() if value is None else known(values == value)
         rows = rows if here.all() else rows.filter(here)
-    mine = table.select(pl.col("call_line", "dur").gather(rows))
+    mine = table[["call_line", "dur"]][rows]
     by_line = mine.group_by("call_line").agg(pl.col("dur").sum())
     return sorted(by_line.rows(), key=_costliest_first)
 
