@@ -117,9 +117,8 @@ def _chains(view: View) -> pl.DataFrame:
     The longest one of a chain has those of all.
     """
     chains = sync_chains(view.trace)
-    calls = view.trace.runtime[["id", "op"]]
-    calls = calls.filter(known(calls["op"].is_in(chains["op"].unique().implode())))
-    calls = calls.group_by("op").agg(mine="id")
+    calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
+    calls = calls.group_by("op").agg(mine=pl.col("id").sort())
     # All calls of an op: a copy and the sync that follows it wait for the same.
     found = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
         pl.coalesce("mine", pl.concat_list("id")), place=_PLACE

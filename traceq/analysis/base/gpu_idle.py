@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END
+from traceq.expressions import END, known
 from traceq.graph.devices import busiest_device
+from traceq.graph.host import only
 from traceq.graph.nesting import INDEX
 from traceq.intervals import overlap, spans, uncovered
 
@@ -54,15 +55,14 @@ def _gaps(work: pl.DataFrame, edges: pl.Series | None = None) -> pl.DataFrame:
             pl.lit(None, events.schema["id"]).alias("id"), "start", "end"
         )
         events = pl.concat([events, marks])
-    return (
-        events.sort("start", "id", nulls_last=False)
-        .with_columns(
-            idle=uncovered(pl.col("start"), pl.col("end")),
-            kernel=pl.col("id").backward_fill(),
-        )
-        .filter(pl.col("idle") > 0)
-        .select(start=pl.col("start") - pl.col("idle"), end="start", kernel="kernel")
+    if not (events["start"].is_sorted() and events["id"].is_sorted()):
+        events = events.sort("start", "id", nulls_last=False)
+    found = events.select(
+        start=pl.col("start") - uncovered(pl.col("start"), pl.col("end")),
+        end="start",
+        kernel=pl.col("id").backward_fill(),
     )
+    return found[(found["start"] < found["end"]).arg_true()]
 
 
 def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -73,6 +73,5 @@ def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:
 def gap_at(gaps: pl.DataFrame, moments: pl.Series) -> pl.Series:
     """Return for each moment the row of the gap that it falls into, if any."""
     before = gaps["start"].search_sorted(moments, side="right").cast(pl.Int64) - 1
-    row = pl.select(pl.when(before >= 0).then(before).cast(INDEX)).to_series()
-    ends = gaps["end"][row]
-    return pl.select(pl.when(moments < ends).then(row)).to_series().alias("gap")
+    row = only(before, before >= 0).cast(INDEX)
+    return only(row, known(moments < gaps["end"][row])).alias("gap")

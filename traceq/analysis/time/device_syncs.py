@@ -26,7 +26,7 @@ from traceq.analysis.base.sync_calls import (
 )
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import serves_collective
-from traceq.expressions import END, asof, text
+from traceq.expressions import END, asof, constant, known
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -86,7 +86,7 @@ def syncs_outside_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 def _by_op(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return a row for each op that syncs on its own account."""
-    return (
+    by_op = (
         calls.filter(pl.col("op").is_not_null())
         .sort("ts")
         .group_by("op", maintain_order=True)
@@ -95,20 +95,21 @@ def _by_op(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
             wait=pl.col("dur").sum(),
             end=END.max(),
         )
-        .join(_directions(trace), on="op", how="left", maintain_order="left")
-        .join(_explained_ops(trace), on="op", how="anti", maintain_order="left")
-        .filter((pl.col("wait") >= COPY_SYNC_NS) | pl.col("copies").ne_missing(TO_GPU))
     )
+    found = by_op.filter(~_explained(trace, by_op["op"]))
+    return found.join(
+        _directions(trace), on="op", how="left", maintain_order="left"
+    ).filter((pl.col("wait") >= COPY_SYNC_NS) | pl.col("copies").ne_missing(TO_GPU))
 
 
 def _directions(trace: Trace) -> pl.DataFrame:
     """Return the ops that copy between host and GPU: ``op`` and ``copies``."""
-    copies = copy_directions(trace).drop_nulls("direction").sort("launch")
+    copies = copy_directions(trace).sort("launch")
+    op = trace.runtime["op"][copies["launch"]]
     return (
-        copies.select("direction", op=trace.runtime["op"][copies["launch"]])
-        .drop_nulls("op")
-        .group_by("op")
-        .agg(copies=pl.col("direction").first())
+        pl.DataFrame({"op": op, "copies": copies["direction"]})
+        .drop_nulls()
+        .unique("op", keep="first")
     )
 
 
@@ -117,11 +118,16 @@ def _outside_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
     Nothing is launched after the one with which the profiler ends.
     """
-    launches = trace.runtime[["thread", "ts"]].filter(trace.runtime["kernels"] > 0)
+    calls = calls.filter(pl.col("op").is_null(), pl.col("kind") == SYNC)
+    if not calls.height:
+        return calls.select("id", "name", "op", "ts", *_PLACE, wait="dur", end=END)
+    runtime = trace.runtime
+    # Most syncs outside of ops are at the end: little is launched after the first.
+    after = known((runtime["ts"] > calls["ts"].min()) & (runtime["kernels"] > 0))
+    launches = runtime[["thread", "ts"]][after.arg_true()]
     last = launches.group_by("thread").agg(last=pl.col("ts").max())
     return (
-        calls.filter(pl.col("op").is_null(), pl.col("kind") == SYNC)
-        .join(last, on="thread", maintain_order="left")
+        calls.join(last, on="thread", maintain_order="left")
         .filter(pl.col("ts") < pl.col("last"))
         .select("id", "name", "op", "ts", *_PLACE, wait="dur", end=END)
     )
@@ -162,50 +168,44 @@ def written_as(trace: Trace, syncs: pl.DataFrame) -> pl.Series:
 
     It is ``print`` for all that printing a tensor does.
     """
-    frames = trace.frames
-    found = syncs.select("ts", "end", "thread").with_row_index("row")
-    for pattern in (_PRINTING, _METHOD):
-        # Calls of threads that never sync are not looked at.
-        chosen = named_like(frames, pattern)
-        if chosen.any():
-            chosen &= frames["thread"].is_in(syncs["thread"].unique().implode())
-        calls = frames[["name", "thread", "ts", "dur"]].filter(chosen)
-        # Half of all frames may be such calls: methods are told of those at a sync.
-        calls = calls.select("thread", "ts", until=END, call="name")
-        found = asof(found, calls, "ts", "ts", by="thread", suffix="_inner")
-    prints, calls_one = (
-        pl.col(until) >= pl.col("end") for until in ("until", "until_inner")
-    )
-    method = text("call_inner").str.extract(_METHOD)
-    return (
-        found.sort("row")
-        .select(pl.when(prints).then(pl.lit("print")).when(calls_one).then(method))
-        .to_series()
-    )
+    methods = _calls_at(trace.frames, syncs, _METHOD).str.extract(_METHOD)
+    printing = _calls_at(trace.frames, syncs, _PRINTING).is_not_null()
+    return pl.Series(["print"]).zip_with(printing, methods)
 
 
-def _explained_ops(trace: Trace) -> pl.DataFrame:
-    """Return the ops whose syncs belong to something else that they do: ``op``."""
-    ops, runtime = trace.ops, trace.runtime
-    around = inside(trace, all_captures(trace)["id"])
-    other = ops[["id"]].filter(around.is_not_null() | ops["compiling"]).select(op="id")
-    allocating = runtime[["op"]].filter(runtime["call"] == "allocation")
-    large = copy_directions(trace).filter(
-        "pageable",
-        pl.col("direction") == TO_GPU,
-        pl.col("bytes") >= PAGEABLE_COPY_BYTES,
-    )
-    copying = runtime[["op"]][large["launch"]]
-    return pl.concat([other, allocating, copying]).drop_nulls().unique()
+def _calls_at(frames: pl.DataFrame, syncs: pl.DataFrame, pattern: str) -> pl.Series:
+    """Return for each sync the last of such calls before it, if the sync is in it."""
+    nothing = constant(None, syncs.height, pl.String)
+    chosen = named_like(frames, pattern)
+    if not chosen.any():
+        return nothing
+    # Half of all frames may be such calls: those of threads that never sync are left
+    # out.
+    chosen &= frames["thread"].is_in(syncs["thread"].unique().implode())
+    calls = frames[["name", "thread", "ts", "dur"]].filter(chosen)
+    calls = calls.hstack([(calls["ts"] + calls["dur"]).alias("until")])
+    moments = syncs[["thread", "ts", "end"]].with_row_index("row")
+    found = asof(moments, calls, "ts", "ts", by="thread")
+    found = found.filter(pl.col("until") >= pl.col("end"))
+    return nothing.scatter(found["row"], found["name"].cast(pl.String))
+
+
+def _explained(trace: Trace, ops: pl.Series) -> pl.Series:
+    """Return of which ops the syncs belong to something else that they do."""
+    runtime, copies = trace.runtime, copy_directions(trace)
+    allocates = (runtime["call"] == "allocation").arg_true()
+    large = copies["bytes"] >= PAGEABLE_COPY_BYTES
+    large &= copies["pageable"] & (copies["direction"] == TO_GPU)
+    others = runtime["op"][pl.concat([allocates, copies["launch"].filter(large)])]
+    captured = inside(trace, all_captures(trace)["id"])[ops].is_not_null()
+    return captured | trace.ops["compiling"][ops] | ops.is_in(others.implode())
 
 
 def _with_gap(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """Add how long the GPU idles from a sync on; a gap belongs to its first sync."""
     gaps = idle_gaps(trace)
     row = gap_at(gaps, found["end"])
-    since = pl.select(pl.max_horizontal(gaps["start"][row], found["ts"])).to_series()
-    idle = gaps["end"][row] - since
     first = row.is_first_distinct() & row.is_not_null()
-    return found.with_columns(
-        gap=pl.select(pl.when(first).then(idle).otherwise(0)).to_series()
-    )
+    since, start = found["ts"], gaps["start"][row]
+    idle = gaps["end"][row] - since.zip_with(since > start, start)
+    return found.with_columns(gap=idle.zip_with(first, pl.Series([0])))
