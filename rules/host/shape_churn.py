@@ -206,7 +206,11 @@ class ShapeChurn(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the slow first calls by kind and line, backward with its forward."""
         planned = view.host_account.calls.filter("planned")
-        slow = _settled(view, planned.filter(_SLOW))
+        slow = planned.filter(_SLOW)
+        # Mostly all of them together take too little.
+        if int(slow["excess"].sum()) < self._least(view):
+            return
+        slow = _settled(view, slow)
         if not slow.height:
             return
         groups = view.by_place(
@@ -232,7 +236,10 @@ class ShapeChurn(Rule):
     def _matters(self, view: View, row: Mapping[str, Any]) -> bool:
         """Return whether it comes back from step to step, and costs enough."""
         regular = row["steps"] > 1 and 2 * row["steps"] >= view.steps
-        return regular and row["excess"] >= self.min_share * view.steady.time
+        return regular and row["excess"] >= self._least(view)
+
+    def _least(self, view: View) -> float:
+        return self.min_share * view.steady.time
 
     def _finding(
         self, view: View, row: Mapping[str, Any], calls: pl.DataFrame

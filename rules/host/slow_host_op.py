@@ -140,7 +140,14 @@ class SlowHostOp(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group slow calls by op and line, and look at the others together."""
-        slow = _slow_calls(view)
+        slow = view.host_account.calls.filter(
+            pl.col("excess") > 0, ~(pl.col("new") & pl.col("planned"))
+        )
+        # Mostly all of them together take too little.
+        least = min(self.min_share, self.min_spread_share) * view.steady.time
+        if not slow.height or int(slow["excess"].sum()) < least:
+            return
+        slow = _slow_calls(view, slow)
         if not slow.height:
             return
         rows = view.by_place(
@@ -210,19 +217,18 @@ class SlowHostOp(Rule):
         )
 
 
-def _slow_calls(view: View) -> pl.DataFrame:
+def _slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that were slow for another reason than a new shape.
 
     A slow call inside of another is one with it: nothing but the moment makes both of
     them slow. ``ops`` are all of them.
     """
-    slow = view.host_account.calls.filter(
-        pl.col("excess") > 0, ~(pl.col("new") & pl.col("planned"))
-    )
     slow = settled(view, slow)
     around = inside(view.trace, slow["id"])
     nested = around[slow["parent"]].is_not_null()
-    call = inside(view.trace, slow["id"].filter(~nested))[slow["id"]]
+    if nested.any():
+        around = inside(view.trace, slow["id"].filter(~nested))
+    call = around[slow["id"]]
     whole = slow.group_by(call=call).agg(
         pl.col(_SUMS).sum(), pl.col("loads").any(), ops=pl.col("id")
     )
