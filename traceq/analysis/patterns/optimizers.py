@@ -43,8 +43,7 @@ def optimizer_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     ``aten::addcmul_``, ``aten::sqrt`` and three more ops 52 times, and ``aten::mul_``
     104 times. Most have 52 calls, so ``parameters`` is 52, and ``single`` is 416.
     """
-    regions = _of_classes(trace, steady)
-    inside = _inside(_launching(trace), regions)
+    regions, inside = _of_classes(trace, steady), _launched(trace, steady)
     many = named_like(trace.ops, _MANY)[inside["id"]]
     inside = inside.with_columns(name=text("name"), many=many)
     several = inside.group_by("region").agg(
@@ -71,8 +70,7 @@ def foreach_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     the host, then ``aten::_foreach_mul_`` and seven more ops on lists of parameters.
     """
     foreach = named_like(trace.ops, _FOREACH)
-    regions = _of_classes(trace, steady)
-    launching = _inside(_launching(trace), regions)
+    regions, launching = _of_classes(trace, steady), _launched(trace, steady)
     work = (
         launching.with_columns(foreach=foreach[launching["id"]])
         .group_by("region")
@@ -87,7 +85,7 @@ def foreach_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .drop("foreach")
     )
     times = (
-        _inside(trace.ops.filter(foreach), regions)
+        _inside(trace.ops[["thread", "ts", "dur"]].filter(foreach), regions)
         .group_by("region")
         .agg(start=pl.col("ts").min(), end=END.max())
     )
@@ -96,6 +94,7 @@ def foreach_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     )
 
 
+@cached_per_trace
 def _of_classes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the regions of optimizers, in order, with the class of each."""
     optimizer = text("name").str.strip_prefix(_STEP_OF).str.strip_suffix(".step")
@@ -106,6 +105,12 @@ def _of_classes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
     )
+
+
+@cached_per_trace
+def _launched(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the ops of ``_launching`` that begin in one of the regions."""
+    return _inside(_launching(trace), _of_classes(trace, steady))
 
 
 def _inside(ops: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
