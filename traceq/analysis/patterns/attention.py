@@ -83,6 +83,9 @@ _MASK_OPS = ("aten::expand", "aten::where", "aten::masked_fill_")
 # Mem-efficient kernels say what they are; CUDA graphs run them without any op.
 _EFFICIENT_KERNEL = r"\bfmha_cutlass[FB]_"
 _NO_BACKEND = r"^xformers"
+# What is asked of kernels, which have dozens of columns.
+_OF_KERNELS = ("id", "op", "ts", "dur", "dtype", "kind")
+_PLACE = ("module", "file", "line", "function", "via")
 
 _ARGUMENT = {
     "backend": pl.String(),
@@ -234,7 +237,7 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     those of CUDA graphs, are rows without arguments.
     """
     calls = attention_calls(trace)
-    ran = owned(trace, kernels, inside(trace, calls["owner"]))
+    ran = owned(trace, kernels[[*_OF_KERNELS]], inside(trace, calls["owner"]))
     rows = at_owner(trace, ran).join(calls, on="owner")
     strays = _strays(trace, kernels)
     if strays.height:
@@ -261,7 +264,8 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _strays(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the mem-efficient kernels, but for those of calls of xformers."""
-    found = kernels.filter(named_like(kernels, _EFFICIENT_KERNEL))
+    chosen = named_like(kernels, _EFFICIENT_KERNEL).arg_true()
+    found = kernels[[*_OF_KERNELS, *_PLACE]][chosen]
     if not found.height:
         return found
     launching = trace.ops["name"][found["op"]].cast(pl.String)

@@ -22,6 +22,7 @@ from traceq.analysis.base.ownership import (
     host_totals,
     host_work,
     named,
+    outermost_ops,
     owned,
     plain,
 )
@@ -78,7 +79,8 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     spans = _spans(trace)
     owners = during(trace, spans.select("owner", "thread", "start", "end"))
-    ran = owned(trace, kernels, owners)
+    # Kernels have dozens of columns: these alone are asked for.
+    ran = owned(trace, kernels[["id", "op", "ts", "dur"]], owners)
     found = spans.drop("thread", "start", "end").join(
         host_work(trace, owners), on="owner"
     )
@@ -97,8 +99,8 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     """Return the outermost ops of the first calls, their names and shapes as lists."""
     among = known(owners.is_in(first.implode()))
-    nested = known(among[trace.ops["parent"]])
-    rows = (among & ~nested).arg_true()
+    rows = among.arg_true()
+    rows = rows.filter(~known(among[trace.ops["parent"][rows]]))
     ops = trace.ops[["name", "inputs", "ts"]][rows]
     return (
         ops.select("inputs", "ts", plain(trace.ops, ops["name"]), first=owners[rows])
@@ -235,7 +237,7 @@ def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
     in_matmul = nearest(ops["parent"], named(ops, _AROUND_MATMUL))
-    in_sdpa = nearest(ops["parent"], named(ops, [SDPA]))
+    in_sdpa = outermost_ops(trace, (SDPA,))
 
     def around(ids: pl.Series) -> pl.Series:
         outer = in_matmul[ids]
@@ -248,7 +250,7 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
             owner=first,
             last=last,
             start=ops["ts"][first],
-            end=(ops["ts"] + ops["dur"])[last],
+            end=ops["ts"][last] + ops["dur"][last],
         )
         .filter(in_sdpa[found["id"]].is_null())
         .select(

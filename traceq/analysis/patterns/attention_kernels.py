@@ -70,7 +70,8 @@ def kernels_by_part(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     That is their kind, but for those between the matmuls of attention, and these
     matmuls themselves: whatever runs in attention, forward and backward, is attention.
     """
-    of_attention = owned(trace, kernels, outermost_ops(trace, (SDPA,)))["id"]
+    ran = kernels[["id", "op"]]
+    of_attention = owned(trace, ran, outermost_ops(trace, (SDPA,)))["id"]
     if writes_attention(trace):
         by_hand = handwritten_attention(trace, kernels)["kernels"].explode()
         of_attention = pl.concat([by_hand.cast(of_attention.dtype), of_attention])

@@ -55,7 +55,9 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         )
         .select("owner", "heads", "repeats", "query", "key", "backend")
     )
-    ran = owned(trace, kernels, inside(trace, found["owner"])).filter(~pl.col("back"))
+    # Kernels have dozens of columns: these alone are asked for.
+    ran = kernels[["id", "op", "ts", "dur"]]
+    ran = owned(trace, ran, inside(trace, found["owner"])).filter(~pl.col("back"))
     return by_place(
         at_owner(trace, ran).join(found, on="owner"),
         ("heads", "repeats", "query", "key", "backend"),

@@ -41,6 +41,8 @@ _FUSED_RMS = "aten::_fused_rms_norm"
 _NORMS = (_RMS, "aten::layer_norm", "aten::group_norm")
 _CAST = "aten::_to_copy"
 _FUSED = (_FUSED_RMS, "aten::native_layer_norm", "aten::native_group_norm")
+OF_KERNELS = ("id", "op", "ts", "dur")
+"""What ``grouped`` is told of kernels, which have dozens of columns."""
 
 
 def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -74,7 +76,7 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     owners = inside(trace, found["owner"])
     found = found.join(host_work(trace, owners), on="owner")
-    ran = owned(trace, kernels, owners).join(found, on="owner")
+    ran = owned(trace, kernels[[*OF_KERNELS]], owners).join(found, on="owner")
     return grouped(trace, ran, ["dims", "type", "weight"], **host_totals())
 
 
@@ -136,10 +138,14 @@ def _of_norms_and_casts(
     casts = around.select("owner", part="cast").with_columns(cast=True)
     norms = found.select("owner", part="owner").with_columns(cast=False)
     parts = pl.concat([casts, norms.select(casts.columns)]).unique("part", keep="first")
-    ran = owned(trace, kernels, inside(trace, parts["part"])).rename({"owner": "part"})
-    node = outermost_ops(trace)[ran["op"]]
-    ran = ran.with_columns(cast_op=pl.when("back").then(node).otherwise("part"))
-    return ran.join(parts, on="part").join(found, on="owner")
+    ran = owned(trace, kernels[[*OF_KERNELS]], inside(trace, parts["part"]))
+    part, node = ran["owner"], outermost_ops(trace)[ran["op"]]
+    return (
+        ran.drop("owner")
+        .with_columns(part=part, cast_op=node.zip_with(ran["back"], part))
+        .join(parts, on="part")
+        .join(found, on="owner")
+    )
 
 
 def _float_norms(trace: Trace) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from traceq.analysis.base.ownership import (
     owned,
     plain,
 )
-from traceq.analysis.patterns.norms import grouped
+from traceq.analysis.patterns.norms import OF_KERNELS, grouped
 from traceq.expressions import END, constant, known, nth
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     host = norms.drop("thread", "start", "end").join(
         host_work(trace, owners), on="owner"
     )
-    ran = owned(trace, kernels, owners).join(host, on="owner")
+    ran = owned(trace, kernels[[*OF_KERNELS]], owners).join(host, on="owner")
     return grouped(trace, ran, ("dims", "type", "steps"), **host_totals())
 
 
@@ -64,9 +64,11 @@ def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     line = _launching(trace, kernels)
     if not line.height:
         return NOTHING
+    roots = _roots(line)
+    if not roots.height:
+        return NOTHING
     near = (
-        _roots(line)
-        .with_columns(offset=pl.lit(_REACH, pl.List(pl.Int64)))
+        roots.with_columns(offset=pl.lit(_REACH, pl.List(pl.Int64)))
         .explode("offset")
         .with_columns(row=pl.col("at") + pl.col("offset"))
         .join(line, on=["thread", "row"])
@@ -101,7 +103,7 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     launched = (launching & ~ops["compiling"]).arg_true()
     columns = ["id", "name", "thread", "ts", "dur", "inputs"]
     line = ops[columns][launched].sort("thread", "ts")
-    roots = named(line, _ROOTS).arg_true().cast(pl.Int64)
+    roots = named(ops, _ROOTS)[line["id"]].arg_true().cast(pl.Int64)
     rows = pl.concat(roots + offset for offset in _REACH).unique().sort()
     rows = rows.filter(rows.is_between(0, line.height - 1))
     line = line[rows]
