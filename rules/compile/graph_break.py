@@ -265,7 +265,8 @@ def _breaks(view: View) -> pl.DataFrame:
     """
     ops = view.ops
     region = named_like(view.trace.ops, REGION)
-    if not region.any():
+    # Regions are few, and mostly none of them is inside another.
+    if not known(region[view.trace.ops["parent"].filter(region)]).any():
         return NOTHING
     inside = known(region[ops["parent"]])
     inner = ops.filter(inside & region[ops["id"]])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.base.ownership import inside
+from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.patterns.compilation import (
     CALL,
     captures,
@@ -194,8 +194,10 @@ def _evidence(
 def _shapes(view: View, regions: list[int]) -> list[list[int]]:
     """Return the shapes that the graphs were for: of the inputs that change."""
     ops = view.trace.ops
-    within = inside(view.trace, pl.Series(regions)).is_not_null()
-    calls = view.with_inputs(ops.filter((ops["name"] == CALL) & within))
+    rows = (ops["name"] == CALL).arg_true()
+    # Regions are outermost ops.
+    within = outermost_ops(view.trace)[rows].is_in(regions)
+    calls = view.with_inputs(ops[["ts", "inputs"]][rows.filter(within)])
     found = changing_inputs(calls)
     if not found.height:
         found = sized_inputs(calls)

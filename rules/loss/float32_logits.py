@@ -207,7 +207,7 @@ class Float32Logits(Rule):
                     if wide.height
                     else []
                 ),
-                *kernel_lines(view, casts["id"].to_list()),
+                *kernel_lines(view, casts["id"]),
                 *module_line(row["module"]),
             ],
             data={"dims": row["dims"], "bytes": count, "from": half},
@@ -241,10 +241,14 @@ def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evid
 def _softmax(view: View) -> pl.DataFrame:
     """Return the kernels of softmaxes in float32, with the ``width`` of their input."""
     ops = view.trace.ops
-    softmaxes = ops[["inputs", "id"]].filter(named(ops, _SOFTMAX))
-    known = view.with_inputs(softmaxes.rename({"id": "op"})).select(
-        "op",
-        type=pl.col("types").list.first(),
-        width=pl.col("dims").list.first().list.last(),
+    softmaxes = ops[["inputs", "id"]][named(ops, _SOFTMAX).arg_true()]
+    known = (
+        view.with_inputs(softmaxes)
+        .select(
+            op="id",
+            type=pl.col("types").list.first(),
+            width=pl.col("dims").list.first().list.last(),
+        )
+        .filter(pl.col("type") == FLOAT32)
     )
-    return view.kernels.join(known, on="op").filter(pl.col("type") == FLOAT32)
+    return view.kernels[["id", "op", "dur"]].join(known, on="op")

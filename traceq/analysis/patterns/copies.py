@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, named_like, outermost_ops, plain
+from traceq.analysis.base.ownership import (
+    inside,
+    named,
+    named_like,
+    outermost_ops,
+    plain,
+)
 from traceq.analysis.base.sizes import first_sizes
 from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.expressions import ascii_only, known, nth
@@ -177,8 +183,10 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 @cached_per_trace
 def _requests(trace: Trace) -> pl.Series:
     """Return for each op the outermost of the copying ops around it, or itself."""
-    parent, copying = trace.ops["parent"], named(trace.ops, _COPYING)
-    return nearest(parent, copying & ~known(copying[parent]))
+    copying = named(trace.ops, _COPYING)
+    rows = copying.arg_true()
+    nested = known(copying[trace.ops["parent"][rows]])
+    return inside(trace, rows.filter(~nested))
 
 
 def _only(values: pl.Series, keep: pl.Series) -> pl.Series:
@@ -277,15 +285,17 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     outermost, accumulates = ops["parent"].is_null(), named_like(ops, _ACCUMULATING)
     computes = outermost & ~named_like(ops, f"{_VIEWING}|AccumulateGrad$")
     # Of the others there are many, and nothing is counted on them.
-    rows = known(ops["phase"] == "backward") & (outermost | uncasts | accumulates)
+    chosen = known(ops["phase"] == "backward") & (outermost | uncasts | accumulates)
+    rows = chosen.arg_true()
     nodes = (
-        ops[["thread", "ts", "forward", "inputs"]]
-        .filter(rows)
-        .with_columns(
-            uncasts=uncasts.filter(rows),
-            accumulates=accumulates.filter(rows),
-            outermost=outermost.filter(rows),
-            computes=computes.filter(rows),
+        ops[["thread", "ts", "forward", "inputs"]][rows]
+        .hstack(
+            [
+                uncasts[rows].alias("uncasts"),
+                accumulates[rows].alias("accumulates"),
+                outermost[rows].alias("outermost"),
+                computes[rows].alias("computes"),
+            ]
         )
         .sort("thread", "ts")
         # Counted over all threads: what matters is how they differ on one.

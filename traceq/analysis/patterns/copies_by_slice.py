@@ -41,6 +41,9 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """
     if not has_named(trace.ops, _CUTTING) or not has_named(trace.ops, [_WRITING]):
         return NOTHING
+    # Most copies are inside of other ops.
+    if trace.ops["parent"].filter(named(trace.ops, [_WRITING])).null_count() == 0:
+        return NOTHING
     outermost = ops[["id", "name", "thread", "ts", "dur", "inputs"]].filter(
         ops["parent"].is_null()
     )

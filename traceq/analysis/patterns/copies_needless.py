@@ -45,6 +45,8 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     casts = moved.filter(
         pl.col("part").is_in(["cast", "autocast"]), pl.col("phase") != "backward"
     ).sort("ts", "id")
+    if not (casts["own"] & casts["src"].is_in(HALF)).any():
+        return casts.clear()
     following = {
         name: pl.col(column).shift(-1).over(keys)
         for name, column in (

@@ -193,10 +193,10 @@ def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
             _when(runtime, runtime["call"] == "capture"),
             _when(ops, named_like(ops, GRAPH_CAPTURE)),
             # All of a run of compiled code that sets up a graph is slower for it.
-            all_captures(trace),
+            spans(all_captures(trace)),
         ),
         ALLOCATING: (_when(runtime, runtime["call"] == "allocation"),),
-        COMMUNICATING: (_collectives(trace),),
+        COMMUNICATING: (host_collectives(trace)[["start", "end"]],),
         WAITING: (_when(blocking, blocking["kind"].is_in(DEVICE_SYNCS)),),
         LAUNCHING: (_when(runtime, runtime["call"].is_in(_LAUNCHES)),),
         OPERATORS: (_when(ops, ops["parent"].is_null()),),
@@ -207,7 +207,7 @@ def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
         for cause, tables in found.items()
     }
     return {
-        cause: pl.concat([merged(spans(table)) for table in tables])
+        cause: pl.concat([merged(table) for table in tables])
         for cause, tables in some.items()
         if tables
     }
@@ -215,7 +215,8 @@ def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
 
 def _when(table: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
     """Return when the chosen rows were: a filter of all columns takes far longer."""
-    return table[["ts", "dur"]].filter(chosen)
+    start, length = table["ts"].filter(chosen), table["dur"].filter(chosen)
+    return pl.DataFrame({"start": start, "end": start + length})
 
 
 def host_spans(trace: Trace, causes: Iterable[str]) -> pl.DataFrame:
@@ -227,12 +228,5 @@ def host_spans(trace: Trace, causes: Iterable[str]) -> pl.DataFrame:
 
 def _data_regions(trace: Trace) -> pl.DataFrame:
     """Return the regions in which the program loads data, outside of workers."""
-    loading = named_like(trace.annotations, DATA_REGION)
-    return trace.annotations.filter(~trace.annotations["on_gpu"] & loading)
-
-
-def _collectives(trace: Trace) -> pl.DataFrame:
-    """Return when collectives go through the host."""
-    return host_collectives(trace).select(
-        ts="start", dur=pl.col("end") - pl.col("start")
-    )
+    regions = trace.annotations
+    return _when(regions, ~regions["on_gpu"] & named_like(regions, DATA_REGION))
