@@ -14,7 +14,7 @@ import polars as pl
 
 from traceq.analysis.base.recorder import recorder_stalls
 from traceq.analysis.time.op_calls import op_calls, own_segments
-from traceq.intervals import overlap
+from traceq.intervals import Cover
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.model import StepModel
@@ -31,12 +31,17 @@ def unslowed(model: StepModel, trace: Trace) -> StepModel:
     beyond = int(calls["excess"].sum()) / int(calls["own"].sum())
     spans = own_segments(trace).join(calls.select("op"), on="op", how="semi")
     pieces = model.host
-    inside = beyond * overlap(pieces, spans)
-    length = pieces["end"] - pieces["start"]
+    edges = pl.concat([pieces["start"][:1], pieces["end"]])
+    # Searches are in few of the pieces.
+    inside = Cover(spans).between(edges)
     # The profiler's own time is no search: pieces are cut where it begins and ends.
-    inside *= overlap(pieces, recorder_stalls(trace)) == 0
+    stalled = Cover(recorder_stalls(trace)).between(edges)["part"]
+    part, covered = inside.filter(~inside["part"].is_in(stalled.implode()))
+    some = pieces[part]
     # What the estimate leaves out of such time comes back.
-    left_out = (1 - pieces["own"] / length).clip(lower_bound=0)
+    left_out = (1 - some["own"] / (some["end"] - some["start"])).clip(lower_bound=0)
+    own = some["own"] + left_out * (beyond * covered)
     return replace(
-        model, host=pieces.with_columns(own=pl.col("own") + left_out * inside)
+        model,
+        host=pieces.with_columns(pieces["own"].clone().scatter(part, own)),
     )
