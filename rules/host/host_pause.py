@@ -193,13 +193,18 @@ def _pauses(view: View, least: float) -> pl.DataFrame:
     usual = most.group_by(_AT).agg(
         usual=pl.col("most").median(), seen=pl.col("step").n_unique()
     )
-    return (
-        account.told(long, "start", "end", "step", "idle", "recorded", *_AT)
+    found = (
+        account.told(long, "start", "end", "step", "recorded", *_AT)
         .join(usual, on=_AT, nulls_equal=True, maintain_order="left")
         .filter(
             pl.col("recorded") > _UNUSUAL * pl.col("usual"),
             2 * pl.col("seen") > view.steps,
         )
+    )
+    if not found.height:
+        return found
+    return (
+        found.hstack(account.told(found, "idle"))
         .group_by(*_AT, "usual", maintain_order=True)
         .agg(
             pl.col("idle").sum(),

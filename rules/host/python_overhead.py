@@ -194,6 +194,7 @@ class PythonOverhead(Rule):
         mine = _inside(view, _at(row)).with_columns(text("library"), text("called"))
         silent = _silent(mine)
         looks, advice = (_SILENT, _UNKNOWN) if silent else _looks(mine)
+        row = {**row, "recorded": int(mine["recorded"].sum())}
         own = mine["caller"].filter(mine["kind"] == PYTHON)
         calls = (silent or own.n_unique()) / view.steps
         return self.finding(
@@ -202,7 +203,7 @@ class PythonOverhead(Rule):
             place=view.place(row),
             count=calls,
             fix=Fix(spans=mine, host_share=row["extra"] / row["estimated"]),
-            gpu_idle_ns=row["idle"] / view.steps,
+            gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
             evidence=[*_times(view, row, "python"), *_called(view, mine)],
             advice=advice,
             example="" if silent else None,
@@ -267,15 +268,15 @@ def _functions(view: View, least: float) -> pl.DataFrame:
 
     That is ``extra``, in all steps.
     """
-    times = ("recorded", "idle", "estimated")
-    segments = _inside(view, pl.lit(value=True), "start", "end", "thing", *times)
+    asked = ("start", "end", "thing", "estimated")
+    segments = _inside(view, pl.lit(value=True), *asked)
     # What things are is looked up for their sums: of spans there are many more.
-    sums = segments.group_by("thing").agg(pl.col(times).sum())
+    sums = segments.group_by("thing").agg(pl.col("estimated").sum())
     things = view.host_account.described.things
     found = (
-        sums.hstack(things.select(pl.col("kind", *PLACE).gather(sums["thing"])))
+        sums.hstack(things[["kind", *PLACE]][sums["thing"]])
         .group_by(PLACE)
-        .agg(pl.col(times).sum(), own=(pl.col("kind") == PYTHON).any())
+        .agg(pl.col("estimated").sum(), own=(pl.col("kind") == PYTHON).any())
         .filter("own", pl.col("estimated") >= least)
         .sort(-pl.col("estimated"), *PLACE)
     )
