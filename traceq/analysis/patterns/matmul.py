@@ -32,24 +32,30 @@ MATMULS = {
 """Which inputs of an op are the two matrices."""
 
 _BATCHED = 3
+# What is asked of kernels, which have dozens of columns.
+_OF_KERNELS = (
+    *("id", "name", "op", "dur", "dtype"),
+    *("module", "file", "line", "function", "via"),
+)
 
 
 @cached_per_trace
 def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
     """Return the kernels of this name that compute matmuls, with what they compute.
 
-    Added are ``matmul``, the op; ``left`` and ``right``, the shapes of the matrices;
-    ``type``, their dtype; ``rows``, how many elements lie between one row (or column)
-    and the next in the matrices and in the result, or just the sizes where strides were
-    not recorded; ``flops`` and ``moved``, operations and bytes. All of these are null
-    where shapes were not recorded. Convolutions are not included.
+    Of their columns there are _OF_KERNELS. Added are ``matmul``, the op; ``left`` and
+    ``right``, the shapes of the matrices; ``type``, their dtype; ``rows``, how many
+    elements lie between one row (or column) and the next in the matrices and in the
+    result, or just the sizes where strides were not recorded; ``flops`` and ``moved``,
+    operations and bytes. All of these are null where shapes were not recorded.
+    Convolutions are not included.
     """
     computing = are_matmuls(trace, kernels)
     chosen = named_like(kernels, pattern) & computing
     if not chosen.any():
         return NOTHING
     calls = _calls(trace, kernels).filter(chosen.filter(computing))
-    return kernels.filter(chosen).hstack(calls)
+    return kernels[[*_OF_KERNELS]].filter(chosen).hstack(calls)
 
 
 @cached_per_trace
