@@ -376,12 +376,13 @@ def _encodes(trace: Trace, module: str | None) -> bool:
 @cached_per_trace
 def _triangles(trace: Trace) -> pl.DataFrame:
     """Return calls of tril and triu: ``plain``, ``size``, ``diagonal``, ``causal``."""
-    cutting = named(trace.ops, _CAUSAL_DIAGONAL)
-    chosen = trace.ops[["id", "name", "inputs"]].filter(cutting)
+    if not has_named(trace.ops, _CAUSAL_DIAGONAL) and not trace.fused.height:
+        return pl.DataFrame(schema={**_CUT, "causal": pl.Boolean()})
+    cutting = named(trace.ops, _CAUSAL_DIAGONAL).arg_true()
+    chosen = trace.ops[["id", "name", "inputs"]][cutting].drop_nulls("inputs")
     expected = pl.col("plain").replace_strict(_CAUSAL_DIAGONAL, default=None)
-    called = chosen.with_columns(plain(trace.ops, chosen["name"])).join(
-        trace.inputs, left_on="inputs", right_on="id"
-    )
+    given = trace.inputs[["dims", "values"]][chosen["inputs"]]
+    called = chosen.hstack([plain(trace.ops, chosen["name"]), *given.get_columns()])
     first = pl.col("dims").list.first()
     diagonal = pl.col("values").list.get(1, null_on_oob=True)
     return (

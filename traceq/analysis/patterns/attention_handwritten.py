@@ -102,13 +102,15 @@ def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     rows = among.arg_true()
     rows = rows.filter(~known(among[trace.ops["parent"][rows]]))
     ops = trace.ops[["name", "inputs", "ts"]][rows]
-    return (
-        ops.select("inputs", "ts", plain(trace.ops, ops["name"]), first=owners[rows])
-        .join(trace.inputs.select("dims", inputs="id"), on="inputs", how="left")
-        .sort("ts")
-        .group_by("first")
-        .agg(steps="plain", given="dims")
+    called = pl.DataFrame(
+        {
+            "first": owners[rows],
+            "ts": ops["ts"],
+            "steps": plain(trace.ops, ops["name"]),
+            "given": trace.inputs["dims"][ops["inputs"]],
+        }
     )
+    return called.sort("ts").group_by("first").agg("steps", "given")
 
 
 @cached_per_trace

@@ -190,11 +190,12 @@ def _casts(trace: Trace) -> pl.DataFrame:
         inputs="id",
         numel=first_sizes(trace),
     )
+    rows = (named(ops, ["aten::copy_"]) & ~ops["compiling"]).arg_true()
     return (
-        ops[["thread", "ts", "inputs"]]
-        .with_columns(id=around)
-        .filter(named(ops, ["aten::copy_"]) & around.is_not_null() & ~ops["compiling"])
+        ops[["thread", "ts", "inputs"]][rows]
+        .with_columns(id=around[rows])
         .join(given.filter(between), on="inputs", maintain_order="left")
+        .drop_nulls("id")
         .select("id", "thread", "ts", "dims", "numel", "to", "of")
     )
 
