@@ -127,9 +127,12 @@ class ScanOverOuterDimension(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the scans by place and shape."""
-        scans = view.kernels.filter(named_like(view.kernels, _KERNEL))
-        if not scans.height:
+        chosen, time = named_like(view.kernels, _KERNEL), view.kernels["dur"]
+        least = self.min_share * int(time.sum())
+        # Mostly all of them together take too little.
+        if not chosen.any() or int(time.filter(chosen).sum()) < least:
             return
+        scans = view.kernels.filter(chosen)
         given = view.trace.ops["inputs"][scans["op"]]
         placed = view.with_inputs(scans.with_columns(inputs=given)).with_columns(
             dims=nth("dims", 0),
@@ -145,9 +148,8 @@ class ScanOverOuterDimension(Rule):
             gpu_ns=pl.col("dur").sum(),
             ops=pl.col("op").unique(maintain_order=True),
         )
-        whole = int(view.kernels["dur"].sum())
         for row in groups.iter_rows(named=True):
-            if row["gpu_ns"] >= self.min_share * whole:
+            if row["gpu_ns"] >= least:
                 yield self._finding(view, row)
 
     def _finding(self, view: View, row: Row) -> Finding:

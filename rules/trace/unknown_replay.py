@@ -98,7 +98,9 @@ class UnknownReplay(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Add up what is replayed without a capture."""
-        lost = without_capture(view.trace).gather(view.kernels["id"])
+        lost = without_capture(view.trace)[view.kernels["id"]]
+        if not lost.any():
+            return
         replayed = view.kernels.filter(lost)
         total = int(view.kernels["dur"].sum())
         if not total or replayed["dur"].sum() < self.min_share * total:

@@ -125,9 +125,11 @@ def without_capture(trace: Trace) -> pl.Series:
 
     Nothing tells then which op it is of.
     """
-    launched = trace.runtime["call"].cast(pl.String).gather(trace.kernels["launch"])
-    captured = trace.ops["captured"].gather(trace.kernels["op"])
-    return known(launched == "graph launch") & ~known(captured)
+    launches_graph = trace.runtime["call"] == "graph launch"
+    replayed = known(launches_graph[trace.kernels["launch"]])
+    if not replayed.any():
+        return replayed
+    return replayed & ~known(trace.ops["captured"][trace.kernels["op"]])
 
 
 def changing_inputs(calls: pl.DataFrame) -> pl.DataFrame:
