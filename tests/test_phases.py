@@ -185,3 +185,25 @@ def test_gpu_work_is_of_the_phase_of_its_launch_even_outside_of_ops() -> None:
 
     assert trace.kernels["op"].to_list() == [0, None]
     assert trace.kernels["phase"].to_list() == ["backward", "backward"]
+
+
+def test_a_closure_that_an_optimizer_calls_is_no_part_of_it() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                                ]
+        host    [Optimizer.step#LBFGS.step                                   ]
+        host     [aten::mm             ]                      [aten::add_  ]
+        host      [cudaLaunchKernel>1]
+        host 2                           [MmBackward0 ]
+        gpu 7                   [gemm<1]
+        """,
+        {"aten::mm": {"Sequence number": 1, "Fwd thread id": 0}},
+    )
+
+    found = dict(trace.ops.select(pl.col("name").cast(pl.String), "phase").iter_rows())
+    assert found == {
+        "aten::mm": "forward",
+        "MmBackward0": "backward",
+        "aten::add_": "optimizer",
+    }
+    assert trace.kernels["phase"].to_list() == ["forward"]

@@ -32,6 +32,8 @@ _FOREACH = (
     *_FUSED,
     *("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
 )
+# What loops over its history of the flat gradient, not over parameters.
+_FLAT = ("LBFGS",)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class OptimizerLoop(Rule):
     one tensor, and none updates many (``aten::_foreach_*``, ``aten::_fused_*``). How
     often most of them are called is the number of parameters. The fix removes three
     quarters of the step's host time if the optimizer has a fused implementation, half
-    of it if not, and half of its kernel time.
+    of it if not, and half of its kernel time. A closure that the step calls is no part
+    of it, and ``LBFGS`` has no loop over parameters.
 
     ## Why is this bad?
 
@@ -112,7 +115,11 @@ class OptimizerLoop(Rule):
         """Group the steps of optimizers by class and place."""
         rows = (
             optimizer_steps(view.trace, view.steady)
-            .filter(pl.col("many") == 0, pl.col("parameters") >= self.min_parameters)
+            .filter(
+                pl.col("many") == 0,
+                pl.col("parameters") >= self.min_parameters,
+                ~pl.col("optimizer").is_in(_FLAT),
+            )
             .group_by("optimizer", "file", "line", "function", maintain_order=True)
             .agg(
                 pl.col("kernels", "gpu_ns", "dur").sum(),

@@ -100,6 +100,32 @@ def test_the_rest_of_the_step_is_counted_apart_from_the_optimizer() -> None:
     assert by_code["LCH003"].count == 416
 
 
+STEP_OF_ADAMW = "\n".join(
+    (
+        f"host  [ProfilerStep#1{' ' * 340}]",
+        f"host   [Optimizer.step#AdamW.step{' ' * 320}]",
+        "host    " + "[aten::tanh         ]" * 8 + "[aten::mul_         ]" * 8,
+        "host     " + "".join(f"[cuLaunchKernel>{n}]".ljust(21) for n in range(1, 17)),
+        "gpu 7          " + "".join(f"[k<{n}]".ljust(21) for n in range(1, 17)),
+    )
+)
+
+
+def test_a_closure_is_no_part_of_the_optimizers_loop() -> None:
+    counted = {"aten::tanh": {"Sequence number": 1, "Fwd thread id": 0}}
+
+    (whole,) = drawn_findings(STEP_OF_ADAMW, "LCH003")
+    (without,) = drawn_findings(STEP_OF_ADAMW, "LCH003", args=counted)
+
+    assert "with 2 kernels for each" in whole.message
+    assert "with 1 kernel for each" in without.message
+    assert without.host_ns < 0.6 * whole.host_ns
+
+
+def test_lbfgs_has_no_loop_over_parameters() -> None:
+    assert not drawn_findings(STEP_OF_ADAMW.replace("AdamW", "LBFGS"), "LCH003")
+
+
 def test_a_fused_optimizer_has_no_finding_of_its_own_in_a_launch_bound_step() -> None:
     (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH", measured=True)
 

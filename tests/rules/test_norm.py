@@ -250,3 +250,35 @@ def test_the_host_time_of_the_casts_around_a_norm_goes() -> None:
     (one,) = drawn_findings(drawing, "NRM003", args=args)
 
     assert one.host_ns == 1000 * len("[aten::_to_copy                         ]")
+
+
+def test_a_cast_that_checkpointing_repeats_takes_not_the_node_it_is_repeated_in() -> (
+    None
+):
+    norm = """
+    {host}  {pad} [aten::layer_norm        ]   [aten::linear        ]
+    {host}  {pad}  [aten::native_layer_norm]    [aten::_to_copy    ]
+    {host}  {pad}   [cudaLaunchKernel>{a}]         [aten::copy_     ]
+    {host}  {pad}                                   [cuLaunch>{b}]
+    gpu 7   {pad}                 [layer_norm<{a}]           [bfloat16_copy_kernel<{b}]
+    """
+    width = 75
+    drawing = (
+        f"""
+    host    [ProfilerStep#1{" " * 2 * width}]
+    host 2  {" " * width}[AddmmBackward0{" " * (width - 20)}]"""
+        + norm.format(host="host  ", pad="", a=1, b=2)
+        + norm.format(host="host 2", pad=" " * width, a=3, b=4)
+    )
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
+        "aten::linear": _numbered(1, 0),
+        "AddmmBackward0": _numbered(1, 1),
+    }
+
+    (one,) = drawn_findings(drawing, "NRM003", args=args)
+
+    assert one.message.startswith("LayerNorm runs in float32 twice a step")
+    # That of both casts, not of all that the node computes again.
+    assert one.host_ns < 45_000

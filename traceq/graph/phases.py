@@ -26,8 +26,8 @@ def of_tree(
     """Return the phase of each row of the host tree.
 
     Backward, optimizer and data are told by autograd's ops and by regions; forward
-    by regions, by ``module`` calls among the frames, and by coming before a backward
-    of the same step.
+    by regions, by ``module`` calls among the frames, by what autograd counts in an
+    optimizer's region, and by coming before a backward of the same step.
     """
     backward = tree.spread("ops", ops["backward"]).fill_null(value=False)
     region = tree.spread("annotations", regions["phase"])
@@ -41,19 +41,23 @@ def of_tree(
     marked = is_forward | tree.spread("frames", module.is_not_null())
     around = tree.at(firm.is_not_null())
     forward = tree.at(marked.fill_null(value=False))
+    numbered = tree.spread("ops", ops["numbered"]).fill_null(value=False)
     rows = pl.DataFrame(
         {
             "thread": tree.thread,
             "ts": tree.ts,
             "step": step,
-            "numbered": tree.spread("ops", ops["numbered"]).fill_null(value=False),
+            "numbered": numbered,
             "firm": firm[around],
             "forward": forward.is_not_null(),
             # Of two rows around another, the inner one comes later.
             "inside": (forward > around).fill_null(value=False),
+            # An optimizer runs without autograd, but for a closure that it calls.
+            "closure": (tree.at(numbered) > around).fill_null(value=False),
         }
     )
     is_backward = (pl.col("firm") == pl.lit("backward", _PHASE)).fill_null(value=False)
+    is_closure = pl.col("closure") & (pl.col("firm") == pl.lit("optimizer", _PHASE))
     # Without a GPU, backward runs on the thread of the forward.
     own_thread = (is_backward.mean().over("thread") > _AUTOGRAD_SHARE) & ~(
         pl.col("numbered") & ~is_backward
@@ -66,7 +70,7 @@ def of_tree(
     return rows.select(
         pl.coalesce(
             # An optimizer may call the model, and a backward may compute it again.
-            pl.when(pl.col("inside") & ~is_backward).then(forward_phase),
+            pl.when((pl.col("inside") | is_closure) & ~is_backward).then(forward_phase),
             pl.col("firm"),
             pl.when(own_thread).then(pl.lit("backward", _PHASE)),
             pl.when(pl.col("forward") | before_backward).then(forward_phase),

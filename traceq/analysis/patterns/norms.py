@@ -138,11 +138,14 @@ def _of_norms_and_casts(
     casts = around.select("owner", part="cast").with_columns(cast=True)
     norms = found.select("owner", part="owner").with_columns(cast=False)
     parts = pl.concat([casts, norms.select(casts.columns)]).unique("part", keep="first")
-    ran = owned(trace, kernels[[*OF_KERNELS]], inside(trace, parts["part"]))
+    within = inside(trace, parts["part"])
+    ran = owned(trace, kernels[[*OF_KERNELS]], within)
     part, node = ran["owner"], outermost_ops(trace)[ran["op"]]
+    # A cast that checkpointing repeats is in the backward, inside of another node.
+    undone = ran["back"] & within[ran["op"]].is_null()
     return (
         ran.drop("owner")
-        .with_columns(part=part, cast_op=node.zip_with(ran["back"], part))
+        .with_columns(part=part, cast_op=node.zip_with(undone, part))
         .join(parts, on="part")
         .join(found, on="owner")
     )

@@ -96,14 +96,26 @@ def foreach_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 @cached_per_trace
 def _of_classes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return the regions of optimizers, in order, with the class of each."""
+    """Return the regions of optimizers, in order, with the class of each.
+
+    They begin after the closure that ``step`` was given, if it was: as Lightning does,
+    which runs the forward and the backward there.
+    """
     optimizer = text("name").str.strip_prefix(_STEP_OF).str.strip_suffix(".step")
-    return (
+    regions = (
         optimizer_regions(trace, steady)
         .with_columns(optimizer=optimizer)
         .filter(pl.col("optimizer") != "")
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
+    )
+    ops = trace.ops[["thread", "ts", "dur"]].filter(trace.ops["phase"] == "forward")
+    closures = _inside(ops, regions).group_by("region").agg(closed=END.max())
+    start = pl.max_horizontal("ts", "closed")
+    return (
+        regions.join(closures, on="region", how="left", maintain_order="left")
+        .with_columns(ts=start, dur=pl.max_horizontal(0, END - start))
+        .drop("closed")
     )
 
 
