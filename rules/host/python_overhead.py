@@ -58,6 +58,10 @@ _LOOKS = (
     ("copies objects", r"^copy\.py|deepcopy", "copy once, before the loop"),
 )
 _WORKS = "works in Python"
+# Those that the page's example is of.
+_LOGS = ("formats tensors", "writes logs")
+# What takes less of a function's time is not what it does. Chosen by judgement.
+_LEAST_OF_FUNCTION = 0.1
 # A function that calls nothing for this long does something that is in no trace. Chosen
 # by judgement: a loop that takes as long calls something, mostly.
 _LONG_NS = 1_000_000
@@ -206,7 +210,7 @@ class PythonOverhead(Rule):
             gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
             evidence=[*_times(view, row, "python"), *_called(view, mine)],
             advice=advice,
-            example="" if silent else None,
+            example=None if looks in _LOGS else "",
         )
 
     def _of_hook(
@@ -333,7 +337,8 @@ def _looks(segments: pl.DataFrame) -> tuple[str, str]:
         .agg(pl.col("estimated").sum())
         .sort(-pl.col("estimated"), "looks")
     )
-    if not found.height:
+    least = _LEAST_OF_FUNCTION * float(segments["estimated"].sum())
+    if not found.height or found["estimated"][0] < least:
         return _WORKS, _ADVICE
     best = found["looks"][0]
     return best, next(advice for text, _, advice in _LOOKS if text == best)
@@ -353,8 +358,14 @@ def _called(view: View, segments: pl.DataFrame) -> Iterator[Evidence]:
         segments.with_columns(call=pl.coalesce("library", "called"))
         .filter(pl.col("library").is_not_null() | pl.col("call").str.starts_with("<"))
         .group_by("call")
-        .agg(pl.col("estimated").sum(), count=pl.col("at").n_unique())
+        .agg(
+            pl.col("estimated").sum(),
+            count=pl.col("at").n_unique(),
+            # Of a library's function that is all that it calls, not how often it is.
+            counted=pl.col("library").is_null().all(),
+        )
         .sort(-pl.col("estimated"), "call")
     )
     for row in found.head(_MOST_CALLED).iter_rows(named=True):
-        yield Evidence("calls", row["call"], count=round(row["count"] / view.steps))
+        count = round(row["count"] / view.steps) if row["counted"] else None
+        yield Evidence("calls", row["call"], count=count)

@@ -20,7 +20,7 @@ from traceq.linter import (
     inputs,
     option,
 )
-from traceq.linter.evidence import located_advice, module_line
+from traceq.linter.evidence import located_advice, module_line, share_of_steps
 from traceq.records import dataclass
 from traceq.words import counted, listed, often
 
@@ -71,6 +71,9 @@ _MOST_PADDING = 0.15
 _EXPERTS = 4
 # New shapes must be slow this many times as often as known ones.
 _CLEARLY = 3
+# This many sizes in a few steps are not those of a first or last batch. Chosen by
+# judgement.
+_MANY_SIZES = 3
 # Trying algorithms launches this many times as much as one of them.
 _TRIES = 4
 _COMPILED = r"^(Torch-Compiled Region|CompiledFunction)"
@@ -117,9 +120,11 @@ class ShapeChurn(Rule):
 
     Looks for matmuls, convolutions, cuDNN attention, FFTs and other operators whose
     first call on a shape takes the host several times as long as a call on a shape that
-    was seen before, in two or more steady-state steps. What is counted is the op's own
-    time beyond the usual: launches, waits and ops inside it are not. Compilation and
-    CUDA graph capture, with what runs in them, are left to JIT001 and JIT002.
+    was seen before, in half of the steady-state steps and at least two; in fewer where
+    sizes vary from step to step, as then any step may bring a new one. What is counted
+    is the op's own time beyond the usual: launches, waits and ops inside it are not.
+    Compilation and CUDA graph capture, with what runs in them, are left to JIT001 and
+    JIT002.
 
     ## Why is this bad?
 
@@ -154,7 +159,8 @@ class ShapeChurn(Rule):
     ``bert_lengths`` 191.5 → 22.2, ``mobilenet_sizes`` 34.3 → 21.8, images of another
     model 83.5 to 20.9. Tokens of each expert padded to multiples of 256:
     ``moe_dropless`` 36.0 → 25.6; one grouped matmul instead: ``moe_grouped`` 30.3 →
-    7.3.
+    7.3. ``enable_cudnn_sdp(False)``, while lengths were still new: a server of
+    embeddings 37.8 → 11.7, a token classifier 47.8 → 16.0, DPO 100.3 → 42.1.
     """
 
     code = "HST001"
@@ -230,22 +236,27 @@ class ShapeChurn(Rule):
         calls = _settled(view, planned)
         for row in found:
             mine = _same_place(calls, row)
-            if _is_of_shapes(mine):
-                yield self._finding(view, row, mine)
+            if not _is_of_shapes(mine):
+                continue
+            varying = _varying(view, mine)
+            if _is_regular(view, row) or _varies(view, varying):
+                yield self._finding(view, row, mine, varying)
 
     def _matters(self, view: View, row: Mapping[str, Any]) -> bool:
-        """Return whether it comes back from step to step, and costs enough."""
-        regular = row["steps"] > 1 and 2 * row["steps"] >= view.steps
-        return regular and row["excess"] >= self._least(view)
+        """Return whether it costs enough."""
+        return bool(row["excess"] >= self._least(view))
 
     def _least(self, view: View) -> float:
         return self.min_share * view.steady.time
 
     def _finding(
-        self, view: View, row: Mapping[str, Any], calls: pl.DataFrame
+        self,
+        view: View,
+        row: Mapping[str, Any],
+        calls: pl.DataFrame,
+        found: _Varying,
     ) -> Finding:
         new = len(row["ids"]) / view.steps
-        found = _varying(view, calls)
         what = next(does for kind, _, does in _KINDS if kind == row["kind"])
         both = ", backward included" if 0 < row["backward"] < len(row["ids"]) else ""
         return self.finding(
@@ -262,6 +273,16 @@ class ShapeChurn(Rule):
                 view, row["function"], _advice(view, row, calls, found)
             ),
         )
+
+
+def _is_regular(view: View, row: Mapping[str, Any]) -> bool:
+    """Return whether it comes back from step to step."""
+    return bool(row["steps"] > 1 and 2 * row["steps"] >= view.steps)
+
+
+def _varies(view: View, found: _Varying) -> bool:
+    """Return whether sizes vary from step to step, so that any may be a new one."""
+    return len(found.sizes) >= max(_MANY_SIZES, view.steps / 2)
 
 
 def _fix(view: View, row: Mapping[str, Any], calls: pl.DataFrame) -> Fix:
@@ -381,6 +402,9 @@ def _evidence(
     if found.sizes:
         sizes = listed([f"{size:,}" for size in found.sizes], _MOST_SIZES)
         yield Evidence("sizes", sizes)
+    if not _is_regular(view, row):
+        note = f"in {share_of_steps(view, row['steps'])}; each size costs this once"
+        yield Evidence("seen", note)
     yield Evidence("new", value=row["own"] / new, unit="ns", note="each, as recorded")
     yield Evidence("known", value=row["usual"], unit="ns", note="each, as recorded")
     if row["loading"]:

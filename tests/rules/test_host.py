@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,9 +14,13 @@ from traceq.analysis.replay.host_account import NEW_SHAPE
 from traceq.analysis.time.host_kinds import HOOKS, PYTHON, SYNC
 from traceq.check.fixture import read_fixture
 from traceq.linter import View, inputs
+from traceq.loading import load
 from traceq.recording import Recording
+from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.linter import Finding
     from traceq.outcome import Outcome
 
@@ -105,6 +110,34 @@ def test_image_sizes_that_vary_are_two_dimensions() -> None:
     assert "dimensions 2 and 3 of input 0 of aten::cudnn_convolution" in found.message
     # 83.5 ms a step, 20.9 ms with sizes rounded up to 32, no profiler.
     assert found.saves_ns == pytest.approx(83.5e6 - 20.9e6, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"), [((101, 115, 127, 90), 1), ((101, 115, 101, 101), 0)]
+)
+def test_one_step_with_a_new_shape_counts_where_sizes_vary(
+    rows: tuple[int, ...], found: int, tmp_path: Path
+) -> None:
+    steps, calls, launches, kernels = "", "", "", ""
+    for number in range(1, 5):
+        first, second = 2 * number - 1, 2 * number
+        long = " " * (300 if number == 2 else 0)
+        steps += f"[ProfilerStep#{number}{long}                            ]"
+        calls += f" [aten::mm          {long}][aten::mm           ]"
+        launches += f"  [cuLaunchKernel>{first}]{long}   [cuLaunchKernel>{second}] "
+        kernels += f"              [k<{first}] {long}              [k<{second}]  "
+    drawn = draw(f"host  {steps}\nhost  {calls}\nhost  {launches}\ngpu 7 {kernels}")
+    mm = [event for event in drawn["traceEvents"] if event["name"] == "aten::mm"]
+    for event, size in zip(mm, [row for row in rows for _ in range(2)], strict=True):
+        event["args"] = inputs([[size, 64], [64, 64]], ["float"] * 2)
+    path = tmp_path / "drawn.json"
+    path.write_text(json.dumps(drawn), encoding="utf-8")
+
+    trace = load(path, cache=False)
+    findings = outcome(Recording("drawn", trace), "HST001").findings
+
+    assert len(findings) == found
+    assert all("once in 4 steps" in one.message for one in findings)
 
 
 def test_sizes_that_repeat_have_no_finding() -> None:

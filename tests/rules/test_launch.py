@@ -221,6 +221,60 @@ def test_a_value_that_is_only_read_does_not_forbid_a_graph() -> None:
     assert "take the syncs out of the model" in found.advice
 
 
+def _branching(times: int) -> str:
+    asked = "[aten::is_nonzero                  ]" * times
+    waits = " [cudaStreamSynchronize           ]".ljust(36) * times
+    return f"""
+host  [ProfilerStep#1{" " * (36 * times + 30)}]
+host   [aten::mm            ]{asked}
+host    [cudaLaunchKernel>1]  {waits}
+gpu 7                 [gemm<1]
+"""
+
+
+def test_a_model_that_branches_on_values_is_no_graph() -> None:
+    (checks,) = drawn_findings(_branching(2), "LCH002")
+    (solver,) = drawn_findings(_branching(12), "LCH002")
+
+    assert checks.data["forbids"] == ["syncs"]
+    assert solver.data["forbids"] == ["branches"]
+    assert checks.saves_ns > 0
+    assert solver.saves_ns == 0
+
+
+def test_weights_that_lie_elsewhere_in_every_step_are_no_graph() -> None:
+    replaced = """
+    host  [ProfilerStep#1                                                           ]
+    host   [aten::_has_compatible_shallow_copy_type] [aten::mm             ]
+    host                                              [cudaLaunchKernel>2]
+    gpu 7                                                           [gemm<2]
+    """
+
+    (found,) = drawn_findings(replaced, "LCH002")
+
+    assert found.saves_ns == 0
+    assert found.data["forbids"] == ["replaced"]
+    assert "lerp_" in found.advice
+
+
+TRAINER = """
+    host  [ProfilerStep#1                                                           ]
+    host   [train.py(3): step                                                      ]
+    host    [{frame}                                             ][aten::mm      ]
+    host                                                          [cuLaunch>2 ]
+    gpu 7                                                                  [gemm<2]
+"""
+
+
+def test_what_a_trainer_does_around_the_model_is_no_part_of_a_graph() -> None:
+    saved = [
+        drawn_findings(TRAINER.format(frame=frame), "LCH002")[0].saves_ns
+        for frame in ("lightning/core.py(9): log", "torch/nn/functional.py(9): f")
+    ]
+
+    assert saved[0] < saved[1] / 2
+
+
 @pytest.mark.parametrize(
     ("case", "reasons"),
     [

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 # Libraries that call operators: what they do is not the user's to change, and a place
 # in them needs the user's line that called them.
 _CALL_OPERATORS = """
-    accelerate apex bitsandbytes deepspeed detectron2 dgl diffusers einops fairscale
-    fairseq fastai fbgemm_gpu flash_attn flash_attn_interface flashinfer horovod ignite
-    keras lightning lightning_fabric liger_kernel megatron mmcv mmdet mmengine peft
-    pytorch_lightning ray safetensors sglang tensorboardX timm torch_geometric
-    torch_scatter torch_sparse torchao torchaudio torchdata torchmetrics torchrec
-    torchtext torchtune torchvision transformer_engine transformers trl unsloth vllm
-    wandb webdataset xformers
+    accelerate apex bitsandbytes botorch deepspeed detectron2 dgl diffusers einops
+    fairscale fairseq fastai fbgemm_gpu flash_attn flash_attn_interface flashinfer
+    gpytorch horovod ignite keras kornia lightning lightning_fabric liger_kernel
+    linear_operator megatron mmcv mmdet mmengine monai open_clip opacus peft pyro
+    pytorch_lightning pytorch_metric_learning pytorch3d ray safetensors
+    segmentation_models_pytorch sentence_transformers sglang speechbrain
+    stable_baselines3 tensorboardX tensordict timm torch_ema torch_geometric
+    torch_scatter torch_sparse torchao torchaudio torchdata torchdiffeq torchmetrics
+    torchrec torchrl torchsde torchtext torchtune torchvision transformer_engine
+    transformers trl ultralytics unsloth vllm wandb webdataset xformers
 """.split()  # noqa: SIM905 - as a list it is a page long
 # Libraries that work on the host and have no module: one of these names in which a
 # forward runs is a package of the user's.

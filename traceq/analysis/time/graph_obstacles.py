@@ -13,7 +13,7 @@ import polars as pl
 from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named_like
+from traceq.analysis.base.ownership import named, named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.loops import loops
@@ -32,7 +32,9 @@ Reason = Literal[
     "shapes",
     "launches",
     "values",
+    "branches",
     "cache",
+    "replaced",
     "passes",
     "between",
     "syncs",
@@ -42,7 +44,8 @@ Reason = Literal[
     "loop",
 ]
 HARD: tuple[Reason, ...] = (
-    *("shapes", "launches", "values", "cache", "passes", "between"),
+    *("shapes", "launches", "values", "branches", "cache", "replaced", "passes"),
+    "between",
 )
 """With these a step is another one every time, its passes overwrite each other, or the
 host decides in the middle of one: no graph of it can be replayed."""
@@ -51,6 +54,13 @@ UNCOMPILED: tuple[Reason, ...] = ("backwards", "rnn", "loop")
 
 # Ops with a data-dependent size, at which torch.compile breaks the graph.
 _SIZED_BY_VALUES = r"^aten::(nonzero|masked_select|argwhere|_?unique|repeat_interleave)"
+
+# ``if tensor`` of a model: a few are checks that can go, more is how it computes.
+# Chosen by judgement.
+_BRANCH = "aten::is_nonzero"
+_FEW_BRANCHES = 8
+# What ``tensor.data = other`` asks first.
+_SET_DATA = "aten::_has_compatible_shallow_copy_type"
 
 # Steps of one program differ by less: in a step that logs, or at the end of an epoch.
 # Chosen by judgement.
@@ -72,11 +82,13 @@ class Obstacle:
     """One reason why a step cannot be replayed as one CUDA graph."""
 
     reason: Reason
-    """New shapes in every step, another number of launches, data-dependent sizes, a KV
-    cache that grows, several backward passes that are not alike (a GAN), syncs between
-    modules of one pass, other syncs in the model, copies from the host in the model,
-    several backward passes of one kind (gradient accumulation), a layer that
-    torch.compile does not capture, or a loop of the model that it unrolls."""
+    """New shapes in every step, another number of launches, data-dependent sizes, many
+    branches on values of the GPU's (an adaptive solver), a KV cache that grows, weights
+    that lie elsewhere in every step, several backward passes that are not alike (a
+    GAN), syncs between modules of one pass, other syncs in the model, copies from the
+    host in the model, several backward passes of one kind (gradient accumulation), a
+    layer that torch.compile does not capture, or a loop of the model that it
+    unrolls."""
     count: float
     """How many there are a step; of launches, by how many steps differ; of a loop, how
     many iterations it has."""
@@ -94,6 +106,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
         _launches(trace, steady),
         *_syncs(trace, steady),
         _cache(trace, steady),
+        _replaced(trace, steady),
         _copies(trace, steady),
         _backwards(trace, steady),
         _between(trace, steady),
@@ -154,15 +167,19 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 
 def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
-    """Return the syncs for a data-dependent size, and all others."""
+    """Return the syncs for a data-dependent size, those to branch, and all others."""
     found = _in_model(trace, in_steps(device_syncs(trace), trace, steady))
     ops = trace.ops["name"][found["op"]].cast(pl.String)
     named = found.with_columns(of=ops, name=text("name"))
     sized, of = known(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
     name = pl.coalesce("of", "name")
+    branches = outermost_ops(trace, (_BRANCH,))[found["op"]].is_not_null()
+    if branches.sum() <= _FEW_BRANCHES * of:
+        branches &= False
     return [
         _most("values", named.filter(sized), name, of),
-        _most("syncs", named.filter(~sized), name, of),
+        _most("branches", named.filter(branches), pl.lit(_BRANCH), of),
+        _most("syncs", named.filter(~sized & ~branches), name, of),
     ]
 
 
@@ -179,6 +196,12 @@ def _cache(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the copies of a KV cache that is longer for every token."""
     found = in_steps(cache_cats(trace), trace, steady)
     return _most("cache", found, text("name"), steady.count)
+
+
+def _replaced(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return the tensors that get other memory, which a graph does not know."""
+    found = in_steps(trace.ops.filter(named(trace.ops, [_SET_DATA])), trace, steady)
+    return _most("replaced", found, pl.lit(None, pl.String), steady.count)
 
 
 def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:

@@ -53,6 +53,10 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     yield from _wrapped(words.verdict(outcome), width)
 
 
+# Of one rule more minor findings than this, and one, are only counted.
+_MOST_MINOR = 3
+
+
 def findings(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     """Yield a block for each finding, and the minor ones in a line each."""
     minor = []
@@ -66,9 +70,23 @@ def findings(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
         yield ""
         yield "Minor:"
         for finding in minor:
+            same = [one for one in minor if one.code == finding.code]
+            number = same.index(finding)
+            if number > _MOST_MINOR - 1 and len(same) > _MOST_MINOR + 1:
+                if number == _MOST_MINOR:
+                    more = _more_minor(same[number:], outcome)
+                    yield from _wrapped(more, width, indent=2)
+                continue
             parts = [f"{finding.code} {printable(finding.message)}"]
             parts += [words.cost(finding, outcome), where(finding.place)]
             yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
+
+
+def _more_minor(left: list[Finding], outcome: Outcome) -> str:
+    """Write how many minor findings of one rule are left, the largest first."""
+    cost = words.cost(left[0], outcome)
+    largest = f", the largest {cost}" if cost else ""
+    return f"{left[0].code} {len(left)} more at other places{largest}"
 
 
 def block(
