@@ -521,3 +521,20 @@ def test_a_report_goes_into_a_new_file_only_unless_told_otherwise(
     assert file.read_text().startswith(str(trace))
     assert over_the_trace.status == 2
     assert trace.read_bytes() == FIXTURES[0].read_bytes()
+
+
+def test_many_minor_findings_of_one_rule_are_counted() -> None:
+    def finds(self: Rule, _: View) -> Iterator[Finding]:
+        for number in range(9):
+            yield self.finding(
+                f"odd {number}", subject=f"{number}", severity=Severity.info
+            )
+
+    rules = {"ABC001": type("TooOdd", (Quiet,), {"code": "ABC001", "check": finds})}
+    report = lint([Recording("a.json", load_drawn(DRAWING))], rules, Config())
+
+    text = lint_full.render(report, width=80, color=False)
+    minor = [line for line in text.splitlines() if line.startswith("  ABC001")]
+
+    assert len(minor) == 4
+    assert minor[-1] == "  ABC001 6 more at other places"

@@ -21,7 +21,7 @@ from traceq.words import counted
 from ._shared import evidence, launched, step_of_adamw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from traceq.linter import Finding
@@ -32,6 +32,7 @@ _FOREACH = (
     *_FUSED,
     *("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
 )
+_MATMULS = ("aten::mm", "aten::matmul", "aten::bmm", "aten::addmm")
 # What loops over its history of the flat gradient, not over parameters.
 _FLAT = ("LBFGS",)
 
@@ -59,7 +60,8 @@ class OptimizerLoop(Rule):
 
     Drop ``foreach=False``, which has not been the default on the GPU since torch 2.0,
     and pass ``fused=True`` if the optimizer has it (Adam, AdamW, SGD). In your own
-    optimizer use ``torch._foreach_*``, or compile its step.
+    optimizer use ``torch._foreach_*``, or compile its step; where it multiplies
+    matrices, as Muon and Shampoo do, stack those of one shape and use batched matmuls.
 
     ```diff
     - optimizer = torch.optim.AdamW(parameters, lr=3e-4, foreach=False)
@@ -75,7 +77,8 @@ class OptimizerLoop(Rule):
 
     On an H200, in ms a step. ``fused=True``: ``optimizer_deep`` 12.7 → 5.2,
     ``resnet_optimizer`` 40.4 → 21.5, ``optimizer_loop_sync`` 8.1 → 5.8, where a sync
-    went too.
+    went too. Matrices of one shape stacked in Muon: 40.3 → 21.2; its Newton-Schulz
+    steps compiled, one matrix after the other: 43.1.
     """
 
     code = "LCH003"
@@ -151,13 +154,18 @@ class OptimizerLoop(Rule):
             ),
             evidence=evidence(row, row["dur"], view.steps),
             data={"optimizer": name, "parameters": parameters, "ops": row["names"]},
-            advice=_advice(name, torch),
+            advice=_advice(name, torch, row["names"]),
             ops=row["ops"],
         )
         return replace(found, example=_example(self.example(), name, torch))
 
 
-def _advice(optimizer: str, torch: str) -> str:
+def _advice(optimizer: str, torch: str, ops: Sequence[str]) -> str:
+    if optimizer not in _FOREACH and set(ops) & set(_MATMULS):
+        return (
+            "stack the gradients of all parameters of one shape, and compute their"
+            " updates at once by batched matmuls"
+        )
     if optimizer not in _FOREACH:
         return (
             "update many parameters at once with torch._foreach_*, or compile the"

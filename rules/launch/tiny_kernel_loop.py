@@ -53,6 +53,21 @@ _CLIPPED = (
     "if one norm of all gradients is meant, call torch.nn.utils.clip_grad_norm_ once"
     " with all parameters; otherwise "
 )
+# What an average of weights calls, as that of a target network; beside these one op of
+# what comes after the loop may be taken for one of its own.
+_WRITES = (*("aten::copy_", "aten::lerp_", "aten::_has_compatible_shallow_copy_type"),)
+_AVERAGES = (
+    *("aten::mul", "aten::add", "aten::sub", "aten::lerp", "aten::mul_"),
+    *("aten::add_", "aten::detach"),
+)
+_COMPILED = (
+    '; or compile the model that each iteration runs with mode="reduce-overhead", so'
+    " that one launch is left of it"
+)
+# An iteration with this many runs a model. Chosen by judgement.
+_LAUNCHES_OF_MODEL = 20
+# If calls of a loop are shorter at the mean, they differ.
+_SHORTER = 0.9
 # What the host reads decides what it does next, or is only written down.
 _READ = ("aten::item", "aten::_local_scalar_dense")
 _GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -128,7 +143,10 @@ class TinyKernelLoop(Rule):
     53.4 → 6.0, ``experts`` 25.4 → 4.2, ``moe_grouped`` 30.3 → 7.3, ``mixtral_experts``
     154.1 → 39.2. ``nn.LSTM`` instead of a cell in a loop: ``lstm_cells`` 30.1 → 8.5.
     One call for all parameters instead of a loop over them: ``averaged_weights`` 25.3 →
-    21.3, ``clipped_one_by_one`` 49.3 → 26.6.
+    21.3, ``clipped_one_by_one`` 49.3 → 26.6, a momentum encoder 10.1 → 8.2, target
+    networks of SAC 13.5 → 13.1. Losses and metrics of 21 classes at once instead of one
+    by one: 26.2 → 8.6; the sines of a NeRF's encoding: 15.8 → 13.0. The model of a tree
+    search compiled with ``mode="reduce-overhead"``: 36.2 → 11.8.
     """
 
     code = "LCH001"
@@ -254,7 +272,9 @@ def _gradients(view: View) -> int:
 
 
 def _message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
-    loop = f"a loop of {row['iterations'] / row['calls']:.0f} iterations"
+    mean = round(row["iterations"] / row["calls"])
+    up_to = "up to " if mean < _SHORTER * row["longest"] else ""
+    loop = f"a loop of {up_to}{row['longest'] if up_to else mean} iterations"
     if experts:
         # An expert that no token chose may be skipped.
         loop = f"a loop over {row['longest']} experts"
@@ -305,6 +325,16 @@ def _together(row: Mapping[str, Any]) -> str:
     return f"{clips}give the tensors of all parameters as lists to {listed([*named])}"
 
 
+def _updates(row: Mapping[str, Any]) -> bool:
+    """Return whether each iteration only averages a tensor with another, in place."""
+    names = set(row["names"])
+    return bool(names & set(_WRITES)) and len(names - set(_WRITES + _AVERAGES)) <= 1
+
+
+def _runs_a_model(row: Mapping[str, Any]) -> bool:
+    return bool(row["kernels"] / row["iterations"] >= _LAUNCHES_OF_MODEL)
+
+
 def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
     if experts:
         return (
@@ -323,7 +353,7 @@ def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
             "if no iteration needs what the one before read on the host, stack what the"
             " loop goes over and run its operators once for all iterations; if it does,"
             " as an action or a token, go through several such sequences at once, as a"
-            " batch"
+            " batch" + (_COMPILED if _runs_a_model(row) else "")
         )
     unrolled = (
         f", which unrolls all {row['longest']} iterations and may take minutes, or use"
@@ -331,6 +361,11 @@ def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
         if row["longest"] > UNROLLED_ITERATIONS
         else ""
     )
+    if _updates(row):
+        return (
+            "give the tensors that it goes over as lists to torch._foreach_lerp_,"
+            " torch._foreach_mul_ or the like, which take any shapes"
+        )
     return (
         "stack what the loop goes over and run its operators once for all iterations;"
         " if an iteration needs the one before, compile the loop with torch.compile"

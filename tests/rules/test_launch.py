@@ -122,6 +122,14 @@ def test_a_closure_is_no_part_of_the_optimizers_loop() -> None:
     assert without.host_ns < 0.6 * whole.host_ns
 
 
+def test_an_optimizer_that_multiplies_matrices_is_told_to_stack_them() -> None:
+    muon = STEP_OF_ADAMW.replace("AdamW", "Muon ").replace("aten::tanh", "aten::mm  ")
+
+    (found,) = drawn_findings(muon, "LCH003")
+
+    assert "batched matmuls" in found.advice
+
+
 def test_lbfgs_has_no_loop_over_parameters() -> None:
     assert not drawn_findings(STEP_OF_ADAMW.replace("AdamW", "LBFGS"), "LCH003")
 
@@ -804,3 +812,11 @@ def test_a_loop_that_reads_values_may_need_them(last: str, *, asked: bool) -> No
 
     assert found.message.endswith(", and syncs with the GPU")
     assert ("read on the host" in found.advice) is asked
+
+
+def test_a_loop_that_averages_weights_is_told_of_foreach() -> None:
+    (averages,) = drawn_findings(a_loop(*["mul mul add copy_"] * 12), "LCH001")
+    (recurrence,) = drawn_findings(a_loop(*["mul mul add"] * 12), "LCH001")
+
+    assert "torch._foreach_lerp_" in averages.advice
+    assert "needs the one before" in recurrence.advice
