@@ -58,8 +58,8 @@ _LOOKS = (
     ("copies objects", r"^copy\.py|deepcopy", "copy once, before the loop"),
 )
 _WORKS = "works in Python"
-# Those that the page's example is of.
-_LOGS = ("formats tensors", "writes logs")
+# Those that the page's example is of: what need not be in every step.
+_SELDOM = (_WORKS, "formats tensors", "writes logs")
 # What takes less of a function's time is not what it does. Chosen by judgement.
 _LEAST_OF_FUNCTION = 0.1
 # A function that calls nothing for this long does something that is in no trace. Chosen
@@ -211,7 +211,7 @@ class PythonOverhead(Rule):
             gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
             evidence=[*_times(view, row, "python"), *_called(view, mine)],
             advice=advice,
-            example=None if looks in _LOGS else "",
+            example=None if looks in _SELDOM else "",
         )
 
     def _of_hook(

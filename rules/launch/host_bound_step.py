@@ -69,6 +69,7 @@ _FORBIDS = {
     "copies": "copies from the host in the model",
     "cache": "a KV cache that grows by cat (SRV007)",
     "replaced": "weights that lie elsewhere in every step (`.data = …`)",
+    "sparse": "sparse gradients, with which compiling ends in an error",
     "passes": "several backward passes a step, which are not alike",
     "between": "syncs between modules of one forward pass",
     "backwards": "overwrites the gradients of several backward passes a step",
@@ -82,6 +83,7 @@ _FIRST = {
     "branches": "decide on the GPU with torch.where, and check values less often",
     "cache": "write the KV cache in place, at a fixed size",
     "replaced": "write into the weights, with lerp_ or copy_, and do not replace them",
+    "sparse": "make them dense (sparse=False), if the tables are small",
     "between": "read no value on the host between modules",
     "syncs": "take the syncs out of the model",
     "copies": "make the tensors of the model on the GPU",
@@ -201,7 +203,7 @@ class HostBoundStep(Rule):
     data-dependent sizes: 5.5 → 7.0, and 7.5 → 6.8 in another run. A tree search that
     reads the model's answer 30 times a step: 36.2 → 11.8. The networks of a NeRF, with
     the rendering around them as it was: 15.8 → 11.9; that of a Lightning module which
-    logs metrics: 17.3 → 12.5.
+    logs metrics: 17.3 → 12.5. Embeddings with ``sparse=True``: an error.
     """
 
     code = "LCH002"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from linting import case_findings, drawn_findings, outcome
 
+from traceq.finding import Severity
 from traceq.model.run import Rank, Run
 from traceq.recording import Recording
 from traceq.testing import load_drawn
@@ -91,6 +92,14 @@ def _loads(us: int, then_us: int) -> str:
     host  {step}{step.replace(">1", ">2")}
     gpu 7 {kernel}{" " * (len(step) - len(kernel))}{kernel.replace("<1", "<2")}
     """
+
+
+def test_loading_that_workers_do_not_make_faster_is_minor() -> None:
+    (short,) = drawn_findings(_loads(1_000, 500), "DAT001")
+    (long,) = drawn_findings(_loads(6_000, 3_000), "DAT001")
+
+    assert short.severity is Severity.info
+    assert long.severity is Severity.warning
 
 
 def _loading(us: int, then_us: int, cores: int | None = None) -> Finding:
@@ -223,7 +232,9 @@ def test_taking_a_batch_that_is_ready_is_told_from_waiting_for_it(
     found = _taken(f"{_GET}\n        host    {polls}")
 
     assert ("that is ready" in found.message) is ready
-    assert ("more workers do not help" in found.advice) is ready
+    # What is ahead in one step says nothing of many.
+    assert ("keeps batches ahead" in found.advice) is ready
+    assert "do not help" not in found.advice
     (waits,) = (line.value for line in found.evidence if line.label == "waits")
     assert (waits == 0) is ready
 

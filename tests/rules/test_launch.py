@@ -250,19 +250,28 @@ def test_a_model_that_branches_on_values_is_no_graph() -> None:
     assert solver.saves_ns == 0
 
 
-def test_weights_that_lie_elsewhere_in_every_step_are_no_graph() -> None:
-    replaced = """
+@pytest.mark.parametrize(
+    ("op", "reason", "advice"),
+    [
+        ("_has_compatible_shallow_copy_type", "replaced", "lerp_"),
+        ("embedding_sparse_backward", "sparse", "sparse=False"),
+    ],
+)
+def test_neither_weights_elsewhere_nor_sparse_gradients_are_a_graph(
+    op: str, reason: str, advice: str
+) -> None:
+    drawing = f"""
     host  [ProfilerStep#1                                                           ]
-    host   [aten::_has_compatible_shallow_copy_type] [aten::mm             ]
-    host                                              [cudaLaunchKernel>2]
-    gpu 7                                                           [gemm<2]
+    host   {f"[aten::{op}".ljust(41)}] [aten::mm             ]
+    host                                               [cudaLaunchKernel>2]
+    gpu 7                                                            [gemm<2]
     """
 
-    (found,) = drawn_findings(replaced, "LCH002")
+    (found,) = drawn_findings(drawing, "LCH002")
 
     assert found.saves_ns == 0
-    assert found.data["forbids"] == ["replaced"]
-    assert "lerp_" in found.advice
+    assert found.data["forbids"] == [reason]
+    assert advice in found.advice
 
 
 TRAINER = """

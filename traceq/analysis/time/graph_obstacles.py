@@ -35,6 +35,7 @@ Reason = Literal[
     "branches",
     "cache",
     "replaced",
+    "sparse",
     "passes",
     "between",
     "syncs",
@@ -44,8 +45,8 @@ Reason = Literal[
     "loop",
 ]
 HARD: tuple[Reason, ...] = (
-    *("shapes", "launches", "values", "branches", "cache", "replaced", "passes"),
-    "between",
+    *("shapes", "launches", "values", "branches", "cache", "replaced", "sparse"),
+    *("passes", "between"),
 )
 """With these a step is another one every time, its passes overwrite each other, or the
 host decides in the middle of one: no graph of it can be replayed."""
@@ -59,6 +60,8 @@ _SIZED_BY_VALUES = r"^aten::(nonzero|masked_select|argwhere|_?unique|repeat_inte
 # Chosen by judgement.
 _BRANCH = "aten::is_nonzero"
 _FEW_BRANCHES = 8
+# What makes the gradient of an embedding with ``sparse=True``.
+_SPARSE = ("aten::embedding_sparse_backward", "aten::_embedding_bag_sparse_backward")
 # What ``tensor.data = other`` asks first.
 _SET_DATA = "aten::_has_compatible_shallow_copy_type"
 
@@ -84,11 +87,11 @@ class Obstacle:
     reason: Reason
     """New shapes in every step, another number of launches, data-dependent sizes, many
     branches on values of the GPU's (an adaptive solver), a KV cache that grows, weights
-    that lie elsewhere in every step, several backward passes that are not alike (a
-    GAN), syncs between modules of one pass, other syncs in the model, copies from the
-    host in the model, several backward passes of one kind (gradient accumulation), a
-    layer that torch.compile does not capture, or a loop of the model that it
-    unrolls."""
+    that lie elsewhere in every step, sparse gradients, several backward passes that are
+    not alike (a GAN), syncs between modules of one pass, other syncs in the model,
+    copies from the host in the model, several backward passes of one kind (gradient
+    accumulation), a layer that torch.compile does not capture, or a loop of the model
+    that it unrolls."""
     count: float
     """How many there are a step; of launches, by how many steps differ; of a loop, how
     many iterations it has."""
@@ -107,6 +110,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
         *_syncs(trace, steady),
         _cache(trace, steady),
         _replaced(trace, steady),
+        _sparse(trace, steady),
         _copies(trace, steady),
         _backwards(trace, steady),
         _between(trace, steady),
@@ -202,6 +206,12 @@ def _replaced(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the tensors that get other memory, which a graph does not know."""
     found = in_steps(trace.ops.filter(named(trace.ops, [_SET_DATA])), trace, steady)
     return _most("replaced", found, pl.lit(None, pl.String), steady.count)
+
+
+def _sparse(trace: Trace, steady: SteadySteps) -> Obstacle | None:
+    """Return the sparse gradients, with which compiling ends in an error."""
+    found = in_steps(trace.ops.filter(named(trace.ops, _SPARSE)), trace, steady)
+    return _most("sparse", found, text("name"), steady.count)
 
 
 def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
