@@ -43,6 +43,11 @@ WRITTEN = {
         "`bincount`",
         "use zeros(n).scatter_add_(0, x, ones), whose size is known",
     ),
+    "aten::_coalesce": (
+        "`coalesce()` of a sparse tensor",
+        "make the gradients dense (sparse=False of the embedding), if its table is"
+        " small: only the GPU knows how many rows a sparse one has",
+    ),
     "c10d::barrier": (
         "`dist.barrier()`",
         "leave it out: a collective waits for the other ranks anyway",

@@ -392,6 +392,29 @@ def test_a_value_that_is_read_between_two_modules_of_a_pass_forbids_a_graph() ->
     assert (found.reason, found.count) == ("between", 1)
 
 
+def test_a_module_that_a_backward_runs_again_is_of_no_other_pass() -> None:
+    # As checkpointing does; the value is read between that and the next pass.
+    passes = "[nn.Module: A_0 ][<built-in method run_backward ]"
+    again = " " * 25 + "[nn.Module: A_0]"
+    width = 90
+    trace = load_drawn(
+        f"""
+        host    [ProfilerStep#1{" " * 73}][ProfilerStep#2{" " * 73}]
+        host    {passes.ljust(width)}{passes}
+        host    {" " * 55}[aten::item              ]
+        host    {" " * 56}[cudaStreamSynchronize  ]
+        host 2  {again.ljust(width)}{again}
+        host    [aten::mm          ]{" " * (width - 20)}[aten::mm          ]
+        host     [cuLaunchKernel>1]{" " * (width - 18)}[cuLaunchKernel>2]
+        gpu 7          [gemm<1{" " * 60}]{" " * 20}[gemm<2]
+        """
+    )
+
+    found = graph_obstacles(trace, steady_steps(trace))
+
+    assert "between" not in [one.reason for one in found]
+
+
 def test_a_value_that_is_read_after_all_modules_of_a_pass_forbids_nothing() -> None:
     trace = load_drawn(read(second=""))
 

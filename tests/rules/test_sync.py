@@ -416,3 +416,20 @@ def test_a_blocking_call_has_the_kind_of_its_own_copy() -> None:
     )
 
     assert blocking_calls(trace)["kind"].to_list() == [OTHER_COPY, COPY_TO_HOST]
+
+
+def test_what_coalesces_a_sparse_gradient_is_no_copy_to_the_host() -> None:
+    (found,) = drawn_findings(
+        """
+        host   [ProfilerStep#1                                              ]
+        host    [aten::mm           ]                            [aten::add  ]
+        host     [cudaLaunchKernel>1]
+        host                         [aten::_coalesce           ]
+        host                          [cudaMemcpyAsync>2       ]
+        gpu 7                [gemm<1             ][Memcpy DtoH (Device -> Pageable)<2]
+        """,
+        "SYN001",
+    )
+
+    assert found.message.startswith("`coalesce()` of a sparse tensor makes the host")
+    assert "sparse=False" in found.advice

@@ -18,7 +18,7 @@ from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.time.device_syncs import device_syncs
-from traceq.expressions import END, known, text
+from traceq.expressions import END, asof, known, text
 from traceq.graph.nesting import row_numbers
 from traceq.model.names import HTOD, MODULE
 from traceq.model.tables import COPY
@@ -231,7 +231,7 @@ def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
     """Return the outermost modules that ran before each backward, since the last."""
-    modules = _outermost(trace, MODULE)
+    modules = _of_forwards(trace)
     number = backwards.search_sorted(modules["ts"])
     ran = modules.with_columns(number=number).group_by("number").agg(text("name"))
     # What ran after the last backward has none.
@@ -241,7 +241,7 @@ def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
 
 def _between(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the syncs that lie between modules which run before one backward."""
-    backwards, modules = (_outermost(trace, one) for one in (_BACKWARD, MODULE))
+    backwards, modules = _outermost(trace, _BACKWARD), _of_forwards(trace)
     if not backwards.height or not modules.height:
         return None
     begun = backwards["ts"]
@@ -272,6 +272,16 @@ def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     row = found.sort("longest", descending=True).row(0, named=True)
     place = (row["file"], row["line"], row["function"])
     return Obstacle("loop", row["longest"], "", *place)
+
+
+def _of_forwards(trace: Trace) -> pl.DataFrame:
+    """Return the outermost modules that run in no backward: there they run again."""
+    backwards, modules = (_outermost(trace, one) for one in (_BACKWARD, MODULE))
+    if not backwards.height:
+        return modules
+    around = asof(modules, backwards.select("ts", until="end"), "ts", "ts")
+    again = pl.col("ts") < pl.col("until")
+    return around.filter(~again.fill_null(value=False)).drop("until")
 
 
 @cached_per_trace
