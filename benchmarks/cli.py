@@ -124,7 +124,8 @@ def _shell(
         arguments, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     said = process.stderr.read() if process.stderr else b""
-    # The parent is small, so what the child has from it is no part of its peak.
+    # The parent is small, so what the child has from it is no part of its peak: see
+    # _made.
     _, status, used = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     if (exit_code := os.waitstatus_to_exitcode(status)) not in _EXITS:
@@ -316,6 +317,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--large", type=Path, action="append", default=[])
     parser.add_argument("--with", dest="peers", default="", help=", ".join(_PEERS))
     parser.add_argument("--write", action="store_true", help="into docs/speed.md")
+    parser.add_argument("--make", action="store_true", help="only make the files")
     return parser.parse_args()
 
 
@@ -341,12 +343,28 @@ def _measure(given: argparse.Namespace, folder: Path) -> str:
     return "\n\n".join([bars.table(), *said])
 
 
+def _made(given: argparse.Namespace, folder: Path) -> None:
+    """Make the files in a process of its own.
+
+    Making large ones takes gigabytes. A command that is started counts what its parent
+    held at most as its own.
+    """
+    if given.make:
+        _files(given, folder)
+        return
+    command = [sys.executable, *sys.argv, "--make", "--folder", str(folder)]
+    subprocess.run(command, check=True)
+
+
 def main() -> None:
     """Make the files, measure, and print the table."""
     given = _options()
     folder = given.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     try:
+        _made(given, folder)
+        if given.make:
+            return
         text = _measure(given, folder)
     finally:
         if not given.folder:
