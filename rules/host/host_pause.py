@@ -17,7 +17,6 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     WITH_LIBRARIES,
 )
-from traceq.expressions import constant
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import share_of_steps
 from traceq.records import dataclass
@@ -185,10 +184,9 @@ def _pauses(view: View, least: float) -> pl.DataFrame:
     here = places.join(
         places[long["thing"].unique()].select(_AT), on=_AT, how="semi", nulls_equal=True
     )
-    # Bytes are looked up in a third of the time of booleans.
-    is_here = constant(0, things.height, pl.UInt8).scatter(here["thing"], 1)
-    near = spans[(is_here[spans["thing"]] == 1).arg_true()].filter(~edge)
-    near = account.told(near, "thing", "step", "recorded").join(here, on="thing")
+    at_these = pl.int_range(pl.len()).is_in(here["thing"].implode())
+    near = account.of(at_these, "start", "end", "thing", "step", "recorded")
+    near = near.filter(~edge).join(here, on="thing")
     most = near.group_by(*_AT, "step").agg(most=pl.col("recorded").max())
     usual = most.group_by(_AT).agg(
         usual=pl.col("most").median(), seen=pl.col("step").n_unique()

@@ -108,7 +108,7 @@ def innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
 
 def _innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     """Return the innermost of few frames, which any moment is in, around each."""
-    # Frames and moments in one tree, by the number of each; a moment takes no time.
+    # A moment lasts 1 ns: what takes no time is in no tree.
     count, rows = frames.height, frames.height + moments.height
     tree = in_preorder(
         pl.DataFrame(

@@ -289,13 +289,11 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     rows = chosen.arg_true()
     nodes = (
         ops[["thread", "ts", "forward", "inputs"]][rows]
-        .hstack(
-            [
-                uncasts[rows].alias("uncasts"),
-                accumulates[rows].alias("accumulates"),
-                outermost[rows].alias("outermost"),
-                computes[rows].alias("computes"),
-            ]
+        .with_columns(
+            uncasts=uncasts[rows],
+            accumulates=accumulates[rows],
+            outermost=outermost[rows],
+            computes=computes[rows],
         )
         .sort("thread", "ts")
         # Counted over all threads: what matters is how they differ on one.

@@ -178,8 +178,8 @@ def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
     sized, of = known(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
     name = pl.coalesce("of", "name")
     branches = outermost_ops(trace, (_BRANCH,))[found["op"]].is_not_null()
-    if branches.sum() <= _FEW_BRANCHES * of:
-        branches &= False
+    # A few are like any other sync.
+    branches &= int(branches.sum()) > _FEW_BRANCHES * of
     return [
         _most("values", named.filter(sized), name, of),
         _most("branches", named.filter(branches), pl.lit(_BRANCH), of),
@@ -287,7 +287,7 @@ def _of_forwards(trace: Trace) -> pl.DataFrame:
 @cached_per_trace
 def _outermost(trace: Trace, pattern: str) -> pl.DataFrame:
     """Return the calls with such a name that are in no other one, in order."""
-    # Few of very many.
+    # Of a million frames these are few: they are taken, not all filtered.
     rows = named_like(trace.frames, pattern).arg_true()
     calls = trace.frames[["ts", "name", "dur"]][rows]
     calls = calls.select("ts", "name", end=END).sort("ts", -pl.col("end"))
