@@ -32,7 +32,7 @@ TRAINING = [
 
 def call(name: str, *dims: list[int], types: str = BF16, **more: object) -> Call:
     plain = [[1] * len(dim) for dim in dims]
-    found = Call(name, [*dims], [types] * len(dims), plain, None, None, "", "", 0.0)
+    found = Call(name, [*dims], [types] * len(dims), plain, None, None, "", "", float)
     return found._replace(**more)  # type: ignore[arg-type]  # fields of Call
 
 

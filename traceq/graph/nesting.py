@@ -74,6 +74,22 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
     return _without_nowhere(arrived(found))
 
 
+def upwards(parent: pl.Series) -> pl.Series:
+    """Return the row around each row for ``nearest_of``, which may be asked often."""
+    return _with_nowhere(parent.zip_with(parent >= 0, _numbers(len(parent))))
+
+
+def nearest_of(up: pl.Series, rows: pl.Series) -> pl.Series:
+    """Return for each row itself, if it is one of these, or the nearest around it.
+
+    ``up`` is of ``upwards``. Of few rows it takes half of the time of ``nearest``.
+    """
+    if not len(rows):
+        return _NONE.new_from_index(0, len(up) - 1)
+    # Whoever is one of them leads nowhere else; the clone is what is written to.
+    return _without_nowhere(arrived(up.clone().scatter(rows, rows)))
+
+
 def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
     """Return ``marked[rows]`` of many rows: bytes are looked up faster than bits."""
     return marked.cast(pl.UInt8)[rows].cast(pl.Boolean)

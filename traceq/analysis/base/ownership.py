@@ -16,7 +16,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.pattern_texts import texts_of
 from traceq.expressions import END, ascii_only, asof, constant, known
-from traceq.graph.nesting import INDEX, nearest
+from traceq.graph.nesting import INDEX, nearest, nearest_of, upwards
 from traceq.intervals import covered
 from traceq.words import layer_names
 
@@ -184,9 +184,10 @@ def outermost_ops(trace: Tables, names: tuple[str, ...] | None = None) -> pl.Ser
         return nearest(parent, parent.is_null())
     if not has_named(trace.ops, names):
         return nobody(trace)
-    chosen = named(trace.ops, names)
-    nested = nearest(parent, chosen)[parent].is_not_null()
-    return nearest(parent, chosen & ~nested)
+    chosen = trace.ops["id"].filter(named(trace.ops, names))
+    found = inside(trace, chosen)
+    nested = found[parent[chosen]].is_not_null()
+    return inside(trace, chosen.filter(~nested)) if nested.any() else found
 
 
 def nobody(trace: Tables) -> pl.Series:
@@ -194,12 +195,15 @@ def nobody(trace: Tables) -> pl.Series:
     return pl.Series([None], dtype=INDEX).new_from_index(0, trace.ops.height)
 
 
-def inside(trace: Trace, chosen: pl.Series) -> pl.Series:
+def inside(trace: Tables, chosen: pl.Series) -> pl.Series:
     """Return for each op itself, if its id is chosen, or the nearest such around it."""
-    if not len(chosen):
-        return nobody(trace)
-    marked = pl.Series([False]).new_from_index(0, trace.ops.height)
-    return nearest(trace.ops["parent"], marked.scatter(chosen, values=True))
+    return nearest_of(_upwards(trace.ops), chosen)
+
+
+@cached_per_trace
+def _upwards(ops: pl.DataFrame) -> pl.Series:
+    """Return who is around each op: a dozen questions begin with it."""
+    return upwards(ops["parent"])
 
 
 def during(trace: Trace, spans: pl.DataFrame) -> pl.Series:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import compress
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from traceq.analysis.time.flops import convolution_shape
 from traceq.model.dtypes import ALL_SIZES, SHORT_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def _names(text: str) -> frozenset[str]:
@@ -108,14 +109,15 @@ class Call(NamedTuple):
     dims: list[list[int] | None] | None
     types: list[str] | None
     strides: list[list[int]] | None
+    """Of use where an input is expanded: any is 0."""
     values: list[str] | None
     dims_text: str | None
     kernel: str
     """The name of a kernel that it launched."""
     dtype: str
     """What that name says of the dtype, as bf16."""
-    gradients: float
-    """Bytes of all gradients of a step, for ops on all weights."""
+    gradients: Callable[[], float]
+    """Asked for the bytes of all gradients of a step, for ops on all weights."""
 
 
 def least_bytes(call: Call) -> float | None:
@@ -160,18 +162,17 @@ class _Tensor(NamedTuple):
     size: int
     stored: int
     """Elements that are in memory: less than the shape says if it is expanded."""
-
-    @property
-    def bytes(self) -> float:
-        return float(self.stored * self.size)
+    bytes: float
 
 
-def _tensors(call: Call) -> Iterator[_Tensor]:
-    """Yield the inputs that are tensors of a known dtype."""
-    for at in range(len(call.types or ())):
-        found = _tensor(call, at)
-        if found is not None:
-            yield found
+def _tensors(call: Call) -> list[_Tensor]:
+    """Return the inputs that are tensors of a known dtype."""
+    found = [
+        _tensor(call, at)
+        for at, kind in enumerate(call.types or ())
+        if kind in ALL_SIZES
+    ]
+    return [one for one in found if one is not None]
 
 
 def _tensor(call: Call, at: int) -> _Tensor | None:
@@ -182,10 +183,11 @@ def _tensor(call: Call, at: int) -> _Tensor | None:
     if size is None or dims is None or (not dims and at):
         return None
     stored = prod(dims)
-    strides = call.strides[at] if call.strides and at < len(call.strides) else ()
-    if stored and 0 in strides and len(strides) == len(dims):
-        stored = prod(dim for dim, stride in zip(dims, strides, strict=True) if stride)
-    return _Tensor(dims, size, stored)
+    if call.strides and stored and at < len(call.strides):
+        strides = call.strides[at]
+        if 0 in strides and len(strides) == len(dims):
+            stored = prod(compress(dims, strides))
+    return _Tensor(dims, size, stored, float(stored * size))
 
 
 def _need(call: Call, at: int) -> _Tensor:
@@ -203,7 +205,7 @@ def _all(call: Call) -> float | None:
 def _elementwise(call: Call) -> float | None:
     plain = call.name.rpartition("::")[2]
     base = plain.rstrip("_")
-    tensors = list(_tensors(call))
+    tensors = _tensors(call)
     if base in _UNARY:
         # What follows is where to write the result.
         tensors = tensors[:1]
@@ -215,13 +217,13 @@ def _elementwise(call: Call) -> float | None:
     shape, size = tensors[0].dims, tensors[0].size
     if not plain.endswith("_"):
         shape = _broadcast([one.dims for one in tensors])
-        size = 1 if base in _COMPARES else max(one.size for one in tensors)
-    return sum(one.bytes for one in tensors) + prod(shape) * size
+        size = 1 if base in _COMPARES else max([one.size for one in tensors])
+    return sum([one.bytes for one in tensors]) + prod(shape) * size
 
 
 def _broadcast(shapes: list[list[int]]) -> list[int]:
     """Return the shape that all of these broadcast to."""
-    if all(shape == shapes[0] for shape in shapes):
+    if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     rank = max(map(len, shapes))
     padded = ([1] * (rank - len(shape)) + shape for shape in shapes)
@@ -229,7 +231,7 @@ def _broadcast(shapes: list[list[int]]) -> list[int]:
 
 
 def _like_first(call: Call) -> float | None:
-    tensors = list(_tensors(call))
+    tensors = _tensors(call)
     if not tensors:
         return None
     first = max(tensors[:2], key=lambda one: one.stored)
@@ -344,7 +346,7 @@ def _multi_tensor(call: Call) -> float | None:
     if not touched:
         return None
     if None in touched:
-        return call.gradients * len(touched) if call.gradients else None
+        return call.gradients() * len(touched) or None
     size = SHORT_SIZES.get(call.dtype, _WEIGHT_BYTES)
     return float(size * sum(filter(None, touched)))
 

@@ -7,6 +7,7 @@ fit into the GPU's cache may be faster than that.
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -133,7 +134,9 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     return found.drop("longest").with_columns(
         main["kernel"][_first_rows(ops, main["root"])[op]],
         dtype.alias("kernel_dtype"),
-        moved["bytes"][_first_rows(ops, moved["op"])[op]],
+        constant(None, ops.height, pl.Float64)
+        .scatter(moved["op"], moved["bytes"])[op]
+        .alias("bytes"),
         flops["flops"][of_flops],
         flops["type"][of_flops],
         *(ops[column][op] for column in ("inputs", *_PLACE)),
@@ -161,11 +164,14 @@ def _bytes(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     calls = calls.with_columns(work[column][launched] for column in ("kernel", "dtype"))
     number, first = alike(*calls[["name", "inputs", "kernel", "dtype"]])
     distinct = calls[first]
+    expanded = pl.col("strides").list.eval(pl.element().list.contains(0)).list.any()
     shapes = trace.inputs[distinct["inputs"]].with_columns(
         *distinct.select(text("kernel").fill_null(""), text("dtype").fill_null("")),
         plain(ops, distinct["name"]),
+        # Few have them, and lists of lists take longest to be made Python's.
+        strides=pl.when(expanded).then("strides"),
     )
-    gradients = _gradient_bytes(trace)
+    gradients = cache(partial(_gradient_bytes, trace))
     # Lists are taken out of a column in a third of the time that rows of them take.
     columns = [shapes[column].to_list() for column in _CALL]
     counted = [
@@ -206,14 +212,18 @@ def _judged(ops: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
             least=pl.lit(None, pl.Float64), bound=pl.lit(None, pl.String)
         )
     rate = pl.col("dtype").replace_strict(peak.flops, default=None)
-    compute = (pl.col("flops") / rate * _SECOND_NS).fill_null(0.0)
-    memory = (pl.col("bytes") / peak.bandwidth * _SECOND_NS).fill_null(0.0)
-    latency = LATENCY_NS * pl.col("kernels").list.len()
-    return named.with_columns(
-        least=pl.max_horizontal(compute, memory),
-        bound=pl.when(pl.max_horizontal(compute, memory) < latency / 2)
+    needed = named.select(
+        compute=(pl.col("flops") / rate * _SECOND_NS).fill_null(0.0),
+        memory=(pl.col("bytes") / peak.bandwidth * _SECOND_NS).fill_null(0.0),
+        latency=LATENCY_NS * pl.col("kernels").list.len(),
+    )
+    least = pl.max_horizontal("compute", "memory")
+    judged = needed.select(
+        least=least,
+        bound=pl.when(least < pl.col("latency") / 2)
         .then(pl.lit("latency"))
-        .when(compute >= memory)
+        .when(pl.col("compute") >= pl.col("memory"))
         .then(pl.lit("compute"))
         .otherwise(pl.lit("bandwidth")),
     )
+    return named.hstack(judged)
