@@ -7,7 +7,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq.analysis.base.pattern_texts import texts_of
+from traceq.analysis.base.pattern_texts import Lines, texts_of
 
 LETTERS = "ab_:1"
 PIECES = st.one_of(
@@ -46,14 +46,19 @@ def test_texts_match_what_the_pattern_matches(pattern: str, names: list[str]) ->
     if texts is None:
         return
     matched = [name for name in names if re.search(pattern, name, re.ASCII)]
-    found = [name for name in names if texts.match(name)]
+    found = [names[line] for line in texts.among(Lines.of(names))]
 
     if texts.exact:
         assert found == matched
     else:
         assert {*matched} <= {*found}
-    assert texts.among("".join(f"\n{name}" for name in names) + "\n") >= bool(found)
 
 
 def test_a_pattern_without_a_text_to_begin_with_has_none() -> None:
     assert texts_of(r"\w+_v") is None
+
+
+def test_a_break_in_a_name_ends_no_name() -> None:
+    texts = texts_of("^b$|^a")
+    assert texts is not None
+    assert texts.among(Lines.of(["a\nb", "b", "c"])) == [0, 1]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from functools import reduce
+from itertools import compress
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.pattern_texts import texts_of
+from traceq.analysis.base.pattern_texts import Lines, texts_of
 from traceq.expressions import END, ascii_only, asof, constant, known
 from traceq.graph.nesting import INDEX, nearest, nearest_of, upwards
 from traceq.intervals import covered
@@ -54,8 +55,7 @@ class _Names(NamedTuple):
     """The numbers of those that there are, each once."""
     text: list[str]
     """The names that they stand for."""
-    lines: str
-    """The names as one text, a line for each, with a break before and after."""
+    lines: Lines
 
 
 @cached_per_trace
@@ -69,7 +69,7 @@ def _names(table: pl.DataFrame) -> _Names:
     found = zip(codes[first].to_list(), texts, strict=True)
     there = [(code, text) for code, text in found if text is not None]
     code, text = [code for code, _ in there], [text for _, text in there]
-    return _Names(codes, first, code, text, "\n".join(("", *text, "")))
+    return _Names(codes, first, code, text, Lines.of(text))
 
 
 def first_rows(table: pl.DataFrame) -> pl.Series:
@@ -160,17 +160,17 @@ def _is_one_of(names: _Names, chosen: list[int]) -> pl.Series:
 def _matching(names: _Names, pattern: str) -> list[int]:
     """Return the numbers of the names that match a pattern."""
     texts = texts_of(pattern) if len(names.code) <= _SOME else None
-    # Most patterns are of what few traces have: all names are looked at as one text.
-    if texts is not None and not texts.among(names.lines):
-        return []
-    every = list(zip(names.code, names.text, strict=True))
-    if texts is not None:
-        every = [(code, name) for code, name in every if texts.match(name)]
-        if texts.exact:
-            return [code for code, _ in every]
-    found = pl.Series([name for _, name in every], dtype=pl.String)
-    rows = found.str.contains(ascii_only(pattern)).arg_true()
-    return [every[row][0] for row in rows]
+    if texts is None:
+        code, text = names.code, names.text
+    else:
+        # Most patterns are of what few traces have.
+        lines = texts.among(names.lines)
+        code = [names.code[line] for line in lines]
+        if texts.exact or not code:
+            return code
+        text = [names.text[line] for line in lines]
+    found = pl.Series(text, dtype=pl.String).str.contains(ascii_only(pattern))
+    return [*compress(code, found)]
 
 
 @cached_per_trace
