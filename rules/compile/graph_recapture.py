@@ -16,6 +16,7 @@ from traceq.analysis.patterns.compilation import (
     settled,
     sized_inputs,
 )
+from traceq.expressions import rows_where
 from traceq.intervals import overlap, spans
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, Severity, View
 from traceq.linter.evidence import share_of_steps
@@ -194,7 +195,7 @@ def _evidence(
 def _shapes(view: View, regions: list[int]) -> list[list[int]]:
     """Return the shapes that the graphs were for: of the inputs that change."""
     ops = view.trace.ops
-    rows = (ops["name"] == CALL).arg_true()
+    rows = rows_where(ops["name"] == CALL)
     # Regions are outermost ops.
     within = outermost_ops(view.trace)[rows].is_in(regions)
     calls = view.with_inputs(ops[["ts", "inputs"]][rows.filter(within)])

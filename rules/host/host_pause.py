@@ -17,6 +17,7 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     WITH_LIBRARIES,
 )
+from traceq.expressions import rows_where
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import share_of_steps
 from traceq.records import dataclass
@@ -170,7 +171,7 @@ def _pauses(view: View, least: float) -> pl.DataFrame:
     account, windows = view.host_account, view.steady.windows
     spans, things = account.spans, account.described.things
     # Times are whole: to compare all of them with a fraction takes twice as long.
-    long = spans[(spans["end"] - spans["start"] >= ceil(least)).arg_true()]
+    long = spans[rows_where(spans["end"] - spans["start"] >= ceil(least))]
     # Where a step begins and ends, the profiler itself is at work.
     edge = pl.col("start").is_in(windows["start"].implode()) | pl.col("end").is_in(
         windows["end"].implode()

@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
 from traceq.analysis.base.ownership import has_like, named, same_place
 from traceq.analysis.patterns.compilation import REGION
-from traceq.expressions import text
+from traceq.expressions import rows_where, text
 from traceq.linter import (
     Bad,
     Evidence,
@@ -241,7 +241,7 @@ def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evid
 def _softmax(view: View) -> pl.DataFrame:
     """Return the kernels of softmaxes in float32, with the ``width`` of their input."""
     ops = view.trace.ops
-    softmaxes = ops[["inputs", "id"]][named(ops, _SOFTMAX).arg_true()]
+    softmaxes = ops[["inputs", "id"]][rows_where(named(ops, _SOFTMAX))]
     known = (
         view.with_inputs(softmaxes)
         .select(

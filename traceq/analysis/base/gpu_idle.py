@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END, known
+from traceq.expressions import END, known, rows_where
 from traceq.graph.devices import busiest_device
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX
@@ -62,7 +62,7 @@ def _gaps(work: pl.DataFrame, edges: pl.Series | None = None) -> pl.DataFrame:
         end="start",
         kernel=pl.col("id").backward_fill(),
     )
-    return found[(found["start"] < found["end"]).arg_true()]
+    return found[rows_where(found["start"] < found["end"])]
 
 
 def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:

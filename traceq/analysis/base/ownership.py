@@ -16,7 +16,7 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.pattern_texts import Lines, texts_of
-from traceq.expressions import END, ascii_only, asof, constant, known
+from traceq.expressions import END, ascii_only, asof, constant, known, rows_where
 from traceq.graph.nesting import INDEX, nearest, nearest_of, upwards
 from traceq.intervals import covered
 from traceq.words import layer_names
@@ -286,14 +286,14 @@ def host_work(trace: Trace, owners: pl.Series) -> pl.DataFrame:
     """
     times, back = trace.ops[["ts", "dur"]], owners[trace.ops["forward"]]
     returned = back.is_not_null()
-    rows = (owners.is_not_null() & ~returned).arg_true()
+    rows = rows_where(owners.is_not_null() & ~returned)
     forward = (
         times[rows]
         .with_columns(owner=owners[rows])
         .group_by("owner")
         .agg(start=pl.col("ts").min(), end=END.max())
     )
-    rows = (returned & trace.ops["parent"].is_null()).arg_true()
+    rows = rows_where(returned & trace.ops["parent"].is_null())
     backward = (
         times[rows]
         .with_columns(owner=back[rows])

@@ -21,7 +21,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
-from traceq.expressions import constant, known
+from traceq.expressions import constant, known, rows_where
 from traceq.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
 
@@ -67,7 +67,7 @@ def blocking_calls(trace: Trace) -> pl.DataFrame:
     }
     blocking = [kinds[kind] for kind in ("syncs", "copies", "frees", "queue")]
     # Few calls do: only of those it matters why.
-    rows = known(reduce(or_, blocking)).arg_true()
+    rows = rows_where(known(reduce(or_, blocking)))
     kind = (
         pl.when("syncs")
         .then(pl.lit(SYNC))
@@ -125,7 +125,7 @@ def _throttled(trace: Trace) -> pl.Series:
     # Few launches are this long: only of these it matters what the GPU does meanwhile.
     long = (length > BLOCKED_LAUNCH_NS) & (length > BLOCKED_LAUNCH * usual)
     launches = (call == "launch") | (call == "set")
-    rows = known(long & launches).arg_true()
+    rows = rows_where(known(long & launches))
     if not len(rows):
         return none
     found = spans(runtime[["ts", "dur"]][rows])

@@ -28,7 +28,7 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.expressions import ascii_only, known, text
+from traceq.expressions import ascii_only, known, rows_where, text
 from traceq.graph.nesting import INDEX
 from traceq.model.dtypes import BFLOAT16, HALF, SIZES
 from traceq.records import dataclass
@@ -264,7 +264,7 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _strays(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the mem-efficient kernels, but for those of calls of xformers."""
-    chosen = named_like(kernels, _EFFICIENT_KERNEL).arg_true()
+    chosen = rows_where(named_like(kernels, _EFFICIENT_KERNEL))
     found = kernels[[*_OF_KERNELS, *_PLACE]][chosen]
     if not found.height:
         return found
@@ -378,7 +378,7 @@ def _triangles(trace: Trace) -> pl.DataFrame:
     """Return calls of tril and triu: ``plain``, ``size``, ``diagonal``, ``causal``."""
     if not has_named(trace.ops, _CAUSAL_DIAGONAL) and not trace.fused.height:
         return pl.DataFrame(schema={**_CUT, "causal": pl.Boolean()})
-    cutting = named(trace.ops, _CAUSAL_DIAGONAL).arg_true()
+    cutting = rows_where(named(trace.ops, _CAUSAL_DIAGONAL))
     chosen = trace.ops[["id", "name", "inputs"]][cutting].drop_nulls("inputs")
     expected = pl.col("plain").replace_strict(_CAUSAL_DIAGONAL, default=None)
     given = trace.inputs[["dims", "values"]][chosen["inputs"]]

@@ -27,7 +27,7 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.patterns.attention import SDPA
-from traceq.expressions import known
+from traceq.expressions import known, rows_where
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
     """Return the outermost ops of the first calls, their names and shapes as lists."""
     among = known(owners.is_in(first.implode()))
-    rows = among.arg_true()
+    rows = rows_where(among)
     rows = rows.filter(~known(among[trace.ops["parent"][rows]]))
     ops = trace.ops[["name", "inputs", "ts"]][rows]
     called = pl.DataFrame(

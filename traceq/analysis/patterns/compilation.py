@@ -13,7 +13,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, known, text
+from traceq.expressions import END, asof, known, rows_where, text
 from traceq.model.names import BEGIN_CAPTURE
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     that runs right after it; it is null where the trace has neither.
     """
     ops = trace.ops
-    rows = ops["compiling"].arg_true()
+    rows = rows_where(ops["compiling"])
     inner = known(ops["compiling"][ops["parent"][rows]])
     roots = in_steps(ops[rows.filter(~inner)], trace, steady)
     if not roots.height:
@@ -192,7 +192,7 @@ def _outer_timers(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
     """Return the ops of a name, without timers of the same name inside them."""
     marked = named_like(ops, pattern)
     # There are few of them: only these are asked for what is around them.
-    rows = marked.arg_true()
+    rows = rows_where(marked)
     inner = known(marked[ops["parent"][rows]])
     found = ops["id"][rows].filter(~inner).to_frame()
     return found.with_columns(pl.lit(value=True).alias(label))

@@ -22,7 +22,7 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.base.sizes import first_sizes
 from traceq.analysis.patterns.host_collectives import launched_for_collective
-from traceq.expressions import ascii_only, known, nth
+from traceq.expressions import ascii_only, known, nth, rows_where
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 from traceq.model.names import PAGEABLE, TRANSFER
@@ -184,7 +184,7 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
 def _requests(trace: Trace) -> pl.Series:
     """Return for each op the outermost of the copying ops around it, or itself."""
     copying = named(trace.ops, _COPYING)
-    rows = copying.arg_true()
+    rows = rows_where(copying)
     nested = known(copying[trace.ops["parent"][rows]])
     return inside(trace, rows.filter(~nested))
 
@@ -286,7 +286,7 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     computes = outermost & ~named_like(ops, f"{_VIEWING}|AccumulateGrad$")
     # Of the others there are many, and nothing is counted on them.
     chosen = known(ops["phase"] == "backward") & (outermost | uncasts | accumulates)
-    rows = chosen.arg_true()
+    rows = rows_where(chosen)
     nodes = (
         ops[["thread", "ts", "forward", "inputs"]][rows]
         .with_columns(

@@ -31,7 +31,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import NOTHING, named_like, nobody, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, constant, text
+from traceq.expressions import END, constant, rows_where, text
 from traceq.graph.nesting import nearest, parents, row_numbers, sums_of
 from traceq.intervals import overlap
 from traceq.records import dataclass
@@ -280,7 +280,7 @@ def _joined(loops: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
 def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops in the iterations, and those whose forward is there."""
     ops = trace.ops
-    outermost = ops["parent"].is_null().arg_true()
+    outermost = rows_where(ops["parent"].is_null())
     forward = ops["forward"][outermost]
     forward = forward.zip_with(forward >= 0, outermost)
     # A loop may be a moment of a long recording: only what is near is looked at.
@@ -326,7 +326,7 @@ def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
     """
     ops = trace.ops
     accumulates = named_like(ops, "AccumulateGrad$")
-    rows = (ops["parent"].is_null() & (ops["phase"] == "backward")).arg_true()
+    rows = rows_where(ops["parent"].is_null() & (ops["phase"] == "backward"))
     last = pl.when(~pl.col("accumulates")).then("id").forward_fill().over("thread")
     return (
         ops[["id", "thread", "ts", "dur"]][rows]
@@ -492,7 +492,7 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         root.filter(calls["call"] == "sync").drop_nulls(), values=True
     )
     # These are outermost ops, and an op's id is its row.
-    rows = (kernels > 0).arg_true()
+    rows = rows_where(kernels > 0)
     phase = ops["phase"][rows]
     other = reduce(or_, (phase == one for one in _NO_LOOP))
     rows = rows.filter(

@@ -27,7 +27,7 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.analysis.base.sizes import first_sizes
-from traceq.expressions import END, asof, nth
+from traceq.expressions import END, asof, nth, rows_where
 from traceq.model.dtypes import BFLOAT16, FLOAT32, HALF, SIZES
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _casts(trace: Trace) -> pl.DataFrame:
         inputs="id",
         numel=first_sizes(trace),
     )
-    rows = (named(ops, ["aten::copy_"]) & ~ops["compiling"]).arg_true()
+    rows = rows_where(named(ops, ["aten::copy_"]) & ~ops["compiling"])
     return (
         ops[["thread", "ts", "inputs"]][rows]
         .with_columns(id=around[rows])

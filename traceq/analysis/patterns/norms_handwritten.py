@@ -18,7 +18,7 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.patterns.norms import OF_KERNELS, grouped
-from traceq.expressions import END, constant, known, nth
+from traceq.expressions import END, constant, known, nth, rows_where
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -100,10 +100,10 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     outermost = outermost_ops(trace)
     nothing = constant(value=False, count=ops.height, dtype=pl.Boolean)
     launching = nothing.scatter(outermost[kernels["op"]].drop_nulls(), values=True)
-    launched = (launching & ~ops["compiling"]).arg_true()
+    launched = rows_where(launching & ~ops["compiling"])
     columns = ["id", "name", "thread", "ts", "dur", "inputs"]
     line = ops[columns][launched].sort("thread", "ts")
-    roots = named(ops, _ROOTS)[line["id"]].arg_true().cast(pl.Int64)
+    roots = rows_where(named(ops, _ROOTS)[line["id"]]).cast(pl.Int64)
     rows = pl.concat(roots + offset for offset in _REACH).unique().sort()
     rows = rows.filter(rows.is_between(0, line.height - 1))
     line = line[rows]

@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, constant, text
+from traceq.expressions import END, asof, constant, rows_where, text
 from traceq.graph.nesting import sums_of
 from traceq.model.names import OPTIMIZER_STEP
 
@@ -160,6 +160,6 @@ def _launching(trace: Trace) -> pl.DataFrame:
     each = constant(1, kernels.height, pl.Int64)
     count, time = (sums_of(root, one, ops.height) for one in (each, kernels["dur"]))
     # Work is of outermost ops alone, and an op's id is its row.
-    rows = (count > 0).arg_true()
+    rows = rows_where(count > 0)
     columns = ["id", "name", "thread", "ts", "file", "line", "function"]
     return ops[columns][rows].with_columns(kernels=count[rows], gpu_ns=time[rows])

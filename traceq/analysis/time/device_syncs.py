@@ -26,7 +26,7 @@ from traceq.analysis.base.sync_calls import (
 )
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import serves_collective
-from traceq.expressions import END, asof, constant, known
+from traceq.expressions import END, asof, constant, known, rows_where
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -124,7 +124,7 @@ def _outside_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     runtime = trace.runtime
     # Most syncs outside of ops are at the end: little is launched after the first.
     after = known((runtime["ts"] > calls["ts"].min()) & (runtime["kernels"] > 0))
-    launches = runtime[["thread", "ts"]][after.arg_true()]
+    launches = runtime[["thread", "ts"]][rows_where(after)]
     last = launches.group_by("thread").agg(last=pl.col("ts").max())
     return (
         calls.join(last, on="thread", maintain_order="left")
@@ -193,7 +193,7 @@ def _calls_at(frames: pl.DataFrame, syncs: pl.DataFrame, pattern: str) -> pl.Ser
 def _explained(trace: Trace, ops: pl.Series) -> pl.Series:
     """Return of which ops the syncs belong to something else that they do."""
     runtime, copies = trace.runtime, copy_directions(trace)
-    allocates = (runtime["call"] == "allocation").arg_true()
+    allocates = rows_where(runtime["call"] == "allocation")
     large = copies["bytes"] >= PAGEABLE_COPY_BYTES
     large &= copies["pageable"] & (copies["direction"] == TO_GPU)
     others = runtime["op"][pl.concat([allocates, copies["launch"].filter(large)])]

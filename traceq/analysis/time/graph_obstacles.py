@@ -18,7 +18,7 @@ from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.time.device_syncs import device_syncs
-from traceq.expressions import END, asof, known, text
+from traceq.expressions import END, asof, known, rows_where, text
 from traceq.graph.nesting import row_numbers
 from traceq.model.names import HTOD, MODULE
 from traceq.model.tables import COPY
@@ -288,7 +288,7 @@ def _of_forwards(trace: Trace) -> pl.DataFrame:
 def _outermost(trace: Trace, pattern: str) -> pl.DataFrame:
     """Return the calls with such a name that are in no other one, in order."""
     # Of a million frames these are few: they are taken, not all filtered.
-    rows = named_like(trace.frames, pattern).arg_true()
+    rows = rows_where(named_like(trace.frames, pattern))
     calls = trace.frames[["ts", "name", "dur"]][rows]
     calls = calls.select("ts", "name", end=END).sort("ts", -pl.col("end"))
     inside = pl.col("ts") < pl.col("end").cum_max().shift(1)
