@@ -6,6 +6,10 @@ import re
 from typing import NamedTuple
 
 _ASKED = "aten::is_nonzero"
+_ARGUMENTS = (
+    "the check of a distribution's arguments",
+    "pass validate_args=False once the program is right",
+)
 
 
 class KnownWait(NamedTuple):
@@ -17,6 +21,10 @@ class KnownWait(NamedTuple):
     """The op that waits; any if none."""
     written: str
     advice: str
+    checks: tuple[str, ...] = ()
+    """The ops that only compute what is asked for, and go with the wait."""
+    is_check: bool = False
+    """Whether all ops of the function do."""
 
 
 _WAITS = (
@@ -45,6 +53,7 @@ _WAITS = (
         "the error check of `clip_grad_norm_`",
         "pass error_if_nonfinite=False, and look at the norm that it returns once in"
         " many steps",
+        checks=("aten::isnan", "aten::isinf", "aten::logical_or", _ASKED),
     ),
     KnownWait(
         r"(^|/)transformers/trainer\.py: ",
@@ -52,6 +61,7 @@ _WAITS = (
         "the Trainer's filter of NaN losses",
         "set logging_nan_inf_filter=False in TrainingArguments: it only concerns the"
         " loss that is logged",
+        checks=("aten::isnan", "aten::isinf", _ASKED),
     ),
     KnownWait(
         r"(^|/)transformers/trainer\.py: _maybe_log_save_evaluate$",
@@ -60,10 +70,15 @@ _WAITS = (
         "raise logging_steps in TrainingArguments",
     ),
     KnownWait(
-        r"(^|/)torch/distributions/",
+        r"(^|/)torch/distributions/distribution\.py: ",
         _ASKED,
-        "the check of a distribution's arguments",
-        "pass validate_args=False once the program is right",
+        *_ARGUMENTS,
+        is_check=True,
+    ),
+    KnownWait(
+        r"(^|/)torch/distributions/(constraints|continuous_bernoulli|geometric)\.py: ",
+        _ASKED,
+        *_ARGUMENTS,
     ),
     KnownWait(
         r"(^|/)transformers/masking_utils\.py: find_packed_sequence_indices$",
@@ -78,12 +93,14 @@ _WAITS = (
         "counting the groups of a scatter",
         "pass their number: size= of a global pooling, dim_size= of a scatter, as the"
         " batch knows it (num_graphs)",
+        checks=("aten::max", "aten::item"),
     ),
     KnownWait(
         r"(^|/)torch/nn/modules/transformer\.py: _detect_is_causal_mask$",
         None,
         "the check whether a mask is causal",
         "pass is_causal=True or False along with the mask",
+        is_check=True,
     ),
 )
 # Functions of torch that do what their caller asks, as a method written in Python.

@@ -16,6 +16,7 @@ from traceq.records import dataclass
 from traceq.words import at_function, often
 
 from ._known_waits import known_wait, torch_file
+from ._removed import host_line, removed_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,15 +48,25 @@ class DeviceSync(Rule):
         """
         if not waits.height:
             return
+        found = waits.join(
+            _chains(view), on="id", how="left", maintain_order="left"
+        ).with_columns(
+            *library_calls(view.trace.frames, waits),
+            *_functions(view, waits),
+            lost=pl.min_horizontal("wait", "gap"),
+        )
+        # What has one switch is one finding, whichever functions of a library wait.
+        known = _known(found, causes[0])
+        functions = (
+            pl.when(known.is_null()).then(one).alias(f"by_{one}")
+            for one in (*_LIBRARY, *_INNER)
+        )
         yield from (
-            waits.join(_chains(view), on="id", how="left", maintain_order="left")
-            .with_columns(
-                *library_calls(view.trace.frames, waits),
-                *_functions(view, waits),
-                lost=pl.min_horizontal("wait", "gap"),
+            found.group_by(
+                *causes, *same_place(), known, *functions, maintain_order=True
             )
-            .group_by(*causes, *same_place(), *_LIBRARY, *_INNER, maintain_order=True)
             .agg(
+                pl.col(*_LIBRARY, *_INNER).min(),
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode(),
                 pl.col("module").first(),
@@ -63,6 +74,9 @@ class DeviceSync(Rule):
                 waits=pl.len(),
                 modules=pl.col("module").cast(pl.String).drop_nulls().unique().sort(),
                 ops=pl.col("op").drop_nulls(),
+                inner=pl.struct(
+                    "thread", start="inner_start", end="inner_end"
+                ).unique(),
             )
             .iter_rows(named=True)
         )
@@ -81,12 +95,13 @@ class DeviceSync(Rule):
             written, advice = switch.written, switch.advice
         file, line, function = _library(row)
         where = f" in {function} ({file}:{line})" if file and not switch else ""
+        removed = removed_checks(view, switch, row) if switch else []
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {often(count)}",
             subject=cause.name + (f" in {file}:{function}" if file else ""),
             place=view.place(row),
             count=count,
-            fix=Fix(syncs=row["calls"]),
+            fix=[Fix(syncs=row["calls"]), *removed],
             gpu_idle_ns=row["lost"] / view.steps,
             evidence=[
                 cause,
@@ -99,6 +114,7 @@ class DeviceSync(Rule):
                     unit="ns",
                     note="on the GPU after each",
                 ),
+                *(host_line(view, fix) for fix in removed),
                 *_also(row),
                 *module_line(row["modules"]),
             ],
@@ -109,6 +125,17 @@ class DeviceSync(Rule):
             advice=advice,
             ops=row["ops"],
         )
+
+
+def _known(waits: pl.DataFrame, cause: str) -> pl.Series:
+    """Return how what is known of each wait is written, as ``known``."""
+    by = ["inner_file", "inner_function", cause]
+    each = waits.select(by).unique(maintain_order=True)
+    known = [known_wait(*one) for one in each.cast(pl.String).iter_rows()]
+    written = [one and one.written for one in known]
+    each = each.hstack([pl.Series("known", written, dtype=pl.String)])
+    found = waits.join(each, on=by, how="left", nulls_equal=True, maintain_order="left")
+    return found["known"]
 
 
 def _chains(view: View) -> pl.DataFrame:

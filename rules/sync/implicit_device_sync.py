@@ -57,7 +57,8 @@ class ImplicitDeviceSync(DeviceSync):
 
     If a library waits on behalf of the program, the finding names its function; for
     some that have a switch (GradScaler, ``clip_grad_norm_``, the Trainer of
-    transformers, distributions) it names the switch.
+    transformers, distributions) it names the switch. Where the switch turns a check
+    off, the operators that compute what is checked go too, and count as saved.
 
     Where little is launched between two waits, the second waits instead if only the
     first goes. The saving is then that of removing both, and the finding names the
@@ -90,6 +91,9 @@ class ImplicitDeviceSync(DeviceSync):
     On an H200, in ms a step. All gradient norms asked for at once:
     ``gradient_norms_logged`` 21.7 → 18.7. Without ``.item()``, in steps that are
     host-bound anyway: ``asked_every_layer`` 3.71 → 3.65, ``graphs_pooled`` 7.58 → 7.39.
+    With validate_args=False: minibatches of PPO 23.2 → 19.7, a step of SAC 13.5 → 12.7,
+    a world model 81.3 → 66.5, a sequential VAE 61.6 → 55.7. One check a step less, by
+    error_if_nonfinite=False or is_causal=True: 11.7 → 11.6 and 11.7 → 11.4.
     """
 
     code = "SYN001"

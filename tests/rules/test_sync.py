@@ -433,3 +433,83 @@ def test_what_coalesces_a_sparse_gradient_is_no_copy_to_the_host() -> None:
 
     assert found.message.startswith("`coalesce()` of a sparse tensor makes the host")
     assert "sparse=False" in found.advice
+
+
+def _checked(*functions: str, before: str = "aten::ge", inside: str = "") -> str:
+    """Draw calls of functions, each of which computes something and asks for it."""
+    long = 40 + 130 * len(functions)
+    inner, callee, ops, calls, gpu = ([] for _ in range(5))
+    ops.append((2, 18, "aten::mm"))
+    calls.append((3, 14, "cudaLaunch>1"))
+    gpu.append((18, 12, "gemm<1"))
+    for number, function in enumerate(functions):
+        at, mark = 30 + 130 * number, 10 + number
+        inner.append((at, 120, function))
+        if inside:
+            callee.append((at + 5, 50, inside))
+        ops += [(at + 10, 40, before), (at + 60, 50, "aten::is_nonzero")]
+        calls.append((at + 15, 15, f"cudaLaunch>{mark}"))
+        calls.append((at + 65, 40, "cudaStreamSynchronize"))
+        gpu.append((at + 25, 75, f"k<{mark}"))
+    spans: dict[str, list[tuple[int, int, str]]] = {
+        "host ": [(0, long, "ProfilerStep#1")],
+        "host  ": [(1, long - 2, "train.py(3): step")],
+        "host   ": inner,
+        "host    ": callee,
+        "host     ": ops,
+        "host      ": calls,
+        "gpu 7": gpu,
+    }
+    return placed(spans, long)
+
+
+def test_checks_of_a_distribution_at_one_line_are_one_finding() -> None:
+    (found,) = drawn_findings(
+        _checked(
+            "torch/distributions/distribution.py(46): __init__",
+            "torch/distributions/distribution.py(280): _validate_sample",
+        ),
+        "SYN001",
+    )
+
+    assert found.message == (
+        "the check of a distribution's arguments makes the host wait for the GPU"
+        " twice a step"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "before"),
+    [
+        ("torch/distributions/distribution.py(46): __init__", "aten::ge"),
+        ("torch/nn/modules/transformer.py(1): _detect_is_causal_mask", "aten::eq"),
+        ("torch/nn/utils/clip_grad.py(49): _get_total_norm", "aten::isnan"),
+    ],
+)
+def test_a_switch_removes_the_ops_of_the_check(function: str, before: str) -> None:
+    (found,) = drawn_findings(_checked(function, before=before), "SYN001")
+
+    # From the first op to the end of the last one, and the kernel.
+    assert (found.host_ns, found.kernel_ns) == (100_000, 75_000)
+
+
+def test_what_is_no_part_of_a_check_stays() -> None:
+    (found,) = drawn_findings(
+        _checked("torch/nn/utils/clip_grad.py(49): _get_total_norm", before="aten::mm"),
+        "SYN001",
+    )
+
+    assert (found.host_ns, found.kernel_ns) == (50_000, 0)
+
+
+def test_what_a_distribution_computes_once_stays_without_its_check() -> None:
+    # The op before the wait is in a lazy property, which others may ask for.
+    (found,) = drawn_findings(
+        _checked(
+            "torch/distributions/distribution.py(46): __init__",
+            inside="torch/distributions/utils.py(9): __get__",
+        ),
+        "SYN001",
+    )
+
+    assert (found.host_ns, found.kernel_ns) == (50_000, 0)

@@ -89,11 +89,16 @@ def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame
     """Return the innermost Python function that runs at each moment, whoever's it is.
 
     The moments have ``thread`` and ``ts``; the result has a row for each, in their
-    order: ``inner_file``, ``inner_line`` and ``inner_function``, null if none runs.
+    order: ``inner_file``, ``inner_line`` and ``inner_function``, null if none runs,
+    and of that call ``inner_start`` and ``inner_end``.
     """
     known = _around(frames, moments).drop_nulls("file")
     return _innermost(known, moments).select(
-        inner_file=text("file"), inner_line="line", inner_function=text("function")
+        inner_file=text("file"),
+        inner_line="line",
+        inner_function=text("function"),
+        inner_start="ts",
+        inner_end=END,
     )
 
 

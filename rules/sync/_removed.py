@@ -1,0 +1,79 @@
+"""What goes with a wait: the ops that only compute what the host asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import during, named, named_like, outermost_ops
+from traceq.analysis.replay.simulation import NO_SPANS
+from traceq.expressions import END
+from traceq.intervals import merged
+from traceq.linter import Evidence, Fix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from traceq.linter import View
+
+    from ._known_waits import KnownWait
+
+# What a distribution computes once, when it is first asked for, is computed anyway.
+_KEPT = r"torch/distributions/utils\.py\(\d+\): __get__$"
+
+
+def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[Fix]:
+    """Return what a switch removes beside the waits of a group.
+
+    That is the ops of the functions that wait, or of the check among them, with
+    their kernels and the Python between them.
+    """
+    if not (wait.is_check or wait.checks):
+        return []
+    functions = pl.DataFrame(
+        row["inner"], schema_overrides={"thread": view.trace.ops["thread"].dtype}
+    )
+    functions = functions.drop_nulls().sort("start").with_row_index("owner")
+    owner = during(view.trace, functions)
+    ops = view.trace.ops[owner.is_not_null().arg_true()]
+    part = _part_of_check(view, wait, ops)
+    runs = (
+        ops.select("id", "ts", END.alias("end"), owner=owner[ops["id"]], part=part)
+        .sort("owner", "ts")
+        .with_columns(run=pl.struct("owner", "part").rle_id())
+        .filter("part")
+        .group_by("run", maintain_order=True)
+        .agg("id", start=pl.col("ts").min(), end=pl.col("end").max())
+    )
+    if wait.checks:
+        asked = pl.element().is_in(row["ops"])
+        runs = runs.filter(pl.col("id").list.eval(asked).list.any())
+    if not runs.height:
+        return []
+    gone = runs["id"].explode()
+    kernels = view.kernels.filter(pl.col("op").is_in(gone.implode()))["id"]
+    return [Fix(spans=runs.select("start", "end"), kernels=kernels.to_list())]
+
+
+def host_line(view: View, fix: Fix) -> Evidence:
+    """Return how long the host is at what goes with the waits."""
+    spans = merged(NO_SPANS if fix.spans is None else fix.spans)
+    took = (spans["end"] - spans["start"]).sum() / view.steps
+    note = "a step in operators that go too, as recorded"
+    return Evidence("host", value=took, unit="ns", note=note)
+
+
+def _part_of_check(view: View, wait: KnownWait, ops: pl.DataFrame) -> pl.Series:
+    """Return which of a function's ops are of the check."""
+    if wait.checks:
+        outermost = outermost_ops(view.trace)[ops["id"]]
+        return named(view.trace.ops, wait.checks)[outermost]
+    frames = view.trace.frames
+    kept = frames.filter(named_like(frames, _KEPT))
+    inside = during(
+        view.trace,
+        kept.select("thread", start="ts", end=END).with_row_index("owner"),
+    )
+    return inside[ops["id"]].is_null()
