@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -38,11 +39,11 @@ _SEEN = "seen"
 _FETCHED = "fetched"
 _ANSWERS = "answers"
 # The names that traceq gives, and nobody else.
-_CODE = "code-" + "[0-9a-f]" * 16
-_ENTRY = f"{_CODE}/*-" + "[0-9a-f]" * 64
-_SEEN_NAME = "[0-9a-f]" * 32 + ".json"
-_FETCHED_NAME = "[0-9a-f]" * 64
-_ANSWER_NAME = "*-" + "[0-9a-f]" * 64 + ".json"
+_CODE = "code-[0-9a-f]{16}"
+_ENTRY = ".*-[0-9a-f]{64}"
+_SEEN_NAME = r"[0-9a-f]{32}\.json"
+_FETCHED_NAME = "[0-9a-f]{64}"
+_ANSWER_NAME = r".*-[0-9a-f]{64}\.json"
 _MOST_SEEN = 10_000
 _ASIDE = "traceq-new-"
 _ASIDE_LEFT_S = 24 * 3600
@@ -112,7 +113,7 @@ def find_answer(question: Question) -> bytes | None:
     with suppress(*TROUBLE):
         folder = directory() / _ANSWERS
         # Hashing pays only if there may be an answer at all.
-        if not any(folder.glob(f"{question.size}-*")):
+        if not _named(folder, f"{question.size}-.*"):
             return None
         file = folder / f"{question.key()}.json"
         known = file.read_bytes()
@@ -161,10 +162,25 @@ def given_up() -> bool:
 
 def entries() -> Iterator[tuple[Path, int, float]]:
     """Yield the tables of each trace: folder, size in bytes, and when last used."""
-    for facts in directory().glob(f"{_ENTRY}/{FACTS}"):
+    for entry in _entries():
         with suppress(OSError):
-            files = [file.stat().st_size for file in facts.parent.iterdir()]
-            yield facts.parent, sum(files), facts.stat().st_mtime
+            files = [file.stat().st_size for file in entry.iterdir()]
+            yield entry, sum(files), (entry / FACTS).stat().st_mtime
+
+
+def _entries() -> Iterator[Path]:
+    for code in _named(directory(), _CODE):
+        yield from _named(code, _ENTRY)
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    """Return what in a folder has a name like this; nothing where there is none.
+
+    Of long names ``Path.glob`` takes milliseconds to compile its pattern.
+    """
+    with suppress(OSError), os.scandir(folder) as inside:
+        return [folder / one.name for one in inside if re.fullmatch(pattern, one.name)]
+    return []
 
 
 def fetched_folder() -> Path:
@@ -174,7 +190,7 @@ def fetched_folder() -> Path:
 
 def fetched() -> Iterator[tuple[Path, int, float]]:
     """Yield each copy of another machine's file as ``entries`` does."""
-    for folder in fetched_folder().glob(_FETCHED_NAME):
+    for folder in _named(fetched_folder(), _FETCHED_NAME):
         with suppress(OSError):
             files = [file.stat().st_size for file in folder.iterdir()]
             yield folder, sum(files), folder.stat().st_mtime
@@ -182,7 +198,7 @@ def fetched() -> Iterator[tuple[Path, int, float]]:
 
 def answers() -> Iterator[tuple[Path, int, float]]:
     """Yield each answer as ``entries`` does."""
-    for file in (directory() / _ANSWERS).glob(_ANSWER_NAME):
+    for file in _named(directory() / _ANSWERS, _ANSWER_NAME):
         with suppress(OSError):
             status = file.stat()
             yield file, status.st_size, status.st_mtime
@@ -194,16 +210,17 @@ def clear() -> tuple[int, int]:
     size = sum(size for _, size, _ in (*entries(), *answers(), *fetched()))
     # Only what traceq puts there: the directory may be the user's choice.
     for place in (
-        *directory().glob(_ENTRY),
-        *directory().glob(f"{_ASIDE}*"),
-        *directory().glob(f"{_SEEN}/{_SEEN_NAME}"),
-        *directory().glob(f"{_ANSWERS}/{_ANSWER_NAME}"),
+        *_entries(),
+        *_named(directory(), f"{_ASIDE}.*"),
+        *_named(directory() / _SEEN, _SEEN_NAME),
+        *_named(directory() / _ANSWERS, _ANSWER_NAME),
         *directory().glob(KEPT_PAGES),
-        *fetched_folder().glob(_FETCHED_NAME),
+        *_named(fetched_folder(), _FETCHED_NAME),
     ):
         _remove(place)
     names = (_SEEN, _ANSWERS, _FETCHED)
-    for folder in (*directory().glob(_CODE), *(directory() / name for name in names)):
+    codes = _named(directory(), _CODE)
+    for folder in (*codes, *(directory() / name for name in names)):
         with suppress(OSError):
             folder.rmdir()
     return count, size
@@ -229,7 +246,11 @@ def entry_of(status: os.stat_result, content: str, key: str) -> Path:
 
 def any_of_size(size: int) -> bool:
     """Return whether there are tables of a file of this size."""
-    return any((directory() / _code()).glob(f"{size}-*"))
+    name = f"{size}-.*"
+    # The code is many files to read: not where there are none of any code.
+    if not any(_named(code, name) for code in _named(directory(), _CODE)):
+        return False
+    return bool(_named(directory() / _code(), name))
 
 
 class Heard:
@@ -351,11 +372,11 @@ def make_room() -> None:
         kept += size
         if kept > size_limit():
             _remove(place)
-    seen = sorted(directory().glob(f"{_SEEN}/{_SEEN_NAME}"), key=_last_change)
+    seen = sorted(_named(directory() / _SEEN, _SEEN_NAME), key=_last_change)
     for file in seen[:-_MOST_SEEN]:
         file.unlink(missing_ok=True)
     # What a process that was killed left behind.
-    for folder in directory().glob(f"{_ASIDE}*"):
+    for folder in _named(directory(), f"{_ASIDE}.*"):
         if _last_change(folder) < time.time() - _ASIDE_LEFT_S:
             _remove(folder)
 
