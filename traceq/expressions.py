@@ -86,7 +86,11 @@ def place_among(column: pl.Series, distinct: pl.Series) -> pl.Series:
     highest = known_codes.max()
     none = highest + 1 if isinstance(highest, int) else 0
     if known_codes.null_count():
-        known_codes, codes = known_codes.fill_null(none), codes.fill_null(none)
+        known_codes, codes = (
+            # As fill_null does, but without planning a query.
+            one.zip_with(one >= 0, pl.Series([none], dtype=one.dtype))
+            for one in (known_codes, codes)
+        )
     rows = pl.int_range(len(distinct), dtype=pl.UInt32, eager=True)
     return constant(0, none + 1, pl.UInt32).scatter(known_codes, rows)[codes]
 

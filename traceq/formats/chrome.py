@@ -81,12 +81,9 @@ def read(
     workers = 1 if scanned else _WORKERS
     with collecting_paused(), ThreadPoolExecutor(workers) as pool:
         work = _Work(pool, scanned)
-        chunk: list[Piece] = []
-        for following in chunks(path, source.blocks(), cut, _CHUNK):
-            if chunk:
-                work.add(chunk, cut, whole=True)
-            chunk = following
-        work.add(chunk, cut, whole=cut.whole)
+        for chunk in chunks(path, source.blocks(), cut, _CHUNK):
+            # Only of the last one can the end be missing.
+            work.add(chunk, cut, whole=cut.whole)
         tell("tables", 0, _STAGES)
         work.finish()
     tally = work.tally
@@ -98,7 +95,7 @@ def read(
         raise InputError(msg)
     tell("tables", 1, _STAGES)
     finished, start = _finish(
-        {name: pl.concat(rows) for name, rows in work.parts.items()}
+        {name: tables.whole(name, work.parts[name]) for name in tables.TABLES}
     )
     tell("tables", _STAGES, _STAGES)
     return RawTrace(
@@ -126,9 +123,7 @@ class _Work:
     scanned: bool
     tally: Tally = field(default_factory=Tally)
     categories: set[str] = field(default_factory=set)
-    parts: _Parts = field(
-        default_factory=lambda: {name: [rows] for name, rows in tables.empty().items()}
-    )
+    parts: _Parts = field(default_factory=lambda: defaultdict(list))
     _scan: Scan | None = None
     _cutting: deque[Future[tuple[pl.DataFrame, Tally]]] = field(default_factory=deque)
     _sorting: deque[tuple[Future[tables.Sorted], _Parts]] = field(default_factory=deque)
@@ -159,7 +154,7 @@ class _Work:
             self.parts[name].extend(rows)
         if self._scan:
             for name, scanned in self._scan.tables().items():
-                self.parts[name].insert(0, scanned.select(self.parts[name][0].columns))
+                self.parts[name].insert(0, scanned[[*tables.dtypes(name)]])
             self.categories |= self._scan.categories
 
     def _take_events(self) -> None:
@@ -229,9 +224,7 @@ def _threads(raw: list[pl.DataFrame], metadata: pl.DataFrame) -> pl.DataFrame:
         for name, lane, args in metadata.select("name", "lane", "args").iter_rows()
         if name == "thread_name"
     }
-    lanes = pl.concat(
-        rows["lane"].unique() if rows.height else rows["lane"] for rows in raw
-    ).unique()
+    lanes = pl.concat(rows["lane"] for rows in raw).unique()
     threads = lanes.cast(pl.String).sort().to_frame("text").with_row_index("id")
     lane = pl.col("text").str.split(tables.LANE_SEPARATOR)
     named = [names.get(text) for text in threads["text"]]

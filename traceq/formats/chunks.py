@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,6 +30,8 @@ _EVENT_LIMIT = 256 << 20
 _FOOTER_LIMIT = 4 << 20
 _MOST_ENDS = 1000
 _SAMPLE = 1 << 16
+# So many places tell how a file is laid out.
+_ENOUGH = 50
 
 _EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
 _BLANKS = b" \t\n\r\x0b\x0c"
@@ -61,8 +63,9 @@ class Cut:
     header: dict[str, Any] = field(default_factory=dict)
     footer: dict[str, Any] = field(default_factory=dict)
     broken_header: bool = False
-    whole: bool = False
-    """The file ends as JSON should; otherwise its last event may be cut."""
+    whole: bool = True
+    """The file ends as JSON should, once its end was read; otherwise its last event may
+    be cut."""
     head: bytes = b""
     """What stands before the events, up to their bracket."""
     opening: bytes = b""
@@ -90,18 +93,19 @@ def chunks(
     separator = cut.layout.separator
     opening = _OPENING.match(text)
     cut.head, cut.opening = head, opening[0] if opening else b""
-    first = text[opening.end() :] if opening else text
+    start = opening.end() if opening else 0
     held: list[Piece] = []
     pieces: list[Piece] = []
     begun: list[bytes] = []  # an event of which the end was not read yet
-    for block in chain([first], blocks):
-        begun.append(block)
-        at = block.find(separator)
+    for block in chain([text], blocks):
+        at = block.find(separator, start)
+        begun.append(block[start : at if at >= 0 else None])
+        start = 0
         if at < 0:
             _refuse_endless(path, begun)
             continue
         last = block.rfind(separator)
-        pieces.append(Piece.all_of(b"".join([*begun[:-1], block[:at]])))
+        pieces.append(Piece.all_of(b"".join(begun)))
         if last > at:
             pieces.append(Piece(block, at + len(separator), last))
         begun = [block[last + len(separator) :]]
@@ -111,11 +115,10 @@ def chunks(
                 yield held
             held, pieces = pieces, []
     pieces.append(Piece.all_of(b"".join(begun)))
-    last_text = joined([*held, *pieces], separator)
-    events, footer = _footer(head, last_text)
-    cut.whole, cut.ending = footer is not None, last_text[events:]
+    events, cut.ending, footer = _ended(head, [*held, *pieces], separator)
+    cut.whole = footer is not None
     _read_header(cut, head, footer)
-    yield [Piece(last_text, 0, events)]
+    yield events
 
 
 def _refuse_endless(path: Path, begun: list[bytes]) -> None:
@@ -141,7 +144,7 @@ def layout_of(sample: bytes) -> Layout:
 
 def _found(sample: bytes, before: bytes, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
     """Yield what a pattern matches, with the characters that may stand before it."""
-    for match in pattern.finditer(sample):
+    for match in islice(pattern.finditer(sample), _ENOUGH):
         yield sample[_before(sample, match.start(), before) : match.end()]
 
 
@@ -151,10 +154,10 @@ def events_end(head: bytes, text: bytes) -> int | None:
     ``head`` stands before the events. It is None if the file is cut off; without any
     event it is where one would begin.
     """
-    events, footer = _footer(head, text)
+    (events,), _, footer = _ended(head, [Piece.all_of(text)], _NO_SEPARATOR)
     if footer is None:
         return None
-    return events if _NO_EVENTS.match(text) else text.index(b"}", events) + 1
+    return events.end if _NO_EVENTS.match(text) else text.index(b"}", events.end) + 1
 
 
 def events_begin(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
@@ -192,24 +195,40 @@ def _why_no_events(path: Path, text: bytes, *, whole: bool) -> str:
     return f"{path} is not a trace: {advice}"
 
 
-def _footer(head: bytes, text: bytes) -> tuple[int, dict[str, Any] | None]:
-    """Find where the events end in the last chunk; no footer if they never do.
+def _ended(
+    head: bytes, pieces: list[Piece], separator: bytes
+) -> tuple[list[Piece], bytes, dict[str, Any] | None]:
+    """Return the last pieces up to where the events end, what follows, and the footer.
 
     They end at the first bracket from which on the file, with the events taken out,
-    is whole JSON; a later one ends a list among what follows the events.
+    is whole JSON; a later one ends a list among what follows the events. If they never
+    do, there is no footer.
     """
     opening = b'{"traceEvents":[' if head.lstrip()[:1] == b"{" else b"["
-    found = list(_END.finditer(text, max(0, len(text) - _FOOTER_LIMIT)))[-_MOST_ENDS:]
-    ends = [(_before(text, match.start()), match.end() - 1) for match in found]
-    if nothing := _NO_EVENTS.match(text):
-        ends = [(0, nothing.end() - 1)]
-    for events, end in ends:
+    found: list[tuple[int, int, int]] = []
+    skipped = sum(one.end - one.start for one in pieces) - _FOOTER_LIMIT
+    for number, (block, start, end) in enumerate(pieces):
+        # With nothing but blanks between them, brace and bracket are in one piece.
+        found += [
+            (number, _before(block, match.start()), match.end() - 1)
+            for match in _END.finditer(block, start + max(0, skipped), end)
+        ]
+        skipped -= end - start
+    if nothing := _NO_EVENTS.match(*pieces[0]):
+        found = [(0, pieces[0].start, nothing.end() - 1)]
+    for number, events, bracket in found[-_MOST_ENDS:]:
+        block, start, end = pieces[number]
+        rest = joined([Piece(block, bracket, end), *pieces[number + 1 :]], separator)
         try:
-            footer = orjson.loads(opening + text[end:])
+            footer = orjson.loads(opening + rest)
         except orjson.JSONDecodeError:
             continue
-        return events, footer if isinstance(footer, dict) else {}
-    return len(text), None
+        return (
+            [*pieces[:number], Piece(block, start, events)],
+            block[events:bracket] + rest,
+            footer if isinstance(footer, dict) else {},
+        )
+    return pieces, b"", None
 
 
 def _before(text: bytes, at: int, characters: bytes = _BLANKS) -> int:

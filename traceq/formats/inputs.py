@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -45,11 +46,11 @@ def _decoded(column: str, lists: list[Any], recorded: list[str | None]) -> pl.Se
     """Return lists as the schema has them, given as JSON too: many are the same."""
     distinct = dict(zip(recorded, lists, strict=True))
     clean = _numbers if column in ("dims", "strides") else _texts
-    cleaned = [
-        _json(clean(entry) if isinstance(entry, list) else None)
-        for entry in distinct.values()
-    ]
     # From JSON again: Polars builds nested lists from it far faster than from objects.
+    cleaned = [
+        text if (kept := clean(entry)) is entry else _json(kept)
+        for text, entry in distinct.items()
+    ]
     values = pl.Series(cleaned, dtype=pl.String).str.json_decode(
         schema.INPUTS[column].dtype
     )
@@ -61,8 +62,12 @@ def _json(value: object) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
 
 
-def _numbers(entries: list[Any]) -> list[Any]:
+def _numbers(entries: object) -> list[Any] | None:
     """Keep lists of numbers; a list of tensors has one more level."""
+    if not isinstance(entries, list):
+        return None
+    if {*map(type, entries)} <= {list} and {*map(type, chain(*entries))} <= {int}:
+        return entries
     return [
         entry
         if isinstance(entry, list) and all(type(number) is int for number in entry)
@@ -71,5 +76,7 @@ def _numbers(entries: list[Any]) -> list[Any]:
     ]
 
 
-def _texts(entries: list[Any]) -> list[Any]:
-    return [str(entry) for entry in entries]
+def _texts(entries: object) -> list[Any] | None:
+    if not isinstance(entries, list):
+        return None
+    return entries if {*map(type, entries)} <= {str} else [*map(str, entries)]

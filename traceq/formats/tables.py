@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -131,7 +131,11 @@ def _column(table: str, name: str) -> pl.Expr:
 
 
 COLLECTIVE = "Collective name"
-_TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory", "other")
+TABLES = (
+    *("ops", "kernels", "runtime", "annotations", "frames", "memory", "other"),
+    _METADATA,
+)
+"""The raw tables."""
 # Columns that are no argument, but told by all of an event.
 _NO_ARGS = {
     "ops": ("caller", "inputs", "call_stack"),
@@ -179,17 +183,15 @@ def split(events: pl.DataFrame) -> Sorted:
     return result
 
 
-def empty() -> dict[str, pl.DataFrame]:
-    """Return each raw table without rows."""
-    metadata = pl.DataFrame(schema=dict.fromkeys(("name", "lane", "args"), schema.TEXT))
-    return {
-        **{table: pl.DataFrame(schema=_dtypes(table)) for table in _TABLES},
-        _METADATA: metadata,
-    }
+def whole(table: str, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return a raw table of its parts, which may be none."""
+    return pl.concat(parts) if parts else pl.DataFrame(schema=dtypes(table))
 
 
-def _dtypes(table: str) -> dict[str, Dtype]:
+def dtypes(table: str) -> dict[str, Dtype]:
     """Return the types of a raw table's columns, in their order."""
+    if table == _METADATA:
+        return dict.fromkeys(("name", "lane", "args"), schema.TEXT)
     known = schema.TABLES[table].columns
     behind = [*_names(table), *_from_category(table, "")]
     return {
@@ -222,10 +224,14 @@ def described(heads: Sequence[texts.Head]) -> pl.DataFrame:
     columns = {
         "name": [head.name for head in heads],
         "category": [head.category for head in heads],
-        "lane": [head.process + LANE_SEPARATOR + head.thread for head in heads],
+        "lane": [_lane(head) for head in heads],
         "caller": [head.caller or None for head in heads],
     }
     return pl.DataFrame(columns, dict.fromkeys(columns, pl.Categorical))
+
+
+def _lane(head: texts.Head) -> str:
+    return head.process + LANE_SEPARATOR + head.thread
 
 
 def table_of(head: texts.Head) -> str:
@@ -296,7 +302,7 @@ def keys_of(table: str) -> dict[str, str]:
 def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
     """Return what a column holds where its key has these values, each a JSON text."""
     if not values:
-        return pl.Series(column, [], _dtypes(table)[column])
+        return pl.Series(column, [], dtypes(table)[column])
     key = keys_of(table)[column]
     args = pl.Series("args", [f'"{key}": {value}' for value in values], pl.String)
     return args.to_frame().select(_column(table, column).alias(column)).to_series()
@@ -304,19 +310,20 @@ def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
 
 def from_heads(table: str, heads: Sequence[texts.Head]) -> pl.DataFrame:
     """Return the columns of a raw table that tell what an event's head tells."""
-    columns = {
-        name: _column(table, name)
-        for name in _NO_ARGS.get(table, ())
-        if name in ("caller", "out_of_memory")
+    columns: dict[str, list[Any]] = {
+        "name": [head.name for head in heads],
+        "lane": [_lane(head) for head in heads],
     }
-    categories = [head.category for head in heads]
-    if table == "kernels":
-        activities = [_activity(category) for category in categories]
-        columns["activity"] = pl.lit(pl.Series(activities, dtype=_ACTIVITY))
+    if "caller" in _NO_ARGS.get(table, ()):
+        columns["caller"] = [head.caller or None for head in heads]
+    if table == "memory":
+        columns["out_of_memory"] = [head.name == _MEMORY_EVENTS[1] for head in heads]
+    elif table == "kernels":
+        columns["activity"] = [_activity(head.category) for head in heads]
     elif table == "annotations":
-        on_gpu = [_on_gpu(category) for category in categories]
-        columns["on_gpu"] = pl.lit(pl.Series(on_gpu, dtype=pl.Boolean))
-    return described(heads).select("name", "lane", **columns)
+        columns["on_gpu"] = [_on_gpu(head.category) for head in heads]
+    kinds = dtypes(table)
+    return pl.DataFrame(columns, {name: kinds[name] for name in columns})
 
 
 def _activity(category: str) -> str:

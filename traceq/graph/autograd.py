@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import known
 from traceq.graph.nesting import INDEX, nearest
 
 
 def is_node(ops: pl.DataFrame) -> pl.Series:
     """Return for each op whether it runs a node of the backward graph."""
-    return (ops["forward_thread"] > 0).fill_null(value=False)
+    return known(ops["forward_thread"] > 0)
 
 
 def is_numbered(ops: pl.DataFrame) -> pl.Series:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
-from traceq.expressions import place_among
+from traceq.expressions import known, place_among
 from traceq.graph.nesting import INDEX, in_preorder, nearest, parents, row_numbers
 from traceq.model.names import STEP
 from traceq.records import dataclass
@@ -92,7 +92,7 @@ def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
     either, and its ops would lose it.
     """
     regions = raw["annotations"]
-    marks = regions["name"].cast(pl.String).str.contains(STEP).fill_null(value=False)
+    marks = known(regions["name"].cast(pl.String).str.contains(STEP))
     chosen = {
         "annotations": ~regions["on_gpu"] & ~marks,
         "frames": frames["own"]

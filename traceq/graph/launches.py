@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.graph import source
-from traceq.graph.host import describe
-from traceq.model import names, schema
+from traceq.model import schema
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
 
 _CONVOLUTION = "conv"
@@ -17,11 +16,8 @@ _PLAIN_KINDS = ("elementwise", "reduction", "memory", "other")
 def link(
     kernels: pl.DataFrame, runtime: pl.DataFrame, ops: pl.DataFrame
 ) -> pl.DataFrame:
-    """Complete the table of GPU work: its kinds, launches, ops, steps, sources."""
-    facts = describe(kernels, names.describe_kernels)
-    kernels = kernels.hstack(facts.get_columns()).sort(
-        "ts", "stream", "correlation", maintain_order=True
-    )
+    """Complete the table of GPU work, with what names say: launches, ops, sources."""
+    kernels = kernels.sort("ts", "stream", "correlation", maintain_order=True)
     calls = (
         runtime.lazy()
         .filter(pl.col("correlation").is_not_null())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import constant
+from traceq.expressions import constant, known
 from traceq.graph import autograd, host, launches, phases, source, steps, unclosed
 from traceq.graph.at_once import at_once
 from traceq.graph.nesting import INDEX, depth, row_numbers, self_times, sums_of
@@ -28,7 +28,7 @@ def link(
 ) -> tuple[dict[str, pl.DataFrame], Steps]:
     """Return the linked tables, and what the steps were taken from."""
     raw = {**raw, "frames": unclosed.closed(raw["frames"])}
-    frames, (regions, kinds) = at_once(
+    frames, (regions, kinds, work) = at_once(
         lambda: _frames(raw["frames"], owners), lambda: _described(raw)
     )
     found = steps.find(raw, regions, steps_by)
@@ -49,10 +49,10 @@ def link(
     )
     tell("graph", 5, _STAGES)
     runtime = _runtime(raw["runtime"], tree, context, ops)
-    runtime = source.like_op(
-        runtime, ops, source.told(ops["caller"])["file"].is_not_null()
-    )
-    linked_kernels = launches.link(raw["kernels"], runtime, ops)
+    if _has_callers(ops):
+        told = source.told(ops["caller"])
+        runtime = source.like_op(runtime, ops, told["file"].is_not_null())
+    linked_kernels = launches.link(work, runtime, ops)
     tell("graph", 6, _STAGES)
     kernels, backlog = steps.place_stray(linked_kernels, windows)
     runtime = _count_kernels(runtime, kernels)
@@ -100,13 +100,14 @@ def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
     )
 
 
-def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return what the names of regions and of ops say."""
+def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return what the names of regions and of ops say, and the GPU's work with that."""
     regions = host.describe(raw["annotations"], names.describe_regions)
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")
     )
-    return regions, kinds
+    facts = host.describe(raw["kernels"], names.describe_kernels)
+    return regions, kinds, raw["kernels"].hstack(facts.get_columns())
 
 
 def _moments(
@@ -125,7 +126,7 @@ def _moments(
         step.alias("step"),
         phases.of_tree(tree, kinds, regions, module, step),
         op=tree.place_in("ops")[tree.around(tree.is_of("ops"))],
-        compiling=tree.at(compiling.fill_null(value=False)).is_not_null(),
+        compiling=tree.at(known(compiling)).is_not_null(),
     )
 
 
@@ -142,7 +143,9 @@ def _ops(
     raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, owners: Owners
 ) -> pl.DataFrame:
     ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
-    ops = source.filled(ops, source.written(ops["caller"]), row_numbers(ops.height))
+    if _has_callers(ops):
+        places = source.written(ops["caller"])
+        ops = source.filled(ops, places, row_numbers(ops.height))
     nested, forward = at_once(lambda: _nested(ops), lambda: autograd.forward_twins(ops))
     stacks = source.of_call_stacks(ops["call_stack"], owners)
     own = source.first_known(source.own(ops), stacks)
@@ -151,6 +154,11 @@ def _ops(
     return ops.with_columns(
         *nested, forward, captured=pl.lit(value=False), **source.columns(place)
     )
+
+
+def _has_callers(ops: pl.DataFrame) -> bool:
+    """Return whether the trace says where any op was called."""
+    return ops["caller"].null_count() < ops.height
 
 
 def _nested(ops: pl.DataFrame) -> pl.DataFrame:

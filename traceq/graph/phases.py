@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.expressions import known
 from traceq.model import schema
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def of_tree(
     by regions, by ``module`` calls among the frames, by what autograd counts in an
     optimizer's region, and by coming before a backward of the same step.
     """
-    backward = tree.spread("ops", ops["backward"]).fill_null(value=False)
+    backward = known(tree.spread("ops", ops["backward"]))
     region = tree.spread("annotations", regions["phase"])
     is_forward = region == "forward"
     firm = pl.select(
@@ -40,8 +41,8 @@ def of_tree(
     ).to_series()
     marked = is_forward | tree.spread("frames", module.is_not_null())
     around = tree.at(firm.is_not_null())
-    forward = tree.at(marked.fill_null(value=False))
-    numbered = tree.spread("ops", ops["numbered"]).fill_null(value=False)
+    forward = tree.at(known(marked))
+    numbered = known(tree.spread("ops", ops["numbered"]))
     rows = pl.DataFrame(
         {
             "thread": tree.thread,
@@ -51,9 +52,9 @@ def of_tree(
             "firm": firm[around],
             "forward": forward.is_not_null(),
             # Of two rows around another, the inner one comes later.
-            "inside": (forward > around).fill_null(value=False),
+            "inside": known(forward > around),
             # An optimizer runs without autograd, but for a closure that it calls.
-            "closure": (tree.at(numbered) > around).fill_null(value=False),
+            "closure": known(tree.at(numbered) > around),
         }
     )
     is_backward = (pl.col("firm") == pl.lit("backward", _PHASE)).fill_null(value=False)
