@@ -198,7 +198,7 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
     finished = {
         name: pl.DataFrame(
             [
-                *(rows[column] for column in rows.columns if column not in _CHANGED),
+                *(one for one in rows.iter_columns() if one.name not in _CHANGED),
                 rows["ts"] - start,
                 place_among(rows["lane"], threads["lane"]).alias("thread"),
             ]

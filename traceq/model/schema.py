@@ -373,9 +373,10 @@ class Table:
     def shaped(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame with these columns, in this order, in these types."""
         # Column by column: most have their type, and no query is planned.
+        found = {column.name: column for column in frame.iter_columns()}
         return pl.DataFrame(
             [
-                frame[name] if frame[name].dtype == dtype else frame[name].cast(dtype)
+                found[name] if found[name].dtype == dtype else found[name].cast(dtype)
                 for name, dtype in self.dtypes.items()
             ]
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from inspect import signature
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
@@ -26,13 +26,15 @@ def cached_per_trace(
     others are compared by value, everything else by identity.
     """
     answers: dict[int, dict[tuple[object, ...], _Answer[Result]]] = {}
-    parameters = signature(question)
+    # Only of those that are asked, and not with all arguments: it takes long.
+    parameters = cache(partial(signature, question))
+    count = len(question.__annotations__) - 1  # and what it returns
     lock = Lock()
 
     @wraps(question)
     def answer(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
-        if named or len(given) < len(parameters.parameters):
-            call = parameters.bind(*given, **named)
+        if named or len(given) < count:
+            call = parameters().bind(*given, **named)
             call.apply_defaults()
             trace, *others = call.arguments.values()
         else:
