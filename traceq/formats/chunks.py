@@ -30,7 +30,7 @@ _EVENT_LIMIT = 256 << 20
 _FOOTER_LIMIT = 4 << 20
 _MOST_ENDS = 1000
 _SAMPLE = 1 << 16
-# So many places tell how a file is laid out.
+# This many places tell how a file is laid out.
 _ENOUGH = 50
 
 _EVENTS = re.compile(rb'"traceEvents"\s{0,64}:\s{0,64}\[')
