@@ -8,9 +8,11 @@ import polars as pl
 
 from traceq.analysis.base.ownership import during, named, named_like, outermost_ops
 from traceq.analysis.replay.simulation import NO_SPANS
-from traceq.expressions import END
+from traceq.expressions import END, known
 from traceq.intervals import merged
 from traceq.linter import Evidence, Fix
+
+from ._written import MASKED_COPY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 # What a distribution computes once, when it is first asked for, is computed anyway.
 _KEPT = r"torch/distributions/utils\.py\(\d+\): __get__$"
+
+_MASKED = ("aten::index", "aten::index_put_", "aten::masked_select", MASKED_COPY)
+_MAKES_RESULT = ("aten::empty", "aten::resize_")
 
 
 def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[Fix]:
@@ -55,6 +60,26 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
     gone = runs["id"].explode()
     kernels = view.kernels.filter(pl.col("op").is_in(gone.implode()))["id"]
     return [Fix(spans=runs.select("start", "end"), kernels=kernels.to_list())]
+
+
+def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
+    """Return what goes with the waits of a group, where a mask is no index any more.
+
+    That is what the op does before its own kernel, which stays as that of
+    ``torch.where``, and the whole index of MASKED_COPY. A library's index may need the
+    elements alone, and the GPU's time stays as it is: more elements are computed.
+    """
+    theirs = row["library"] or row["by_inner_file"]
+    if row["cause"] not in _MASKED or not row["selects"] or theirs:
+        return []
+    ops = view.trace.ops
+    around = ops["parent"][row["ops"]].drop_nulls().unique()
+    gone = known(ops["parent"].is_in(around.implode())) & ~named(ops, _MAKES_RESULT)
+    if row["cause"] == MASKED_COPY:
+        called = pl.Series(row["called"], dtype=pl.UInt32)
+        whole = called.filter(named(ops, ["aten::index"])[called])
+        gone = gone.scatter(whole, values=True)
+    return [Fix(spans=ops.filter(gone).select(start="ts", end=END))]
 
 
 def host_line(view: View, fix: Fix) -> Evidence:

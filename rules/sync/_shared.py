@@ -19,7 +19,7 @@ from ._known_waits import known_wait, torch_file
 from ._removed import host_line, removed_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from traceq.linter import Finding
@@ -32,6 +32,7 @@ _PLACE = pl.format(
     pl.format(":{}", "line").fill_null(""),
 )
 _MOST_ALSO = 3
+_OF_OPS = ("called", "gradient")
 _INNER = ("inner_file", "inner_line", "inner_function")
 
 
@@ -55,18 +56,15 @@ class DeviceSync(Rule):
             *_functions(view, waits),
             lost=pl.min_horizontal("wait", "gap"),
         )
+        found = found.hstack(_known(found, causes[0]))
         # What has one switch is one finding, whichever functions of a library wait.
-        known = _known(found, causes[0])
-        functions = (
-            pl.when(known.is_null()).then(one).alias(f"by_{one}")
-            for one in (*_LIBRARY, *_INNER)
-        )
         yield from (
             found.group_by(
-                *causes, *same_place(), known, *functions, maintain_order=True
+                *causes, *same_place(), "known", *_told_apart(), maintain_order=True
             )
             .agg(
                 pl.col(*_LIBRARY, *_INNER).min(),
+                *(pl.col(one) for one in _OF_OPS if one in waits.columns),
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode(),
                 pl.col("module").first(),
@@ -86,16 +84,23 @@ class DeviceSync(Rule):
         view: View,
         row: Mapping[str, Any],
         cause: Evidence,
-        written: str,
-        advice: str,
+        words: tuple[str, str],
+        removed: Sequence[Fix] = (),
     ) -> Finding:
-        count = row["waits"] / view.steps
-        switch = known_wait(row["inner_file"], row["inner_function"], cause.name)
+        """Return the finding of a row.
+
+        The words are how the wait is written, and what to write instead, which removes
+        more than the wait.
+        """
+        count, (written, advice) = row["waits"] / view.steps, words
+        switch = row["known"] and known_wait(
+            row["inner_file"], row["inner_function"], cause.name
+        )
         if switch:
             written, advice = switch.written, switch.advice
+            removed = removed_checks(view, switch, row)
         file, line, function = _library(row)
         where = f" in {function} ({file}:{line})" if file and not switch else ""
-        removed = removed_checks(view, switch, row) if switch else []
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {often(count)}",
             subject=cause.name + (f" in {file}:{function}" if file else ""),
@@ -127,15 +132,31 @@ class DeviceSync(Rule):
         )
 
 
-def _known(waits: pl.DataFrame, cause: str) -> pl.Series:
-    """Return how what is known of each wait is written, as ``known``."""
+def _known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
+    """Return how what is known of each wait is written, and if torch's code waits."""
     by = ["inner_file", "inner_function", cause]
     each = waits.select(by).unique(maintain_order=True)
-    known = [known_wait(*one) for one in each.cast(pl.String).iter_rows()]
-    written = [one and one.written for one in known]
-    each = each.hstack([pl.Series("known", written, dtype=pl.String)])
+    rows = each.cast(pl.String).rows()
+    waited = [known_wait(*row) for row in rows]
+    written = [one and one.written for one in waited]
+    torch = [torch_file(file) is not None for file, *_ in rows]
+    each = each.hstack(
+        [
+            pl.Series("known", written, dtype=pl.String),
+            pl.Series("of_torch", torch, dtype=pl.Boolean),
+        ]
+    )
     found = waits.join(each, on=by, how="left", nulls_equal=True, maintain_order="left")
-    return found["known"]
+    return found.select("known", "of_torch")
+
+
+def _told_apart() -> Iterator[pl.Expr]:
+    """Yield the function that the finding names: a library's, or else torch's."""
+    unknown, library = pl.col("known").is_null(), pl.col("library")
+    torch = unknown & library.is_null() & pl.col("of_torch")
+    for columns, named in ((_LIBRARY, unknown), (_INNER, torch)):
+        for one in columns:
+            yield pl.when(named).then(one).alias(f"by_{one}")
 
 
 def _chains(view: View) -> pl.DataFrame:

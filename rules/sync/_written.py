@@ -4,6 +4,8 @@ from __future__ import annotations
 
 _READ = "keep the value on the GPU, and read it only once in many steps"
 _MASK = "only the GPU knows how many elements a mask selects: "
+MASKED_COPY = "x[mask] = y[mask]"
+"""An index and an assignment through one mask, in place of an op."""
 _UNIQUE = "only the GPU knows how many unique values there are: avoid it in the step"
 WRITTEN = {
     "aten::item": ("`.item()`", _READ),
@@ -26,12 +28,17 @@ WRITTEN = {
     ),
     "aten::index": (
         "a boolean index",
-        f"{_MASK}instead of x[mask], multiply by the mask or use"
+        f"{_MASK}instead of x[mask], compute all of x and multiply by the mask, or use"
         " torch.where(mask, a, b)",
     ),
     "aten::index_put_": (
         "an assignment through a boolean index",
         "use x.masked_fill_(mask, value) or torch.where(mask, value, x)",
+    ),
+    MASKED_COPY: (
+        f"`{MASKED_COPY}`",
+        f"{_MASK}use x = torch.where(mask, y, x), with mask[:, None] if x has a"
+        " dimension more",
     ),
     "aten::masked_select": (
         "`masked_select`",
@@ -42,6 +49,15 @@ WRITTEN = {
     "aten::bincount": (
         "`bincount`",
         "use zeros(n).scatter_add_(0, x, ones), whose size is known",
+    ),
+    "aten::cumprod_backward": (
+        "the gradient of `cumprod`",
+        "it asks whether any element is zero: where all are positive,"
+        " torch.exp(torch.cumsum(torch.log(x), dim)) has a gradient that does not wait",
+    ),
+    "aten::ctc_loss": (
+        "`ctc_loss`",
+        "pass input_lengths and target_lengths on the CPU, where it reads them",
     ),
     "aten::_coalesce": (
         "`coalesce()` of a sparse tensor",
@@ -58,5 +74,9 @@ WRITTEN = {
     ),
 }
 """By op: how the program writes it, and what to write instead."""
+USED_INSIDE = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")
+"""Ops that others call, too: then the program writes the other."""
+COPYING = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::clone")
+"""Ops of a copy that are called as such, or by another of them."""
 INNER = {"aten::_local_scalar_dense": "aten::item"}
 """An op and the one inside it may begin and end together: either may be outside."""

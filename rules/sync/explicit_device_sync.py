@@ -133,4 +133,4 @@ class ExplicitDeviceSync(DeviceSync):
         for row in self._by_place(view, waits, "name"):
             name = row["name"]
             written = next((text for part, text in _WRITTEN if part in name), name)
-            yield self._finding(view, row, Evidence("call", name), written, _ADVICE)
+            yield self._finding(view, row, Evidence("call", name), (written, _ADVICE))

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import SHORT_OP_SYNC_US
-from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.time.device_syncs import syncs_in_ops, written_as
 from traceq.analysis.time.serving import token_syncs
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
 from traceq.records import dataclass
 
+from ._causes import with_causes
+from ._removed import removed_indices
 from ._shared import DeviceSync
-from ._written import INNER, WRITTEN
+from ._written import COPYING, WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,6 +33,13 @@ _TO_GPU = (
     "copy from pinned memory with .to(device, non_blocking=True), or create the tensor"
     " on the GPU",
 )
+_INDICES = ("aten::index", "aten::index_put_")
+_INDEX_FROM = {
+    "to host": "an index on the GPU into a tensor on the CPU",
+    "to GPU": "an index on the CPU into a tensor on the GPU",
+}
+_ONE_DEVICE = "keep the index on the device of the tensor"
+_ITSELF = "it reads a value on the host itself: call it less often, or another operator"
 _METHODS = {
     "cpu": _TO_HOST,
     "tolist": ("`.tolist()`", _COPY),
@@ -58,7 +66,9 @@ class ImplicitDeviceSync(DeviceSync):
     If a library waits on behalf of the program, the finding names its function; for
     some that have a switch (GradScaler, ``clip_grad_norm_``, the Trainer of
     transformers, distributions) it names the switch. Where the switch turns a check
-    off, the operators that compute what is checked go too, and count as saved.
+    off, the operators that compute what is checked go too, and count as saved. So does
+    the time of the host in which the elements of a boolean index are looked for, in the
+    backward pass as well.
 
     Where little is launched between two waits, the second waits instead if only the
     first goes. The saving is then that of removing both, and the finding names the
@@ -84,7 +94,8 @@ class ImplicitDeviceSync(DeviceSync):
     ## When it is wrong
 
     A wait at the very end of a step may be intentional, to time it. Raise
-    ``min-wait-us``, or allow the line.
+    ``min-wait-us``, or allow the line. Where a mask selects a few of many elements, and
+    much is computed from these, a boolean index is right.
 
     ## Measured
 
@@ -93,7 +104,11 @@ class ImplicitDeviceSync(DeviceSync):
     host-bound anyway: ``asked_every_layer`` 3.71 → 3.65, ``graphs_pooled`` 7.58 → 7.39.
     With validate_args=False: minibatches of PPO 23.2 → 19.7, a step of SAC 13.5 → 12.7,
     a world model 81.3 → 66.5, a sequential VAE 61.6 → 55.7. One check a step less, by
-    error_if_nonfinite=False or is_causal=True: 11.7 → 11.6 and 11.7 → 11.4.
+    error_if_nonfinite=False or is_causal=True: 11.7 → 11.6 and 11.7 → 11.4. With
+    ``torch.where`` or ``torch.minimum`` instead of boolean indices: points sampled for
+    PointNet++ 74.9 → 30.7, a loss on the positive anchors of each image 10.7 → 6.7,
+    4,096 simulated environments 7.2 → 5.3. With ``cumsum`` instead of ``cumprod``:
+    2.38 → 2.34.
     """
 
     code = "SYN001"
@@ -149,29 +164,35 @@ class ImplicitDeviceSync(DeviceSync):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by the op that the program calls, and by place."""
-        waits = syncs_in_ops(view.trace, view.steady).filter(
-            pl.col("wait") >= self.min_wait_us * 1000,
-            ~pl.col("id").is_in(token_syncs(view.trace).implode()),
-        )
-        if not waits.height:
+        syncs = syncs_in_ops(view.trace, view.steady)
+        long = pl.col("wait") >= self.min_wait_us * 1000
+        if not syncs.select(long.any()).item():
             return
-        called = outermost_ops(view.trace, tuple(WRITTEN)).gather(waits["op"])
-        causes = view.trace.ops["name"].gather(called.fill_null(waits["op"]))
-        waits = waits.with_columns(
-            cause=causes.cast(pl.String).replace(INNER),
-            method=written_as(view.trace, waits),
+        waits = with_causes(view.trace, syncs).filter(
+            long, ~pl.col("id").is_in(token_syncs(view.trace).implode())
         )
-        for row in self._by_place(view, waits, "cause", "method", "copies"):
-            cause = Evidence("op", row["cause"])
-            yield self._finding(view, row, cause, *_written(row))
+        waits = waits.with_columns(method=written_as(view.trace, waits))
+        causes = ("cause", "method", "copies", "selects")
+        for row in self._by_place(view, waits, *causes):
+            note = "and its gradient" if any(row["gradient"]) else ""
+            cause = Evidence("op", row["cause"], note=note)
+            removed = removed_indices(view, row)
+            yield self._finding(view, row, cause, _written(row), removed)
 
 
 def _written(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return how the wait is written in a program, and what to write instead."""
+    cause, copies = row["cause"], row["copies"]
     if row["method"] in _METHODS:
         return _METHODS[row["method"]]
-    if row["cause"] in WRITTEN:
-        return WRITTEN[row["cause"]]
-    if row["copies"]:
-        return _TO_HOST if row["copies"] == "to host" else _TO_GPU
-    return row["cause"], "keep the result on the GPU"
+    if cause in _INDICES and not row["selects"]:
+        return _INDEX_FROM.get(copies, "an index on another device"), _ONE_DEVICE
+    if cause in WRITTEN:
+        return WRITTEN[cause]
+    if copies and cause not in COPYING:
+        name = cause.removeprefix("aten::").removesuffix("_backward")
+        gradient = "the gradient of " if cause.endswith("_backward") else ""
+        return f"{gradient}`{name}`", _ITSELF
+    if copies:
+        return _TO_HOST if copies == "to host" else _TO_GPU
+    return cause, "keep the result on the GPU"

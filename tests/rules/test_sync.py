@@ -513,3 +513,122 @@ def test_what_a_distribution_computes_once_stays_without_its_check() -> None:
     )
 
     assert (found.host_ns, found.kernel_ns) == (50_000, 0)
+
+
+def _waits(*nests: list[str], function: str = "") -> str:
+    """Draw nests of ops, the innermost of which waits, but for a single ``mul``."""
+    depth, long = max(map(len, nests)), 40 + 100 * len(nests)
+    frames: list[tuple[int, int, str]] = []
+    ops: list[list[tuple[int, int, str]]] = [[] for _ in range(depth)]
+    calls, gpu = [(3, 14, "cudaLaunch>1")], [(18, 12, "gemm<1")]
+    ops[0].append((2, 18, "aten::mm"))
+    for number, nest in enumerate(nests):
+        at = 30 + 100 * number
+        for deep, op in enumerate(nest):
+            ops[deep].append((at + deep, 90 - 2 * deep, op))
+        if function:
+            frames.append((at - 4, 98, function))
+        calls.append((at + 10, 15, f"cudaLaunch>{2 + number}"))
+        if nest != ["aten::mul"]:
+            calls.append((at + 40, 35, "cudaStreamSynchronize"))
+        gpu.append((at + 20, 50, f"k<{2 + number}"))
+    lanes: dict[str, list[tuple[int, int, str]]] = {
+        "host ": [(0, long, "ProfilerStep#1")],
+        "host  ": frames,
+        "gpu 7": gpu,
+    }
+    lanes |= {f"host   {' ' * deep}": some for deep, some in enumerate(ops)}
+    lanes[f"host   {' ' * depth}"] = calls
+    return placed(lanes, long)
+
+
+_INDEX = ["aten::index", "aten::nonzero"]
+_PUT = ["aten::index_put_", "aten::_index_put_impl_", "aten::nonzero"]
+
+
+def test_without_a_boolean_index_nothing_looks_for_its_elements() -> None:
+    (found,) = drawn_findings(_waits(_INDEX), "SYN001")
+
+    assert found.message.startswith("a boolean index makes")
+    # All of nonzero; the op around it stays, for one that takes all elements.
+    assert (found.host_ns, found.kernel_ns) == (88_000, 0)
+
+
+def test_an_index_of_a_library_may_have_to_be_one() -> None:
+    (found,) = drawn_findings(
+        _waits(_INDEX, function="torch_geometric/a.py(3): f"), "SYN001"
+    )
+
+    assert "in f (torch_geometric/a.py:3)" in found.message
+    assert found.host_ns == 0
+
+
+def test_what_a_mask_selects_assigned_through_it_is_one_finding() -> None:
+    (found,) = drawn_findings(_waits(_INDEX, _PUT), "SYN001")
+
+    assert found.message == (
+        "`x[mask] = y[mask]` makes the host wait for the GPU twice a step"
+    )
+    assert "torch.where(mask, y, x)" in found.advice
+    # All of the index, and what looks for the elements of the assignment.
+    assert found.host_ns == 90_000 + 86_000
+
+
+def test_a_mask_that_is_used_twice_with_something_between_is_two_findings() -> None:
+    found = drawn_findings(_waits(_INDEX, ["aten::mul"], _PUT), "SYN001")
+
+    assert {one.message.split(" makes")[0] for one in found} == {
+        "a boolean index",
+        "an assignment through a boolean index",
+    }
+
+
+def test_the_gradient_of_a_boolean_index_goes_with_it() -> None:
+    args = {
+        "aten::index": {"Sequence number": 5, "Fwd thread id": 0},
+        "IndexBackward0": {"Sequence number": 5, "Fwd thread id": 1},
+    }
+    backward = ["IndexBackward0", "aten::_index_put_impl_", "aten::nonzero"]
+    (found,) = drawn_findings(_waits(_INDEX, backward), "SYN001", args=args)
+
+    assert (
+        found.message == "a boolean index makes the host wait for the GPU twice a step"
+    )
+    assert found.evidence[0].note == "and its gradient"
+
+
+@pytest.mark.parametrize(
+    ("nest", "written"),
+    [
+        (["aten::cumprod_backward", "aten::item"], "the gradient of `cumprod`"),
+        (["aten::ctc_loss", "aten::to", "aten::copy_"], "`ctc_loss`"),
+        (["aten::item", "aten::_local_scalar_dense"], "`.item()`"),
+        (["Function", "aten::item", "aten::_local_scalar_dense"], "`.item()`"),
+    ],
+)
+def test_an_op_that_reads_a_value_itself_is_named(
+    nest: list[str], written: str
+) -> None:
+    (found,) = drawn_findings(_waits(nest), "SYN001")
+
+    assert found.message.startswith(f"{written} makes the host wait")
+
+
+@pytest.mark.parametrize(
+    ("copy", "written"),
+    [
+        ("DtoH (Device -> Pageable)", "an index on the GPU into a tensor on the CPU"),
+        ("HtoD (Pageable -> Device)", "an index on the CPU into a tensor on the GPU"),
+    ],
+)
+def test_an_index_of_another_device_is_no_boolean_one(copy: str, written: str) -> None:
+    lanes = {
+        "host ": [(0, 200, "ProfilerStep#1")],
+        "host  ": [(2, 20, "aten::mm"), (30, 130, "aten::index")],
+        "host   ": [(3, 14, "cudaLaunch>1"), (32, 120, "aten::copy_")],
+        "host    ": [(34, 20, "cudaMemcpyAsync>2"), (60, 80, "cudaStreamSynchronize")],
+        "gpu 7": [(20, 60, "gemm<1"), (90, 45, f"Memcpy {copy}<2")],
+    }
+    (found,) = drawn_findings(placed(lanes, 200), "SYN001")
+
+    assert found.message.startswith(f"{written} makes the host wait")

@@ -1,0 +1,99 @@
+"""Which op of a program makes the host wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.expressions import END, asof, known
+
+from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+_VIEW = ("aten::view",)
+
+
+def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return waits with the op that the program writes: ``called`` and its ``cause``.
+
+    The cause is the op's name: of an op that reads a value for itself its own, of the
+    ``gradient`` of a boolean index that of the index, and MASKED_COPY where what a mask
+    selects is assigned through a mask. ``selects`` is whether it is by a mask.
+    """
+    names = trace.ops["name"]
+    written = outermost_ops(trace, tuple(WRITTEN))[waits["op"]]
+    top = _top(trace, waits["op"])
+
+    def name(ops: pl.Series) -> pl.Series:
+        return names[ops].cast(pl.String)
+
+    mine = pl.coalesce("written", "op")
+    by_itself = (
+        pl.when(pl.col("written").is_null())
+        .then(~pl.col("top_name").is_in(COPYING))
+        .otherwise(pl.col("written_name").is_in(USED_INSIDE))
+    )
+    gradient = (pl.col("top_name") == "aten::_index_put_impl_") & (
+        pl.col("forward_name") == "aten::index"
+    )
+    found = (
+        waits.with_columns(
+            written=written,
+            written_name=name(written),
+            top=top,
+            top_name=name(top),
+            forward_name=name(trace.ops["forward"][waits["op"]]),
+        )
+        .with_columns(called=pl.when(by_itself).then("top").otherwise(mine))
+        .with_columns(
+            gradient=gradient.fill_null(value=False),
+            selects=name(waits["op"]) == "aten::nonzero",
+        )
+    )
+    cause = pl.when("gradient").then(pl.lit("aten::index")).otherwise("cause")
+    found = found.with_columns(cause=name(found["called"]).replace(INNER))
+    found = found.with_columns(cause=cause).drop(
+        "written", "written_name", "top", "top_name", "forward_name"
+    )
+    return _with_masked_copies(trace, found)
+
+
+def _top(trace: Trace, ops: pl.Series) -> pl.Series:
+    """Return the outermost of the ops of torch's own that are around each."""
+    parent, name = trace.ops["parent"], trace.ops["name"]
+    while True:
+        around = parent[ops]
+        inside = name[around].cast(pl.String).str.starts_with("aten::")
+        if not inside.any():
+            return ops
+        ops = around.zip_with(known(inside), ops)
+
+
+def _with_masked_copies(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return waits with both of ``x[mask] = y[mask]`` as one cause."""
+    put = pl.col("cause") == "aten::index_put_"
+    if not waits.select(put.any()).item():
+        return waits
+    times = trace.ops[["ts", "dur"]][waits["called"]].select(begin="ts", done=END)
+    ordered = waits.hstack(times).sort("thread", "begin").with_row_index("row")
+    before = pl.col("row", "cause", "done").shift(1).over("thread").name.prefix("last_")
+    puts = (
+        ordered.with_columns(before)
+        .filter(put, pl.col("last_cause") == "aten::index")
+        .select("row", "last_row", "last_done", "thread", at=pl.col("begin") - 1)
+    )
+    # Nothing began between the two but a view of what is assigned.
+    chosen = trace.ops["thread"].is_in(puts["thread"].unique().implode())
+    near = trace.ops[["thread", "ts"]].filter(chosen & ~named(trace.ops, _VIEW))
+    puts = asof(puts, near, "at", "ts", by="thread").filter(
+        pl.col("ts") <= pl.col("last_done")
+    )
+    both = pl.concat([puts["row"], puts["last_row"]])
+    cause = pl.when(pl.col("row").is_in(both.implode())).then(pl.lit(MASKED_COPY))
+    return ordered.with_columns(cause=cause.otherwise("cause")).drop(
+        "row", "begin", "done"
+    )
