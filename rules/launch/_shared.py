@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.analysis.base.ownership import outermost_ops
 from traceq.linter import Evidence
 from traceq.words import listed
@@ -11,8 +13,6 @@ from traceq.words import listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
-
-    import polars as pl
 
     from traceq.linter import View
 
@@ -36,7 +36,8 @@ def step_of_adamw(op: str, calls: int) -> str:
 def launched(view: View, ops: list[int]) -> pl.Series:
     """Return the kernels of the steps that these outermost ops launch."""
     roots = outermost_ops(view.trace)[view.kernels["op"]]
-    return view.kernels["id"].filter(roots.is_in(ops))
+    of_ops = pl.Series([ops], dtype=pl.List(roots.dtype))
+    return view.kernels["id"].filter(roots.is_in(of_ops))
 
 
 def evidence(row: Mapping[str, Any], host_ns: int, steps: int) -> Iterator[Evidence]:

@@ -433,7 +433,8 @@ def _evidence(view: View, obstacles: Sequence[Obstacle]) -> Iterator[Evidence]:
     else:
         yield Evidence("idle", value=share, unit="share", note="of the step")
     for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
-        line = waits.lines.filter(pl.col("kind") == kind).row(0, named=True)
+        first = (waits.lines["kind"] == kind).arg_max()
+        line = waits.lines.row(first, named=True)
         place = at_function(line["file"], line["line"], line["function"])
         name = None if place and line["name"] == line["function"] else line["name"]
         most = " in ".join(filter(None, (name, place)))

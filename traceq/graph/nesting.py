@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.expressions import constant, rows_where
 from traceq.graph import sweep
 
 INDEX = pl.UInt32()
@@ -91,8 +92,13 @@ def nearest_of(up: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
-    """Return ``marked[rows]`` of many rows: bytes are looked up faster than bits."""
-    return marked.cast(pl.UInt8)[rows].cast(pl.Boolean)
+    """Return ``marked[rows]`` of many rows; what is not known is not marked.
+
+    Bytes are looked up faster than bits, and five times faster in a column that never
+    had a null in it: a mask often had, before that was made known.
+    """
+    bytes_ = constant(0, len(marked), pl.UInt8).scatter(rows_where(marked), 1)
+    return bytes_[rows] == 1
 
 
 def arrived(leads: pl.Series) -> pl.Series:

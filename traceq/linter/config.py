@@ -180,6 +180,8 @@ def configured(rules: Rules, chosen: Rules, config: Config) -> list[Rule]:
 
 
 def _made(rule: type[Rule], values: Mapping[str, Any], config: Config) -> Rule:
+    if not values:
+        return rule()
     known = {option.name: option for option in rule.options()}
     where = f"{config.file}: rules.{rule.name()}"
     refuse_unknown(values, known, where)

@@ -96,6 +96,7 @@ class Savings:
         self._view = view
         self._brief = brief
         self._known: dict[Fix, Change] = {}
+        self._gpu_ns: dict[Change, float] = {}
         self._host_changes: dict[tuple[Fix, ...], tuple[Change, ...]] = {}
 
     @cached_property
@@ -165,7 +166,10 @@ class Savings:
         return self._host_changes[asked]
 
     def _kernel_ns(self, change: Change) -> float:
-        return change.kernel_share * self._time_of(change.kernels)
+        if change not in self._gpu_ns:
+            removed = change.kernel_share * self._time_of(change.kernels)
+            self._gpu_ns[change] = removed
+        return self._gpu_ns[change]
 
     def _time_of(self, kernels: Collection[int]) -> int:
         return int(self._view.trace.kernels["dur"][_ids(kernels)].sum())
@@ -244,7 +248,7 @@ def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
 def _host_time(view: View, fix: Fix) -> pl.DataFrame:
     """Return when the host was at what the fix removes, which may overlap."""
     if fix.spans is not None:
-        found = fix.spans.select("start", "end")
+        found = fix.spans[["start", "end"]]
     else:
         tables = ((view.trace.ops, fix.ops), (view.trace.runtime, fix.calls))
         parts = [_when(table, _ids(rows)) for table, rows in tables if len(rows)]
@@ -252,7 +256,8 @@ def _host_time(view: View, fix: Fix) -> pl.DataFrame:
             return NO_SPANS
         found = pl.concat(parts)
     # The host does not run what a CUDA graph replays, which lies before the trace.
-    return found.filter(pl.col("end") > pl.col("start"), pl.col("start") >= 0)
+    ran = (found["end"] > found["start"]) & (found["start"] >= 0)
+    return found if ran.all() else found.filter(ran)
 
 
 def _when(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
@@ -290,8 +295,7 @@ def _ids(rows: Collection[int]) -> pl.Series:
 
 def _calls_in(waits: pl.DataFrame, parts: pl.DataFrame) -> pl.Series:
     """Return the blocking calls that begin in these spans, which do not overlap."""
-    begin = waits["start"]
-    at = count_until(parts["start"], begin).cast(pl.Int64) - 1
-    ends = parts["end"][at.clip(lower_bound=0)] if parts.height else at
-    inside = (at >= 0) & (begin < ends)
-    return waits["id"].filter(inside)
+    # Where one has begun that has not ended.
+    begun = count_until(parts["start"], waits["start"])
+    ended = count_until(parts["end"], waits["start"])
+    return waits["id"].filter(begun > ended)

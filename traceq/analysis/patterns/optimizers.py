@@ -109,7 +109,12 @@ def _of_classes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
     )
-    ops = trace.ops[["thread", "ts", "dur"]].filter(trace.ops["phase"] == "forward")
+    forward = trace.ops["phase"] == "forward"
+    begun, end = trace.ops["ts"].filter(forward).sort(), regions["ts"] + regions["dur"]
+    if begun.search_sorted(regions["ts"]).equals(begun.search_sorted(end)):
+        # Nothing of the forward begins in any, as in most programs.
+        return regions
+    ops = trace.ops[["thread", "ts", "dur"]].filter(forward)
     closures = _inside(ops, regions).group_by("region").agg(closed=END.max())
     start = pl.max_horizontal("ts", "closed")
     return (

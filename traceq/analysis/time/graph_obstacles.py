@@ -13,7 +13,13 @@ import polars as pl
 from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, named_like, outermost_ops
+from traceq.analysis.base.ownership import (
+    has_like,
+    has_named,
+    named,
+    named_like,
+    outermost_ops,
+)
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.loops import loops
@@ -69,10 +75,8 @@ _SET_DATA = "aten::_has_compatible_shallow_copy_type"
 # Chosen by judgement.
 _OTHER_LAUNCHES = 0.01
 _OTHER_SHAPES = 0.01
-_CALLED = (
-    *("name", "inputs", "ts", "step", "captured"),
-    *("module", "file", "line", "function"),
-)
+_CALLED = ("id", "name", "inputs", "ts", "step", "captured", "module")
+_PLACE = ("name", "file", "line", "function")
 _BACKWARD = "built-in method run_backward"
 # What nn.LSTM, nn.GRU and nn.RNN call, which break torch.compile's graph.
 _RNN = r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$"
@@ -122,7 +126,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
 
 def _in_model(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows that are of a module; every row where none was recorded."""
-    known = trace.ops["module"].is_not_null().any()
+    known = trace.ops["module"].null_count() < trace.ops.height
     return rows.filter(rows["module"].is_not_null()) if known else rows
 
 
@@ -151,12 +155,12 @@ def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     ops = ops.filter(~COPY, pl.col("inputs").is_not_null())
     ops = ops.sort("ts", maintain_order=True)
     shape = trace.inputs["dims_text"].rank("dense")[ops["inputs"]]
-    ops = ops[["name", "step", "file", "line", "function"]].with_row_index("row")
-    last = ops.filter(ops["step"] == steady.windows["step"].max())
-    new = last.filter(last["row"].is_in(alike(ops["name"], shape).first.implode()))
-    if new.height <= _OTHER_SHAPES * last.height:
+    last = ops["step"] == steady.windows["step"].max()
+    first = alike(ops["name"], shape).first
+    new = first.filter(last[first])
+    if len(new) <= _OTHER_SHAPES * int(last.sum()):
         return None
-    return _most("shapes", new, text("name"), 1)
+    return _most("shapes", trace.ops[[*_PLACE]][ops["id"][new]], text("name"), 1)
 
 
 def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
@@ -204,12 +208,16 @@ def _cache(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _replaced(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the tensors that get other memory, which a graph does not know."""
+    if not has_named(trace.ops, [_SET_DATA]):
+        return None
     found = in_steps(trace.ops.filter(named(trace.ops, [_SET_DATA])), trace, steady)
     return _most("replaced", found, pl.lit(None, pl.String), steady.count)
 
 
 def _sparse(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the sparse gradients, with which compiling ends in an error."""
+    if not has_named(trace.ops, _SPARSE):
+        return None
     found = in_steps(trace.ops.filter(named(trace.ops, _SPARSE)), trace, steady)
     return _most("sparse", found, text("name"), steady.count)
 
@@ -297,5 +305,7 @@ def _outermost(trace: Trace, pattern: str) -> pl.DataFrame:
 
 def _rnn(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the recurrent layers that torch.compile breaks the graph at."""
+    if not has_like(trace.ops, _RNN):
+        return None
     found = in_steps(trace.ops.filter(named_like(trace.ops, _RNN)), trace, steady)
     return _most("rnn", found, text("name"), steady.count)
