@@ -215,7 +215,8 @@ class InputPipelineStall(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the regions by loader, and add up the GPU's idle time in them."""
         found = view.annotations
-        found = found.filter(named_like(found, DATA_REGION) & ~found["on_gpu"])
+        loads = named_like(view.trace.annotations, DATA_REGION)[found["id"]]
+        found = found.filter(loads & ~found["on_gpu"])
         if not found.height:
             return
         regions = disjoint(found.with_columns(start="ts", end=END))

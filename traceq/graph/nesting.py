@@ -166,7 +166,8 @@ def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
     Values that are of no row are left out.
     """
     if row.null_count():
-        row, value = row.drop_nulls(), value.filter(row.is_not_null())
+        # As drop_nulls() does, but without planning a query.
+        row, value = row.filter(row >= 0), value.filter(row >= 0)
     if (found := sweep.sums(row, value, rows)) is not None:
         return found
     sums = (

@@ -206,7 +206,7 @@ def _merged_at_once(cover: pl.DataFrame) -> list[pl.Series] | None:
     fractions = start.dtype == pl.Float64
     made = _spans.merged(start.rechunk(), end.rechunk(), fractions)
     if made is None:
-        start, end = cover.select("start", "end").sort("start").get_columns()
+        start, end = cover[["start", "end"]].sort("start")
         made = _spans.merged(start.rechunk(), end.rechunk(), fractions)
     return [pl.Series(Arrow(*one)) for one in made or ()]
 

@@ -229,10 +229,11 @@ def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFram
     """
     forward = trace.ops["forward"][kernels["op"]]
     of_forward, of_op = owners[forward], owners[kernels["op"]]
-    return kernels.with_columns(
-        owner=of_forward.zip_with(of_forward.is_not_null(), of_op),
-        back=forward.is_not_null(),
-    ).filter(pl.col("owner").is_not_null())
+    # Ids are 0 or more: what is compared is known where it is.
+    owner = of_forward.zip_with(of_forward >= 0, of_op)
+    mine = owner >= 0
+    back = known(forward >= 0).filter(mine).alias("back")
+    return kernels.filter(mine).hstack([owner.filter(mine).alias("owner"), back])
 
 
 def busy(of: pl.Expr | None = None) -> pl.Expr:

@@ -240,7 +240,11 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         "of_loss": pl.col("cast") & _feeds_loss(trace),
         "of_program": pl.col("own"),
     }
-    transfer = named_like(moved, TRANSFER)
+    # A kernel's id is its row: the names of all are known already.
+    transfer, pageable, layout = (
+        named_like(trace.kernels, names)[moved["id"]]
+        for names in (TRANSFER, PAGEABLE, _CONV_LAYOUT)
+    )
     chosen = moved.select(**reasons)
     return moved.with_columns(
         *(
@@ -251,8 +255,8 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         ),
         of_collective=transfer & launched_for_collective(trace, moved),
         is_transfer=transfer,
-        is_pageable=named_like(moved, PAGEABLE),
-        for_convolution=named_like(moved, _CONV_LAYOUT),
+        is_pageable=pageable,
+        for_convolution=layout,
         viewed=known(request.is_in(viewed.implode())),
     )
 

@@ -25,8 +25,11 @@ def driver_calls(
     ``allocs`` and ``frees`` are patterns of their names. Calls made while compiling or
     capturing a CUDA graph are left out: a graph allocates its memory once.
     """
-    freeing = named_like(runtime, frees)
-    chosen = (runtime["call"] == "allocation") & (freeing | named_like(runtime, allocs))
+    # A call's id is its row: the names of all are known already.
+    freeing, allocating = (
+        named_like(trace.runtime, names)[runtime["id"]] for names in (frees, allocs)
+    )
+    chosen = (runtime["call"] == "allocation") & (freeing | allocating)
     calls = runtime.filter(chosen)
     calls = calls.with_columns(
         text("name"),

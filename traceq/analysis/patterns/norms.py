@@ -168,12 +168,11 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
     ends = ops[["thread", "name", "id", "ts", "dur"]][kernels["owner"].unique()]
     norm = plain(ops, ends["name"]).alias("norm")
     ends = ends.select("thread", norm, owner="id", end=END)
+    first = trace.inputs.select(type=nth("types", 0), dims=nth("dims", 0))
     return (
-        kernels.join(
-            trace.inputs, left_on="inputs", right_on="id", maintain_order="left"
-        )
-        .filter(pl.col("types").list.first() == FLOAT32)
-        .select("owner", "numel", dims=pl.col("dims").list.first())
+        kernels.hstack(first[kernels["inputs"]])
+        .filter(pl.col("type") == FLOAT32)
+        .select("owner", "numel", "dims")
         .unique("owner", keep="first", maintain_order=True)
         .join(ends, on="owner")
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -180,14 +182,16 @@ def _calls_at(frames: pl.DataFrame, syncs: pl.DataFrame, pattern: str) -> pl.Ser
     if not chosen.any():
         return nothing
     # Half of all frames may be such calls: those of threads that never sync are left
-    # out.
-    chosen &= frames["thread"].is_in(syncs["thread"].unique().implode())
-    calls = frames[["name", "thread", "ts", "dur"]].filter(chosen)
-    calls = calls.hstack([(calls["ts"] + calls["dur"]).alias("until")])
+    # out, and little is taken of the others.
+    threads = syncs["thread"].unique().to_list()
+    chosen &= reduce(or_, (frames["thread"] == thread for thread in threads))
+    calls = frames[["id", "thread", "ts"]].filter(chosen)
     moments = syncs[["thread", "ts", "end"]].with_row_index("row")
-    found = asof(moments, calls, "ts", "ts", by="thread")
-    found = found.filter(pl.col("until") >= pl.col("end"))
-    return nothing.scatter(found["row"], found["name"].cast(pl.String))
+    found = asof(moments, calls, "ts", "ts", by="thread").drop_nulls("id")
+    name, start, length = frames[["name", "ts", "dur"]][found["id"]]
+    around = start + length >= found["end"]
+    name = name.filter(around).cast(pl.String)
+    return nothing.scatter(found["row"].filter(around), name)
 
 
 def _explained(trace: Trace, ops: pl.Series) -> pl.Series:

@@ -148,7 +148,8 @@ def _first_rows(ops: pl.DataFrame, of: pl.Series) -> pl.Series:
     """Return for each op the first row that is of it, if any."""
     nothing = constant(None, ops.height, INDEX)
     # Of what is written at one place the last stays.
-    return nothing.scatter(of.reverse(), row_numbers(len(of)).reverse())
+    backwards = row_numbers(len(of)).reverse()
+    return nothing.scatter(of[backwards], backwards)
 
 
 def _bytes(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
