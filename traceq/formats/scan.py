@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.compiled_code import Arrow, usable
-from traceq.expressions import constant
+from traceq.expressions import constant, rows_where
 from traceq.formats import tables, texts
 from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
 from traceq.model import schema
@@ -199,7 +199,7 @@ class Scan:
         asked, rows = columns()[number], taken.struct.unnest()
         rows.columns = asked.numbers + asked.texts
         is_used = constant(value=False, count=len(heads) + 1, dtype=pl.Boolean)
-        used = is_used.scatter(rows["head"], values=True).arg_true()
+        used = rows_where(is_used.scatter(rows["head"], values=True))
         mine = [heads[at - 1] for at in used.to_list()]
         self.categories |= {head.category for head in mine}
         of_head = tables.from_heads(asked.table, mine)

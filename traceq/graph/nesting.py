@@ -115,7 +115,8 @@ def arrived(leads: pl.Series) -> pl.Series:
 def depth(parent: pl.Series) -> pl.Series:
     """Return how many ancestors each row has."""
     nowhere = len(parent)
-    up = _with_nowhere(parent.fill_null(nowhere))
+    # As fill_null() does, but without planning a query.
+    up = _with_nowhere(parent.zip_with(parent >= 0, _numbers(nowhere)))
     found = (up < nowhere).cast(INDEX)
     while not (up == nowhere).all():
         found += found[up]
