@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.compiled_code import Arrow, usable
-from traceq.expressions import END
+from traceq.expressions import constant
 
 try:
     from traceq.intervals import _spans
@@ -45,7 +45,8 @@ def _reached(end: pl.Expr, since: pl.Expr | None) -> pl.Expr:
 
 def spans(events: pl.DataFrame) -> pl.DataFrame:
     """Return the spans of events, which have ``ts`` and ``dur``."""
-    return events.select(start="ts", end=END)
+    start = events["ts"]
+    return pl.DataFrame({"start": start, "end": start + events["dur"]})
 
 
 def disjoint(parts: pl.DataFrame) -> pl.DataFrame:
@@ -159,7 +160,7 @@ class Cover:
     def until(self, moments: pl.Series) -> pl.Series:
         """Return how much of the time before each moment is covered."""
         if not len(self._start):
-            return pl.repeat(0, len(moments), dtype=pl.Int64, eager=True)
+            return constant(0, len(moments), pl.Int64)
         spans = (self._start, self._end, self._before)
         if _are_taken(*spans, moments):
             fractions = moments.dtype == pl.Float64

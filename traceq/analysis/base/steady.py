@@ -70,7 +70,7 @@ def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataF
 def are_in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
     """Return which rows belong to the steps; all of them where there are none."""
     if not trace.steps.height:
-        return pl.repeat(value=True, n=table.height, eager=True)
+        return constant(value=True, count=table.height, dtype=pl.Boolean)
     return _among(table, trace, steady.windows)
 
 

@@ -14,7 +14,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, known, text
+from traceq.expressions import END, asof, constant, known, text
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.names import HOST_COLLECTIVE, TRANSFER
@@ -65,7 +65,7 @@ def serves_collective(trace: Trace, rows: pl.DataFrame) -> pl.Series:
     """Return for rows with ``thread``, ``ts`` and ``op`` whether they serve one."""
     ranges = host_collectives(trace)
     if not ranges.height:
-        return pl.repeat(value=False, n=rows.height, eager=True)
+        return constant(value=False, count=rows.height, dtype=pl.Boolean)
     moments = rows.select("thread", "ts", "op").with_row_index("row")
     around = asof(
         moments, ranges.select("thread", "start", "end"), "ts", "start", by="thread"
@@ -78,7 +78,7 @@ def serves_collective(trace: Trace, rows: pl.DataFrame) -> pl.Series:
 def launched_for_collective(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
     """Return for work of the GPU whether its launch serves one."""
     if not host_collectives(trace).height:
-        return pl.Series([False]).new_from_index(0, kernels.height)
+        return constant(value=False, count=kernels.height, dtype=pl.Boolean)
     calls = trace.runtime.select(
         pl.col("thread", "ts", "op").gather(kernels["launch"])
     ).with_columns(pl.col("ts").fill_null(-1))

@@ -127,7 +127,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
 def _in_model(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows that are of a module; every row where none was recorded."""
     known = trace.ops["module"].null_count() < trace.ops.height
-    return rows.filter(rows["module"].is_not_null()) if known else rows
+    return rows.filter(pl.col("module").is_not_null()) if known else rows
 
 
 def _most(

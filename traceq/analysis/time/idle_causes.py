@@ -16,6 +16,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import host_collectives
+from traceq.expressions import constant
 from traceq.intervals import Cover, merged, spans
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
@@ -145,7 +146,7 @@ def causes_of(trace: Trace, gaps: pl.DataFrame) -> pl.Series:
 
 def _times(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return how long each cause went on in each of the windows, a column for each."""
-    so_far = nothing = pl.repeat(0, windows.height, dtype=pl.Int64, eager=True)
+    so_far = nothing = constant(0, windows.height, pl.Int64)
     times = dict.fromkeys((*CAUSES, UNKNOWN), nothing)
     for cause, cover in _covers(trace).items():
         covered = cover.of(windows)

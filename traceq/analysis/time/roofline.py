@@ -129,7 +129,7 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     longest = constant(0, ops.height, pl.Int64).scatter(op, found["longest"])
     main = judged.filter(judged["dur"] == longest[judged["root"]])
     typed = judged.filter(judged["dtype"].is_not_null())
-    dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]].cast(pl.String)
+    dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]]
     of_flops = _first_rows(ops, flops["op"])[op]
     return found.drop("longest").with_columns(
         main["kernel"][_first_rows(ops, main["root"])[op]],
