@@ -915,13 +915,16 @@ static PyType_Spec scanner_spec = {"traceq.formats._scan.Scanner", sizeof(Scanne
                                    Py_TPFLAGS_DEFAULT, scanner_slots};
 
 /* Let blocks of this size go back to the system when they are freed. glibc keeps those
- * that are no larger than the largest one freed so far, and columns grow. */
+ * that are no larger than the largest one freed so far, and columns grow. Let threads
+ * share one heap: what one has freed the next one uses, and nobody waits for it who
+ * does not wait for Python's lock anyway. */
 static PyObject *return_freed(PyObject *self, PyObject *args) {
     (void)self;
     int size;
     if (!PyArg_ParseTuple(args, "i", &size)) return NULL;
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, size);
+    mallopt(M_ARENA_MAX, 1);
 #endif
     Py_INCREF(Py_None);
     return Py_None;
