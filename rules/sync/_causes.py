@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named, outermost_ops
 from traceq.expressions import END, asof, known
+from traceq.intervals import count_before, count_until
 
 from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _VIEW = ("aten::view",)
+_KIND = ("cause", "file", "line", "function")
 
 
 def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
@@ -22,7 +24,9 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
 
     The cause is the op's name: of an op that reads a value for itself its own, of the
     ``gradient`` of a boolean index that of the index, and MASKED_COPY where what a mask
-    selects is assigned through a mask. ``selects`` is whether it is by a mask.
+    selects is assigned through a mask. ``selects`` is whether it is by a mask, ``top``
+    the outermost op of torch's own, and ``again`` whether nothing was launched since
+    the wait before, which is alike.
     """
     names = trace.ops["name"]
     written = outermost_ops(trace, tuple(WRITTEN))[waits["op"]]
@@ -56,10 +60,25 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
     )
     cause = pl.when("gradient").then(pl.lit("aten::index")).otherwise("cause")
     found = found.with_columns(cause=name(found["called"]).replace(INNER))
-    found = found.with_columns(cause=cause).drop(
-        "written", "written_name", "top", "top_name", "forward_name"
+    found = found.with_columns(cause=cause)
+    found = found.with_columns(again=_again(trace, found)).drop(
+        "written", "written_name", "top_name", "forward_name"
     )
     return _with_masked_copies(trace, found)
+
+
+def _again(trace: Trace, waits: pl.DataFrame) -> pl.Series:
+    """Return which waits follow on one that is alike, with nothing launched between."""
+    launched = trace.runtime["ts"][trace.kernels["launch"].drop_nulls()].sort()
+    order = waits.select(
+        "thread", "end", *_KIND, begin=trace.ops["ts"][waits["top"]]
+    ).with_row_index("row")
+    order = order.sort("thread", "begin")
+    same = (pl.col(one).eq_missing(pl.col(one).shift(1)) for one in ("thread", *_KIND))
+    follows = order.select(pl.all_horizontal(same)).to_series()
+    since = count_until(launched, order["end"].shift(1, fill_value=0))
+    again = follows & (count_before(launched, order["begin"]) == since)
+    return again.scatter(order["row"], again)
 
 
 def _top(trace: Trace, ops: pl.Series) -> pl.Series:

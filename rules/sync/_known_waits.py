@@ -93,7 +93,6 @@ _WAITS = (
         "counting the groups of a scatter",
         "pass their number: size= of a global pooling, dim_size= of a scatter, as the"
         " batch knows it (num_graphs)",
-        checks=("aten::max", "aten::item"),
     ),
     KnownWait(
         r"(^|/)torch/nn/modules/transformer\.py: _detect_is_causal_mask$",

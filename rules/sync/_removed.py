@@ -12,7 +12,7 @@ from traceq.expressions import END, known
 from traceq.intervals import merged
 from traceq.linter import Evidence, Fix
 
-from ._written import MASKED_COPY
+from ._written import COPYING, MASKED_COPY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _KEPT = r"torch/distributions/utils\.py\(\d+\): __get__$"
 
 _MASKED = ("aten::index", "aten::index_put_", "aten::masked_select", MASKED_COPY)
+_READS = ("aten::item", *COPYING)
+# Values read in a row and step, beside the first, that are worth putting together.
+# Chosen by judgement: the op that does takes as long as reading one of them, or two.
+_IN_A_ROW = 7
 _MAKES_RESULT = ("aten::empty", "aten::resize_")
 
 
@@ -80,6 +84,24 @@ def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
         whole = called.filter(named(ops, ["aten::index"])[called])
         gone = gone.scatter(whole, values=True)
     return [Fix(spans=ops.filter(gone).select(start="ts", end=END))]
+
+
+def removed_reads(view: View, row: Mapping[str, Any]) -> list[Fix]:
+    """Return what goes of a group's waits, where many values are read in a row.
+
+    Read at once they are one wait and one copy, of what one more op puts together.
+    """
+    again = pl.Series(row["top"], dtype=pl.UInt32).filter(row["again"])
+    reads = row["copies"] == "to host" and row["cause"] in _READS
+    theirs = row["library"] or row["by_inner_file"] or row["known"]
+    often = _IN_A_ROW * view.steps <= len(again) >= len(row["ops"]) / 2
+    if not (reads and often) or theirs or row["method"] == "print":
+        return []
+    ops = pl.Series(row["ops"], dtype=pl.UInt32).filter(row["again"])
+    kernels = view.kernels.filter(pl.col("op").is_in(ops.implode()))["id"]
+    spans = view.trace.ops[again].select(start="ts", end=END)
+    share = 1 - view.steps / len(again)
+    return [Fix(spans=spans, host_share=share, kernels=kernels.to_list())]
 
 
 def host_line(view: View, fix: Fix) -> Evidence:

@@ -32,7 +32,7 @@ _PLACE = pl.format(
     pl.format(":{}", "line").fill_null(""),
 )
 _MOST_ALSO = 3
-_OF_OPS = ("called", "gradient")
+_OF_OPS = ("called", "gradient", "top", "again")
 _INNER = ("inner_file", "inner_line", "inner_function")
 
 

@@ -632,3 +632,45 @@ def test_an_index_of_another_device_is_no_boolean_one(copy: str, written: str) -
     (found,) = drawn_findings(placed(lanes, 200), "SYN001")
 
     assert found.message.startswith(f"{written} makes the host wait")
+
+
+def _reads(count: int, *between: str) -> str:
+    """Draw copies to the host, and what is done before each."""
+    long = 40 + 100 * count
+    lanes: dict[str, list[tuple[int, int, str]]] = {
+        "host ": [(0, long, "ProfilerStep#1")],
+        "host  ": [(1, long - 2, "train.py(3): step")],
+        "host   ": [(2, 20, "aten::mm")],
+        "host    ": [(3, 14, "cudaLaunch>1")],
+        "gpu 7": [(18, 12, "gemm<1")],
+    }
+    for number in range(count):
+        at = 30 + 100 * number
+        for op in between:
+            lanes["host   "].append((at, 20, op))
+            lanes["host    "].append((at + 2, 16, f"cudaLaunch>{100 + number}"))
+            lanes["gpu 7"].append((at + 22, 6, f"k<{100 + number}"))
+        lanes["host   "].append((at + 30, 60, "aten::to"))
+        lanes["host    "].append((at + 32, 50, f"cudaMemcpyAsync>{10 + number}"))
+        copy = f"Memcpy DtoH (Device -> Pageable)<{10 + number}"
+        lanes["gpu 7"].append((at + 40, 40, copy))
+    return placed(lanes, long)
+
+
+def test_many_copies_in_a_row_are_copied_at_once() -> None:
+    (found,) = drawn_findings(_reads(8), "SYN001")
+
+    assert found.message == "`.cpu()` makes the host wait for the GPU 8 times a step"
+    assert "torch.stack(tensors).cpu()" in found.advice
+    # One of them stays, and the time of one more for what puts them together.
+    assert (found.host_ns, found.kernel_ns) == (6 * 60_000, 7 * 40_000)
+
+
+@pytest.mark.parametrize(("count", "between"), [(8, ["aten::mm"]), (7, [])])
+def test_copies_between_launches_and_a_few_are_no_row(
+    count: int, between: list[str]
+) -> None:
+    (found,) = drawn_findings(_reads(count, *between), "SYN001")
+
+    assert "torch.stack" not in found.advice
+    assert found.host_ns == 0
