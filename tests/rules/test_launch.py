@@ -292,6 +292,43 @@ def test_what_a_trainer_does_around_the_model_is_no_part_of_a_graph() -> None:
     assert saved[0] < saved[1] / 2
 
 
+def _saved_with_a_gap(gap: int, *, closure: bool) -> float:
+    """Return what a graph saves of ops with nothing between four and four of them."""
+    numbers = range(1, 9)
+    space = " " * gap
+    args = {"aten::add": {"Sequence number": 1, "Fwd thread id": 0}}
+    rows = (
+        f"host  [ProfilerStep#1{' ' * 160}{space}]",
+        f"host   [{'Optimizer.step#Adam.step' if closure else '@train':<24}"
+        f"{' ' * 142}{space}]",
+        "host    " + "[aten::add        ]" * 4 + space + "[aten::add        ]" * 4,
+        "host     "
+        + "".join(
+            f"[cuLaunchKernel>{n}]".ljust(19) + space * (n == 4) for n in numbers
+        ),
+        "gpu 7          "
+        + "".join(f"[k<{n}]".ljust(19) + space * (n == 4) for n in numbers),
+    )
+    (found,) = drawn_findings("\n".join(rows), "LCH002", args=args)
+    return found.saves_ns
+
+
+@pytest.mark.parametrize(
+    ("gap", "closure", "goes"),
+    [(150, False, True), (300, False, False), (40, True, True), (150, True, False)],
+)
+def test_only_short_gaps_between_ops_go_with_a_graph(
+    gap: int,
+    closure: bool,  # noqa: FBT001 - a parameter of the test
+    goes: bool,  # noqa: FBT001 - as above
+) -> None:
+    more = _saved_with_a_gap(gap, closure=closure) - _saved_with_a_gap(
+        1, closure=closure
+    )
+
+    assert (more > 500 * gap) == goes
+
+
 @pytest.mark.parametrize(
     ("case", "reasons"),
     [

@@ -15,6 +15,7 @@ from traceq.model.names import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
+    from traceq.model.tables import Tables
     from traceq.trace import Trace
 
 _STEP_OF = "Optimizer.step#"
@@ -25,9 +26,38 @@ _FOREACH = r"^aten::_foreach_"
 
 def optimizer_regions(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the regions of the steps in which an optimizer updates its weights."""
+    return in_steps(_regions(trace), trace, steady)
+
+
+def _regions(trace: Tables) -> pl.DataFrame:
     regions = trace.annotations
     chosen = named_like(regions, OPTIMIZER_STEP) & ~regions["on_gpu"]
-    return in_steps(regions.filter(chosen), trace, steady)
+    return regions.filter(chosen)
+
+
+@cached_per_trace
+def closures(trace: Tables) -> pl.DataFrame:
+    """Return the regions of optimizers in which a closure ran, and until when.
+
+    ``region`` and ``closed``. Lightning gives ``step`` one with the forward and the
+    backward, and LBFGS needs one.
+    """
+    regions = _regions(trace).select("thread", "ts", "dur", region="id").sort("ts")
+    ops, phase = trace.ops[["thread", "ts", "dur"]], trace.ops["phase"]
+    begun = ops["ts"].filter(phase == "forward").sort()
+    end = regions["ts"] + regions["dur"]
+    if begun.search_sorted(regions["ts"]).equals(begun.search_sorted(end)):
+        # Nothing of the forward begins in any, as in most programs.
+        return pl.DataFrame(
+            schema={"region": regions["region"].dtype, "closed": pl.Int64}
+        )
+    called = _inside(ops.filter(phase == "forward"), regions)
+    regions = regions.join(called, on="region", how="semi", maintain_order="left")
+    # The backward may run in a thread of its own.
+    both = ops.filter((phase == "forward") | (phase == "backward")).drop("thread")
+    found = asof(both, regions.select("region", since="ts", until=END), "ts", "since")
+    found = found.filter(pl.col("ts") < pl.col("until"))
+    return found.group_by("region").agg(closed=END.max())
 
 
 @cached_per_trace
@@ -109,16 +139,12 @@ def _of_classes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
     )
-    forward = trace.ops["phase"] == "forward"
-    begun, end = trace.ops["ts"].filter(forward).sort(), regions["ts"] + regions["dur"]
-    if begun.search_sorted(regions["ts"]).equals(begun.search_sorted(end)):
-        # Nothing of the forward begins in any, as in most programs.
+    found = closures(trace)
+    if not found.height:
         return regions
-    ops = trace.ops[["thread", "ts", "dur"]].filter(forward)
-    closures = _inside(ops, regions).group_by("region").agg(closed=END.max())
     start = pl.max_horizontal("ts", "closed")
     return (
-        regions.join(closures, on="region", how="left", maintain_order="left")
+        regions.join(found, on="region", how="left", maintain_order="left")
         .with_columns(ts=start, dur=pl.max_horizontal(0, END - start))
         .drop("closed")
     )

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
+from traceq.analysis.patterns.optimizers import closures
 from traceq.analysis.time.host_kinds import (
     ENGINE,
     HOOKS,
     LIBRARY,
     MODULES,
     NO_STACKS,
+    OPTIMIZER,
     PLACE,
     PYTHON,
     UNKNOWN,
@@ -32,7 +34,7 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
-from traceq.expressions import known
+from traceq.expressions import constant, known, rows_where
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, marked_at
 from traceq.intervals import covered_until, overlap
@@ -205,7 +207,12 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
     things = described.things.with_columns(pl.col("kind").replace(UNKNOWN, nothing))
     thing = described.thing[host.segments["at"]]
-    things, thing = _with_engine(things, thing, _between_nodes(trace, host))
+    # What an optimizer's closure does is not the optimizer's.
+    moved = _Moved((OPTIMIZER,), nothing, None)
+    things, thing = _as_others(things, thing, _in_closures(trace, host), moved)
+    # Of the time between nodes the main thread knows but that it waits, if that.
+    moved = _Moved(_OF_CALLER, ENGINE, "torch")
+    things, thing = _as_others(things, thing, _between_nodes(trace, host), moved)
     return HostAccount(
         calls,
         host.segments.with_columns(thing=thing),
@@ -268,23 +275,43 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
     return found["segment"].filter(before != between)
 
 
-def _with_engine(
-    things: pl.DataFrame, thing: pl.Series, between: pl.Series
-) -> tuple[pl.DataFrame, pl.Series]:
-    """Return the things, with autograd's engine between the nodes of a backward.
+def _in_closures(trace: Trace, host: HostSegments) -> pl.Series:
+    """Return the segments of optimizers' regions in which a closure was running."""
+    found = closures(trace)
+    if not found.height:
+        return pl.Series(dtype=INDEX)
+    until = constant(0, trace.annotations.height, pl.Int64)
+    until = until.scatter(found["region"], found["closed"])
+    regions = host.contexts.rows_of("annotations")
+    rows = rows_where(host.in_contexts(known((until > 0)[regions])))
+    inside = host.segments[rows]
+    # Each region is one row of the tree, whatever else it has in common.
+    return rows.filter(inside["start"] < until[host.tree["row"][inside["at"]]])
 
-    Of that time the main thread knows nothing but that it waits, if that.
-    """
-    if not len(between):
+
+class _Moved(NamedTuple):
+    """What things become that are not what they seem."""
+
+    kinds: Sequence[str]
+    """Of which kinds they are."""
+    kind: str
+    name: str | None
+
+
+def _as_others(
+    things: pl.DataFrame, thing: pl.Series, segments: pl.Series, moved: _Moved
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the things, and which each segment is, with some segments moved."""
+    if not len(segments):
         return things, thing
-    of_caller = things["kind"].is_in(_OF_CALLER)
-    number = only(of_caller.cast(INDEX).cum_sum() - 1, of_caller) + things.height
-    engine = number[thing[between]]
-    rows = between.filter(engine.is_not_null())
-    of_engine = things.filter(of_caller).with_columns(
-        kind=pl.lit(ENGINE), name=pl.lit("torch")
+    chosen = things["kind"].is_in(moved.kinds)
+    number = only(chosen.cast(INDEX).cum_sum() - 1, chosen) + things.height
+    other = number[thing[segments]]
+    rows = segments.filter(other.is_not_null())
+    more = things.filter(chosen).with_columns(
+        kind=pl.lit(moved.kind), name=pl.lit(moved.name, pl.String)
     )
-    return pl.concat([things, of_engine]), thing.scatter(rows, engine.drop_nulls())
+    return pl.concat([things, more]), thing.scatter(rows, other.drop_nulls())
 
 
 def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
