@@ -52,6 +52,8 @@ _DEFAULT_LIMIT = 4 << 30
 _UNSETTLED_NS = 2_000_000_000
 _BLOCK = 8 << 20
 _SUM = 9
+# Folders of the code that makes tables.
+_MAKES_TABLES = (".", "model", "formats", "graph")
 TROUBLE = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError)
 """What keeping may run into, none of which is the user's concern."""
 
@@ -228,12 +230,17 @@ def clear() -> tuple[int, int]:
 
 @cache
 def _code() -> str:
-    """Identify the code that makes tables, so that an edit of it finds no entries."""
-    package = Path(__file__).parent
+    """Identify the code that makes tables, so that an edit of it finds no entries.
+
+    As git does, files are told by their status: reading them would take longer than
+    writing the tables of a small trace.
+    """
     digest = hashlib.sha256()
-    for pattern in ("model/*.py", "formats/*.py", "formats/*.c", "graph/*.py", "*.py"):
-        for file in sorted(package.glob(pattern)):
-            digest.update(file.read_bytes())
+    for folder in _MAKES_TABLES:
+        with os.scandir(Path(__file__).parent / folder) as inside:
+            files = [one for one in inside if one.name.endswith((".py", ".c"))]
+            known = sorted((one.name, *identity(one.stat())) for one in files)
+        digest.update(repr(known).encode(errors="replace"))
     return f"code-{digest.hexdigest()[:16]}"
 
 
@@ -247,7 +254,7 @@ def entry_of(status: os.stat_result, content: str, key: str) -> Path:
 def any_of_size(size: int) -> bool:
     """Return whether there are tables of a file of this size."""
     name = f"{size}-.*"
-    # The code is many files to read: not where there are none of any code.
+    # The code is many files: they are not asked where there is nothing of any code.
     if not any(_named(code, name) for code in _named(directory(), _CODE)):
         return False
     return bool(_named(directory() / _code(), name))

@@ -124,7 +124,7 @@ def _written(file: Path, content: bytes | memoryview) -> int:
 def _packed(table: pl.DataFrame) -> memoryview:
     """Return a table as it is kept: without its rows' numbers, which are known."""
     # Twice as large as with zstd, in two thirds of the time.
-    bare = table.drop(_ROW, strict=False)
+    bare = table[[name for name in table.columns if name != _ROW]]
     return bare.write_ipc_stream(None, compression="lz4").getbuffer()
 
 

@@ -28,9 +28,7 @@ def alike(*columns: pl.Series) -> Alike:
     All values of a row are one number, as digits are: rows are much faster to compare
     by that than by many columns. Where it would be too large, it is counted again.
     """
-    names = [str(at) for at, _ in enumerate(columns)]
-    numbers = pl.DataFrame(columns, names).select(pl.all().to_physical().cast(INDEX))
-    (key, size), *others = map(_digits, numbers)
+    (key, size), *others = map(_digits, map(_number, columns))
     key = key.cast(pl.UInt64)
     for values, count in others:
         if size * count > _LARGEST:
@@ -39,6 +37,12 @@ def alike(*columns: pl.Series) -> Alike:
         key = key * count + values
         size *= count
     return counted(key)
+
+
+def _number(values: pl.Series) -> pl.Series:
+    # Of what is a number already, to_physical() would plan a query.
+    of_texts = isinstance(values.dtype, (pl.Categorical, pl.Enum))
+    return (values.to_physical() if of_texts else values).cast(INDEX)
 
 
 def _digits(values: pl.Series) -> tuple[pl.Series, int]:

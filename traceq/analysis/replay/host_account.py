@@ -113,7 +113,7 @@ class HostAccount:
         if not chosen.any():
             return self.told(self.spans.clear(), *columns)
         # Few are chosen, mostly: these are looked up, not all spans filtered.
-        rows = marked_at(chosen, self.spans["thing"]).arg_true()
+        rows = rows_where(marked_at(chosen, self.spans["thing"]))
         return self.told(self.spans[rows], *columns)
 
     def own_time(self, ops: Collection[int]) -> pl.DataFrame:
@@ -230,7 +230,7 @@ def _between(spans: pl.DataFrame, until: Callable[[pl.Series], pl.Series]) -> pl
     before = until(start)
     # Nearly all end where the next one begins.
     after = before.shift(-1)
-    last = end.ne_missing(start.shift(-1)).arg_true()
+    last = rows_where(end.ne_missing(start.shift(-1)))
     return after.scatter(last, until(end[last])) - before
 
 
@@ -259,9 +259,9 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
         return pl.Series(dtype=INDEX)
     contexts, at = host.contexts, host.segments["at"]
     of_node = is_node[outermost_ops(trace)[contexts.op]]
-    in_op = host.in_contexts(of_node.is_not_null()).arg_true()
+    in_op = rows_where(host.in_contexts(of_node.is_not_null()))
     # Nearly all segments in ops follow each other: what lies between others is short.
-    wide = (in_op[1:] - in_op[:-1] > 1).arg_true()
+    wide = rows_where(in_op[1:] - in_op[:-1] > 1)
     gaps = pl.DataFrame({"before": in_op[wide], "after": in_op[wide + 1]})
     both = (
         known(of_node[contexts.number[at[gaps[side]]]]) for side in ("before", "after")
@@ -327,7 +327,7 @@ def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
     if not slow.height:
         return described
     thing, things = described.thing, described.things
-    own = marked_at(things["own"], thing).arg_true()
+    own = rows_where(marked_at(things["own"], thing))
     found = pl.DataFrame(
         {"row": own, "thing": thing[own], "op": described.host.op[own]}
     ).join(slow, on="op", maintain_order="left")

@@ -15,7 +15,7 @@ import polars as pl
 from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import PAGEABLE_COPY_BYTES
 from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_directions
-from traceq.expressions import known, text
+from traceq.expressions import known, rows_where, text
 from traceq.graph.host import describe as told_once
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
@@ -214,7 +214,7 @@ def _with_waits(trace: Trace, host: HostSegments, waits: pl.Series) -> Contexts:
 
     They are ``waited`` and ``blocking``.
     """
-    rows = host.are("runtime").arg_true()
+    rows = rows_where(host.are("runtime"))
     found = pl.DataFrame({"first": rows, "row": host.tree["row"][rows]}).with_columns(
         waited=pl.col("row").is_in(waits.implode()),
         blocking=pl.col("row").is_in(_blocking_copies(trace).implode()),
@@ -442,7 +442,7 @@ def _hooks(contexts: Contexts, names: _Names, module: pl.Series) -> pl.Series:
 def _first_up(parent: pl.Series, marked: pl.Series, rows: pl.Series) -> pl.Series:
     """Return for these rows the nearest marked one around each, not itself."""
     found = parent[rows]
-    looking = known(~marked[found]).arg_true()
+    looking = rows_where(known(~marked[found]))
     while len(looking):
         found = found.scatter(looking, parent[found[looking]])
         looking = looking.filter(known(~marked[found[looking]]))

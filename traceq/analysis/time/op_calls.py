@@ -24,7 +24,7 @@ from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.recorder import recorder_stalls
 from traceq.analysis.time.host_segments import host_segments
-from traceq.expressions import constant, known
+from traceq.expressions import constant, known, rows_where
 from traceq.graph.nesting import sums_of
 from traceq.intervals import count_before, overlap
 
@@ -69,7 +69,7 @@ def op_calls(trace: Trace) -> pl.DataFrame:
             "planned": named_like(trace.ops, PLANNED),
         }
     )
-    found = (own > 0).arg_true()
+    found = rows_where(own > 0)
     calls = every[found]
     calls = calls.hstack([_usual(calls).alias("usual")])
     excess = calls["own"] - calls["usual"]
@@ -101,7 +101,7 @@ def _usual(calls: pl.DataFrame) -> pl.Series:
     long = calls["name"].filter(calls["own"] > EXCESS_NS).unique()
     if not len(long):
         return usual["usual"]
-    rows = calls["name"].is_in(long.implode()).arg_true()
+    rows = rows_where(calls["name"].is_in(long.implode()))
     asked = calls[rows]
     same = alike(*(asked[one] for one in _SAME)).number
     asked = asked.hstack([usual["usual"][rows], same.alias("same")])
@@ -154,7 +154,7 @@ def _first_in_time(ops: pl.DataFrame) -> pl.Series:
     both = ops["name"].to_physical().cast(pl.UInt64) * 2**32 + ops["inputs"]
     number, first = counted(both)
     # Ops are by thread: few are before the first one of a thread before theirs.
-    earlier = (ops["ts"] < ops["ts"][first][number]).arg_true()
+    earlier = rows_where(ops["ts"] < ops["ts"][first][number])
     others = (
         pl.DataFrame([number[earlier], ops["ts"][earlier], earlier], ["of", "ts", "op"])
         .sort("ts", maintain_order=True)
@@ -178,7 +178,7 @@ def _seen_planned(calls: pl.DataFrame, slow: pl.Series) -> pl.Series:
     mine = calls["name"].filter(slow & calls["new"])
     if len(mine) < SEEN_PLANNED_CALLS:
         return constant(value=False, count=calls.height, dtype=pl.Boolean)
-    rows = calls["name"].is_in(mine.unique().implode()).arg_true()
+    rows = rows_where(calls["name"].is_in(mine.unique().implode()))
     new, slow_new = pl.col("new"), pl.col("slow") & pl.col("new")
     seen = (
         (slow_new.sum() >= SEEN_PLANNED_CALLS)
