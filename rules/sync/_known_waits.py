@@ -103,13 +103,13 @@ _WAITS = (
     ),
 )
 # Functions of torch that do what their caller asks, as a method written in Python.
-_PLUMBING = re.compile(
+_PLUMBING = (
     r"(^|/)torch/((functional|_tensor|_tensor_str|_jit_internal|overrides|_ops"
     r"|_compile|storage)\.py|utils/(_contextlib|_device|_python_dispatch)\.py"
     r"|cuda/(__init__|streams)\.py|nn/modules/module\.py|autograd/|_dynamo/"
     r"|_inductor/|_functorch/|profiler/)"
 )
-_TORCH = re.compile(r"(^|.*/)(?=torch/)")
+_TORCH = r"(^|.*/)(?=torch/)"
 
 
 def known_wait(file: str | None, function: str | None, op: str) -> KnownWait | None:
@@ -123,6 +123,6 @@ def known_wait(file: str | None, function: str | None, op: str) -> KnownWait | N
 
 def torch_file(file: str | None) -> str | None:
     """Return a file of torch as in its package; none if it is not what waits."""
-    if file is None or _PLUMBING.search(file) or not _TORCH.match(file):
+    if file is None or re.search(_PLUMBING, file) or not re.match(_TORCH, file):
         return None
-    return _TORCH.sub("", file, count=1)
+    return re.sub(_TORCH, "", file, count=1)

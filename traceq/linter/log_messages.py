@@ -30,11 +30,10 @@ _LONGEST = 200
 _TIME = r"^[A-Z]\d{4} [\d:.]+ \d+ "
 _LOGGED = r"^([A-Z]\d{4} [\d:.]+ \d+ \S+\] )"
 _HEAD = r"^[A-Z]\d{4} [\d:.]+ \d+ \S+\] (?:\[[\d/!]+\] )?(?:\[__\w+\] )?"
-_FRAME_ID = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ \S+\] \[(!?\d+)/")
-_LOGGER = re.compile(_HEAD)
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
-_RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
+_FRAME_ID = r"[A-Z]\d{4} [\d:.]+ \d+ \S+\] \[(!?\d+)/"
+_LIBRARY = r"/(site|dist)-packages/|/lib/python3\.\d+/|^<"
+_FRAME = r'File "([^"\n]+)", line (\d+), in (\S+)'
+_RESUME = r"torch_dynamo_resume_in_(.+)_at_\d+$"
 # Where a warning was raised, as Python writes it before the text.
 WARNED_AT = r"(?:(?P<file>[^\s:]+\.py):(?P<line>\d+): \w*Warning: )?"
 
@@ -92,7 +91,7 @@ class Hit:
     @property
     def frame(self) -> str | None:
         """The number of the compiled function that it is about."""
-        found = _FRAME_ID.match(self.text)
+        found = re.match(_FRAME_ID, self.text)
         return found[1] if found else None
 
     @property
@@ -167,7 +166,7 @@ def _groups(row: Mapping[str, Any]) -> dict[str, str]:
 def place_of(found: Mapping[str, str]) -> Place:
     """Return the place that the groups of a message name, if it is the user's."""
     file = found.get("file")
-    if not file or _LIBRARY.search(file):
+    if not file or re.search(_LIBRARY, file):
         return NOWHERE
     line = int(found.get("line", 0)) or None
     return Place(file, line, found.get("function"), line_is="call")
@@ -177,8 +176,8 @@ def frames_of(whole: str) -> list[Place]:
     """Return the user's functions of a stack that a message has, outermost first."""
     return [
         Place(file, int(line), resumed(function), line_is="call")
-        for file, line, function in _FRAME.findall(whole)
-        if not _LIBRARY.search(file)
+        for file, line, function in re.findall(_FRAME, whole)
+        if not re.search(_LIBRARY, file)
     ]
 
 
@@ -188,12 +187,12 @@ def resumed(function: str) -> str:
     >>> resumed("torch_dynamo_resume_in_forward_at_60")
     'forward'
     """
-    found = _RESUME.match(function)
+    found = re.match(_RESUME, function)
     return found[1] if found else function
 
 
 def _line(text: str, at: int, count: int) -> Evidence:
-    text = re.sub(r"\s+", " ", _LOGGER.sub("", text)).strip()
+    text = re.sub(r"\s+", " ", re.sub(_HEAD, "", text)).strip()
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     # The number of the line is a note: where it stands is not what it means.
     return Evidence(

@@ -11,8 +11,8 @@ from traceq.records import dataclass
 
 # What torch quotes after a guard: the program's line, then hints.
 _QUOTED = re.compile(r"\s{2,}#\s*(?P<code>.*)$", re.DOTALL)
-_VERSION = re.compile(r"^\d+/\d+: ")
-_NUMBERS = re.compile(r"expected .*$|==.*$")
+_VERSION = r"^\d+/\d+: "
+_NUMBERS = r"expected .*$|==.*$"
 # Characters of a reason that are read, and that are shown.
 _MOST_READ = 500
 _LONGEST = 120
@@ -172,7 +172,7 @@ def guard_reason(failed: str) -> Reason:
             named = _named(found)
             filled = text.format_map(named)
             return Reason(filled, advice.format_map(named), filled.partition(" (")[0])
-    return Reason(_short(guard), _UNKNOWN_GUARD, _NUMBERS.sub("", guard))
+    return Reason(_short(guard), _UNKNOWN_GUARD, re.sub(_NUMBERS, "", guard))
 
 
 def break_reason(title: str, explanation: str = "", hint: str = "") -> Reason:
@@ -195,7 +195,7 @@ def guard_text(failed: str) -> str:
     >>> guard_text("0/0: s.n == 0    # return y + s.n  # t/net.py:8 in forward")
     's.n == 0'
     """
-    guard = _VERSION.sub("", failed.strip()[:_MOST_READ])
+    guard = re.sub(_VERSION, "", failed.strip()[:_MOST_READ])
     return _short(_QUOTED.sub("", guard))
 
 
