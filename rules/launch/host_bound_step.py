@@ -96,6 +96,24 @@ _GRAPHED = (
     " forward and backward pass, for batches of one size; or give each launch more to"
     " do with a larger batch"
 )
+# Trainers by a call that they make: how they are told to compile, and an example.
+_TRAINERS = (
+    (
+        r"(^|/)transformers/trainer\.py\(",
+        "torch_compile=True and torch_compile_mode="
+        '"reduce-overhead" in TrainingArguments replay a CUDA graph',
+        "- args = TrainingArguments(output_dir)\n"
+        "+ args = TrainingArguments(output_dir, torch_compile=True,\n"
+        '+                          torch_compile_mode="reduce-overhead")',
+    ),
+    (
+        r"(^|/)(lightning/pytorch|pytorch_lightning)/",
+        'torch.compile(net, mode="reduce-overhead") of the network in the'
+        " LightningModule replays a CUDA graph",
+        "- self.net = Net()\n"
+        '+ self.net = torch.compile(Net(), mode="reduce-overhead")  # in __init__',
+    ),
+)
 _LOOK = (
     "record with stacks, profile(with_stack=True), to see what the host does in the"
     " gaps: it may load data, compile, or wait for another process"
@@ -179,6 +197,9 @@ class HostBoundStep(Rule):
     + model = torch.compile(model, mode="reduce-overhead")  # once, before the loop
     + loss = model(batch)
     ```
+
+    The Trainer of transformers compiles the model itself if it is told to, and of a
+    LightningModule the network inside is compiled: the fix says so where one runs.
 
     ## When it is wrong
 
@@ -295,6 +316,8 @@ class HostBoundStep(Rule):
             or _replayed(view)
             or _uncompiled(obstacles)
         )
+        if trainer := _trainer(view):
+            found = replace(found, example=trainer[1])
         yield replace(found, example="") if unfit else found
 
     def _matters(self, view: View) -> bool:
@@ -479,6 +502,14 @@ def _median(events: pl.DataFrame) -> float:
     return float(events.select(pl.col("dur").median()).item())
 
 
+def _trainer(view: View) -> tuple[str, str] | None:
+    """Return how the trainer that calls the model compiles it, and an example of it."""
+    for name, told, example in _TRAINERS:
+        if has_like(view.trace.frames, name):
+            return told, example
+    return None
+
+
 def _advice(view: View, obstacles: Sequence[Obstacle], *, forbidden: bool) -> str:
     compiled = has_like(view.ops, REGION)
     if forbidden:
@@ -490,10 +521,10 @@ def _advice(view: View, obstacles: Sequence[Obstacle], *, forbidden: bool) -> st
     elif compiled:
         cure = 'compile with mode="reduce-overhead", which replays a CUDA graph'
     else:
-        cure = (
-            'torch.compile(model, mode="reduce-overhead") replays a CUDA graph instead;'
-            " or give each launch more to do with a larger batch"
-        )
+        graph = 'torch.compile(model, mode="reduce-overhead") replays a CUDA graph'
+        if trainer := _trainer(view):
+            graph = trainer[0]
+        cure = f"{graph} instead; or give each launch more to do with a larger batch"
     reasons = (one.reason for one in obstacles)
     first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
     return f"{cure}; first {first}" if first else cure

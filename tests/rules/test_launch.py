@@ -283,6 +283,31 @@ TRAINER = """
 """
 
 
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("transformers/trainer.py(9): train", "in TrainingArguments replay"),
+        ("lightning/pytorch/trainer/trainer.py(9): fit", "in the LightningModule"),
+        ("train.py(9): main", "torch.compile(model, "),
+    ],
+)
+def test_a_trainer_is_told_to_compile_in_its_own_way(function: str, told: str) -> None:
+    launches = range(1, 9)
+    drawing = (
+        f"host  [ProfilerStep#1{' ' * 160}]",
+        f"host   [{function:<172}]",
+        "host    " + "[aten::add          ]" * 8,
+        "host     " + "".join(f"[cuLaunchKernel>{n}]".ljust(21) for n in launches),
+        "gpu 7          " + "".join(f"[k<{n}]".ljust(21) for n in launches),
+    )
+
+    (found,) = drawn_findings("\n".join(drawing), "LCH002")
+
+    assert told in found.advice
+    assert ("LightningModule" in told) == ("self.net" in found.example)
+    assert ("TrainingArguments" in told) == ("torch_compile=True" in found.example)
+
+
 def test_what_a_trainer_does_around_the_model_is_no_part_of_a_graph() -> None:
     saved = [
         drawn_findings(TRAINER.format(frame=frame), "LCH002")[0].saves_ns
