@@ -148,7 +148,9 @@ class InputPipelineStall(Rule):
     On an H200, in ms a step. 8 workers instead of none: ``loader_alone`` 106.9 → 16.0.
     2 workers where loading took 1 to 3 ms: 17.3 → 18.0 and 17.9 → 20.7, so that such a
     finding is minor. 8 workers instead of 2 that had batches ready in the four steps
-    that were recorded: 15.4 → 9.1, and 6.3 with ``pin_memory=True`` as well.
+    that were recorded: 15.4 → 9.1, and 6.3 with ``pin_memory=True`` as well. 2 workers,
+    pinned and persistent, for the 512 rows a step of an MLP with Lightning: 7.7 → 6.8,
+    where a third of the step was predicted.
     """
 
     code = "DAT001"

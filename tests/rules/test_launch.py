@@ -611,6 +611,20 @@ def test_an_optimizer_that_does_something_else_as_well_is_left_alone(
     assert not drawn_findings(an_optimizer("AdamW", *FOREACH, other), "LCH004")
 
 
+def test_no_fused_optimizer_is_advised_where_lightning_would_refuse_it() -> None:
+    step = an_optimizer("AdamW", *FOREACH)
+    folder = "lightning/pytorch/plugins/precision"
+    clipping = "        host 2  [{}/{}(100): clip_gradients]"
+
+    refused, clipped = (
+        drawn_findings(f"{step}\n{clipping.format(folder, file)}", "LCH004")
+        for file in ("amp.py", "precision.py")
+    )
+
+    assert not refused
+    assert clipped
+
+
 def test_an_old_torch_has_no_fused_adamw() -> None:
     trace = load_drawn(an_optimizer("AdamW", *FOREACH))
     old = replace(trace, facts=replace(trace.facts, torch_from="", torch_to="1.13"))
