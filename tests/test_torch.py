@@ -182,13 +182,15 @@ def test_waits_that_have_a_switch_are_where_torch_has_them(tmp_path: Path) -> No
 
     rows = zip(
         ops["name"].cast(pl.String),
-        innermost_calls(trace.frames, ops).iter_rows(),
+        innermost_calls(trace.frames, ops)
+        .select("inner_file", "inner_function")
+        .iter_rows(),
         written_as(trace, ops),
         strict=True,
     )
     found = {
         wait.written
-        for op, (file, _, function), method in rows
+        for op, (file, function), method in rows
         if method != "print" and (wait := known(file, function, op))
     }
 

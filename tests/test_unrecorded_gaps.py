@@ -53,11 +53,18 @@ def test_a_long_gap_is_not_what_a_graph_removes(tmp_path: Path) -> None:
 
 
 def test_a_short_gap_is_python_of_the_model(tmp_path: Path) -> None:
-    finding = found(100, tmp_path)
+    finding = found(19, tmp_path)
 
-    assert finding.saves_ns > 500_000
+    assert finding.saves_ns > found(1, tmp_path).saves_ns + 100_000
     assert "torch.compile" in finding.advice
     assert not [one for one in finding.evidence if one.label == "gaps"]
+
+
+def test_a_gap_in_between_is_the_programs_and_stays(tmp_path: Path) -> None:
+    finding = found(100, tmp_path)
+
+    assert finding.saves_ns < found(1, tmp_path).saves_ns + 50_000
+    assert "torch.compile" in finding.advice
 
 
 def test_a_step_that_goes_on_after_its_last_kernel_is_no_minor_finding(
