@@ -63,7 +63,7 @@ def test_a_short_gap_is_python_of_the_model(tmp_path: Path) -> None:
 def test_a_gap_in_between_is_the_programs_and_stays(tmp_path: Path) -> None:
     finding = found(100, tmp_path)
 
-    assert finding.saves_ns < found(1, tmp_path).saves_ns + 50_000
+    assert 0 < finding.saves_ns < found(19, tmp_path).saves_ns
     assert "torch.compile" in finding.advice
 
 
