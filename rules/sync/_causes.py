@@ -78,7 +78,7 @@ def _again(trace: Trace, waits: pl.DataFrame) -> pl.Series:
     follows = order.select(pl.all_horizontal(same)).to_series()
     since = count_until(launched, order["end"].shift(1, fill_value=0))
     again = follows & (count_before(launched, order["begin"]) == since)
-    return again.scatter(order["row"], again)
+    return again[order["row"].arg_sort()]
 
 
 def _top(trace: Trace, ops: pl.Series) -> pl.Series:

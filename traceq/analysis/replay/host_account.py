@@ -210,7 +210,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     # What an optimizer's closure does is not the optimizer's.
     moved = _Moved((OPTIMIZER,), nothing, None)
     things, thing = _as_others(things, thing, _in_closures(trace, host), moved)
-    # Of the time between nodes the main thread knows but that it waits, if that.
+    # Between nodes the main thread knows no more than that it waits.
     moved = _Moved(_OF_CALLER, ENGINE, "torch")
     things, thing = _as_others(things, thing, _between_nodes(trace, host), moved)
     return HostAccount(
@@ -285,7 +285,7 @@ def _in_closures(trace: Trace, host: HostSegments) -> pl.Series:
     regions = host.contexts.rows_of("annotations")
     rows = rows_where(host.in_contexts(known((until > 0)[regions])))
     inside = host.segments[rows]
-    # Each region is one row of the tree, whatever else it has in common.
+    # Regions that are called alike share a context, but each has its own closure.
     return rows.filter(inside["start"] < until[host.tree["row"][inside["at"]]])
 
 
