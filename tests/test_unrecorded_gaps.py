@@ -16,27 +16,33 @@ if TYPE_CHECKING:
     from traceq.finding import Finding
 
 WORK = "[aten::mm            ]"
-CALL = " [cudaLaunchKernel>{}] "
+CALL = " [cuLaunchKernel>{}]"
+# Fewer kernels are not worth compiling them.
+EACH = 20
 
 
 def step(gap: int) -> str:
-    """Draw a step of two ops, with this much between them."""
-    width = 2 * len(WORK) + gap
+    """Draw a step of two times twenty ops, with this much between them."""
     between = " " * gap
-    calls = between.join(CALL.format(number) for number in (1, 2))
+    halves = range(1, EACH + 1), range(EACH + 1, 2 * EACH + 1)
+
+    def drawn(cell: str) -> str:
+        rows = ("".join(cell.format(n).ljust(len(WORK)) for n in one) for one in halves)
+        return between.join(rows)
+
     return "\n".join(
         (
-            f"host  [ProfilerStep#1{' ' * (width - 10)}]",
-            f"host   {WORK}{between}{WORK}",
-            f"host   {calls}",
-            f"gpu 7  {' ' * 20}[a<1]{' ' * (gap + 17)}[b<2]",
+            f"host  [ProfilerStep#1{' ' * (2 * EACH * len(WORK) + gap - 10)}]",
+            f"host   {drawn(WORK)}",
+            f"host   {drawn(CALL)}",
+            f"gpu 7  {' ' * 20}{drawn('[k<{}]')}",
         )
     )
 
 
 def found(gap: int, folder: Path) -> Finding:
-    """Return the finding on a host-bound step, in which a character is 10 µs."""
-    trace = loaded(step(gap), folder, scale=10)
+    """Return the finding on a host-bound step, with a gap of so many times 10 µs."""
+    trace = loaded(step(10 * gap), folder, scale=1)
     (finding,) = outcome(Recording("drawn", trace), "LCH002").findings
     return finding
 
@@ -86,17 +92,13 @@ def test_a_step_that_goes_on_after_its_last_kernel_is_no_minor_finding(
 def test_an_operator_that_computes_on_the_host_is_not_what_a_graph_removes(
     tmp_path: Path,
 ) -> None:
+    gap = " " * 1620
     usual, slow = (
-        f"""
-        host  [ProfilerStep#1{" " * 190}]
-        host   [aten::randn{" " * 150}]{WORK}
-        host   {" " * 162}{CALL.format(1)}
-        gpu 7  {" " * 182}[a<1]
-        """.replace("aten::randn", name)
+        step(len(gap)).replace(WORK + gap, f"{WORK}[{name.ljust(len(gap) - 2)}]")
         for name in ("Myop::randn", "aten::randn")
     )
     saved = [
-        outcome(Recording("drawn", loaded(drawing, tmp_path, scale=10)), "LCH002")
+        outcome(Recording("drawn", loaded(drawing, tmp_path, scale=1)), "LCH002")
         .findings[0]
         .saves_ns
         for drawing in (usual, slow)

@@ -20,6 +20,7 @@ from traceq.analysis.base.ownership import has_like, outermost_ops
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.patterns.optimizers import closures
 from traceq.analysis.time.graph_obstacles import HARD, UNCOMPILED, graph_obstacles
+from traceq.analysis.time.graphed_model import OUTER_MODULE, accumulates, graphed_model
 from traceq.analysis.time.host_kinds import (
     DISPATCH,
     ENGINE,
@@ -52,13 +53,17 @@ if TYPE_CHECKING:
 
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.time.graph_obstacles import Obstacle
+    from traceq.analysis.time.graphed_model import GraphedModel
     from traceq.linter import Finding
     from traceq.model.tables import Tables
+    from traceq.trace import Trace
 
 _MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.
 # Chosen by judgement.
 _LITTLE_LEFT = 0.2
+# Less outside of the model is the loss, mostly. Chosen by judgement.
+_MUCH_AROUND = 0.1
 _CALLS = (LAUNCHES, "copies and sets", "allocating memory", "other runtime calls")
 # What a model that runs as a CUDA graph does not do any more; its Python goes with it.
 _OF_OPS = (DISPATCH, ENGINE, *_CALLS)
@@ -113,6 +118,10 @@ _TRAINERS = (
         "- self.net = Net()\n"
         '+ self.net = torch.compile(Net(), mode="reduce-overhead")  # in __init__',
     ),
+)
+_TOO_SMALL = (
+    "give each launch more to do, with a larger batch: a call of a compiled model would"
+    " take the host as long as the few kernels of this one do"
 )
 _LOOK = (
     "record with stacks, profile(with_stack=True), to see what the host does in the"
@@ -293,12 +302,13 @@ class HostBoundStep(Rule):
         unknown = _mostly_gaps(view)
         obstacles = [] if unknown else graph_obstacles(view.trace, view.steady)
         forbidden = unknown or any(one.reason in HARD for one in obstacles)
+        fixes = [] if forbidden else _fixes(view, obstacles)
         launches = _removed(view, pl.col("kind") == LAUNCHES).height / view.steps
         found = self.finding(
             _message(view, launches),
             subject="launches",
             count=launches,
-            fix=() if forbidden else _fixes(view),
+            fix=fixes,
             gpu_idle_ns=_idle_ns(view),
             evidence=_evidence(view, obstacles),
             data={
@@ -306,12 +316,12 @@ class HostBoundStep(Rule):
                 "idle_ns": round(waits.idle_ns),
                 "forbids": [one.reason for one in obstacles],
             },
-            advice=_LOOK if unknown else _advice(view, obstacles, forbidden=forbidden),
+            advice=_LOOK if unknown else _advice(view, obstacles, fixes),
             severity=None if view.bound.sure else Severity.info,
         )
         # The example compiles a model that trains and is not compiled yet.
         unfit = (
-            forbidden
+            not fixes
             or serving(view.trace)
             or _replayed(view)
             or _uncompiled(obstacles)
@@ -389,9 +399,29 @@ def _without_optimizer(trace: Tables, found: pl.DataFrame) -> pl.DataFrame:
 
 
 @cached_per_trace
-def _in_graph(trace: Tables, account: HostAccount) -> pl.DataFrame:
-    """Return when the host is at what a model does not do any more as a graph."""
+def _in_graph(trace: Trace, account: HostAccount, model: GraphedModel) -> pl.DataFrame:
+    """Return when the host is at what the model does not do any more as a graph."""
+    columns = ("start", "end", "op", "kind")
+    if model.modules is not None:
+        mine = OUTER_MODULE.is_in(model.modules.implode())
+        found = account.of(_of(_OF_MODEL) & mine, *columns)
+    else:
+        found = account.of(_of(_OF_MODEL) & (pl.col("kind") != ENGINE), *columns)
+        found = found.filter(model.are_in_windows(trace, found))
+    return _only_dispatch(trace, account, found)
+
+
+@cached_per_trace
+def _outside_optimizer(trace: Trace, account: HostAccount) -> pl.DataFrame:
+    """Return when the host is at ops and their Python, in a model or around it."""
     found = account.of(_of(_OF_MODEL), "start", "end", "op", "kind")
+    return _only_dispatch(trace, account, found)
+
+
+def _only_dispatch(
+    trace: Trace, account: HostAccount, found: pl.DataFrame
+) -> pl.DataFrame:
+    """Return what only calls kernels: no gaps, and no work on the host."""
     longest = MOST_IN_TRAINER_NS if closures(trace).height else MOST_OF_MODEL_NS
     slow = account.calls.filter(
         pl.col("own") > MOST_DISPATCH_NS, pl.col("name").str.starts_with("aten::")
@@ -442,17 +472,30 @@ def _mostly_gaps(view: View) -> bool:
     return gaps_ns / view.steps > view.waits.idle_ns / 2
 
 
-def _fixes(view: View) -> list[Fix]:
+def _fixes(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
     """Return what a graph removes: the host's part, and the gaps between kernels."""
+    trace, account = view.trace, view.host_account
     if _replayed(view):
-        spans = _one_by_one(view.trace, view.host_account)
-        return [Fix(spans=spans, host_share=GRAPH_HOST_SAVED)]
-    spans = _in_graph(view.trace, view.host_account)
-    host = Fix(spans=spans, host_share=GRAPH_HOST_SAVED)
-    kernels = view.kernels["id"].filter(~known(view.kernels["phase"] == "optimizer"))
+        return [Fix(spans=_one_by_one(trace, account), host_share=GRAPH_HOST_SAVED)]
     gaps_ns = float(view.replay.work["gap"].sum())
     share = min(1 - COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy))
-    return [host, Fix(kernels=kernels, kernel_share=share)]
+    if has_like(view.ops, REGION) or _uncompiled(obstacles):
+        # It is compiled, and calls take what they take; or it is not to be compiled.
+        spans = _outside_optimizer(trace, account)
+        kernels = view.kernels.filter(~known(view.kernels["phase"] == "optimizer"))
+        return [
+            Fix(spans=spans, host_share=GRAPH_HOST_SAVED),
+            Fix(kernels=kernels["id"], kernel_share=share),
+        ]
+    model = graphed_model(trace, view.steady)
+    if not model.host_share:
+        return []
+    engine = _removed(view, pl.col("kind") == ENGINE)
+    return [
+        Fix(spans=_in_graph(trace, account, model), host_share=model.host_share),
+        Fix(spans=engine, host_share=model.host_share * model.node_share),
+        Fix(kernels=model.kernels, kernel_share=share),
+    ]
 
 
 def _evidence(view: View, obstacles: Sequence[Obstacle]) -> Iterator[Evidence]:
@@ -480,6 +523,10 @@ def _evidence(view: View, obstacles: Sequence[Obstacle]) -> Iterator[Evidence]:
     yield Evidence(
         "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
     )
+    stays_ns = _around_ns(view)
+    if stays_ns > _MUCH_AROUND * step_ns:
+        note = "in operators outside of modules, which compiling the model leaves"
+        yield Evidence("around", value=stays_ns, unit="ns", note=note)
     for one in obstacles:
         place = at_function(one.file, one.line, one.function)
         place = f" in {place}" if place else ""
@@ -492,6 +539,22 @@ def _evidence(view: View, obstacles: Sequence[Obstacle]) -> Iterator[Evidence]:
         yield Evidence(
             "caveat", "recording stacks makes the host 1.5 to 3 times slower"
         )
+
+
+def _around_ns(view: View) -> float:
+    """Return how long the host is at ops outside of the model in a step."""
+    if _replayed(view) or has_like(view.ops, REGION):
+        return 0.0
+    model = graphed_model(view.trace, view.steady)
+    if model.modules is None:
+        return 0.0
+    mine = OUTER_MODULE.is_in(model.modules.implode())
+    ops = pl.col("kind").is_in([DISPATCH, LAUNCHES])
+    found = view.host_account.of(ops & ~known(mine), "op", "estimated")
+    phase = view.trace.ops["phase"][found["op"]]
+    accumulated = accumulates(view.trace, found["op"])
+    stays = ~known(phase == "optimizer") & ~accumulated
+    return float(found["estimated"].filter(stays).sum()) / view.steps
 
 
 def _uncompiled(obstacles: Sequence[Obstacle]) -> bool:
@@ -510,9 +573,9 @@ def _trainer(view: View) -> tuple[str, str] | None:
     return None
 
 
-def _advice(view: View, obstacles: Sequence[Obstacle], *, forbidden: bool) -> str:
+def _advice(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
     compiled = has_like(view.ops, REGION)
-    if forbidden:
+    if any(one.reason in HARD for one in obstacles):
         cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
     elif _uncompiled(obstacles):
         cure = _GRAPHED
@@ -520,6 +583,8 @@ def _advice(view: View, obstacles: Sequence[Obstacle], *, forbidden: bool) -> st
         cure = "capture what is still launched one by one in the CUDA graph as well"
     elif compiled:
         cure = 'compile with mode="reduce-overhead", which replays a CUDA graph'
+    elif not fixes:
+        cure = _TOO_SMALL
     else:
         graph = 'torch.compile(model, mode="reduce-overhead") replays a CUDA graph'
         if trainer := _trainer(view):

@@ -413,12 +413,25 @@ FEWEST_WORKERS = 2
 # memory. Measured: 2.24 of 3.87 ms for a small Llama, compiled with CUDA graphs (H200,
 # torch 2.11, 2026-11); rounded down.
 COMPILED_GPU_SHARE = 0.55
-# What is saved of the host's time for a model's ops, launches and Python in a CUDA
-# graph: guards, wrappers, the replay and a gradient for each weight stay. Measured on
+# What is saved of the host's time for ops that are launched one by one beside graphs,
+# or in decode loops and in code that is compiled without graphs: guards, wrappers, the
+# replay and a gradient for each weight stay. Measured on
 # steps of training: 0.88 on the same Llama, 0.75 to 0.8 on a small BERT, ViT, T5 and
 # MobileNet (H200, torch 2.11, 2026-11-16, benchmarks/options/compiled.json); with this
 # the squares of all five errors are least.
 GRAPH_HOST_SAVED = 0.83
+# A call of a model that torch.compile replays as a CUDA graph takes the host as long as
+# this many of its kernels did with their ops: for guards, wrappers and copies of
+# inputs; and its backward as long as so many more. The gradients of weights are
+# accumulated as before. Fitted on 17 programs (the f_ of graphs.json and those of
+# trainers.json, in benchmarks/options, and a NeRF; H200, 2026-11-17): 5 points of the
+# step off at the mean, where 83% of all but the optimizer was 13 off.
+COMPILED_CALL_KERNELS = 10
+COMPILED_BACKWARD_KERNELS = 15
+# What the launch of a graph takes of the host's time for the kernels in it. Recorded,
+# it took 1.1 to 1.6 µs for each kernel in four of the f_ programs, 2.5 times as long as
+# without the profiler, where a kernel with its ops took 18 to 39 µs.
+GRAPH_LAUNCH_SHARE = 0.03
 
 # -- Many ranks ------------------------------------------------------------------------
 #

@@ -239,7 +239,7 @@ def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
     """Return the outermost modules that ran before each backward, since the last."""
-    modules = _of_forwards(trace)
+    modules = forward_calls(trace)
     number = backwards.search_sorted(modules["ts"])
     ran = modules.with_columns(number=number).group_by("number").agg(text("name"))
     # What ran after the last backward has none.
@@ -249,7 +249,7 @@ def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
 
 def _between(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the syncs that lie between modules which run before one backward."""
-    backwards, modules = _outermost(trace, _BACKWARD), _of_forwards(trace)
+    backwards, modules = _outermost(trace, _BACKWARD), forward_calls(trace)
     if not backwards.height or not modules.height:
         return None
     begun = backwards["ts"]
@@ -282,7 +282,7 @@ def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     return Obstacle("loop", row["longest"], "", *place)
 
 
-def _of_forwards(trace: Trace) -> pl.DataFrame:
+def forward_calls(trace: Trace) -> pl.DataFrame:
     """Return the outermost modules that run in no backward: there they run again."""
     backwards, modules = (_outermost(trace, one) for one in (_BACKWARD, MODULE))
     if not backwards.height:

@@ -1,0 +1,199 @@
+"""What the host does not do any more once the model is compiled with CUDA graphs.
+
+Compiled is the model, and nothing around it: what runs outside of its modules stays,
+as the loss, averaged weights, clipping and a trainer's own Python. So does the
+gradient's accumulation for each weight, and each call of the compiled model takes the
+host some time itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.assumptions import (
+    COMPILED_BACKWARD_KERNELS,
+    COMPILED_CALL_KERNELS,
+    GRAPH_LAUNCH_SHARE,
+)
+from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.ownership import named_like, outermost_ops
+from traceq.analysis.base.steady import in_steps
+from traceq.analysis.time.graph_obstacles import forward_calls
+from traceq.expressions import END, known, rows_where, text
+from traceq.intervals import Cover
+from traceq.model.names import MODULE
+from traceq.records import dataclass
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.steady import SteadySteps
+    from traceq.trace import Trace
+
+OUTER_MODULE = text("module").str.extract("^([^/]+)")
+"""The outermost module of a path."""
+_NODE = "^autograd::engine::evaluate_function"
+# The engine runs it for each weight, whatever computes the gradients.
+_ACCUMULATES = "AccumulateGrad$"
+# What has weights, in either pass.
+_WEIGHTS = (
+    r"^aten::(linear$|addmm$|mm$|bmm$|baddbmm$|matmul$|_?conv(\d|_|olution)|_?embedding"
+    r"|_?scaled_dot_product|lstm$|gru$|rnn_"
+    r"|(_fused_|native_|cudnn_)?(batch|group|instance|layer|rms)_norm)"
+)
+
+
+@dataclass(frozen=True)
+class GraphedModel:
+    """The part of the steady-state steps that a graph of the model replays."""
+
+    modules: pl.Series | None
+    """Its modules, or ``None`` where no modules were recorded."""
+    windows: pl.DataFrame
+    """When it runs, ``start`` and ``end``; with modules, the steps."""
+    kernels: pl.Series
+    """The ids of its kernels."""
+    host_share: float
+    """What goes of the host's time for it; 0 if calling it takes as long."""
+    node_share: float
+    """How much of what the autograd engine runs is its."""
+
+    def are_in_windows(self, trace: Trace, found: pl.DataFrame) -> pl.Series:
+        """Return which of these are its, by their ``start`` and ``op``."""
+        in_window = _during(self.windows, found["start"])
+        return in_window & ~accumulates(trace, found["op"])
+
+
+def accumulates(trace: Trace, ops: pl.Series) -> pl.Series:
+    """Return which of the ops add up a weight's gradient: those of a graph stay."""
+    return known(named_like(trace.ops, _ACCUMULATES)[outermost_ops(trace)[ops]])
+
+
+@cached_per_trace
+def graphed_model(trace: Trace, steady: SteadySteps) -> GraphedModel:
+    """Return what a graph of the model replays: its modules, or what has weights.
+
+    Without modules it is taken to begin with the first op of a forward that has weights
+    and to end with the last, and likewise its backward.
+    """
+    recorded = trace.ops["module"].null_count() < trace.ops.height
+    return _of_modules(trace, steady) if recorded else _of_weights(trace, steady)
+
+
+def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
+    mine = _outside_optimizer(steady).drop_nulls("module")
+    parts = _parts(trace, mine)
+    each = pl.lit(COMPILED_CALL_KERNELS) + COMPILED_BACKWARD_KERNELS * pl.col("back")
+    found = (
+        mine.group_by("module")
+        .agg(kernels=pl.len(), back=(pl.col("phase") == "backward").any())
+        .with_columns(part=OUTER_MODULE)
+        .join(parts, on="part")
+        .group_by("outer")
+        .agg(pl.col("kernels").sum(), pl.col("back").any())
+        .join(_calls(trace, steady), on="outer", how="left")
+        .with_columns(cost=pl.col("calls").fill_null(steady.count) * each)
+        # Compiled, a loss or a layer alone takes longer to call than it does now.
+        .filter(pl.col("kernels") > pl.col("cost"))
+    )
+    modules = parts.join(found, on="outer", how="semi")["part"]
+    is_mine = OUTER_MODULE.is_in(modules.implode())
+    return GraphedModel(
+        modules,
+        steady.windows.select("start", "end"),
+        mine.filter(is_mine)["id"],
+        _host_share(float(found["cost"].sum()), float(found["kernels"].sum())),
+        _share(_nodes(trace).select(known(is_mine)).to_series()),
+    )
+
+
+def _parts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return of each module with kernels, ``part``, which one is ``outer``-most.
+
+    A backward that computes layers again calls them without what is around them.
+    """
+    path = text("module").str.split("/")
+    paths = pl.concat([kernels["module"].unique(), trace.ops["module"].unique()])
+    found = paths.unique().drop_nulls().to_frame().select(path, outer=OUTER_MODULE)
+    # Of a layer that is called both ways the path with more around it tells.
+    return (
+        found.with_columns(depth=pl.int_ranges(pl.col("module").list.len()))
+        .explode("module", "depth")
+        .group_by(part="module")
+        .agg(pl.col("outer").sort_by("depth", "outer").last())
+    )
+
+
+def _of_weights(trace: Trace, steady: SteadySteps) -> GraphedModel:
+    windows = _passes(trace, steady)
+    mine = _outside_optimizer(steady).drop_nulls("op")
+    mine = mine.filter(_during(windows, trace.ops["ts"][mine["op"]]))
+    backwards = int(windows["back"].sum())
+    cost = COMPILED_CALL_KERNELS * (windows.height - backwards)
+    nodes = _nodes(trace)
+    counted = ~nodes["name"].cast(pl.String).str.contains(_ACCUMULATES)
+    return GraphedModel(
+        None,
+        windows,
+        mine["id"],
+        _host_share(cost + COMPILED_BACKWARD_KERNELS * backwards, mine.height),
+        _share(_during(windows, nodes["ts"]) & counted),
+    )
+
+
+def _calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return how often each outermost module is called in the steps."""
+    begin, end = steady.windows["start"].min(), steady.windows["end"].max()
+    called = forward_calls(trace).filter(pl.col("ts").is_between(begin, end))
+    outer = text("name").str.extract(MODULE)
+    return called.group_by(outer=outer).agg(calls=pl.len())
+
+
+def _passes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return when ops with weights run in a row: ``start``, ``end`` and ``back``.
+
+    Where no op has weights, the steps.
+    """
+    phases = ("forward", "backward")
+    found = (
+        trace.ops[["ts", "dur", "step", "phase"]][
+            rows_where(named_like(trace.ops, _WEIGHTS))
+        ]
+        .filter(text("phase").is_in(phases), pl.col("ts") >= 0)
+        .select("ts", END.alias("end"), "step", back=pl.col("phase") == "backward")
+        .sort("ts")
+    )
+    found = in_steps(found, trace, steady) if found.height else found
+    if not found.height:
+        return steady.windows.select("start", "end", back=pl.lit(value=False))
+    return (
+        found.group_by(run=pl.struct("step", "back").rle_id())
+        .agg(pl.col("back").first(), start=pl.col("ts").min(), end=pl.col("end").max())
+        .sort("start")
+        .drop("run")
+    )
+
+
+def _nodes(trace: Trace) -> pl.DataFrame:
+    """Return what the autograd engine runs."""
+    return trace.ops[["name", "ts", "module"]][rows_where(named_like(trace.ops, _NODE))]
+
+
+def _outside_optimizer(steady: SteadySteps) -> pl.DataFrame:
+    kernels = steady.kernels[["id", "op", "module", "phase"]]
+    return kernels.filter(~known(kernels["phase"] == "optimizer"))
+
+
+def _host_share(cost: float, kernels: float) -> float:
+    """Return what goes of the host's time, with the cost of calls in kernels."""
+    return max(0.0, 1 - GRAPH_LAUNCH_SHARE - cost / kernels) if kernels else 0.0
+
+
+def _share(are: pl.Series) -> float:
+    return float(are.sum()) / max(1, len(are))
+
+
+def _during(windows: pl.DataFrame, moments: pl.Series) -> pl.Series:
+    """Return which moments are in a window."""
+    until = Cover(windows.select("start", "end")).until
+    return until(moments + 1) > until(moments)
