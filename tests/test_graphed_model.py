@@ -82,6 +82,20 @@ def test_nothing_is_promised_to_a_model_of_few_kernels() -> None:
     assert not finding.example
 
 
+def test_small_modules_are_compiled_with_the_function_that_calls_them() -> None:
+    """As the blocks of a list, which a loop of the user's calls."""
+    blocks = ((f"nn.Module: Block_{n}", "aten::mm", 9) for n in range(4))
+    drawing = drawn(*blocks)
+    found = model_of(drawing)
+
+    assert found.is_function
+    assert len(found.kernels) == 36
+    (finding,) = drawn_findings(drawing, "LCH002")
+    assert finding.saves_ns > 0
+    assert "of the function that calls the modules" in finding.advice
+    assert not finding.example
+
+
 def test_layers_that_a_backward_computes_again_are_of_the_model() -> None:
     """Checkpointing calls them without the module around them."""
     again = ("<built-in method run_backward", "aten::mm", 22)

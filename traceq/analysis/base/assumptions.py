@@ -422,7 +422,7 @@ COMPILED_GPU_SHARE = 0.55
 GRAPH_HOST_SAVED = 0.83
 # A call of a model that torch.compile replays as a CUDA graph takes the host as long as
 # this many of its kernels did with their ops: for guards, wrappers and copies of
-# inputs; and its backward as long as so many more. The gradients of weights are
+# inputs; and its backward as long as these. The gradients of weights are
 # accumulated as before. Fitted on 17 programs (the f_ of graphs.json and those of
 # trainers.json, in benchmarks/options, and a NeRF; H200, 2026-11-17): 5 points of the
 # step off at the mean, where 83% of all but the optimizer was 13 off.

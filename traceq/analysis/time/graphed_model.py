@@ -8,6 +8,7 @@ host some time itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -48,7 +49,7 @@ class GraphedModel:
     """The part of the steady-state steps that a graph of the model replays."""
 
     modules: pl.Series | None
-    """Its modules, or ``None`` where no modules were recorded."""
+    """Its modules; ``None`` where none were recorded, or each is too small alone."""
     windows: pl.DataFrame
     """When it runs, ``start`` and ``end``; with modules, the steps."""
     kernels: pl.Series
@@ -57,6 +58,8 @@ class GraphedModel:
     """What goes of the host's time for it; 0 if calling it takes as long."""
     node_share: float
     """How much of what the autograd engine runs is its."""
+    is_function: bool = False
+    """Whether it is a function that calls modules, as those of a list."""
 
     def are_in_windows(self, trace: Trace, found: pl.DataFrame) -> pl.Series:
         """Return which of these are its, by their ``start`` and ``op``."""
@@ -73,11 +76,15 @@ def accumulates(trace: Trace, ops: pl.Series) -> pl.Series:
 def graphed_model(trace: Trace, steady: SteadySteps) -> GraphedModel:
     """Return what a graph of the model replays: its modules, or what has weights.
 
-    Without modules it is taken to begin with the first op of a forward that has weights
-    and to end with the last, and likewise its backward.
+    Without modules, or with many small ones, it is taken to begin with the first op of
+    a forward that has weights and to end with the last, and likewise its backward.
     """
     recorded = trace.ops["module"].null_count() < trace.ops.height
-    return _of_modules(trace, steady) if recorded else _of_weights(trace, steady)
+    if recorded:
+        found = _of_modules(trace, steady)
+        if found.host_share:
+            return found
+    return replace(_of_weights(trace, steady), is_function=recorded)
 
 
 def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
