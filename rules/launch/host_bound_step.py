@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from traceq.analysis.time.graphed_model import GraphedModel
     from traceq.linter import Finding
     from traceq.model.tables import Tables
-    from traceq.trace import Trace
 
 _MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.
@@ -419,7 +418,7 @@ def _without_optimizer(trace: Tables, found: pl.DataFrame) -> pl.DataFrame:
 
 
 @cached_per_trace
-def _in_graph(trace: Trace, account: HostAccount, model: GraphedModel) -> pl.DataFrame:
+def _in_graph(trace: Tables, account: HostAccount, model: GraphedModel) -> pl.DataFrame:
     """Return when the host is at what the model does not do any more as a graph."""
     columns = ("start", "end", "op", "kind")
     if model.modules is not None:
@@ -432,14 +431,14 @@ def _in_graph(trace: Trace, account: HostAccount, model: GraphedModel) -> pl.Dat
 
 
 @cached_per_trace
-def _outside_optimizer(trace: Trace, account: HostAccount) -> pl.DataFrame:
+def _outside_optimizer(trace: Tables, account: HostAccount) -> pl.DataFrame:
     """Return when the host is at ops and their Python, in a model or around it."""
     found = account.of(_of(_OF_MODEL), "start", "end", "op", "kind")
     return _only_dispatch(trace, account, found)
 
 
 def _only_dispatch(
-    trace: Trace, account: HostAccount, found: pl.DataFrame
+    trace: Tables, account: HostAccount, found: pl.DataFrame
 ) -> pl.DataFrame:
     """Return what only calls kernels: no gaps, and no work on the host."""
     longest = MOST_IN_TRAINER_NS if closures(trace).height else MOST_OF_MODEL_NS

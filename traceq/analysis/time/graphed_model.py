@@ -29,6 +29,7 @@ from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
+    from traceq.model.tables import Tables
     from traceq.trace import Trace
 
 OUTER_MODULE = text("module").str.extract("^([^/]+)")
@@ -61,13 +62,13 @@ class GraphedModel:
     is_function: bool = False
     """Whether it is a function that calls modules, as those of a list."""
 
-    def are_in_windows(self, trace: Trace, found: pl.DataFrame) -> pl.Series:
+    def are_in_windows(self, trace: Tables, found: pl.DataFrame) -> pl.Series:
         """Return which of these are its, by their ``start`` and ``op``."""
         in_window = _during(self.windows, found["start"])
         return in_window & ~accumulates(trace, found["op"])
 
 
-def accumulates(trace: Trace, ops: pl.Series) -> pl.Series:
+def accumulates(trace: Tables, ops: pl.Series) -> pl.Series:
     """Return which of the ops add up a weight's gradient: those of a graph stay."""
     return known(named_like(trace.ops, _ACCUMULATES)[outermost_ops(trace)[ops]])
 
