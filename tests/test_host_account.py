@@ -238,6 +238,34 @@ def test_an_op_is_slower_than_usual_only_if_others_of_its_size_are_not(
     assert slow.height == (sizes[0] == sizes[1])
 
 
+@pytest.mark.parametrize(
+    ("sizes", "slow"),
+    [([8] * 3 + [700, 700], 0), ([8] * 3 + [700, 701], 0), ([8] * 5, 2), ([], 0)],
+)
+def test_what_computes_on_the_host_is_slow_only_among_calls_of_its_size(
+    tmp_path: Path, sizes: list[int], slow: int
+) -> None:
+    """As sorts of 160 and 760 µs of a sampler of graphs, beside small ones."""
+    document = draw(f"""
+        host   [ProfilerStep#1 {" " * 300}][ProfilerStep#2 {" " * 260}]
+        host    [aten::sort   ] [aten::sort   ] [aten::sort   ]\
+ [aten::sort {" " * 200}]{" " * 60}[aten::sort {" " * 210}]
+        host     [aten::copy_]   [aten::copy_]   [aten::copy_]   [aten::copy_]\
+{" " * 262}[aten::copy_]
+        gpu 7   [sum]
+    """)
+    calls = [one for one in document["traceEvents"] if one["name"] == "aten::sort"]
+    for call, size in zip(calls, sizes, strict=False):
+        call["args"] = inputs([[size]], ["long int"])
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(document))
+
+    calls_of = op_calls(load(file, cache=False)).filter(pl.col("name") == "aten::sort")
+
+    assert calls_of.height == 5
+    assert (calls_of["excess"] > 0).sum() == slow
+
+
 def test_an_op_that_runs_a_model_inside_is_no_slower_than_usual() -> None:
     # As with activation checkpointing, which runs the forward pass again.
     again = f"[MmBackward0 {' ' * 160}]"

@@ -297,11 +297,12 @@ def test_python_that_mostly_calls_operators_is_not_reported(
 def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
     usual, within = "[aten::matmul]" * 3, " [aten::mm]   " * 3
     step = f"[ProfilerStep#{{}} {' ' * 400}]"
-    slow = f"[aten::matmul {' ' * 340}]"
+    slow, calls = f"[aten::matmul {' ' * 340}]", "   [cuCall]   " * 4
     drawing = f"""
         host   {step.format(1)}{step.format(2)}
         host    {f"{usual}{slow}":417}{usual}{slow}
         host    {f"{within} [aten::mm {' ' * 150}]":417}{within} [aten::mm {" " * 150}]
+        host    {calls:417}{calls}
         gpu 7   [gemm]
     """
 
@@ -321,7 +322,16 @@ def test_slow_operators_all_over_the_program_are_contention() -> None:
 
     assert found.subject == "operators at random places"
     assert "DataLoader workers" in found.advice
-    assert "ops" in labels(found)
+    assert {"ops", "slow", "usual"} <= {*labels(found)}
+    assert "alike" not in labels(found)
+
+
+def test_stalls_of_one_length_are_turns_of_another_process() -> None:
+    (found,) = case_findings("public/t4_amp.json.gz", "HST002")
+
+    (alike,) = (line for line in found.evidence if line.label == "alike")
+    assert alike.name == "4 of 5 take"
+    assert alike.value == pytest.approx(2.02e6, rel=0.01)
 
 
 @pytest.mark.parametrize(

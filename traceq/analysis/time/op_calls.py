@@ -1,9 +1,10 @@
 """What operator calls take the host themselves, and how far beyond the usual that is.
 
 The usual cost of a call is what the calls take that do the same: of the same operator,
-on the same inputs, with as many ops inside and as much work for the GPU. On the host an
-operator takes as long as its tensors are large. Where no other call does the same, it
-is what all calls of the operator take on inputs that were seen before.
+on the same inputs, with as many ops inside and as much work for the GPU. Where no other
+call does the same, it is what all calls of the operator take on inputs that were seen
+before. An operator that asks nothing of the GPU computes on the host, and takes as long
+as its tensors are large: it is compared with calls on the same inputs only.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def op_calls(trace: Trace) -> pl.DataFrame:
     )
     found = rows_where(own > 0)
     calls = every[found]
-    calls = calls.hstack([_usual(calls).alias("usual")])
+    calls = calls.hstack([_usual(trace, calls, found).alias("usual")])
     excess = calls["own"] - calls["usual"]
     far = calls["own"] > (EXCESS_FACTOR * calls["usual"]).clip(lower_bound=EXCESS_NS)
     excess = excess.zip_with(far, pl.Series([0]))
@@ -92,8 +93,8 @@ def _marked(chosen: pl.Series, ops: int) -> pl.Series:
     return nobody.scatter(chosen, values=True) if len(chosen) else nobody
 
 
-def _usual(calls: pl.DataFrame) -> pl.Series:
-    """Return what is usual of each call."""
+def _usual(trace: Trace, calls: pl.DataFrame, found: pl.Series) -> pl.Series:
+    """Return what is usual of each call; ``found`` are their ops."""
     again = pl.col("own").filter(~pl.col("new")).median().over("name")
     assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
     usual = calls.select(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
@@ -104,9 +105,24 @@ def _usual(calls: pl.DataFrame) -> pl.Series:
     rows = rows_where(calls["name"].is_in(long.implode()))
     asked = calls[rows]
     same = alike(*(asked[one] for one in _SAME)).number
-    asked = asked.hstack([usual["usual"][rows], same.alias("same")])
-    found = asked.select(pl.coalesce(_of_the_same(), _alone(), "usual").cast(pl.Int64))
-    return usual["usual"].scatter(rows, found.to_series())
+    asked = asked.hstack(
+        [usual["usual"][rows], same.alias("same"), _on_host(trace, found[rows])]
+    )
+    usual_of = pl.coalesce(_unsized(), _of_the_same(), _alone(), "usual")
+    told = asked.select(usual_of.cast(pl.Int64)).to_series()
+    return usual["usual"].scatter(rows, told)
+
+
+def _on_host(trace: Trace, ops: pl.Series) -> pl.Series:
+    """Return for each of these ops whether it asks nothing of the GPU, as ``host``."""
+    spans, calls = trace.ops[["ts", "dur"]][ops], trace.runtime["ts"].sort()
+    before = count_before(calls, spans["ts"])
+    return (count_before(calls, spans["ts"] + spans["dur"]) == before).alias("host")
+
+
+def _unsized() -> pl.Expr:
+    """Return the own time of a call on the host whose size is not known."""
+    return pl.when("host", pl.col("inputs").is_null()).then("own")
 
 
 def _of_the_same() -> pl.Expr:
@@ -115,7 +131,8 @@ def _of_the_same() -> pl.Expr:
     A plan takes as long on all new inputs, and without it the size matters little: all
     calls of the operator say better what is usual than few on the same inputs.
     """
-    again = ~pl.col("new")
+    # What computes on the host is not slower for the first time.
+    again = ~pl.col("new") | (pl.col("host") & ~pl.col("planned"))
     others = again.sum().over("same") - again.cast(pl.UInt32)
     # Of two the shorter, as one of them may be slow.
     usual = pl.col("own").filter(again).quantile(0.5, "lower").over("same")
@@ -124,9 +141,7 @@ def _of_the_same() -> pl.Expr:
 
 def _alone() -> pl.Expr:
     """Return the own time of a call on the host that is the only one of its size."""
-    nothing_inside = (pl.col("children") == 0) & (pl.col("started") == 0)
-    sized = pl.col("inputs").is_not_null()
-    return pl.when(nothing_inside, sized, ~pl.col("planned")).then("own")
+    return pl.when("host", ~pl.col("planned")).then("own")
 
 
 def _on_new_inputs(trace: Trace) -> pl.Series:
