@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,13 @@ import pytest
 from estimates import FOLDER, estimates
 from recordings import loaded
 
-from traceq.analysis.base.assumptions import CALL_COST, OP_COST
+from traceq.analysis.base.assumptions import (
+    CALL_COST,
+    OP_COST,
+    OUTSIDE_OP_NS,
+    QUIET_FRAME_COST,
+    QUIET_OP_COST,
+)
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.replay.bottleneck import bottleneck
@@ -143,6 +150,44 @@ def test_python_between_operators_is_slowed_where_stacks_are_recorded() -> None:
     assert replayed(WITH_STACKS)[1].model.host["own"].sum() < whole / 2
 
 
+# Loads for 2 ms, as a dataset does by rows: 100 views, each 20 µs after the other.
+LOADING = f"""
+host  [ProfilerStep#1{" " * 2_100}]
+host  {"[aten::t]           " * 100}[aten::mm    ]
+host  {" " * 2_000} [cudaLaun>1]
+gpu 7 {" " * 2_020}[gemm<1]
+"""
+LOADING_WITH_STACKS = f"""{LOADING}
+host  [data.py(3): __getitem__{" " * 1_960}]
+"""
+
+
+def _loading_ns(drawing: str) -> float:
+    """Return what the host takes without the profiler before anything is launched."""
+    host = replayed(drawing)[1].model.host
+    return float(host.filter(pl.col("end") <= 2_000_000)["own"].sum())
+
+
+def test_where_nothing_is_launched_events_are_small_and_the_rest_is_work() -> None:
+    added = 100 * QUIET_OP_COST.overhead_ns + QUIET_FRAME_COST.overhead_ns
+
+    assert _loading_ns(LOADING_WITH_STACKS) == pytest.approx(2e6 - added, rel=0.01)
+
+
+def test_recording_a_view_is_outside_of_it_where_stacks_are_not_recorded() -> None:
+    added = 100 * (QUIET_OP_COST.overhead_ns + OUTSIDE_OP_NS)
+
+    assert _loading_ns(LOADING) == pytest.approx(2e6 - added, rel=0.01)
+
+
+def test_without_calls_of_the_runtime_it_is_not_known_what_launches() -> None:
+    calls = re.sub(r"host.*cudaLaun.*\n", "", LOADING)
+
+    # Each then takes what an operator that launches does.
+    slowed = 100 * 9_000 * OP_COST.overhead_ns / sum(OP_COST)
+    assert _loading_ns(calls) == pytest.approx(2e6 - slowed, rel=0.01)
+
+
 def test_steps_recorded_without_stacks_are_estimated_near_the_measured_ones() -> None:
     errors = {one.name: abs(one.error) for one in estimates(FOLDER)}
     # Too high as ever: 0.69 with all of what recording its graphs takes.
@@ -165,6 +210,10 @@ def test_costs_are_halfway_between_the_assumed_and_those_measured_with_the_run()
     found = costs_of(replace(trace, run=run))
     assert found.op == (2 * OP_COST.plain_ns, OP_COST.overhead_ns // 2)
     assert found.call == CALL_COST
+    # Where nothing is launched an operator costs as much more or less.
+    quiet = QUIET_OP_COST
+    assert found.quiet_op == (2 * quiet.plain_ns, quiet.overhead_ns // 2)
+    assert found.quiet_frame == QUIET_FRAME_COST
 
 
 def test_costs_measured_with_stacks_are_not_those_of_a_trace_without() -> None:

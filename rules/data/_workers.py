@@ -11,6 +11,7 @@ from traceq.analysis.base.assumptions import (
     BISECTIONS,
     FEWEST_WORKERS,
     USUAL_WORKERS,
+    WORKER_SLOWDOWN,
     WORKER_TENSOR_NS,
 )
 from traceq.analysis.base.ownership import named_like
@@ -48,15 +49,21 @@ class WorkerPlan:
         tensors = _tensors(view, regions)
         handing = min(1.0, tensors * WORKER_TENSOR_NS / loading) if loading else 0.0
         rest, cores = _step(view, regions, 1 - handing), _cores(view)
-        needed = max(FEWEST_WORKERS, math.ceil(loading / rest)) if rest else 1
+        worked = WORKER_SLOWDOWN * loading
+        needed = max(FEWEST_WORKERS, math.ceil(worked / rest)) if rest else 1
         workers = wanted or min(needed, cores or USUAL_WORKERS)
-        share = _share(view, regions, loading / workers, 1 - handing)
+        share = _share(view, regions, worked / workers, 1 - handing)
         return cls(loading, rest, tensors, cores, workers, share)
 
     @property
     def needed(self) -> int:
         """How many workers load as fast as the rest of the step goes."""
-        return math.ceil(self.loading_ns / self.rest_ns) if self.rest_ns else 1
+        return math.ceil(self.worked_ns / self.rest_ns) if self.rest_ns else 1
+
+    @property
+    def worked_ns(self) -> float:
+        """What a worker takes for the batches of a step."""
+        return WORKER_SLOWDOWN * self.loading_ns
 
     @property
     def handing_ns(self) -> float:
@@ -66,7 +73,7 @@ class WorkerPlan:
     @property
     def step_ns(self) -> float:
         """What a step takes with these workers."""
-        return max(self.rest_ns, self.loading_ns / self.workers)
+        return max(self.rest_ns, self.worked_ns / self.workers)
 
     @property
     def data(self) -> dict[str, int | None]:

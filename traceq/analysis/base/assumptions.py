@@ -34,6 +34,25 @@ OP_COST = HostCost(3_300, 4_800)
 # A call of the CUDA runtime or driver.
 CALL_COST = HostCost(3_000, 3_500)
 
+# Where nothing is asked of the GPU for a while, as when data is loaded, operators are
+# views and others that take little themselves, and what the host takes beyond its
+# events is work: these are what it takes itself. Fitted by hand on five programs that
+# load by rows, recorded with stacks (benchmarks/options/loading.json, H200, torch 2.11,
+# 2026-11-17): loading was told 55% wrong at the median without them, and 8% with them;
+# of six that were held out 31% and 22%. Nothing tells a slower machine apart here, but
+# what `traceq collect` measures.
+QUIET_FRAME_COST = HostCost(400, 850)
+QUIET_OP_COST = HostCost(350, 1_700)
+# What recording the shapes adds to that of an operator; by the same programs, recorded
+# with stacks alone.
+SHAPES_NS = 1_300
+# Of recording an operator this is outside of it, where no other operator is around it:
+# without stacks it counts as Python otherwise. By the same five, where loading was told
+# 55% wrong without this and what is above, and 14% with it; held out, 29% and 9%.
+OUTSIDE_OP_NS = 1_000
+# Python between operators takes this share of its time at least. By judgement.
+LEAST_BETWEEN_OPS = 0.2
+
 # The launch of a CUDA graph takes this many times as long while kernels are recorded:
 # as much as what is inside of operators. Measured by what a sync after each token
 # costs, and Python between tokens, with the profiler and without: 300 µs instead of 100
@@ -397,11 +416,18 @@ FIRST_USE_NS = 1_000_000
 # -- Loading data ----------------------------------------------------------------------
 #
 # What the training process still does for each tensor of a batch that a worker has
-# loaded: map its memory, which the worker names over a socket. Judgement: torch 2.13
-# took 360 µs of CPU time on a slow virtual machine, in proportion to the tensors and
-# whatever their size (1, 4, 16 and 64 of 256 bytes, 2026-11); a V100 machine took 83 µs
-# at least for the two of a batch.
-WORKER_TENSOR_NS = 150_000
+# loaded: map its memory, which the worker names over a socket. With pin_memory=True a
+# thread does it, which holds the program up as much. Measured on the five programs of
+# benchmarks/options/loading.json that are for fitting (H200, torch 2.11, 2026-11-17): a
+# step took this much longer than the rest of it without loading, 0.5, 0.5, 0.7 and 1.5
+# ms for 2, 2, 2 and 6 tensors, and 0.4 less for 3. Without pinning the next batch alone
+# took 1.1 to 2.3 ms. A V100 machine took 83 µs at least for the two of a batch.
+WORKER_TENSOR_NS = 250_000
+# A worker takes this many times as long for a batch as the training process does: it
+# writes into memory that it must get first, and shares the machine. Measured where
+# workers bound the step: 1.39 and 1.40 (2 and 4 of them, `pil` of the same five), 1.28
+# (8, `loader_alone` of benchmarks/models).
+WORKER_SLOWDOWN = 1.3
 # Workers that are advised where the number of cores is not known. Judgement.
 USUAL_WORKERS = 8
 # One worker has no slack: a batch that takes longer than usual stalls the step.

@@ -19,8 +19,13 @@ from traceq.analysis.base.assumptions import (
     CALL_COST,
     FRAME_COST,
     LAUNCH_LATENCY_NS,
+    LEAST_BETWEEN_OPS,
     LONGEST_LAUNCH_LATENCY_NS,
     OP_COST,
+    OUTSIDE_OP_NS,
+    QUIET_FRAME_COST,
+    QUIET_OP_COST,
+    SHAPES_NS,
     SMOOTHING_NS,
     STREAM_WAIT_NS,
     TOLERATED_OVERHEAD,
@@ -53,6 +58,10 @@ class HostCosts:
     call: HostCost = CALL_COST
     tolerated: float = TOLERATED_OVERHEAD
     """Time beyond this many times what its events take is the host's own work."""
+    quiet_frame: HostCost = QUIET_FRAME_COST
+    """A frame where nothing is asked of the GPU; time beyond is the host's own work."""
+    quiet_op: HostCost = QUIET_OP_COST
+    """An operator there, without what recording its shapes adds."""
 
 
 ASSUMED_COSTS = HostCosts()
@@ -67,16 +76,26 @@ def costs_of(trace: Trace) -> HostCosts:
     measured = trace.run.recorder_overhead if trace.run else None
     if measured is None or measured.stacks != trace.facts.stacks:
         return ASSUMED_COSTS
+    frame = _between(FRAME_COST, measured.frame)
+    op = _between(OP_COST, measured.op)
     return HostCosts(
-        frame=_between(FRAME_COST, measured.frame),
-        op=_between(OP_COST, measured.op),
+        frame=frame,
+        op=op,
         call=_between(CALL_COST, measured.call),
+        quiet_frame=_as_much(QUIET_FRAME_COST, FRAME_COST, frame),
+        quiet_op=_as_much(QUIET_OP_COST, OP_COST, op),
     )
 
 
 def _between(assumed: HostCost, measured: HostCost | None) -> HostCost:
     pairs = zip(assumed, measured or assumed, strict=True)
     return HostCost(*(round(sqrt(max(1, one * two))) for one, two in pairs))
+
+
+def _as_much(cost: HostCost, assumed: HostCost, found: HostCost) -> HostCost:
+    """Return a cost as much larger as another one was found to be."""
+    triples = zip(cost, assumed, found, strict=True)
+    return HostCost(*(round(one * after / before) for one, before, after in triples))
 
 
 @dataclass(frozen=True)
@@ -290,6 +309,7 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     number = start // SMOOTHING_NS
     begins = number.ne_missing(number.shift(1))
     windows = pl.concat([start.filter(begins), moments[-1:]])
+    window, quiet = begins.cum_sum() - 1, _quiet(trace, windows)
     # Room in the launch queue may come at another moment than the end of work: then no
     # wait is known, and the time is still not the host's.
     full = spans(blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE))
@@ -299,9 +319,11 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     slowed, took = (
         (until(edges) - stalled.until(edges)).diff()[1:] for edges in (moments, windows)
     )
-    share = _share(trace, windows, took, costs)
-    unslowed = (moments - until(moments) + Cover(graphs).until(moments)).diff()[1:]
-    own = slowed * share[begins.cum_sum() - 1] + unslowed
+    share = _share(took, *_expected(trace, windows, quiet, costs), quiet, costs)
+    own = slowed * share[window] + Cover(graphs).until(moments).diff()[1:]
+    if not trace.frames.height:
+        between = [(edges - until(edges)).diff()[1:] for edges in (moments, windows)]
+        own += between[0] * _python(trace, windows, between[1], quiet)[window]
     return pl.DataFrame([start, end, own], ["start", "end", "own"])
 
 
@@ -324,36 +346,75 @@ def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
     return Cover(pl.concat(found)).until
 
 
+def _quiet(trace: Trace, windows: pl.Series) -> pl.Series:
+    """Return in which windows nothing is asked of the GPU, nor in one beside it.
+
+    In a trace without the calls that ask it is not known of any.
+    """
+    calls = trace.runtime["ts"]
+    none = (counts_between(windows, calls) == 0) & (len(calls) > 0)
+    beside = none.shift(1, fill_value=False) | none.shift(-1, fill_value=False)
+    return none & beside
+
+
+def _python(
+    trace: Trace, windows: pl.Series, between: pl.Series, quiet: pl.Series
+) -> pl.Series:
+    """Return which part of the time between operators is Python, in each window.
+
+    The rest is of recording operators, outside of them. Where they ask something of the
+    GPU, it is in what they cost.
+    """
+    ops = trace.host_ops[["ts", "parent"]]
+    count = counts_between(windows, ops["ts"].filter(ops["parent"].is_null()))
+    python = (1 - count * OUTSIDE_OP_NS / between).clip(lower_bound=LEAST_BETWEEN_OPS)
+    return pl.select(
+        pl.when(quiet & (between > 0)).then(python).otherwise(1.0)
+    ).to_series()
+
+
 def _share(
-    trace: Trace, windows: pl.Series, took: pl.Series, costs: HostCosts
+    took: pl.Series,
+    plain: pl.Series,
+    recorded: pl.Series,
+    quiet: pl.Series,
+    costs: HostCosts,
 ) -> pl.Series:
     """Return which part of its time the host takes in each window, unrecorded.
 
-    ``windows`` are their edges.
+    ``plain`` and ``recorded`` are what its events should take.
     """
-    plain, recorded = _expected(trace, windows, costs)
     # A slow machine is slow with the profiler and without; what takes much longer than
-    # its events is work that recording does not slow down.
+    # its events is work that recording does not slow down. Where nothing is asked of
+    # the GPU, all that takes longer is.
+    tolerated = pl.when(quiet).then(1.0).otherwise(costs.tolerated)
     own = (
-        pl.when(took < costs.tolerated * recorded)
+        pl.when(took < tolerated * recorded)
         .then(took * plain / recorded)
-        .otherwise(took - costs.tolerated * (recorded - plain))
+        .otherwise(took - tolerated * (recorded - plain))
     )
     return pl.select(pl.when(took > 0).then(own / took).otherwise(0.0)).to_series()
 
 
 def _expected(
-    trace: Trace, edges: pl.Series, costs: HostCosts
+    trace: Trace, edges: pl.Series, quiet: pl.Series, costs: HostCosts
 ) -> tuple[pl.Series, pl.Series]:
     """Return what events take between edges, without and with the profiler."""
+    quiet_op = costs.quiet_op
+    if trace.facts.shapes:
+        quiet_op = HostCost(quiet_op.plain_ns, quiet_op.overhead_ns + SHAPES_NS)
     tables = (
-        (trace.frames, costs.frame),
-        (trace.host_ops, costs.op),
-        (trace.runtime, costs.call),
+        (trace.frames, costs.frame, costs.quiet_frame),
+        (trace.host_ops, costs.op, quiet_op),
+        (trace.runtime, costs.call, costs.call),
     )
     plain = recorded = pl.repeat(0, len(edges) - 1, dtype=pl.Int64, eager=True)
-    for table, cost in tables:
+    for table, cost, quiet_cost in tables:
         count = counts_between(edges, table["ts"])
-        plain += count * cost.plain_ns
-        recorded += count * (cost.plain_ns + cost.overhead_ns)
+        each, added = (
+            pl.select(pl.when(quiet).then(there).otherwise(elsewhere)).to_series()
+            for elsewhere, there in zip(cost, quiet_cost, strict=True)
+        )
+        plain += count * each
+        recorded += count * (each + added)
     return plain, recorded
