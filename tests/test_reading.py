@@ -162,6 +162,36 @@ def test_a_trace_may_come_through_a_pipe(
     assert_frame_equal(trace.ops, expected.ops)
 
 
+def test_events_of_which_the_profiler_lost_the_time_are_left_out_and_told(
+    tmp_path: Path,
+) -> None:
+    weeks = 4_060_561_231_000
+    events = [
+        timed("aten::mm", weeks, 50),
+        timed("cudaLaunchKernel", 0.0, 0.0, cat="cuda_runtime"),
+        timed("gemm", 0.0, 0.0, cat="kernel"),
+        timed("gemm", weeks + 30, 40, cat="kernel"),
+    ]
+
+    trace = load_text(tmp_path, LAYOUTS["kineto-2.11"]({"traceEvents": events}))
+
+    assert trace.ops["ts"].to_list() == [0]
+    assert trace.kernels["ts"].to_list() == [30_000]
+    assert trace.runtime.height == 0
+    assert trace.facts.damage == (
+        "2 events have no time, which PyTorch's profiler lost; they are left out",
+    )
+
+
+def test_an_event_without_length_at_the_start_has_its_time(tmp_path: Path) -> None:
+    events = [timed("aten::mm", 0, 0), timed("aten::mul", 7, 1)]
+
+    trace = load_text(tmp_path, LAYOUTS["kineto-2.11"]({"traceEvents": events}))
+
+    assert trace.ops["ts"].to_list() == [0, 7_000]
+    assert trace.facts.damage == ()
+
+
 def test_a_trace_larger_than_a_chunk_is_read_in_parts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

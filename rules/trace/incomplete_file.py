@@ -20,7 +20,7 @@ class IncompleteFile(Rule):
     ## What it does
 
     Reports what could not be read: a file that ends too early, a damaged gzip stream,
-    events that are not JSON.
+    events that are not JSON, events of which the profiler lost the times and wrote 0.
 
     ## Why is this bad?
 
@@ -31,7 +31,9 @@ class IncompleteFile(Rule):
 
     Write the trace again and let the program end by itself: the profiler writes
     ``NAME.tmp`` and renames it when it is complete. Check for a full disk, an
-    interrupted copy, or a limit on time or memory that ended the program.
+    interrupted copy, or a limit on time or memory that ended the program. Times were
+    seen to be lost where a recording was exported after the next one had begun: export
+    it first.
 
     ```diff
     - prof.export_chrome_trace("/tmp/trace.json")
@@ -56,8 +58,9 @@ class IncompleteFile(Rule):
           part of the trace is missing or unreadable
           damage  the file ends before the trace does; what came before was read
           damage  1 event of 3 could not be read (63 bytes)
-          fix     record it again, and let the program end by itself so that the
-                  profiler can finish the file; what is missing looks like idle time
+          fix     record it again, export it before another recording begins, and
+                  let the program end by itself so that the profiler can finish the
+                  file; what is missing looks like idle time
         """,
     )
 
@@ -88,6 +91,7 @@ class IncompleteFile(Rule):
                 subject="damage",
                 evidence=[Evidence("damage", sentence) for sentence in facts.damage],
                 data={"damage": list(facts.damage), "events": facts.events},
-                advice="record it again, and let the program end by itself so that the"
-                " profiler can finish the file; what is missing looks like idle time",
+                advice="record it again, export it before another recording begins, and"
+                " let the program end by itself so that the profiler can finish the"
+                " file; what is missing looks like idle time",
             )

@@ -37,6 +37,8 @@ _CHUNK = 4 << 20
 _BATCH = 32 << 20
 # How many events without arguments are sorted together.
 _BARE_BATCH = 1 << 18
+# What has no time stands at 0, and all else years or weeks later, but at least so long.
+_APART_NS = 3_600_000_000_000
 # How often it is said how far the tables are, once all was read.
 _STAGES = 3
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -94,9 +96,10 @@ def read(
         )
         raise InputError(msg)
     tell("tables", 1, _STAGES)
-    finished, start = _finish(
+    raw, timeless = _timed(
         {name: tables.whole(name, work.parts[name]) for name in tables.TABLES}
     )
+    finished, start = _finish(raw)
     tell("tables", _STAGES, _STAGES)
     return RawTrace(
         tables=finished,
@@ -107,7 +110,7 @@ def read(
         categories=frozenset(work.categories),
         key_a_line=cut.key_a_line,
         unpacked_bytes=source.unpacked_bytes,
-        damage=_damage(tally, source, cut),
+        damage=_damage(tally, source, cut, timeless),
     )
 
 
@@ -189,6 +192,26 @@ class _Work:
             into[name].extend(rows)
 
 
+def _timed(raw: Frames) -> tuple[Frames, int]:
+    """Leave out events without a time; return how many there were.
+
+    PyTorch's profiler loses the times of what it heard from the GPU's driver at times,
+    and writes 0 for when it began and how long it took.
+    """
+    timed = {name: rows for name, rows in raw.items() if "ts" in rows.columns}
+    if all(rows["ts"].min() != 0 for rows in timed.values()):
+        return raw, 0
+    has_time = {
+        name: (rows["ts"] != 0) | (rows["dur"] != 0) for name, rows in timed.items()
+    }
+    kept = {name: rows.filter(has_time[name]) for name, rows in timed.items()}
+    starts = [rows["ts"].min() for rows in kept.values()]
+    if min((ts for ts in starts if isinstance(ts, int)), default=0) < _APART_NS:
+        return raw, 0
+    lost = sum(rows.height - kept[name].height for name, rows in timed.items())
+    return raw | kept, lost
+
+
 def _finish(raw: Frames) -> tuple[Frames, int]:
     """Give threads and inputs their numbers, and time its start."""
     metadata = raw.pop("metadata")
@@ -239,7 +262,7 @@ def _threads(raw: list[pl.DataFrame], metadata: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _damage(tally: Tally, source: Source, cut: Cut) -> tuple[str, ...]:
+def _damage(tally: Tally, source: Source, cut: Cut, timeless: int) -> tuple[str, ...]:
     damage = []
     if source.damage:
         damage.append(f"{source.damage}; what came before was read")
@@ -250,6 +273,12 @@ def _damage(tally: Tally, source: Source, cut: Cut) -> tuple[str, ...]:
         damage.append(
             f"{tally.lost:,} {events} of {tally.events:,} could not be read"
             f" ({tally.lost_bytes:,} bytes)"
+        )
+    if timeless:
+        events = "event has" if timeless == 1 else "events have"
+        damage.append(
+            f"{timeless:,} {events} no time, which PyTorch's profiler lost; they are"
+            " left out"
         )
     if cut.broken_header:
         damage.append("what the file says about itself could not be read")
