@@ -79,7 +79,8 @@ class HostPause(Rule):
     steps, in the optimizer. The first took 29.0 ms a step without the profiler; 53.6
     were estimated with the pause, and 29.1 without it. Of the second these are 13.7,
     44.0 and 18.6. Both were recorded for the second time in one process; that it was
-    the collector is a guess. Nothing like it is in 320 other recordings.
+    the collector is a guess. Of a third it is known, which keeps 6,000 more objects in
+    each step: it stopped for 427 ms, and without the profiler in one of 25 steps.
 
     ## How to fix it
 
@@ -107,7 +108,8 @@ class HostPause(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200, 20 small layers and 6,000 more Python objects in each step: 17.5 → 5.1
+    ms a step with ``gc.freeze()``, ``gc.disable()`` and a collection once in 500 steps.
     """
 
     code = "HST004"
@@ -172,9 +174,9 @@ def _pauses(view: View, least: float) -> pl.DataFrame:
     spans, things = account.spans, account.described.things
     # Times are whole: to compare all of them with a fraction takes twice as long.
     long = spans[rows_where(spans["end"] - spans["start"] >= ceil(least))]
-    # Where a step begins and ends, the profiler itself is at work.
-    edge = pl.col("start").is_in(windows["start"].implode()) | pl.col("end").is_in(
-        windows["end"].implode()
+    # Where the first step begins and the last one ends, the profiler itself is at work.
+    edge = (pl.col("start") == windows["start"].min()) | (
+        pl.col("end") == windows["end"].max()
     )
     python = things["kind"][long["thing"]].is_in(_KINDS)
     long = long.filter(python, ~edge)

@@ -417,6 +417,30 @@ def test_a_pause_in_one_step_of_several_is_found() -> None:
     assert found.saves_ns == pytest.approx(20e6 / 3, rel=0.01)
 
 
+def begun_with(*pauses: int) -> str:
+    """Draw a step for each pause before its first op, given in µs."""
+    steps = ops = ""
+    for number, pause in enumerate(pauses, 1):
+        inside = f"{' ' * pause}[aten::sum] [aten::mul]"
+        ops += f"   {inside}  "
+        steps += f"[ProfilerStep#{number}".ljust(len(inside) + 3) + "] "
+    return f"""
+        host   {steps.rstrip()}
+        host   {ops.rstrip()}
+        gpu 7                         [sum]
+    """
+
+
+def test_a_pause_at_the_start_of_a_step_is_found() -> None:
+    (found,) = drawn_findings(begun_with(20, 20_000, 20, 20), "HST004")
+
+    assert found.message == "the host stops for 20.0 ms in 1 of 4 steps"
+
+
+def test_the_profilers_own_start_is_no_pause() -> None:
+    assert not drawn_findings(begun_with(20_000, 20, 20, 20), "HST004")
+
+
 @pytest.mark.parametrize(
     "pauses",
     [(20_000, 20_000, 10), (20_000, 10), (6_000, 20_000, 6_000), (4_000, 9, 9)],
