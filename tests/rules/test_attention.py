@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from linting import case_findings, outcome
+from linting import case_findings, drawn_findings, outcome
 from recordings import saved_ns
 
 from traceq.linter.rule import inputs
@@ -545,6 +545,34 @@ def test_eager_attention_of_transformers_has_a_switch() -> None:
     (one,) = outcome(recording, "ATT003").findings
 
     assert 'attn_implementation="sdpa"' in one.advice
+
+
+@pytest.mark.parametrize(("length", "share"), [(1024, 0.35), (2048, 0.6), (8192, 0.6)])
+def test_of_long_sequences_most_of_the_attention_goes_with_its_mask(
+    length: int, share: float
+) -> None:
+    triangle = inputs([[length, length], []], ["bool", "Scalar"], values=["", "0"])
+    given = [[8, 12, length, 64]] * 3 + [[length, length]]
+    half = ["c10::BFloat16"] * 3
+    drawing = """
+    host  [ProfilerStep#1                                                   ]
+    host   [aten::tril][aten::scaled_dot_product_attention                 ]
+    host                [aten::_scaled_dot_product_cudnn_attention        ]
+    host                 [cudaLaunchKernel>1]
+    gpu 7                          [cudnn_sdpa_sm90_flash_fprop<1        ]
+    """
+
+    (found,) = drawn_findings(
+        drawing,
+        "ATT005",
+        args={
+            "aten::scaled_dot_product_attention": inputs(given, [*half, "bool"]),
+            "aten::tril": triangle,
+        },
+    )
+
+    (fix,) = found.fixes
+    assert fix.kernel_share == share
 
 
 COMPILED_MASK = """
