@@ -98,7 +98,8 @@ def test_fragmentation_is_why_an_allocation_failed() -> None:
         "dev_cases.py:195 oom: 1.71 GiB in 195 allocations, 2.09 GiB free in the same"
         " segments"
     ]
-    assert "expandable_segments:True" in found.advice
+    # Not expandable segments, which do not help there.
+    assert found.advice.startswith("the device has room, but a limit forbids using it")
 
 
 def test_attention_scores_cost_what_the_repaired_twin_does_not_need() -> None:
@@ -345,6 +346,24 @@ def test_segments_that_come_and_go_once_are_not_churn() -> None:
 
 
 # Failed allocations.
+
+
+def test_expandable_segments_are_for_fragments_on_a_full_device() -> None:
+    history = """
+    segment                <20M
+    segment                <20M
+    train.py:9 main         [9M
+    train.py:10 main        [11M    ]
+    train.py:9 main         [9M
+    train.py:10 main        [11M    ]
+    oom train.py:12 main              [16M of {free}]
+    """
+
+    limited, full = (one(history.format(free=free), "MEM010") for free in ("9G", "1M"))
+
+    assert (limited.subject, full.subject) == ("fragmented", "fragmented")
+    assert "expandable_segments" not in limited.advice
+    assert "expandable_segments:True" in full.advice
 
 
 def test_a_limit_is_told_from_a_full_device() -> None:
