@@ -77,8 +77,8 @@ class SlowKernel(Rule):
     with ``torch.utils.benchmark`` on these shapes.
 
     ```diff
-    - middle = x.median(-1).values
-    + middle = x.sort(-1).values[..., (x.shape[-1] - 1) // 2]
+    - bound = x.kthvalue(100).values
+    + bound = x.topk(100, largest=False).values[..., -1]
     ```
 
     ## When it is wrong
@@ -89,7 +89,11 @@ class SlowKernel(Rule):
 
     ## Measured
 
-    Not tried on a GPU.
+    On an H200, in µs, about: ``topk`` instead of ``kthvalue`` of [4096,2000] 285 → 225,
+    torch.compile around ``logsumexp(0)`` of [262144,5] 45 → 15 and around ``std(0)`` of
+    [1048576,8] 40 → 25. Not everything helps: ``sort`` instead of ``median`` of
+    [4096,2000] 235 → 280, and a copy with the long dimension at the end made ``norm``,
+    ``argmax`` and ``prod`` over [1048576,2] slower by 5 to 10.
     """
 
     code = "KRN008"
