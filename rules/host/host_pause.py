@@ -126,7 +126,7 @@ class HostPause(Rule):
         HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.00 ms
           the host stops for 6.00 ms in 1 of 3 steps
           at     Python between operators (stacks were not recorded)
-          usual  1.00 µs at this place
+          usual  3.00 µs at this place
           fix    see whether steps without the profiler have it as well, and whether
                  gc.disable() removes it: then it is Python's garbage collector;
                  call gc.freeze() after setting up, or gc.collect() once in many
