@@ -10,7 +10,9 @@ printed for both. The pages of the rules have these figures ("Measured").
 from __future__ import annotations
 
 import gc
+import os
 import statistics
+import subprocess
 import sys
 import time
 
@@ -430,6 +432,97 @@ def new_sizes():
             times.append((time.perf_counter() - began) * 1000)
         found.append(statistics.median(times[1:]))
     return f"{found[0]:.1f} -> {found[1]:.3f} ms for a new size"
+
+
+@tried("ATT005")
+def triangle_as_a_tensor():
+    q, k, v = (
+        torch.randn(4, 16, 2048, 64, device=D, dtype=BF, requires_grad=True)
+        for _ in range(3)
+    )
+    out = torch.randn_like(q)
+    mask = torch.ones(2048, 2048, device=D, dtype=torch.bool).tril()
+    attend = F.scaled_dot_product_attention
+    return timed(
+        lambda: attend(q, k, v, attn_mask=mask).backward(out),
+        lambda: attend(q, k, v, is_causal=True).backward(out),
+    )
+
+
+@tried("GEM004")
+def odd_vocabulary():
+    x = torch.randn(8192, 768, device=D, dtype=BF, requires_grad=True)
+    target = torch.randint(50257, (8192,), device=D)
+
+    def built(rows):
+        head = nn.Linear(768, rows, bias=False).to(D, BF)
+        loss = torch.compile(lambda x: F.cross_entropy(head(x).float(), target))
+        return lambda: loss(x).backward()
+
+    return timed(built(50257), built(50304))
+
+
+@tried("KRN008")
+def one_of_many():
+    x = torch.randn(4096, 2000, device=D)
+    return timed(
+        lambda: x.kthvalue(100).values,
+        lambda: x.topk(100, largest=False).values[..., -1],
+    )
+
+
+@tried("HST004")
+def collections_of_garbage():
+    model, x = stack(20, 256, torch.float32), torch.randn(64, 256, device=D)
+    found = []
+    for frozen in (False, True):
+        seen = [{"at": at, "value": [float(at)]} for at in range(150_000)]
+        gc.collect()
+        if frozen:
+            gc.freeze()
+            gc.disable()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(400):
+            seen.extend({"at": at, "value": [float(at)]} for at in range(6_000))
+            model(x).square().mean().backward()
+            if len(seen) > 700_000:
+                del seen[150_000:]
+        torch.cuda.synchronize()
+        found.append((time.perf_counter() - began) * 1000 / 400)
+        gc.unfreeze()
+        gc.enable()
+    return f"{found[0]:.1f} -> {found[1]:.1f} ms"
+
+
+_FRAGMENTS = """
+import torch
+whole = torch.cuda.get_device_properties(0).total_memory
+torch.cuda.set_per_process_memory_fraction((8 << 30) / whole)
+held = [torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(1200)]
+held = held[::3]
+try:
+    torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    print("fits")
+except torch.OutOfMemoryError:
+    print("fails")
+"""
+
+
+@tried("MEM010")
+def fragments_under_a_limit():
+    found = []
+    for setting in ("False", "True"):
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{setting}"}
+        ran = subprocess.run(
+            [sys.executable, "-c", _FRAGMENTS],
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(ran.stdout.strip())
+    return f"3 GiB {found[0]}, with expandable segments {found[1]}"
 
 
 def main():

@@ -110,6 +110,7 @@ class HostPause(Rule):
 
     On an H200, 20 small layers and 6,000 more Python objects in each step: 17.5 → 5.1
     ms a step with ``gc.freeze()``, ``gc.disable()`` and a collection once in 500 steps.
+    ``benchmarks/models/advice.py`` measures one like it again.
     """
 
     code = "HST004"

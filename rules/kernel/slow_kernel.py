@@ -94,6 +94,7 @@ class SlowKernel(Rule):
     [1048576,8] 40 → 25. Not everything helps: ``sort`` instead of ``median`` of
     [4096,2000] 235 → 280, and a copy with the long dimension at the end made ``norm``,
     ``argmax`` and ``prod`` over [1048576,2] slower by 5 to 10.
+    ``benchmarks/models/advice.py`` measures the first again.
     """
 
     code = "KRN008"

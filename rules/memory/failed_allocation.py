@@ -73,7 +73,7 @@ class FailedAllocation(Rule):
     were freed, and 3 GiB failed without ``expandable_segments:True`` and with it, which
     unmapped nothing. Of 640 tensors of 11 MiB half were freed: 2 GiB failed with it
     alone. So it is not advised under a limit. On a device that is full it was not
-    tried.
+    tried. ``benchmarks/models/advice.py`` tries the first again.
     """
 
     code = "MEM010"
