@@ -328,7 +328,7 @@ class HostBoundStep(Rule):
             count=launches,
             fix=fixes,
             gpu_idle_ns=_idle_ns(view),
-            evidence=_evidence(view, obstacles),
+            evidence=_evidence(view, obstacles, fixes),
             data={
                 "launches": launches,
                 "idle_ns": round(waits.idle_ns),
@@ -517,7 +517,9 @@ def _fixes(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
     ]
 
 
-def _evidence(view: View, obstacles: Sequence[Obstacle]) -> Iterator[Evidence]:
+def _evidence(
+    view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]
+) -> Iterator[Evidence]:
     waits, step_ns = view.waits, view.bound.step_ns
     share = min(1.0, waits.idle_ns / step_ns)
     if view.fixed:
@@ -542,7 +544,7 @@ def _evidence(view: View, obstacles: Sequence[Obstacle]) -> Iterator[Evidence]:
     yield Evidence(
         "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
     )
-    stays_ns = _around_ns(view)
+    stays_ns = _around_ns(view) if fixes else 0.0
     if stays_ns > _MUCH_AROUND * step_ns:
         note = "in operators outside of modules, which compiling the model leaves"
         yield Evidence("around", value=stays_ns, unit="ns", note=note)

@@ -411,10 +411,9 @@ def _expected(
     plain = recorded = pl.repeat(0, len(edges) - 1, dtype=pl.Int64, eager=True)
     for table, cost, quiet_cost in tables:
         count = counts_between(edges, table["ts"])
-        each, added = (
-            pl.select(pl.when(quiet).then(there).otherwise(elsewhere)).to_series()
-            for elsewhere, there in zip(cost, quiet_cost, strict=True)
-        )
-        plain += count * each
-        recorded += count * (each + added)
+        there = count * quiet
+        each = count * cost.plain_ns + there * (quiet_cost.plain_ns - cost.plain_ns)
+        more = quiet_cost.overhead_ns - cost.overhead_ns
+        plain += each
+        recorded += each + count * cost.overhead_ns + there * more
     return plain, recorded
