@@ -394,11 +394,13 @@ def test_code_that_is_not_compiled_is_not() -> None:
     assert "mark_dynamic" not in found.advice
 
 
-def paused(*pauses: int, frames: str = "") -> str:
-    """Draw a step for each pause between its two ops, given in µs."""
+def paused(*pauses: int, frames: str = "", first: bool = False) -> str:
+    """Draw a step for each pause, given in µs: between its two ops, or first of all."""
     steps = ops = ""
     for number, pause in enumerate(pauses, 1):
-        inside = f"[aten::sum] {' ' * pause}[aten::mul]"
+        space = " " * pause
+        two = "[aten::sum] [aten::mul]"
+        inside = space + two if first else two.replace(" ", f" {space}")
         ops += f"   {inside}  "
         steps += f"[ProfilerStep#{number}".ljust(len(inside) + 3) + "] "
     around = f"host  [{frames}".ljust(len(steps) + 8) + "]" if frames else ""
@@ -417,28 +419,14 @@ def test_a_pause_in_one_step_of_several_is_found() -> None:
     assert found.saves_ns == pytest.approx(20e6 / 3, rel=0.01)
 
 
-def begun_with(*pauses: int) -> str:
-    """Draw a step for each pause before its first op, given in µs."""
-    steps = ops = ""
-    for number, pause in enumerate(pauses, 1):
-        inside = f"{' ' * pause}[aten::sum] [aten::mul]"
-        ops += f"   {inside}  "
-        steps += f"[ProfilerStep#{number}".ljust(len(inside) + 3) + "] "
-    return f"""
-        host   {steps.rstrip()}
-        host   {ops.rstrip()}
-        gpu 7                         [sum]
-    """
-
-
 def test_a_pause_at_the_start_of_a_step_is_found() -> None:
-    (found,) = drawn_findings(begun_with(20, 20_000, 20, 20), "HST004")
+    (found,) = drawn_findings(paused(20, 20_000, 20, 20, first=True), "HST004")
 
     assert found.message == "the host stops for 20.0 ms in 1 of 4 steps"
 
 
 def test_the_profilers_own_start_is_no_pause() -> None:
-    assert not drawn_findings(begun_with(20_000, 20, 20, 20), "HST004")
+    assert not drawn_findings(paused(20_000, 20, 20, 20, first=True), "HST004")
 
 
 @pytest.mark.parametrize(
