@@ -179,7 +179,7 @@ def test_events_of_which_the_profiler_lost_the_time_are_left_out_and_told(
     assert trace.kernels["ts"].to_list() == [30_000]
     assert trace.runtime.height == 0
     assert trace.facts.damage == (
-        "2 events have no time, which PyTorch's profiler lost; they are left out",
+        "2 events have no time, which PyTorch's profiler lost, and are left out",
     )
 
 

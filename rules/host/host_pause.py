@@ -80,7 +80,8 @@ class HostPause(Rule):
     were estimated with the pause, and 29.1 without it. Of the second these are 13.7,
     44.0 and 18.6. Both were recorded for the second time in one process; that it was
     the collector is a guess. Of a third it is known, which keeps 6,000 more objects in
-    each step: it stopped for 427 ms, and without the profiler in one of 25 steps.
+    each step: it stopped for 427 ms, and without the profiler in about one of 25
+    steps.
 
     ## How to fix it
 

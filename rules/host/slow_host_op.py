@@ -54,7 +54,7 @@ _SPREAD = 3
 # Stalls are alike that differ by no more than this. Judgement: four of 2.00 to 2.04 ms
 # were seen, a turn of the scheduler's, among others of 0.1 to 2.4 ms.
 _ALIKE = 0.1
-_MEDIAN, _SAME = "at the median", "where the same ops do the same"
+_MEDIAN, _SAME = "at the median", "of calls that do the same"
 _USUAL, _SLOW = "[aten::sum          ]" * 3, f"[aten::sum {' ' * 130}]"
 _CALLS = " [cudaLaunchKernel]  " * 4
 _STEP = f"""
@@ -262,7 +262,7 @@ def _turns(stalls: pl.Series) -> list[Evidence]:
     alike = stalls.filter((stalls - middle).abs() <= _ALIKE * middle)
     if len(alike) < _SPREAD or 2 * len(alike) <= len(stalls):
         return []
-    note = "longer than usual: as if another process had the core, whatever the op is"
+    note = "longer than usual, whatever the op: as if another process had the core"
     name = f"{len(alike)} of {len(stalls)} take"
     return [Evidence("alike", name, value=_median(alike), unit="ns", note=note)]
 

@@ -24,8 +24,7 @@ _FRAGMENTED = (
 )
 _LIMITED = (
     "the GPU has {free} free that the process may not use: look for"
-    " set_per_process_memory_fraction or another limit; within it, use less memory or"
-    " set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    " set_per_process_memory_fraction or another limit; within it, use less memory"
 )
 _MESSAGE = Message(
     "out of memory",
@@ -59,7 +58,8 @@ class OutOfMemory(Rule):
 
     ## How to fix it
 
-    If more was reserved and unused than requested, memory is fragmented:
+    If the GPU has room, a limit was set: raise it. If it has none, and more was
+    reserved and unused than requested, memory is fragmented:
     ``expandable_segments:True``. Otherwise the program has to use less: a smaller
     batch, activation checkpointing, a smaller dtype.
 
@@ -92,7 +92,7 @@ class OutOfMemory(Rule):
                 (line 1)
           fix   the GPU has 135.48 GiB free that the process may not use: look for
                 set_per_process_memory_fraction or another limit; within it, use
-                less memory or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+                less memory
         """,
     )
 
@@ -117,7 +117,7 @@ class OutOfMemory(Rule):
 def _advice(sizes: dict[str, str]) -> str | None:
     """Return what helps where there was enough memory; none where it was full."""
     tried = _bytes(sizes.get("tried", "")) or 0.0
-    for name, advice in (("unused", _FRAGMENTED), ("free", _LIMITED)):
+    for name, advice in (("free", _LIMITED), ("unused", _FRAGMENTED)):
         found = _bytes(sizes.get(name, ""))
         if found is not None and found >= tried:
             return advice.format_map(sizes)

@@ -71,9 +71,9 @@ class FailedAllocation(Rule):
 
     On an H200 with a limit of 8 GiB (torch 2.11): of 1,200 tensors of 6 MiB two thirds
     were freed, and 3 GiB failed without ``expandable_segments:True`` and with it, which
-    unmapped nothing. Of 640 tensors of 11 MiB half were freed: 2 GiB failed with it
-    alone. So it is not advised under a limit. On a device that is full it was not
-    tried. ``benchmarks/models/advice.py`` tries the first again.
+    unmapped nothing. Of 640 tensors of 11 MiB half were freed: 2 GiB fit without it,
+    and failed with it. So it is not advised under a limit. On a device that is full it
+    was not tried. ``benchmarks/models/advice.py`` tries the first again.
     """
 
     code = "MEM010"

@@ -112,6 +112,18 @@ def test_full_memory_is_distinguished_from_fragmented_memory(
     assert advice in found.advice
 
 
+def test_expandable_segments_are_not_advised_under_a_limit() -> None:
+    (found,) = log_findings(
+        "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity"
+        " of 139.80 GiB of which 9.00 GiB is free. 2.00 GiB is reserved by PyTorch but"
+        " unallocated.",
+        "LOG006",
+    )
+
+    assert "set_per_process_memory_fraction" in found.advice
+    assert "expandable_segments" not in found.advice
+
+
 def test_logs_of_healthy_programs_have_no_finding() -> None:
     assert not case_findings("attn_flash.trace.json.gz", "LOG", log=True)
 

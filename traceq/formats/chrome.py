@@ -37,7 +37,8 @@ _CHUNK = 4 << 20
 _BATCH = 32 << 20
 # How many events without arguments are sorted together.
 _BARE_BATCH = 1 << 18
-# What has no time stands at 0, and all else years or weeks later, but at least so long.
+# An event without a time stands at 0, weeks before all others. One that has its time
+# there is followed by others sooner than this.
 _APART_NS = 3_600_000_000_000
 # How often it is said how far the tables are, once all was read.
 _STAGES = 3
@@ -195,29 +196,32 @@ class _Work:
 def _timed(raw: Frames) -> tuple[Frames, int]:
     """Leave out events without a time; return how many there were.
 
-    PyTorch's profiler loses the times of what it heard from the GPU's driver at times,
-    and writes 0 for when it began and how long it took.
+    PyTorch's profiler may lose the times of calls and of GPU work: it writes 0 for when
+    they began and for how long they took.
     """
     timed = {name: rows for name, rows in raw.items() if "ts" in rows.columns}
-    if all(rows["ts"].min() != 0 for rows in timed.values()):
+    if _earliest(timed) != 0:
         return raw, 0
     has_time = {
         name: (rows["ts"] != 0) | (rows["dur"] != 0) for name, rows in timed.items()
     }
     kept = {name: rows.filter(has_time[name]) for name, rows in timed.items()}
-    starts = [rows["ts"].min() for rows in kept.values()]
-    if min((ts for ts in starts if isinstance(ts, int)), default=0) < _APART_NS:
+    if _earliest(kept) < _APART_NS:
         return raw, 0
     lost = sum(rows.height - kept[name].height for name, rows in timed.items())
     return raw | kept, lost
+
+
+def _earliest(timed: Frames) -> int:
+    starts = [rows["ts"].min() for rows in timed.values()]
+    return min((ts for ts in starts if isinstance(ts, int)), default=0)
 
 
 def _finish(raw: Frames) -> tuple[Frames, int]:
     """Give threads and inputs their numbers, and time its start."""
     metadata = raw.pop("metadata")
     threads = _threads(list(raw.values()), metadata)
-    starts = [rows["ts"].min() for rows in raw.values()]
-    start = min((ts for ts in starts if isinstance(ts, int)), default=0)
+    start = _earliest(raw)
     finished = {
         name: pl.DataFrame(
             [
@@ -275,9 +279,9 @@ def _damage(tally: Tally, source: Source, cut: Cut, timeless: int) -> tuple[str,
             f" ({tally.lost_bytes:,} bytes)"
         )
     if timeless:
-        events = "event has" if timeless == 1 else "events have"
+        have, are = ("event has", "is") if timeless == 1 else ("events have", "are")
         damage.append(
-            f"{timeless:,} {events} no time, which PyTorch's profiler lost; they are"
+            f"{timeless:,} {have} no time, which PyTorch's profiler lost, and {are}"
             " left out"
         )
     if cut.broken_header:
