@@ -82,6 +82,25 @@ def test_nothing_is_promised_to_a_model_of_few_kernels() -> None:
     assert not finding.example
 
 
+BACKWARD = ("autograd::engine::evaluate_function: MmBackward0", "aten::mm", 40)
+
+
+@pytest.mark.parametrize(
+    ("parts", "result"), [((NET,), "y"), ((NET, BACKWARD), "loss")]
+)
+def test_the_example_has_a_loss_only_where_the_steps_have_a_backward(
+    parts: tuple[tuple[str, str, int], ...], result: str
+) -> None:
+    (finding,) = drawn_findings(drawn(*parts), "LCH002")
+
+    assert finding.example.splitlines() == [
+        f"- {result} = model(batch)",
+        '+ model = torch.compile(model, mode="reduce-overhead")  # once, before the'
+        " loop",
+        f"+ {result} = model(batch)",
+    ]
+
+
 def test_small_modules_are_compiled_with_the_function_that_calls_them() -> None:
     """As the blocks of a list, which a loop of the user's calls."""
     blocks = ((f"nn.Module: Block_{n}", "aten::mm", 9) for n in range(4))

@@ -97,8 +97,8 @@ _FIRST = {
 }
 _GRAPHED = (
     "torch.cuda.make_graphed_callables(model, (batch,)) replays a CUDA graph for each"
-    " forward and backward pass, for batches of one size; or give each launch more to"
-    " do with a larger batch"
+    " {passes}, for batches of one size; or give each launch more to do with a larger"
+    " batch"
 )
 # Trainers by a call that they make: how they are told to compile, and an example.
 _TRAINERS = (
@@ -337,7 +337,7 @@ class HostBoundStep(Rule):
             advice=_LOOK if unknown else _advice(view, obstacles, fixes),
             severity=None if view.bound.sure else Severity.info,
         )
-        # The example compiles a model that trains and is not compiled yet.
+        # The example compiles a model that is not compiled yet.
         unfit = (
             not fixes
             or serving(view.trace)
@@ -347,6 +347,8 @@ class HostBoundStep(Rule):
         )
         if trainer := _trainer(view):
             found = replace(found, example=trainer[1])
+        elif not _trains(view):
+            found = replace(found, example=found.example.replace("loss =", "y ="))
         yield replace(found, example="") if unfit else found
 
     def _matters(self, view: View) -> bool:
@@ -594,12 +596,19 @@ def _trainer(view: View) -> tuple[str, str] | None:
     return None
 
 
+def _trains(view: View) -> bool:
+    """Return whether there is a backward pass or an update: not a forward alone."""
+    seen = view.ops["phase"].is_in(["backward", "optimizer"]).any()
+    return bool(seen) or has_like(view.trace.frames, "run_backward")
+
+
 def _advice(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
     compiled = has_like(view.ops, REGION)
     if any(one.reason in HARD for one in obstacles):
         cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
     elif _uncompiled(obstacles):
-        cure = _GRAPHED
+        passes = "forward and backward pass" if _trains(view) else "forward pass"
+        cure = _GRAPHED.format(passes=passes)
     elif _replayed(view):
         cure = "capture what is still launched one by one in the CUDA graph as well"
     elif compiled:

@@ -490,8 +490,18 @@ def test_a_recurrent_layer_is_graphed_without_compiling_it(op: str) -> None:
     (found,) = drawn_findings(drawn, "LCH002")
 
     assert found.advice.startswith("torch.cuda.make_graphed_callables(model, (batch,))")
+    assert "for each forward and backward pass" in found.advice
     assert found.fixes
     assert not found.example
+
+
+@pytest.mark.parametrize("op", ["aten::lstm", "aten::gru"])
+def test_a_graph_of_a_program_without_backward_is_of_its_forward_alone(op: str) -> None:
+    drawn = passes("Net_0 Net_0").replace("aten::mm   ", op.ljust(11))
+
+    (found,) = drawn_findings(drawn, "LCH002")
+
+    assert "a CUDA graph for each forward pass, for batches" in found.advice
 
 
 def test_nothing_is_promised_for_the_passes_of_a_gan() -> None:
