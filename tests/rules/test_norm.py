@@ -36,14 +36,18 @@ def test_norms_in_the_dtype_of_the_model_have_no_finding(case: str) -> None:
     assert not case_findings(f"{case}.trace.json.gz", "NRM")
 
 
-def ops_in_a_row(*names: str, around: tuple[str, ...] = ()) -> str:
-    """Draw ops one after the other, each with a kernel, and the calls around them."""
+def ops_in_a_row(*names: str, around: tuple[str, ...] = (), copying: str = "k") -> str:
+    """Draw ops one after the other, each with a kernel, and the calls around them.
+
+    ``copying`` is the kernel of ops that copy.
+    """
     width = 20
     lines = {"op": "", "call": "", "gpu": " "}
     for number, name in enumerate(names, 1):
         lines["op"] += f"[{name}".ljust(width - 1) + "]"
         lines["call"] += f"[cuLaunchKernel>{number}".ljust(width - 1) + "]"
-        lines["gpu"] += f"[k<{number}".ljust(width - 1) + "]"
+        kernel = copying if name in ("aten::to", "aten::type_as") else "k"
+        lines["gpu"] += f"[{kernel}<{number}".ljust(width - 1) + "]"
     calls = "\n".join(
         f"    host   [{one}".ljust(10 + width * len(names)) + "]" for one in around
     )
@@ -78,6 +82,21 @@ def test_a_handwritten_norm_reaches_from_its_first_cast_to_its_weight() -> None:
     # The sum with the residual is not part of the norm.
     assert one.data["steps"] == list(names[:-1])
     assert one.message == "RMSNorm over 768 is hand-written as 8 ops, once a step"
+
+
+@pytest.mark.parametrize(
+    ("copying", "casts"),
+    [("copy_kernel", True), ("Memcpy HtoD", False), ("Memcpy DtoD", False)],
+)
+def test_a_cast_is_part_of_a_norm_and_a_transfer_is_not(
+    copying: str, *, casts: bool
+) -> None:
+    names = ("to", "pow", "mean", "rsqrt", "mul", "type_as")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names), copying=copying)
+
+    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+
+    assert one.data["steps"] == list(names if casts else names[1:-1])
 
 
 def test_a_norm_that_subtracts_its_mean_is_a_layer_norm() -> None:

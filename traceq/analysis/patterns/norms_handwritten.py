@@ -108,11 +108,15 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     rows = rows.filter(rows.is_between(0, line.height - 1))
     line = line[rows]
     given = trace.inputs[["dims", "types"]][line["inputs"]]
+    # A cast is a kernel: what a memcpy moves has the same dtype on both sides.
+    moved = kernels["op"].filter(kernels["activity"] == "memcpy")
+    moves = line["id"].is_in(outermost[moved].drop_nulls().implode())
     return line.select(
         *("id", "thread", "ts", "dur", plain(ops, line["name"])),
         *given.select(
             first=nth("dims", 0), second=nth("dims", 1), type=nth("types", 0)
         ),
+        moves.alias("moves"),
         rows.alias("row"),
     )
 
@@ -155,4 +159,5 @@ def _belongs() -> pl.Expr:
     behind = (name.is_in(_ON_RESULT) & ((first == dims) | (first == weight))) | (
         name.is_in(_ON_WEIGHT) & ((first == weight) | (second == weight))
     )
-    return known(pl.when(pl.col("offset") < 0).then(before).otherwise(behind))
+    made_of = pl.when(pl.col("offset") < 0).then(before).otherwise(behind)
+    return known(made_of) & ~pl.col("moves")
