@@ -73,7 +73,8 @@ class SliceCopyLoop(Rule):
     tensor in another step. Writing the same position of many tensors, as in a KV cache,
     is not a loop over slices. Also looks for the reverse: ``tensor[i]`` in a loop,
     where the backward of each slice (``SelectBackward0``, ``SliceBackward0``) fills a
-    gradient of the whole tensor, and all of these are added up.
+    gradient of the whole tensor, and all of these are added up. Slices that an operator
+    cuts or fills itself, as that of ``pad_packed_sequence``, are not looked at.
 
     ## Why is this bad?
 

@@ -365,6 +365,15 @@ def test_a_loop_over_slices_pays_for_its_backward_too() -> None:
     assert finding.gpu_ns == 5 * 10_000 + 21_000
 
 
+def test_slices_that_an_op_fills_itself_are_not_the_programs() -> None:
+    drawing, args = slice_loop([0, 1, 2, 3, 4])
+    lines = drawing.splitlines()
+    end = lines[1].index(" ]") - len("                        ")
+    lines.insert(2, f"{' ' * 8}host  [aten::_pad_packed_sequence".ljust(end) + "]")
+
+    assert not drawn_findings("\n".join(lines), "CPY004", args=args)
+
+
 def _padding(lengths: list[int], step: int = 1) -> tuple[str, dict[str, Any]]:
     """Draw ``out[i, :n] = x[s:s+n]`` for rows of these lengths."""
     args: dict[str, Any] = {}
@@ -467,37 +476,53 @@ def test_one_position_in_many_tensors_is_not_a_loop_over_slices() -> None:
     assert not drawn_findings(drawing, "CPY004", args=args)
 
 
-def _gradients(positions: list[int]) -> tuple[Finding, ...]:
-    """Lint a backward pass that fills a whole gradient for each of these slices."""
+def _gradients(positions: list[int], *around: str) -> tuple[Finding, ...]:
+    """Lint a backward pass that fills a whole gradient for each of these slices.
+
+    They were cut in the forward pass, inside of the ops around.
+    """
     node = "[autograd::engine::evaluate_function: SelectBackward0 ]"
     numbers = range(1, len(positions) + 1)
-    width = len(node)
+    width, cut = len(node), "[aten::select.{n}]"
 
-    def row(part: str) -> str:
+    def row(part: str, width: int = width) -> str:
         return "".join(part.format(n=n).ljust(width) for n in numbers).rstrip()
 
+    cuts = row(cut, len(cut))
+    forward = 100
+    later = " " * forward
     drawing = "\n".join(
         (
-            f"host  [ProfilerStep#1{' ' * (width * len(positions))}]",
-            "host   " + node * len(positions),
-            "host    " + row("[aten::select_backward.{n}            ]"),
-            "host     " + row("[cuLaunchKernel>{n}]"),
-            "gpu 7       " + row("[FillFunctor<{n}                   ]"),
+            f"host  [ProfilerStep#1{later}{' ' * (width * len(positions))}]",
+            *(f"host   [{name.ljust(len(cuts))}]" for name in around),
+            f"host    {cuts}",
+            f"host 2 {later}" + node * len(positions),
+            f"host 2 {later} " + row("[aten::select_backward.{n}            ]"),
+            f"host 2 {later}  " + row("[cuLaunchKernel>{n}]"),
+            f"gpu 7  {later}     " + row("[FillFunctor<{n}                   ]"),
         )
     )
     types = [HALF, "ScalarList", "Scalar", "Scalar"]
     shapes: list[list[int]] = [[64, 128], [], [], []]
-    args = {
-        f"aten::select_backward.{n}": inputs(
-            shapes, types, values=["", "[4, 64, 128]", "0", str(at)]
-        )
-        for n, at in zip(numbers, positions, strict=True)
-    }
+    args: dict[str, dict[str, Any]] = {}
+    for n, at in zip(numbers, positions, strict=True):
+        values = ["", "[4, 64, 128]", "0", str(at)]
+        args[f"aten::select_backward.{n}"] = {
+            **inputs(shapes, types, values=values),
+            "Sequence number": n,
+            "Fwd thread id": 1,
+        }
+        args[f"aten::select.{n}"] = {"Sequence number": n, "Fwd thread id": 0}
     return drawn_findings(drawing, "CPY004", args=args)
 
 
-def test_a_gradient_that_is_materialised_slice_by_slice_is_found() -> None:
-    (finding,) = _gradients([0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "around", [(), ("aten::narrow",), ("aten::tensor_split",), ("CheckpointFunction",)]
+)
+def test_a_gradient_that_is_materialised_slice_by_slice_is_found(
+    around: tuple[str, ...],
+) -> None:
+    (finding,) = _gradients([0, 1, 2, 3], *around)
 
     assert finding.message == (
         "the gradient of a [4,64,128] tensor is materialised in full for each of 4"
@@ -508,6 +533,16 @@ def test_a_gradient_that_is_materialised_slice_by_slice_is_found() -> None:
 
 def test_the_same_slice_of_many_tensors_is_not_a_loop_in_the_backward_either() -> None:
     assert not _gradients([2, 2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    "around", [("aten::_pad_packed_sequence",), ("CatBackward0", "aten::narrow")]
+)
+def test_slices_that_an_op_cuts_itself_are_not_the_programs(
+    around: tuple[str, ...],
+) -> None:
+    # As pad_packed_sequence: nobody can write them otherwise.
+    assert not _gradients([0, 1, 2, 3], *around)
 
 
 def test_a_cast_inside_an_op_is_not_called_autocasts() -> None:

@@ -29,6 +29,10 @@ _BACKWARD = r"^torch::autograd::CopySlices$"
 _UNCUTTING = ("aten::select_backward", "aten::slice_backward")
 _NODE = r"evaluate_function: (Select|Slice)Backward\d*$"
 _SIZES = r"-?\d+"
+# Ops that do nothing but cut, and are written as such.
+_CUTS = (*_CUTTING, "aten::narrow", "aten::tensor_split")
+# Ops and nodes of autograd in C++: what is inside of them the program cannot change.
+_COMPILED = r"^aten::|Backward\d+$"
 
 
 def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
@@ -146,12 +150,14 @@ def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
     These are autograd's nodes, with the place of the forward op. ``whole`` is the shape
     of the gradient, ``along`` and ``at`` give the slice that is not zero, ``cut`` is
-    the name of the backward op.
+    the name of the backward op. Left out are slices that an op cuts itself, as
+    ``aten::_pad_packed_sequence`` does.
     """
     if not has_named(trace.ops, _UNCUTTING):
         return NOTHING
     node = nearest(trace.ops["parent"], named_like(trace.ops, _NODE))
-    made = ops[["id", "inputs", "name"]].filter(named(ops, _UNCUTTING))
+    made = ops[["id", "inputs", "name", "forward"]].filter(named(ops, _UNCUTTING))
+    made = made.filter(~_cut_inside(trace, made["forward"]))
     values = trace.inputs[made["inputs"].drop_nulls().unique()].select(
         inputs="id",
         whole=nth("values", 1).str.extract_all(_SIZES).cast(pl.List(pl.Int64)),
@@ -165,3 +171,10 @@ def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     )
     nodes = ops.drop("inputs").join(found, on="id", maintain_order="left")
     return nodes.join(values, on="inputs", how="left", maintain_order="left")
+
+
+def _cut_inside(trace: Trace, cuts: pl.Series) -> pl.Series:
+    """Return which ops that cut are inside of an op that the program calls."""
+    ops = trace.ops
+    around = nearest(ops["parent"], ~named(ops, _CUTS))[cuts]
+    return known(named_like(ops, _COMPILED)[around])
