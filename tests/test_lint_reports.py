@@ -449,6 +449,27 @@ def test_work_of_the_gpu_may_save_something_where_the_bound_is_not_sure() -> Non
     ) in text
 
 
+class Waits(Rule):
+    """Says that the GPU idles, and knows no fix, or one of what removes nothing."""
+
+    code = "WTS001"
+
+    def check(self, view: View) -> Iterator[Finding]:
+        fixes = {"dark": [], "light": [Fix(syncs=view.runtime["id"].head(1))]}
+        for one, fix in fixes.items():
+            yield self.finding(one, subject=one, fix=fix, gpu_idle_ns=9_000)
+
+
+def test_what_no_fix_is_known_for_is_not_said_to_save_nothing() -> None:
+    report = lint([Recording("t", load_drawn(EVEN))], {"WTS001": Waits}, Config())
+    lines = rendered(report, {"WTS001": Waits})["concise"].splitlines()
+    (dark,) = (line for line in lines if "dark" in line)
+    (light,) = (line for line in lines if "light" in line)
+
+    assert "what a fix saves is not known" in dark
+    assert "a fix saves nothing" in light
+
+
 @pytest.mark.parametrize(
     ("steps", "text"),
     [

@@ -20,15 +20,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 D, BF = "cuda", torch.bfloat16
 MIB = 1 << 20
-TRIED = {}
+TRIED = []
 
 
 def tried(*codes):
     def keep(build):
-        TRIED[codes] = build
+        TRIED.append((codes, build))
         return build
 
     return keep
@@ -495,6 +496,52 @@ def collections_of_garbage():
     return f"{found[0]:.1f} -> {found[1]:.1f} ms"
 
 
+def a_table():
+    """Return a table's tensors, and a step of a small network by batches of it."""
+    x, y = torch.randn(50_000, 64), torch.randn(50_000, 1)
+    model = nn.Sequential(
+        *(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU()),
+        *(nn.Linear(256, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 1)),
+    ).to(D)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def by(batches):
+        ahead = (batch for _ in range(10**9) for batch in batches())
+
+        def step():
+            rows, wanted = (one.to(D) for one in next(ahead))
+            optimizer.zero_grad()
+            F.mse_loss(model(rows), wanted).backward()
+            optimizer.step()
+
+        return step
+
+    return x, y, by
+
+
+@tried("DAT001")
+def rows_of_a_table():
+    x, y, by = a_table()
+    data = TensorDataset(x, y)
+    sampler = BatchSampler(RandomSampler(data), 256, drop_last=False)
+    rows = DataLoader(data, batch_size=256, shuffle=True)
+    whole = DataLoader(data, sampler=sampler, batch_size=None)
+    return timed(by(lambda: rows), by(lambda: whole), steps=100)
+
+
+@tried("DAT001")
+def table_on_the_gpu():
+    x, y, by = a_table()
+    rows = DataLoader(TensorDataset(x, y), batch_size=256, shuffle=True)
+    there, wanted = x.to(D), y.to(D)
+
+    def batches():
+        for picked in torch.randperm(len(there), device=D).split(256):
+            yield there[picked], wanted[picked]
+
+    return timed(by(lambda: rows), by(batches), steps=100)
+
+
 _FRAGMENTS = """
 import torch
 whole = torch.cuda.get_device_properties(0).total_memory
@@ -526,7 +573,7 @@ def fragments_under_a_limit():
 
 
 def main():
-    for codes, build in TRIED.items():
+    for codes, build in TRIED:
         if not sys.argv[1:] or {*codes} & {*sys.argv[1:]}:
             try:
                 found = build()

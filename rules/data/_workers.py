@@ -44,8 +44,7 @@ class WorkerPlan:
     @classmethod
     def of(cls, view: View, regions: pl.DataFrame, wanted: int) -> WorkerPlan:
         """Return the plan for what is loaded in regions; 0 wanted are as needed."""
-        entries = view.host_account.entries.filter(pl.col("kind") == DATA)
-        loading = float(entries["estimated"].sum())
+        loading = loading_ns(view)
         tensors = _tensors(view, regions)
         handing = min(1.0, tensors * WORKER_TENSOR_NS / loading) if loading else 0.0
         rest, cores = _step(view, regions, 1 - handing), _cores(view)
@@ -91,6 +90,19 @@ class WorkerPlan:
 _LOADER = r"^torch/utils/data/dataloader\.py"
 
 
+def loading_ns(view: View) -> float:
+    """Return what loading takes the training process a step."""
+    entries = view.host_account.entries.filter(pl.col("kind") == DATA)
+    return float(entries["estimated"].sum())
+
+
+def called_in(calls: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
+    """Return the Python calls that begin and end in one of the regions."""
+    around = regions.select("thread", start="start", until="end")
+    found = asof(calls.with_columns(end=END), around, "ts", "start", by="thread")
+    return found.filter(pl.col("end") <= pl.col("until"))
+
+
 def waited_ns(view: View, regions: pl.DataFrame) -> int | None:
     """Return how long the program waited in regions for a batch to be ready.
 
@@ -99,13 +111,7 @@ def waited_ns(view: View, regions: pl.DataFrame) -> int | None:
     """
     frames = view.trace.frames
     calls = frames.filter(named_like(frames, f"{_LOADER}|{WAITS}"))
-    inside = asof(
-        calls.select("name", "thread", "ts", "dur", end=END),
-        regions.select("thread", start="start", until="end"),
-        "ts",
-        "start",
-        by="thread",
-    ).filter(pl.col("end") <= pl.col("until"))
+    inside = called_in(calls.select("name", "thread", "ts", "dur"), regions)
     waits = named_like(inside, WAITS)
     if waits.all():
         return None

@@ -27,8 +27,9 @@ from traceq.linter import (
 )
 from traceq.model.names import DATA_REGION
 from traceq.records import dataclass
-from traceq.words import at_function
+from traceq.words import at_function, counted
 
+from ._rows import RowByRow
 from ._workers import WorkerPlan, waited_ns
 
 if TYPE_CHECKING:
@@ -71,9 +72,16 @@ _READY_FOR_NOW = (
     "a DataLoader keeps batches ahead, so that a few steps do not show whether its"
     f" workers keep up: time the program with twice as many; {_TAKING}"
 )
-# Workers gained nothing where loading took less: two programs that load for 1 and 3 ms
-# took 4% and 15% longer with two of them (H200, torch 2.11, 2026-11).
+# Where loading takes less, nothing is promised: of five programs that load for 1 to 3
+# ms two took 4% and 15% longer with two workers, pinned and persistent, and three took
+# 22% to 28% less (H200, torch 2.11, 2026-11).
 _SHORT_NS = 3_000_000
+_SHORT = (
+    "time the program with num_workers=2, pin_memory=True and persistent_workers=True:"
+    " of five that load for as short a time three got faster and two slower; do less"
+    " per sample, and index whole batches where the data is in memory"
+)
+_STACKS = "; record with stacks, profile(with_stack=True), to see what it does"
 _EITHER = (
     "the GPU idles while the program takes a batch from the DataLoader's workers",
     "stacks tell which it is: where the workers do not keep up, raise num_workers;"
@@ -97,6 +105,19 @@ _OTHER = (
     "the GPU idles while the next batch is loaded",
     "load the next batch while the GPU computes: in worker processes or in a thread",
 )
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What is said of a loader."""
+
+    message: str
+    advice: str
+    goes: float | None = 1.0
+    """The share of loading that a fix removes; None where nothing is promised."""
+    evidence: tuple[Evidence, ...] = ()
+    data: Mapping[str, int | None] | None = None
+    example: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,23 +146,41 @@ class InputPipelineStall(Rule):
     program waits for, they do not keep up: use more of them, let them prefetch more,
     keep them across epochs (``persistent_workers=True``), or do less per sample.
 
-    The training process maps the memory of each tensor that a worker hands over, and
-    stacks tell whether it did that or waited. For a batch of many small tensors that
-    takes longer than loading them: put them into one. With ``pin_memory=True`` a thread
-    does it ahead.
-
     ```diff
     - loader = DataLoader(data, batch_size=64)
     + loader = DataLoader(data, batch_size=64, num_workers=8, persistent_workers=True)
     ```
 
+    Where stacks show that the loader does nothing but pick the rows of a
+    ``TensorDataset`` one by one and stack them again, workers would do the same. With a
+    ``BatchSampler`` as sampler, around the one that the loader has
+    (``SequentialSampler`` without ``shuffle``, ``DistributedSampler`` with several
+    ranks), each tensor is indexed once for a whole batch. If the tensors fit on the
+    GPU, keep them there and index them by parts of ``torch.randperm``: nothing is
+    loaded then. The saving is that of whole batches, which take what was measured on a
+    machine without a GPU for each tensor, row and byte.
+
+    ```diff
+    - loader = DataLoader(data, batch_size=256, shuffle=True)
+    + batches = BatchSampler(RandomSampler(data), 256, drop_last=False)
+    + loader = DataLoader(data, sampler=batches, batch_size=None)
+    ```
+
+    The training process maps the memory of each tensor that a worker hands over, and
+    stacks tell whether it did that or waited. For a batch of many small tensors that
+    takes longer than loading them: put them into one. With ``pin_memory=True`` a thread
+    does it ahead.
+
     ## When it is wrong
 
-    If the traced steps are the first of an epoch, the wait may be for the workers to
-    start; later steps do not have it. Of taking batches that were ready half is assumed
-    to go: a thread that does it shares Python's lock with the program. The tensors of a
-    batch are counted by the copies to the GPU; a batch of Python objects hides more of
-    them.
+    Where loading takes less than 3 ms, nothing is promised of workers: some programs
+    get faster with them and some slower. If the traced steps are the first of an epoch,
+    the wait may be for the workers to start; later steps do not have it. Of taking
+    batches that were ready half is assumed to go: a thread that does it shares Python's
+    lock with the program. The tensors of a batch are counted by the copies to the GPU;
+    a batch of Python objects hides more of them. A trainer that puts samplers of its
+    own into a loader, as for several ranks, must leave the ``BatchSampler`` alone: look
+    at the shapes of its batches.
 
     ## Measured
 
@@ -245,29 +284,21 @@ class InputPipelineStall(Rule):
     def _finding(
         self, view: View, row: Mapping[str, Any], regions: pl.DataFrame
     ) -> Finding:
-        message, advice = _LOADERS.get(row["loader"], _OTHER)
-        waited: int | None = None
+        if row["loader"] == _IN_PROCESS:
+            said = self._in_process(view, regions)
+        elif row["loader"] == _IN_WORKERS:
+            said = self._in_workers(view, row, regions)
+        else:
+            said = _Said(*_OTHER)
         idle, loading = row["idle"] / view.steps, row["loading"] / view.steps
         stalled = row["idle"] / view.steady.time
         inside = called_inside(view.trace.frames, regions).head(1)
-        plan = WorkerPlan.of(view, regions, self.workers)
-        mine = row["loader"] == _IN_PROCESS
-        goes = plan.share if mine else 1.0
-        if mine:
-            advice = _advice(plan)
-        elif row["loader"] == _IN_WORKERS:
-            waited = waited_ns(view, regions)
-            taken = _taken(row["loading"], waited, _times(view, plan))
-            if taken:
-                (message, advice), goes = taken, _THREAD
-            if taken == _READY and view.steps < _LONG:
-                advice = _READY_FOR_NOW
         return self.finding(
-            message,
+            said.message,
             subject=row["loader"] or row["name"],
             place=_place(view, regions),
             count=row["calls"] / view.steps,
-            fix=Fix(spans=regions, host_share=goes),
+            fix=() if said.goes is None else Fix(spans=regions, host_share=said.goes),
             gpu_idle_ns=idle,
             evidence=[
                 Evidence("region", row["name"], count=row["calls"] / view.steps),
@@ -275,20 +306,75 @@ class InputPipelineStall(Rule):
                 Evidence("share", value=stalled, unit="share", note="of the step"),
                 *_steps(view, row),
                 Evidence("loading", value=loading, unit="ns", note="a step"),
-                *_waits(view, waited),
                 *(_inside(view, call) for call in inside.iter_rows(named=True)),
-                *(_workers(plan) if mine else ()),
+                *said.evidence,
             ],
             data={
                 "region": row["name"],
                 "idle_ns": round(idle),
                 "loading_ns": round(loading),
-                **(plan.data if mine else {}),
+                **(said.data or {}),
             },
-            advice=advice.replace("{to}", _more(view, plan)),
-            severity=Severity.info if mine and plan.loading_ns < _SHORT_NS else None,
+            advice=said.advice,
+            example=said.example,
+            severity=Severity.info if said.goes is None else None,
             ops=view.ops.filter(pl.col("phase") == "data")["id"],
         )
+
+    def _in_process(self, view: View, regions: pl.DataFrame) -> _Said:
+        """Say what to do where the training process loads."""
+        message = _LOADERS[_IN_PROCESS][0]
+        if by_rows := RowByRow.of(view, regions):
+            return _rows(by_rows, self.example(1))
+        plan = WorkerPlan.of(view, regions, self.workers)
+        if plan.loading_ns < _SHORT_NS:
+            more = "" if view.trace.frames.height else _STACKS
+            return _Said(message, _SHORT + more, goes=None, data=plan.data)
+        return _Said(
+            message, _advice(plan), plan.share, tuple(_workers(plan)), plan.data
+        )
+
+    def _in_workers(
+        self, view: View, row: Mapping[str, Any], regions: pl.DataFrame
+    ) -> _Said:
+        """Say what to do where workers load."""
+        message, advice = _LOADERS[_IN_WORKERS]
+        plan, goes = WorkerPlan.of(view, regions, self.workers), 1.0
+        waited = waited_ns(view, regions)
+        taken = _taken(row["loading"], waited, _times(view, plan))
+        if taken:
+            (message, advice), goes = taken, _THREAD
+        if taken == _READY and view.steps < _LONG:
+            advice = _READY_FOR_NOW
+        advice = advice.replace("{to}", _more(view, plan))
+        return _Said(message, advice, goes, tuple(_waits(view, waited)))
+
+
+def _rows(found: RowByRow, example: str) -> _Said:
+    """Say that rows are picked one by one, and that batches can be picked whole."""
+    rows = counted(round(found.rows), "row")
+    picked, stacked = found.picking_ns, found.stacking_ns
+    return _Said(
+        f"the GPU idles while the DataLoader picks {rows} a step out of a TensorDataset"
+        " one by one, and stacks them",
+        "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
+        " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
+        " them by parts of torch.randperm",
+        found.share,
+        (
+            Evidence("picking", value=picked, unit="ns", note="a step, as recorded"),
+            Evidence("stacking", value=stacked, unit="ns", note="a step, as recorded"),
+            Evidence(
+                "whole",
+                "batches:",
+                value=found.whole_ns,
+                unit="ns",
+                note="a step, estimated",
+            ),
+        ),
+        {"rows": round(found.rows), "whole_batches_ns": round(found.whole_ns)},
+        example.replace("256", str(found.batch)),
+    )
 
 
 def _advice(plan: WorkerPlan) -> str:

@@ -99,7 +99,71 @@ def test_loading_that_workers_do_not_make_faster_is_minor() -> None:
     (long,) = drawn_findings(_loads(6_000, 3_000), "DAT001")
 
     assert short.severity is Severity.info
+    assert not short.saves_ns
+    assert short.advice.startswith("time the program with num_workers=2")
     assert long.severity is Severity.warning
+    assert long.saves_ns > 0
+
+
+PICKS = "torch/utils/data/dataset.py(205): __getitem__"
+TENSOR = "[torch/utils/data/dataset.py(206): <genexpr>]"
+STACKS = "torch/utils/data/_utils/collate.py(340): default_collate"
+
+
+def _by_rows(rows: int, tensors: int = 1, other: str = "") -> Finding:
+    """Return what is said of rows that are picked one by one, and stacked.
+
+    The other is called after the last row, within what stacks them.
+    """
+    calls = TENSOR * (tensors + 1)
+    picks, calls = f"[{PICKS.ljust(len(calls))}]" * rows, f" {calls} " * rows
+    width = len(picks) + 400
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * (width + 300)}]
+        host   [train.py(7): main{" " * (width + 250)}]
+        host    [{LOADING.ljust(width)}][cudaLaunchKernel>1]
+        host     {picks}[{STACKS.ljust(300)}]
+        host     {calls} {other}
+        gpu 7   {" " * (width + 20)}[gemm<1 ]
+        """,
+        "DAT001",
+    )
+    return found
+
+
+def test_rows_of_a_tensor_dataset_are_to_be_picked_by_batches() -> None:
+    found = _by_rows(30)
+
+    assert "picks 30 rows a step out of a TensorDataset one by one" in found.message
+    assert found.severity is Severity.warning
+    assert "a BatchSampler as sampler and batch_size=None" in found.advice
+    assert "num_workers" not in found.advice
+    assert "BatchSampler(RandomSampler(data), 30, drop_last=False)" in found.example
+    # One tensor, and 30 rows of it.
+    assert found.data["whole_batches_ns"] == 30_000 + 30 * 500
+    assert 0 < found.saves_ns < found.gpu_ns - 45_000
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "data.py(30): __getitem__",
+        "/site-packages/torchvision/transforms/v2/_utils.py(9): collate",
+        # A ConcatDataset takes one index alone.
+        PICKS.replace("205", "350"),
+    ],
+)
+def test_what_else_is_called_for_rows_may_not_take_batches(other: str) -> None:
+    found = _by_rows(30, other=f"[{other}]")
+
+    assert "one by one" not in found.message
+    assert "BatchSampler" not in found.advice
+    assert not found.example
+
+
+def test_a_batch_that_is_picked_whole_is_no_row() -> None:
+    assert "one by one" not in _by_rows(1, tensors=60).message
 
 
 def _loading(us: int, then_us: int, cores: int | None = None) -> Finding:
@@ -115,19 +179,19 @@ def _loading(us: int, then_us: int, cores: int | None = None) -> Finding:
 
 def test_workers_needed_are_the_loading_over_the_step_after_it() -> None:
     """A worker takes 1.3 times as long for a batch as the training process does."""
-    found = _loading(240, 100, cores=16)
+    found = _loading(4_800, 2_000, cores=16)
 
     assert found.data["workers_needed"] == 4
     assert "num_workers=4, pin_memory" in found.advice
 
 
 def test_fewer_workers_than_needed_leave_loading_over_their_number() -> None:
-    """1.3 times 264 µs over 4 workers are 86 a step, though the step after takes 30."""
-    found = _loading(264, 30, cores=4)
+    """1.3 times 5.28 ms over 4 are 1.7 a step, though the step after takes 0.6."""
+    found = _loading(5_280, 600, cores=4)
 
     assert found.data["workers"] == 4
-    after = (264 + 30) * 1000 - found.saves_ns
-    assert after == pytest.approx(1.3 * 264_000 / 4, rel=0.1)
+    after = (5_280 + 600) * 1000 - found.saves_ns
+    assert after == pytest.approx(1.3 * 5_280_000 / 4, rel=0.1)
     assert "num_workers=4, one for each core" in found.advice
     assert f"it takes {found.data['workers_needed']} workers" in found.advice
 
@@ -144,7 +208,7 @@ def test_ranks_share_the_cores_of_their_machine() -> None:
 
 
 def test_without_known_cores_the_advice_is_to_check_them() -> None:
-    found = _loading(264, 30)
+    found = _loading(5_280, 600)
 
     assert found.data["workers"] == 8
     assert "check that the machine has 8 cores" in found.advice
@@ -169,13 +233,13 @@ def test_handing_many_tensors_over_from_a_worker_stays() -> None:
     assert found.saves_ns == 0
 
 
-@pytest.mark.parametrize(("tensors", "said"), [(2, False), (30, True)])
+@pytest.mark.parametrize(("tensors", "said"), [(4, False), (30, True)])
 def test_only_many_tensors_are_to_be_collated(tensors: int, *, said: bool) -> None:
     numbers = range(10, 10 + tensors)
     copies = "".join(f"[cudaMemcpyAsync>{n}]" for n in numbers)
     gpu = "".join(f"[Memcpy HtoD (Pa<{n}]" for n in numbers)
-    # Handing each over takes 250 µs: more than a quarter of this for two.
-    loads = LOADING.ljust(800)
+    # Handing each over takes 250 µs: more than a quarter of this for four.
+    loads = LOADING.ljust(3_500)
     (found,) = drawn_findings(
         f"""
         host  [ProfilerStep#1{" " * (len(loads) + len(copies) + 2000)}]

@@ -150,7 +150,9 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
     if not held:
         return ""
     by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
-    if finding.residual and finding.gpu_idle_ns:
+    # Without any time that a fix removes, or a call that does not block any more.
+    unfixed = not (finding.kernel_ns or finding.host_ns or finding.calls)
+    if (finding.residual or unfixed) and finding.gpu_idle_ns:
         idle = f"{time(finding.gpu_idle_ns)}{per} as recorded"
         return f"GPU idles {idle}, what a fix saves is not known"
     if finding.saves_high_ns > _NOTHING * outcome.step_ns:
