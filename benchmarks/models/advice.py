@@ -542,6 +542,34 @@ def table_on_the_gpu():
     return timed(by(lambda: rows), by(batches), steps=100)
 
 
+@tried("HST005")
+def drawn_on_the_host():
+    model = stack(4)
+
+    def before():
+        model(torch.randn(512, 512).to(D, BF)).sum().backward()
+
+    def after():
+        model(torch.randn(512, 512, device=D).to(BF)).sum().backward()
+
+    return timed(before, after)
+
+
+@tried("HST005")
+def picked_on_the_host():
+    model = nn.Conv2d(3, 64, 16, 16).to(D)
+    images = torch.rand(256, 3, 224, 224)
+    kept = images.to(D)
+
+    def before():
+        model(images[torch.randint(0, 256, (64,))].to(D)).sum().backward()
+
+    def after():
+        model(kept[torch.randint(0, 256, (64,)).to(D)]).sum().backward()
+
+    return timed(before, after)
+
+
 _FRAGMENTS = """
 import torch
 whole = torch.cuda.get_device_properties(0).total_memory

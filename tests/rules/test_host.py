@@ -446,3 +446,89 @@ def test_stacks_are_asked_for_only_where_there_are_none() -> None:
     )
 
     assert ["with_stack" in one.advice for one in (*without, *frames)] == [True, False]
+
+
+def on_cpu(op: str, dims: list[int], inner: str = "") -> tuple[Finding, ...]:
+    """Return what HST005 finds where an operator takes 170 µs of every step."""
+    step = "[ProfilerStep#{0}".ljust(200) + "] "
+    call = f" [{op}".ljust(170) + "] [cudaLaunchKernel>{0}]"
+    inside, kernel = f"  {inner}", " " * 185 + "[gemm<{0}]"
+    rows = [
+        "".join(row.format(number).ljust(len(step) - 2) for number in (1, 2))
+        for row in (step, call, inside, kernel)
+    ]
+    return drawn_findings(
+        f"""
+        host   {rows[0]}
+        host   {rows[1]}
+        host   {rows[2]}
+        gpu 7  {rows[3]}
+        """,
+        "HST005",
+        args={op: inputs([dims, []], ["float", ""])},
+    )
+
+
+def test_rows_picked_on_the_cpu_are_advised_to_be_picked_on_the_gpu() -> None:
+    (finding,) = on_cpu("aten::index", [256, 3, 224, 224])
+
+    assert finding.message == (
+        "aten::index picks from a float32 [256,3,224,224] on the CPU once a step"
+    )
+    assert finding.advice.startswith("keep the tensor that it picks from on the GPU")
+    assert "images[index" in finding.example
+
+
+def test_a_tensor_too_large_for_the_gpu_is_not_advised_to_be_kept_there() -> None:
+    (finding,) = on_cpu("aten::index", [100_000, 3, 224, 224])
+
+    assert "keep the tensor" not in finding.advice
+    assert finding.example == ""
+
+
+def test_work_on_the_cpu_is_named_without_shapes_too() -> None:
+    (finding,) = on_cpu("aten::randperm", [])
+
+    assert finding.message == "aten::randperm draws numbers on the CPU once a step"
+
+
+def test_other_work_on_the_cpu_has_no_example_of_random_numbers() -> None:
+    (finding,) = on_cpu("aten::sort", [100_000])
+
+    assert finding.message.startswith("aten::sort works on a float32 [100000]")
+    assert finding.example == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "inner"),
+    [
+        ("aten::as_strided", [256, 3, 224, 224], ""),
+        ("aten::sort", [8], ""),
+        ("custom::all_reduce", [100_000], ""),
+        ("aten::sort", [100_000], "[cudaFuncGetAttributes]"),
+        ("aten::sort", [100_000], "[aten::sort]"),
+    ],
+    ids=["view", "few elements", "another library", "asks the GPU", "subclass"],
+)
+def test_what_is_not_known_to_compute_on_the_cpu_is_left_alone(
+    op: str, dims: list[int], inner: str
+) -> None:
+    assert on_cpu(op, dims, inner) == ()
+
+
+def test_what_a_data_loader_does_on_the_cpu_is_left_to_its_own_rule() -> None:
+    step = "[ProfilerStep#{0}".ljust(200) + "] "
+    region = "[enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__".ljust(180)
+    op = " [aten::index".ljust(175) + "]"
+    found = drawn_findings(
+        f"""
+        host   {step.format(1)}{step.format(2)}
+        host    {region}] [cudaLaunchKernel>1] {region}] [cudaLaunchKernel>2]
+        host    {op}                           {op}
+        gpu 7   {" " * 195} [gemm<1]
+        """,
+        "HST005",
+        args={"aten::index": inputs([[256, 3, 224, 224], []], ["float", ""])},
+    )
+
+    assert found == ()

@@ -106,14 +106,14 @@ def _usual(trace: Trace, calls: pl.DataFrame, found: pl.Series) -> pl.Series:
     asked = calls[rows]
     same = alike(*(asked[one] for one in _SAME)).number
     asked = asked.hstack(
-        [usual["usual"][rows], same.alias("same"), _on_host(trace, found[rows])]
+        [usual["usual"][rows], same.alias("same"), on_host(trace, found[rows])]
     )
     usual_of = pl.coalesce(_unsized(), _of_the_same(), _alone(), "usual")
     told = asked.select(usual_of.cast(pl.Int64)).to_series()
     return usual["usual"].scatter(rows, told)
 
 
-def _on_host(trace: Trace, ops: pl.Series) -> pl.Series:
+def on_host(trace: Trace, ops: pl.Series) -> pl.Series:
     """Return for each of these ops whether it asks nothing of the GPU, as ``host``."""
     spans, calls = trace.ops[["ts", "dur"]][ops], trace.runtime["ts"].sort()
     before = count_before(calls, spans["ts"])

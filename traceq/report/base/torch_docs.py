@@ -54,6 +54,7 @@ _NAMES = (
     "torch.optim.Adam",
     "torch.optim.AdamW",
     "torch.optim.SGD",
+    "torch.randn",
     "torch.set_float32_matmul_precision",
     "torch.set_num_threads",
     "torch.stack",

@@ -1,0 +1,266 @@
+"""HST005: operators work on tensors in host memory while the GPU waits."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base.ownership import named_like, outermost_ops
+from traceq.analysis.time.host_kinds import DATA
+from traceq.analysis.time.op_calls import on_host
+from traceq.expressions import elements, known, nth, text
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    inputs,
+    option,
+)
+from traceq.linter.evidence import module_line, tensor
+from traceq.model.dtypes import ALL_SIZES
+from traceq.records import dataclass
+from traceq.words import often
+
+from ._shared import own_time, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from traceq.linter import Finding
+
+# Calls that only tell the GPU what to do take less. Judgement: with the profiler the
+# slowest of them take 50 µs.
+_LONG_NS = 100_000
+# What the host takes to let the GPU do it instead. Judgement.
+_LAUNCHED_NS = 20_000
+# What takes long on fewer elements does not take long because of them. Judgement.
+_FEW = 1000
+# A tensor up to which it is advised to keep it on the GPU. Judgement.
+_MOST_KEPT = 4 << 30
+# Operators of others may wait for a network, or for other processes.
+_COMPUTES = "^(aten|torchvision|torchaudio)::"
+# These touch no element; in a subclass of Tensor they take long nevertheless.
+_VIEWS = (
+    r"^aten::(_unsafe_view|_reshape_alias|alias|as_strided|chunk|detach_?|diagonal"
+    r"|empty\w*|expand\w*|flatten|narrow|new_empty\w*|permute|reshape|resize\w*|select"
+    r"|set_|slice|split\w*|squeeze|swapaxes|t|transpose|unbind|unflatten\w*|unsqueeze"
+    r"|view\w*)$"
+)
+_DRAWS = (
+    r"^aten::(bernoulli|binomial|cauchy|exponential|geometric|log_normal|multinomial"
+    r"|normal|poisson|random|randperm|uniform)_?$"
+)
+_PICKS = r"^aten::(embedding|gather|index|index_select|masked_select|take)$"
+_DRAW_THERE = (
+    'draw the numbers on the GPU: give device="cuda" to the call, instead of'
+    ' .to("cuda") after it; from the same seed other numbers are drawn there'
+)
+_PICK_THERE = (
+    "keep the tensor that it picks from on the GPU, if it fits, and pick there; or pick"
+    " in the DataLoader's workers"
+)
+_ADVICE = (
+    "send its tensors to the GPU before it, not after it; or do it once before the"
+    " loop, where it makes the same in every step; or in the DataLoader's workers,"
+    " where it is about the next batch"
+)
+_WIDTH = 203
+_CALL = f"[aten::rand{' ' * 160}] [aten::to            ]".ljust(_WIDTH)
+_INSIDE = f" [aten::uniform_{' ' * 150}]       [cudaMemcpyAsync>1]".ljust(_WIDTH)
+_COPY = f"{' ' * 190}[Memcpy<1]".ljust(_WIDTH)
+_STEP = f"""
+            host   [ProfilerStep#1 {" " * 185}] [ProfilerStep#2 {" " * 185}]
+            host    {_CALL}{_CALL}
+            host    {_INSIDE}{_INSIDE.replace(">1", ">2")}
+            gpu 7   {_COPY}{_COPY.replace("<1", "<2")}
+"""
+
+
+@dataclass(frozen=True)
+class WorkOnCpuTensors(Rule):
+    """An operator works on tensors in host memory, and the GPU waits for it.
+
+    ## What it does
+
+    Looks for operators that ask nothing of the GPU and take the host long in most
+    steps, since they compute on tensors in host memory: random numbers that are drawn
+    there, rows that are picked out of a data set by hand, images that are scaled before
+    they are sent. What a DataLoader does is left to DAT001, the optimizer's state to
+    LCH004, and calls that are slower than others alike to HST002.
+
+    ## Why is this bad?
+
+    The host takes milliseconds for what takes the GPU microseconds, and launches
+    nothing meanwhile: unless the GPU still has work to do, it idles as long. What comes
+    out is copied to the GPU then, which takes time again.
+
+    ## How to fix it
+
+    Draw random numbers where they are needed:
+
+    ```diff
+    - noise = torch.randn(batch, 4, 64, 64).to("cuda")
+    + noise = torch.randn(batch, 4, 64, 64, device="cuda")
+    ```
+
+    Keep a data set that fits on the GPU there:
+
+    ```diff
+    + images = images.to("cuda")  # once, before the loop
+      for index in batches:
+    -     x = images[index].to("cuda")
+    +     x = images[index.to("cuda")]
+    ```
+
+    Send other tensors first and compute afterwards: images of uint8 are a quarter of
+    the bytes of the floats that the host makes of them. Make once what is the same in
+    every step. What is about the next batch, workers of a DataLoader can do.
+
+    ## When it is wrong
+
+    A benchmark draws numbers in place of data that the real program reads. Where a
+    tensor is, is not recorded: an operator counts if no runtime call is inside it, and
+    if it is none that only makes views.
+
+    ## Measured
+
+    On an H200, in ms a step, what was predicted in brackets. Numbers drawn there: a
+    model that predicts sets 50 → 28 (11), private training 6.4 → 5.4 (0.6); a speech
+    model 71 → 61 to 83, as its steps differ by more. A data set kept there, with which
+    the copies of CPY003 go too: a contrastive model 45.2 → 34.5 (9.5 for both),
+    distillation 17.5 → 15.2 (3.2), a GAN 21.6 → 20.2 (1.3). Rows of pictures alone
+    (``benchmarks/models/advice.py``): 8.8 → 0.6.
+    """
+
+    code = "HST005"
+    since = "0.3.0"
+    see = ("torch.randn", "torch.Tensor.to")
+    needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.WARM})
+    advice = _ADVICE
+
+    seen = Seen(
+        text="""
+        HST005 work-on-cpu-tensors  saves 106 µs/step (71%), 73.9 µs to 146 µs
+          aten::rand draws a float32 [16,3,224,224] on the CPU once a step
+          op      aten::uniform_
+          takes   166 µs each
+          tensor  9.19 MiB
+          fix     draw the numbers on the GPU: give device="cuda" to the call,
+                  instead of .to("cuda") after it; from the same seed other numbers
+                  are drawn there
+        """,
+    )
+
+    examples = (
+        Bad(
+            _STEP,
+            finds="aten::rand draws a float32 [16,3,224,224] on the CPU once a step",
+            args={"aten::uniform_": inputs([[16, 3, 224, 224]], ["float"])},
+        ),
+        Good(_STEP.replace("aten::uniform_", "cudaMallocHost")),
+    )
+
+    min_share: float = option(
+        0.02, "Operators that take a smaller share of the step are not reported."
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Group long calls that ask nothing of the GPU by operator and line."""
+        calls = view.host_account.calls
+        calls = calls.filter(calls["usual"] >= _LONG_NS)
+        least = self.min_share * view.bound.step_ns * view.steps
+        if int(calls["own"].sum()) < least or view.trace.runtime.is_empty():
+            return
+        calls = _on_cpu(view, settled(view, calls))
+        if not calls.height:
+            return
+        rows = view.by_place(
+            calls,
+            "name",
+            "called",
+            steps=pl.col("step").n_unique(),
+            own=pl.col("own").sum(),
+            idle=pl.col("idle").sum(),
+            inputs=pl.col("inputs").sort_by("own").last(),
+        )
+        regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
+        found = rows.filter(regular, pl.col("own") >= least)
+        for row in found.sort("own", descending=True).iter_rows(named=True):
+            spans = own_time(view, row["ids"]).filter(pl.col("kind") != DATA)
+            if spans.height:
+                yield self._finding(view, row, spans)
+
+    def _finding(
+        self, view: View, row: Mapping[str, Any], spans: pl.DataFrame
+    ) -> Finding:
+        calls = len(row["ids"])
+        given, size = _first(view, row["inputs"])
+        advice, example, does = _ADVICE, "", f"works on {given}" if given else "works"
+        if re.match(_DRAWS, row["name"]):
+            advice, example = _DRAW_THERE, self.example()
+            does = f"draws {given or 'numbers'}"
+        elif re.match(_PICKS, row["name"]):
+            does = f"picks from {given or 'a tensor'}"
+            if not size or size <= _MOST_KEPT:
+                advice, example = _PICK_THERE, self.example(1)
+        return self.finding(
+            f"{row['called']} {does} on the CPU {often(calls / view.steps)}",
+            subject=row["called"],
+            place=view.place(row),
+            count=calls / view.steps,
+            fix=Fix(spans=spans, host_share=1 - _LAUNCHED_NS * calls / row["own"]),
+            gpu_idle_ns=row["idle"] / view.steps,
+            ops=row["ids"],
+            evidence=[
+                Evidence("op", row["name"]),
+                Evidence("takes", value=row["own"] / calls, unit="ns", note="each"),
+                *([Evidence("tensor", value=size, unit="bytes")] if size else []),
+                *module_line(row["modules"]),
+            ],
+            advice=advice,
+            example=example,
+        )
+
+
+def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that compute on tensors in host memory.
+
+    ``called`` is the outermost operator around each.
+    """
+    ops = view.trace.ops
+    again = ops[["parent", "name"]].drop_nulls("parent")
+    # In a subclass of Tensor an operator runs Python, and calls itself.
+    again = again["parent"].filter(again["name"] == ops["name"][again["parent"]])
+    given = view.trace.inputs[calls["inputs"]]
+    is_tensor = nth("types", 0).is_in(list(ALL_SIZES)) & (nth("dims", 0).list.len() > 0)
+    few = given.select(known(is_tensor & (elements() < _FEW))).to_series()
+    chosen = (
+        on_host(view.trace, calls["op"])
+        & named_like(calls, _COMPUTES)
+        & ~named_like(calls, _VIEWS)
+        & ~calls["op"].is_in(again.implode())
+        & calls["phase"].ne_missing("optimizer")
+        & ~few
+    )
+    calls = calls.filter(chosen)
+    called = ops["name"][outermost_ops(view.trace)[calls["op"]]]
+    return calls.with_columns(text("name"), called=called.cast(pl.String))
+
+
+def _first(view: View, inputs: int | None) -> tuple[str, int]:
+    """Return what the first input of an operator is, in words, and its bytes."""
+    if inputs is None:
+        return "", 0
+    dims, types = view.trace.inputs.select("dims", "types").row(inputs)
+    if not dims or not dims[0] or types[0] not in ALL_SIZES:
+        return "", 0
+    return tensor(types[0], dims[0]), prod(dims[0]) * ALL_SIZES[types[0]]
