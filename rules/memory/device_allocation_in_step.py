@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.patterns.driver_allocations import driver_calls, growth
+from traceq.analysis.base.recorder import recorder_keeps
+from traceq.analysis.patterns.driver_allocations import (
+    driver_calls,
+    growth,
+    shapes_change,
+)
 from traceq.intervals import overlap, spans
 from traceq.linter import Bad, Good, Seen, View
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
@@ -22,18 +28,29 @@ if TYPE_CHECKING:
 # A step that leaves less than this more than the one before does not leak.
 _SMALLEST_LEAK = 1 << 20
 _STABLE = "give all steps the same shapes: pad to a few fixed sizes, or to the longest"
+_PERHAPS = (
+    "if shapes differ from step to step, pad them to a few fixed sizes, or to the"
+    " longest"
+)
+_KEPT = (
+    "find what keeps tensors from one step to the next: a list of losses or outputs"
+    " that are not detached, a cache, a hook; a memory snapshot names its line"
+)
+_USE_LESS = (
+    "memory is so full that the allocator frees cached blocks to find room: use less"
+    " (smaller batch, activation checkpointing)"
+)
+_EXPANDABLE = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {
     "empty_cache": "remove torch.cuda.empty_cache() from the loop: it frees memory that"
     " the next step allocates again, and it blocks until the GPU is idle",
-    "leak": "find what keeps tensors from one step to the next: a list of losses or"
-    " outputs that are not detached, a cache, a hook; a memory snapshot names its line",
-    "full": "memory is so full that the allocator frees cached blocks to find room: use"
-    " less (smaller batch, activation checkpointing), or set"
-    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
-    "expandable": f"{_STABLE}; segments grow and shrink in every step",
-    "shapes": f"{_STABLE}; or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,"
-    " with which free memory fits blocks of any size",
+    "leak": _KEPT,
+    "same shapes": "all steps have the same shapes: record later ones, as the first of"
+    f" a run fill the cache; if these allocate too, {_KEPT}",
+    "full": f"{_USE_LESS}, or {_EXPANDABLE} against fragmentation",
 }
+# Of these, that fewer and fewer calls are made is a cache that fills.
+_ONLY_ALLOCATED = ("same shapes", "shapes")
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,8 @@ class DeviceAllocationInStep(DriverCallRule):
     ## How to fix it
 
     If memory is only allocated, either every step leaks (something keeps tensors) or
-    block sizes keep changing (pad the shapes, or set ``expandable_segments:True``). If
+    block sizes keep changing (pad the shapes, or set ``expandable_segments:True``).
+    Where all steps have large tensors of the same shapes, it is not the shapes. If
     memory is also freed, either it is full or the program calls
     ``torch.cuda.empty_cache()`` in the loop.
 
@@ -69,13 +87,17 @@ class DeviceAllocationInStep(DriverCallRule):
     ## When it is wrong
 
     In the first steps of a run the allocator still fills its cache: record later ones.
-    The reported line is where memory ran short, not necessarily what holds it.
+    If steps call it less and less, nothing is reported. With ``record_shapes=True`` the
+    profiler itself keeps the tensors that ``vmap`` and ``grad`` of ``torch.func`` wrap,
+    until it ends: nothing is reported either, unless memory is freed too. The reported
+    line is where memory ran short, not necessarily what holds it.
 
     ## Measured
 
     On an H200 (``benchmarks/models/advice.py``): ``torch.cuda.empty_cache()`` in every
     step of 12 layers: 3.42 ms, without it 2.24 ms. The rest of the advice was not
-    tried.
+    tried. Gradients of every example by ``vmap(grad(...))``: no cudaMalloc a step
+    without the profiler or with stacks alone, 5 with shapes.
     """
 
     code = "MEM001"
@@ -122,20 +144,47 @@ class DeviceAllocationInStep(DriverCallRule):
         calls = driver_calls(view.trace, view.runtime, DEVICE_ALLOC, DEVICE_FREE)
         if not in_most_steps(view, calls):
             return
-        cause, leaked = _cause(view, calls)
+        change = shapes_change(view.trace, view.ops)
+        cause, leaked = _cause(view, calls, change=change)
+        if cause in _ONLY_ALLOCATED and _falls(view, calls):
+            return
+        if not calls["frees"].any() and recorder_keeps(view.trace):
+            return
         yield self.driver_finding(
             view,
             calls,
             "the allocator",
             subject=cause,
             place=view.place(_most_time(calls)),
-            advice=_ADVICE[cause],
+            advice=_advice(cause, change=change),
             result=f", and each step leaks {size(leaked)}" if leaked else "",
             data={"cause": cause, "leaked_bytes": leaked},
         )
 
 
-def _cause(view: View, calls: pl.DataFrame) -> tuple[str, int]:
+def _falls(view: View, calls: pl.DataFrame) -> bool:
+    """Return whether steps make fewer and fewer calls, the last half or less."""
+    steps = view.steady.windows["step"].sort()
+    found = dict(calls["step"].drop_nulls().value_counts().iter_rows())
+    counts = [found.get(step, 0) for step in steps]
+    falling = all(later <= before for before, later in pairwise(counts))
+    return falling and 2 * counts[-1] <= counts[0]
+
+
+def _advice(cause: str, *, change: bool | None) -> str:
+    """Return what to do: shapes are to be the same where they are seen to change."""
+    same = _STABLE if change else _PERHAPS
+    if cause == "shapes":
+        return (
+            f"{same}; or {_EXPANDABLE}, with which free memory fits blocks of any size"
+        )
+    if cause == "expandable":
+        less = _USE_LESS if change is False else same
+        return f"{less}; segments grow and shrink in every step"
+    return _ADVICE[cause]
+
+
+def _cause(view: View, calls: pl.DataFrame, *, change: bool | None) -> tuple[str, int]:
     """Return why the allocator calls the driver, and how much each step leaks."""
     frames = view.trace.frames
     emptied = frames[["ts", "dur"]].filter(frames["function"] == "empty_cache")
@@ -146,6 +195,8 @@ def _cause(view: View, calls: pl.DataFrame) -> tuple[str, int]:
         return "empty_cache", leaked
     if leaked:
         return "leak", leaked
+    if change is False and not frees.height:
+        return "same shapes", 0
     if calls["name"].str.starts_with("cuMem").any():
         return "expandable", 0
     return ("full" if frees.height else "shapes"), 0

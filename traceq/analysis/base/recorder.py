@@ -8,7 +8,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import GRAPH_LAUNCH_SLOWDOWN
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END, text
+from traceq.expressions import END, known, text
 from traceq.intervals import count_before, count_until, spans
 
 if TYPE_CHECKING:
@@ -20,6 +20,21 @@ _OF_THE_PROFILER = (
     *("Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"),
     "UVM Activity Init",
 )
+# Some ops call themselves for another dtype. Chosen by judgement.
+_FEWEST_TRANSFORMED = 3
+
+
+def recorder_keeps(trace: Trace) -> bool:
+    """Return whether the profiler keeps tensors in memory until it ends.
+
+    If shapes are recorded, it keeps those that ``vmap`` and ``grad`` of torch.func
+    wrap. These call each op again inside of itself, once for each transform and more.
+    """
+    if not trace.facts.shapes:
+        return False
+    names, around = trace.ops["name"].to_physical(), trace.ops["parent"]
+    again = known(names == names[around])
+    return names.filter(again & known(again[around])).n_unique() >= _FEWEST_TRANSFORMED
 
 
 @cached_per_trace

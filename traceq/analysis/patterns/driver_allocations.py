@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named_like
+from traceq.analysis.base.ownership import named_like, plain
+from traceq.analysis.base.sizes import first_sizes
 from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.names import GRAPH_CAPTURE
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from traceq.trace import Trace
 
 _CPU = 0
+_FEWEST_STEPS = 2
+# No tensor of fewer elements has the 1 MiB from which on a block has a segment for
+# large ones.
+_LARGE = 1 << 17
 
 
 def driver_calls(
@@ -57,3 +62,23 @@ def growth(trace: Trace) -> pl.DataFrame:
     return left.select(
         "device", "step", growth=pl.col("allocated").diff().over("device")
     ).drop_nulls("growth")
+
+
+def shapes_change(trace: Trace, ops: pl.DataFrame) -> bool | None:
+    """Return whether ops that all steps have get large tensors of other shapes in some.
+
+    None where shapes were not recorded, or of one step.
+    """
+    if not trace.facts.shapes or ops["step"].n_unique() < _FEWEST_STEPS:
+        return None
+    calls = ops[["name", "inputs", "step"]].drop_nulls()
+    calls = calls.filter(known(first_sizes(trace)[calls["inputs"]] >= _LARGE))
+    shapes = calls.select(
+        "step",
+        name=plain(trace.ops, calls["name"]),
+        shape=trace.inputs["dims_text"][calls["inputs"]],
+    ).unique()
+    steps = pl.col("step").n_unique()
+    return bool(
+        shapes.select((steps.over("name") != steps.over("name", "shape")).any()).item()
+    )
