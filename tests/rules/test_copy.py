@@ -14,7 +14,7 @@ from traceq.testing import load_drawn
 if TYPE_CHECKING:
     from traceq.linter import Finding
 
-HALF, FLOAT = "c10::BFloat16", "float"
+HALF, FLOAT, INT8 = "c10::BFloat16", "float", "signed char"
 
 
 def test_the_findings_of_needless_copies_explain_most_of_what_they_cost() -> None:
@@ -564,8 +564,10 @@ def test_a_cast_inside_an_op_is_not_called_autocasts() -> None:
     assert "by autocast" not in finding.message
 
 
-def _round_trip(op: str, given: dict[str, Any]) -> tuple[Finding, ...]:
-    """Lint a cast to float32 and back with one op in between."""
+def _round_trip(
+    op: str, given: dict[str, Any], wide: str = FLOAT
+) -> tuple[Finding, ...]:
+    """Lint a cast to float32, or another dtype, and back with one op in between."""
     both = [[8, 64], [8, 64], []]
     return drawn_findings(
         f"""
@@ -579,8 +581,8 @@ def _round_trip(op: str, given: dict[str, Any]) -> tuple[Finding, ...]:
         """,
         "CPY002",
         args={
-            "aten::copy_": inputs(both, [FLOAT, HALF, "Scalar"]),
-            "aten::copy_.x": inputs(both, [HALF, FLOAT, "Scalar"]),
+            "aten::copy_": inputs(both, [wide, HALF, "Scalar"]),
+            "aten::copy_.x": inputs(both, [HALF, wide, "Scalar"]),
             op: given,
         },
     )
@@ -588,6 +590,13 @@ def _round_trip(op: str, given: dict[str, Any]) -> tuple[Finding, ...]:
 
 def test_a_multiplication_by_a_number_needs_no_cast() -> None:
     assert _round_trip("aten::mul", inputs([[8, 64], []], [FLOAT, "double"]))
+
+
+@pytest.mark.parametrize("stored", [INT8, "c10::Float8_e4m3fn", "long int"])
+def test_a_cast_that_rounds_is_no_round_trip(stored: str) -> None:
+    given = inputs([[8, 64], []], [stored, "double"])
+
+    assert not _round_trip("aten::mul", given, stored)
 
 
 def test_rotary_embeddings_with_float32_angles_have_a_reason_to_cast() -> None:
@@ -642,6 +651,11 @@ PAGEABLE, PINNED = "Pageable -> Device", "Pinned -> Device"
         ("aten::linear", "aten::to", "copy_kernel", UPCAST, "autocast"),
         ("aten::cross_entropy_loss", "aten::to", "copy_kernel", UPCAST, "loss"),
         (OWN, "aten::to", "copy_kernel", UPCAST, "cast"),
+        (OWN, "aten::to", "copy_kernel", (HALF, INT8), "cast"),
+        (OWN, "aten::to", "copy_kernel", (FLOAT, "bool"), "cast"),
+        (OWN, "aten::copy_", "copy_kernel", ("int", "long int"), "cast"),
+        ("aten::sum", "aten::to", "copy_kernel", ("long int", "bool"), "autocast"),
+        ("aten::nll_loss", "aten::to", "copy_kernel", (FLOAT, "int"), "autocast"),
         (OWN, "aten::cat", "copy_kernel", SAME, "join"),
         (OWN, "aten::contiguous", "copy_kernel", SAME, "layout"),
         ("aten::matmul", "aten::contiguous", "copy_kernel", SAME, "inside"),
@@ -708,3 +722,64 @@ def test_a_copy_hides_behind_kernels_only_as_long_as_they_run() -> None:
     gemm, batch = len("[gemm<2 ]"), len(BATCH)
     removed = finding.kernel_ns / (finding.evidence[-1].value or 0)
     assert removed == pytest.approx(gemm / batch, rel=0.1)
+
+
+_STORED = """
+    host  [ProfilerStep#1                                                           ]
+    host   [model.py(7): forward                                                   ]
+    host    [aten::to            ] [aten::mul            ] [aten::linear         ]
+    host     [aten::_to_copy    ]
+    host      [aten::copy_     ]
+    host       [cuLaunchKern>1]     [cuLaunchKernel>2   ]   [cuLaunchKernel>3   ]
+    gpu 7           [direct_copy_kernel<1][mul_kernel<2     ]    [gemm<3 ]
+"""
+
+
+def _stored(
+    cast: list[int], given: list[list[int]], kind: str = INT8
+) -> tuple[str, Finding]:
+    """Return the part of a cast to 16 bits before a matmul, and what is found."""
+    args = {
+        "aten::copy_": inputs([cast, cast], [HALF, kind]),
+        "aten::mul": inputs([cast, [cast[0], 1]], [HALF, HALF]),
+        "aten::linear": inputs(given, [HALF, HALF]),
+    }
+    (part,) = View(load_drawn(_STORED, args)).copies["part"].to_list()
+    (found,) = drawn_findings(_STORED, "CPY001", args=args)
+    return part, found
+
+
+@pytest.mark.parametrize("kind", [INT8, "unsigned char", "c10::Float8_e4m3fn"])
+def test_weights_that_are_stored_in_8_bits_are_better_unpacked_once(kind: str) -> None:
+    part, found = _stored([96, 64], [[8, 64], [96, 64]], kind)
+
+    assert part == "unpacked"
+    assert found.message.endswith("mainly casts of weights that are stored in 8 bits")
+    assert "contiguous" not in found.advice
+    assert "unpack them once" in found.advice
+    # What scales them goes with the cast.
+    assert found.kernel_ns == 1000 * (
+        len("[direct_copy_kernel<1]") + len("[mul_kernel<2     ]")
+    )
+
+
+def test_weights_that_are_stored_in_groups_are_weights() -> None:
+    assert _stored([96, 4, 16], [[8, 64], [96, 64]])[0] == "unpacked"
+
+
+@pytest.mark.parametrize(
+    ("cast", "given", "kind"),
+    [
+        # A batch, one that is as large as the weight, and weights of 16 bits.
+        ([32, 64], [[32, 64], [96, 64]], "unsigned char"),
+        ([96, 64], [[96, 64], [96, 64]], "unsigned char"),
+        ([96, 64], [[8, 64], [96, 64]], "c10::Half"),
+    ],
+)
+def test_other_casts_before_a_matmul_are_just_casts(
+    cast: list[int], given: list[list[int]], kind: str
+) -> None:
+    part, found = _stored(cast, given, kind)
+
+    assert part == "cast"
+    assert found.message.endswith("mainly casts in the program")

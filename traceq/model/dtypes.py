@@ -46,6 +46,12 @@ FLOAT32 = "float"
 BFLOAT16 = "c10::BFloat16"
 HALF = tuple(one.recorded for one in _FLOATS if one.size == 2)  # noqa: PLR2004 - bytes
 """The 16-bit ones, as recorded."""
+BYTE = tuple(
+    one.recorded
+    for one in (*_FLOATS, *_INTEGERS)
+    if one.size == 1 and one.name != "bool"
+)
+"""The 8-bit ones that numbers are stored in, as recorded."""
 SHORT_HALF = tuple(one.short for one in _FLOATS if one.recorded in HALF)
 """The 16-bit ones, by their short names."""
 

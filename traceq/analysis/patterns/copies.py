@@ -22,6 +22,7 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.base.sizes import first_sizes
 from traceq.analysis.patterns.host_collectives import launched_for_collective
+from traceq.analysis.patterns.weights_stored import unpacks_weight
 from traceq.expressions import ascii_only, known, nth, rows_where
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
@@ -58,7 +59,7 @@ _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
 # What is known of copies only until it is known which part they are.
 _REASONS = (
     *("of_weight", "of_loss", "of_program", "of_collective"),
-    *("is_pageable", "is_transfer", "for_convolution"),
+    *("is_pageable", "is_transfer", "for_convolution", "unpacks"),
 )
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
 
@@ -100,6 +101,11 @@ PARTS = (
         "casts of weights and their gradients by autocast",
     ),
     Part("loss", pl.col("cast") & pl.col("of_loss"), "casts for the loss"),
+    Part(
+        "unpacked",
+        pl.col("unpacks"),
+        "casts of weights that are stored in 8 bits",
+    ),
     Part("cast", pl.col("cast") & pl.col("of_program"), "casts in the program"),
     Part(
         "autocast",
@@ -127,9 +133,10 @@ are ``backward``. An example of each:
 - weights: autocast's cast of a float32 weight inside ``aten::linear``, and the cast of
   its gradient back to float32;
 - loss: ``logits.float()`` before ``cross_entropy``, or the cast inside it;
-- cast: ``x.float()`` in a module's forward, and its backward;
+- unpacked: ``F.linear(x, self.int8_weight.half() * self.scale)``;
+- cast: ``x.float()`` in a module's forward, and its backward, or ``mask.long()``;
 - autocast: autocast's cast of an activation inside ``aten::linear``, or that of
-  ``softmax(x, dtype=torch.float32)``;
+  ``softmax(x, dtype=torch.float32)`` and of the sum of a mask;
 - backward: the joined gradient of ``qkv.chunk(3)``;
 - join: ``torch.cat([k_cache, k])``;
 - layout: ``x.transpose(1, 2).contiguous()``;
@@ -215,14 +222,13 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         .select(second=nth("dims", 1), third=nth("dims", 2))
         .get_columns(),
     )
-    typed = pl.col("src").is_in(FLOATING) & pl.col("dst").is_in(FLOATING)
     # Without dtypes, all there is to go by: a cast is a kernel, a plain copy a memcpy.
     untyped = pl.col("asked").is_in(_CASTING) & (pl.col("activity") == "kernel")
     return found.with_columns(
         cast=known(
             pl.when(pl.col("src").is_null())
             .then(untyped)
-            .otherwise(typed & (pl.col("src") != pl.col("dst")) & is_copy)
+            .otherwise((pl.col("src") != pl.col("dst")) & is_copy)
         )
     )
 
@@ -253,6 +259,7 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
             )
             for column in reasons
         ),
+        unpacks=unpacks_weight(trace, moved),
         of_collective=transfer & launched_for_collective(trace, moved),
         is_transfer=transfer,
         is_pageable=pageable,
@@ -323,9 +330,13 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
 
 
 def _feeds_loss(trace: Trace) -> pl.Expr:
-    """Return whether a loss asks for a copy, or a program for one as wide as a loss."""
+    """Return whether a loss asks for a copy, or a program for one as wide as a loss.
+
+    What a loss casts from integers are labels.
+    """
     upcast = pl.col("src").is_in(HALF) & (pl.col("dst") == FLOAT32) & pl.col("own")
-    return pl.col("caller").str.contains(ascii_only(_LOSS)) | (
+    computed = pl.col("src").is_null() | pl.col("src").is_in(FLOATING)
+    return (computed & pl.col("caller").str.contains(ascii_only(_LOSS))) | (
         upcast & pl.col("dims").list.last().is_in(_loss_widths(trace))
     )
 

@@ -13,7 +13,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named, named_like
 from traceq.analysis.base.sizes import first_sizes
 from traceq.expressions import END, asof, known, nth, text
-from traceq.model.dtypes import FLOAT32, HALF
+from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 
 if TYPE_CHECKING:
     from traceq.trace import Trace
@@ -39,11 +39,14 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     elements; ``back`` and ``back_caller`` are the request and the caller of the second.
     Left out are places that compute sums or powers of that many elements in float32,
     since they need the upcast, and casts between which the tensor meets a float32
-    tensor of another shape.
+    tensor of another shape. A cast to fewer bits is none: it rounds.
     """
     keys = ["step", *_PLACE, "numel"]
     casts = moved.filter(
-        pl.col("part").is_in(["cast", "autocast"]), pl.col("phase") != "backward"
+        pl.col("part").is_in(["cast", "autocast"]),
+        pl.col("phase") != "backward",
+        pl.col("src").is_in(FLOATING),
+        pl.col("dst").is_in(FLOATING),
     ).sort("ts", "id")
     if not (casts["own"] & casts["src"].is_in(HALF)).any():
         return casts.clear()
@@ -59,6 +62,7 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     pairs = casts.with_columns(**following).filter(
         "own",
         pl.col("src").is_in(HALF),
+        pl.col("dst") == FLOAT32,
         pl.col("back_src") == pl.col("dst"),
         pl.col("back_dst") == pl.col("src"),
     )
