@@ -88,6 +88,13 @@ _WAITS = (
         " batch without attention_mask",
     ),
     KnownWait(
+        r"(^|/)transformers/masking_utils\.py: _ignore_causal_mask_sdpa$",
+        None,
+        "the check whether any token is padded",
+        "leave attention_mask out where none is, or compile the model, which skips the"
+        " check",
+    ),
+    KnownWait(
         r"(^|/)torch_geometric/utils/_scatter\.py: scatter$",
         None,
         "counting the groups of a scatter",

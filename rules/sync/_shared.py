@@ -32,6 +32,11 @@ _PLACE = pl.format(
     pl.format(":{}", "line").fill_null(""),
 )
 _MOST_ALSO = 3
+# What a library waits for, the program can avoid, and only its authors can rewrite.
+_IN_LIBRARY = (
+    "it is in {}: look for an option that turns it off, or call it less often; inside"
+    " it, {}"
+)
 _OF_OPS = ("called", "gradient", "top", "again")
 _INNER = ("inner_file", "inner_line", "inner_function")
 
@@ -100,7 +105,10 @@ class DeviceSync(Rule):
             written, advice = switch.written, switch.advice
             removed = removed_checks(view, switch, row)
         file, line, function = _library(row)
-        where = f" in {function} ({file}:{line})" if file and not switch else ""
+        where = ""
+        if file and not switch:
+            where = f" in {function} ({file}:{line})"
+            advice = _IN_LIBRARY.format(file.partition("/")[0], advice)
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {often(count)}",
             subject=cause.name + (f" in {file}:{function}" if file else ""),

@@ -262,6 +262,12 @@ def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
             "compile",
         ),
         (
+            "transformers/masking_utils.py(236): _ignore_causal_mask_sdpa",
+            "is_nonzero",
+            "the check whether any token is padded",
+            "attention_mask",
+        ),
+        (
             "torch_geometric/utils/_scatter.py(14): scatter",
             "item",
             "counting the groups of a scatter",
@@ -561,6 +567,14 @@ def test_an_index_of_a_library_may_have_to_be_one() -> None:
 
     assert "in f (torch_geometric/a.py:3)" in found.message
     assert found.host_ns == 0
+
+
+def test_advice_on_a_library_says_that_it_is_not_the_programs_own_code() -> None:
+    (found,) = drawn_findings(
+        _waits(_INDEX, function="torch_geometric/a.py(3): f"), "SYN001"
+    )
+
+    assert found.advice.startswith("it is in torch_geometric: ")
 
 
 def test_what_a_mask_selects_assigned_through_it_is_one_finding() -> None:
