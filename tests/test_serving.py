@@ -15,6 +15,7 @@ from test_schemas import errors
 from traceq import load
 from traceq.analysis.patterns.iteration_marks import marked_iterations
 from traceq.analysis.patterns.iterations import ITERATIONS, iterations
+from traceq.analysis.patterns.kv_cache import picks_of_cache
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.serving import serving
 from traceq.finding import Severity
@@ -395,6 +396,21 @@ def test_no_graph_is_promised_for_beam_search(search: str, found: int) -> None:
     drawn = "\n".join([f"host    {frame}]", first, *others])
 
     assert len(drawn_findings(drawn, "SRV001")) == found
+
+
+@pytest.mark.parametrize(
+    ("picked", "found"), [([16, 8, 1024, 128], True), ([32000, 128], False)]
+)
+def test_a_cache_whose_rows_are_picked_again_is_that_of_beams(
+    picked: list[int], *, found: bool
+) -> None:
+    example = bundled_rules()["SRV007"].examples[0]
+    drawing = example.drawing.replace("aten::mm          ", "aten::index_select")
+    picks = {"aten::index_select": inputs([picked, [], [16]], ["float", "", "long"])}
+
+    trace = load_drawn(drawing, {**example.args, **picks})
+
+    assert picks_of_cache(trace) is found
 
 
 def stalls(after: int) -> list[str]:

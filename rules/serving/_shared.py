@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
+from traceq.analysis.patterns.kv_cache import picks_of_cache
 from traceq.expressions import text
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ def generates_with_transformers(view: View) -> bool:
 
 
 def searches_beams(view: View) -> bool:
-    """Tell whether ``generate()`` searches beams, as far as stacks show."""
+    """Tell whether ``generate()`` searches beams, by stacks or by its cache."""
+    if picks_of_cache(view.trace):
+        return True
     functions = view.trace.frames.filter(
         text("file").str.contains(_TRANSFORMERS, literal=True)
     )["function"]

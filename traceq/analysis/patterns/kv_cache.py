@@ -28,6 +28,7 @@ _RANK = 3
 _LONGEST_NEW = 4
 _ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
 _HEADS_RANK = 4
+_PICK = "aten::index_select"
 _GROWN = {"length": pl.Int64(), "shape": pl.List(pl.Int64())}
 
 
@@ -58,6 +59,26 @@ def cache_cats(trace: Trace) -> pl.DataFrame:
         orient="row",
     )
     return cats.join(told, on="inputs", maintain_order="left")
+
+
+def picks_of_cache(trace: Trace) -> bool:
+    """Return whether rows of the whole cache are picked again for each token.
+
+    A search of beams does so, as the best of a token go on from any of them.
+    """
+    cats = cache_cats(trace).drop_nulls("shape")
+    if not cats.height or not has_named(trace.ops, [_PICK]):
+        return False
+    ends = (pl.col("shape").list.first(), pl.col("shape").list.last())
+    known_ends = cats.select(rows=ends[0], width=ends[1]).unique()
+    picks = trace.ops[["inputs"]].filter(named(trace.ops, [_PICK])).drop_nulls()
+    shapes = trace.inputs[picks["inputs"]].select(shape=nth("dims", 0))
+    found = (
+        shapes.filter(pl.col("shape").list.len() >= _RANK)
+        .select(rows=ends[0], width=ends[1])
+        .join(known_ends, on=["rows", "width"], how="semi")
+    )
+    return 2 * found.height > cats.height
 
 
 def _grown(dims: str | None) -> tuple[int, list[int]] | None:
