@@ -570,6 +570,21 @@ def picked_on_the_host():
     return timed(before, after)
 
 
+@tried("LCH003")
+def loop_of_sgd():
+    found = []
+    for options in ({"lr": 1e-3}, {"lr": 1e-3, "momentum": 0.9, "weight_decay": 1e-4}):
+        parameters = [nn.Parameter(torch.randn(256, device=D)) for _ in range(160)]
+        for one in parameters:
+            one.grad = torch.randn_like(one)
+        loop, foreach, fused = (
+            torch.optim.SGD(parameters, **options, **kind).step
+            for kind in ({"foreach": False}, {"foreach": True}, {"fused": True})
+        )
+        found.append(f"{timed(loop, foreach)}, fused {timed(loop, fused).split()[2]}")
+    return "; with momentum and decay ".join(found)
+
+
 _FRAGMENTS = """
 import torch
 whole = torch.cuda.get_device_properties(0).total_memory

@@ -552,6 +552,38 @@ def test_the_example_is_of_the_optimizer_that_was_found(name: str, fixed: str) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "ops", "kernels", "host"),
+    [
+        ("AdamW", ["mul_", "lerp_", "addcmul_", "addcdiv_"], 0.5, 0.75),
+        ("Adam", ["lerp_", "addcmul_", "addcdiv_"], 0.5, 0.75),
+        # The weights are written once in any case.
+        ("SGD", ["add_"], 0, 0.5),
+        ("SGD", ["mul_", "add_", "add_"], 3 / 8, 0.5),
+        ("SGD", ["add", "mul_", "add_", "add_"], 0.5, 0.5),
+        ("RMSprop", ["mul_", "addcmul_", "sqrt", "addcdiv_"], 0.15, 0.5),
+        ("Mine", ["mul_", "add_"], 0.5, 0.5),
+    ],
+)
+def test_an_optimizer_saves_what_its_own_steps_show(
+    name: str, ops: list[str], kernels: float, host: float
+) -> None:
+    (found,) = drawn_findings(an_optimizer(name, *ops * 8), "LCH003")
+
+    (fix,) = found.fixes
+    assert (fix.kernel_share, fix.host_share) == pytest.approx((kernels, host))
+
+
+def test_an_upgrade_of_torch_brings_foreach_and_not_fused() -> None:
+    trace = load_drawn(an_optimizer("AdamW", *["mul_", "addcdiv_"] * 8))
+    old = replace(trace, facts=replace(trace.facts, torch_from="", torch_to="1.13"))
+
+    (found,) = outcome(Recording("old", old), "LCH003").findings
+
+    assert found.advice.startswith("upgrade torch")
+    assert found.fixes[0].host_share == 0.5
+
+
 def test_an_optimizer_of_ones_own_has_no_example() -> None:
     (found,) = drawn_findings(an_optimizer("Mine", *["add_"] * 8), "LCH003")
 

@@ -153,11 +153,26 @@ GPU_BOUND = 0.9
 # What is saved of a step that updates parameters one by one, as a share of its time,
 # if one op updates many. Measured on the twins optimizer_loop_sync and optimizer_fused
 # (AdamW, 52 parameters, H200, torch 2.11, 2026-11): fused saves 80% on the host and 64%
-# of the kernels' time, rounded down here. Foreach was not measured: judgement.
+# of the kernels' time, rounded down here.
 FUSED_HOST_SAVED = 0.75
-FOREACH_HOST_SAVED = 0.5
 # Values are not written and read again between kernels.
 OPTIMIZER_KERNELS_SAVED = 0.5
+# The same by foreach, and on the host by the fused SGD, which is no faster than foreach
+# (mobile_sgd and dense_sgd of benchmarks/options/optimizers.json). No program was timed
+# both ways: derived from recordings without stacks (H200, torch 2.11, 2026-11). An op
+# of a loop takes 15 µs (Adam, 16 parameters), a foreach step for each of its ops and
+# parameters 5: of SGD 23 to 25 with 4 or 5 ops (62 to 189 parameters), of AdamW 42 and
+# 44 with 8 (177 and 108). So it is 65%, whatever the number of ops; less without the
+# profiler, which slows operators down more than Python, and with few parameters.
+FOREACH_HOST_SAVED = 0.5
+# Its kernels read and write as much as those of a loop do. By what fused saves of the
+# time of either, 64% and 58%.
+FOREACH_KERNELS_SAVED = 0.15
+# How often the fused SGD reads or writes a parameter's size, without momentum and with
+# it; and how often an op of a loop does, but for the one that scales the momentum,
+# which does so once less. Counted.
+FUSED_SGD_PASSES = (3, 5)
+UPDATE_PASSES = 3
 # What fused saves where foreach ops update lists of parameters, as shares of the host's
 # time from the first of these ops to the last, and of their kernels' time. Measured on
 # traces of Adam and AdamW both ways, by how fast the host was at the rest of each
