@@ -255,8 +255,13 @@ class TinyKernelLoop(Rule):
 
 
 def _over_experts(row: Mapping[str, Any]) -> bool:
-    called = set(row["names"])
-    return all(called.intersection(some) for some in (_PICK, _RUN, _ADD))
+    """Return whether a loop picks tokens, runs weights on them, and adds the result."""
+    places = [
+        [at for at, name in enumerate(row["names"]) if name in some]
+        for some in (_PICK, _RUN, _ADD)
+    ]
+    # What is picked after the weights ran is not what they ran on.
+    return all(places) and places[0][0] < places[1][0] < places[2][-1]
 
 
 def _over_parameters(row: Mapping[str, Any], view: View) -> bool:

@@ -17,6 +17,7 @@ from traceq.words import at_function, often
 
 from ._known_waits import known_wait, torch_file
 from ._removed import host_line, removed_checks
+from ._written import OF_CALLER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -108,7 +109,8 @@ class DeviceSync(Rule):
         where = ""
         if file and not switch:
             where = f" in {function} ({file}:{line})"
-            advice = _IN_LIBRARY.format(file.partition("/")[0], advice)
+            if cause.name not in OF_CALLER:
+                advice = _IN_LIBRARY.format(file.partition("/")[0], advice)
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {often(count)}",
             subject=cause.name + (f" in {file}:{function}" if file else ""),

@@ -74,6 +74,8 @@ WRITTEN = {
     ),
 }
 """By op: how the program writes it, and what to write instead."""
+OF_CALLER = ("aten::_coalesce", "aten::ctc_loss", "aten::repeat_interleave")
+"""Ops of which the advice is for whoever calls the library that has them."""
 USED_INSIDE = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")
 """Ops that others call, too: then the program writes the other."""
 COPYING = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::clone")

@@ -723,6 +723,14 @@ def test_ops_around_a_loop_do_not_count_as_iterations_of_it() -> None:
     assert found.message == "a loop over 8 experts launches 8 tiny kernels in each"
 
 
+def test_what_is_picked_after_the_weights_ran_makes_no_experts() -> None:
+    environment = "tanh cat add linear pow index index_put_"
+
+    (found,) = drawn_findings(a_loop(*[environment] * 16), "LCH001")
+
+    assert found.message.startswith("a loop of 16 iterations")
+
+
 def test_an_expert_without_tokens_is_an_expert() -> None:
     used, skipped = "where index linear index mul index_add_", "where"
     experts = [used, used, skipped, used, used, used, used, used]

@@ -577,6 +577,15 @@ def test_advice_on_a_library_says_that_it_is_not_the_programs_own_code() -> None
     assert found.advice.startswith("it is in torch_geometric: ")
 
 
+def test_advice_for_who_calls_a_library_stays_as_it_is() -> None:
+    (found,) = drawn_findings(
+        _waits(["aten::_coalesce"], function="torch/optim/_functional.py(24): adam"),
+        "SYN001",
+    )
+
+    assert found.advice.startswith("make the gradients dense")
+
+
 def test_what_a_mask_selects_assigned_through_it_is_one_finding() -> None:
     (found,) = drawn_findings(_waits(_INDEX, _PUT), "SYN001")
 
