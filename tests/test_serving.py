@@ -18,7 +18,7 @@ from traceq.analysis.patterns.iterations import ITERATIONS, iterations
 from traceq.analysis.patterns.kv_cache import picks_of_cache
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.serving import serving
-from traceq.finding import Severity
+from traceq.finding import Finding, Severity
 from traceq.linter.rule import inputs
 from traceq.recording import Recording
 from traceq.report.summary import json as summary_json
@@ -411,6 +411,47 @@ def test_a_cache_whose_rows_are_picked_again_is_that_of_beams(
     trace = load_drawn(drawing, {**example.args, **picks})
 
     assert picks_of_cache(trace) is found
+
+
+_STATIC = 'generate(…, cache_implementation="static")'
+
+
+def _grown(code: str, frame: str) -> Finding:
+    """Return what is said of a decode whose cache grows, below a Python call."""
+    example = bundled_rules()["SRV007"].examples[0]
+    width = max(map(len, example.drawing.splitlines()))
+    around = f"    host   [{frame}".ljust(width) + "]" if frame else ""
+    (found,) = drawn_findings(f"{around}\n{example.drawing}", code, args=example.args)
+    return found
+
+
+@pytest.mark.parametrize("code", ["SRV001", "SRV007"])
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        ("transformers/generation/utils.py(9): _sample", f"call {_STATIC}"),
+        ("transformers/models/llama/modeling_llama.py(9): f", f"formers' {_STATIC}"),
+        ("models/transformers/decoder.py(9): forward", ""),
+        ("decode.py(9): step", ""),
+        ("", f"; if it is transformers that generates, {_STATIC}"),
+    ],
+)
+def test_a_cache_of_transformers_is_advised_where_it_runs(
+    code: str, frame: str, says: str
+) -> None:
+    found = _grown(code, frame)
+
+    assert says in found.advice
+    assert ("transformers" in found.advice) == (says not in ("", f"call {_STATIC}"))
+    assert (_STATIC in found.advice) == bool(says)
+
+
+def test_an_example_of_generate_is_given_where_it_runs() -> None:
+    assert (
+        "generate" in _grown("SRV007", "transformers/generation/utils.py(9): f").example
+    )
+    assert _grown("SRV007", "decode.py(9): step").example == ""
+    assert _grown("SRV007", "").example == ""
 
 
 def stalls(after: int) -> list[str]:

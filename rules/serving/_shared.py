@@ -9,6 +9,7 @@ import polars as pl
 from traceq.analysis.patterns.iterations import iterations
 from traceq.analysis.patterns.kv_cache import picks_of_cache
 from traceq.expressions import text
+from traceq.linter import Need
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 DECODE = "@execute_context_0(0)_generation_16(16)"
 """How vLLM names an iteration that makes a token for each of 16 requests."""
 _TRANSFORMERS = "transformers/generation/"
+# Other files of it: a program may have a folder of the same name.
+_OF_TRANSFORMERS = (
+    r"\btransformers/(generation/|integrations/|models/[0-9a-z_]+/modeling_"
+    r"|(modeling_\w+|cache_utils|masking_utils)\.py)"
+)
 _METHODS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()"}
 
 
@@ -35,6 +41,31 @@ def generates_with_transformers(view: View) -> bool:
     """Tell whether the loop is that of ``generate()``, as far as stacks show."""
     files = view.trace.frames["file"].unique().cast(pl.String)
     return bool(files.str.contains(_TRANSFORMERS, literal=True).any())
+
+
+def runs_transformers(view: View) -> bool | None:
+    """Tell whether code of transformers runs; none where nothing shows what runs."""
+    trace = view.trace
+    seen = pl.concat(
+        column.unique().cast(pl.String)
+        for column in (trace.frames["file"], trace.ops["via"])
+    )
+    if seen.str.contains(_OF_TRANSFORMERS).any():
+        return True
+    return False if view.meets(Need.LINES) else None
+
+
+def static_cache(view: View, own: str, call: str) -> str:
+    """Return the advice for a loop of one's own, and what of it is transformers'.
+
+    ``call`` is how ``generate()`` is to be called.
+    """
+    if generates_with_transformers(view):
+        return f"call {call}"
+    runs = runs_transformers(view)
+    if runs is None:
+        return f"{own}; if it is transformers that generates, {call}"
+    return f"{own}; or use transformers' {call}" if runs else own
 
 
 def searches_beams(view: View) -> bool:

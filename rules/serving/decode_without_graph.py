@@ -29,6 +29,7 @@ from ._shared import (
     generates_with_transformers,
     loop,
     searches_beams,
+    static_cache,
     steady_iterations,
 )
 
@@ -242,8 +243,6 @@ def _first(view: View, eager: pl.DataFrame, *, grows: bool) -> Sequence[Evidence
 
 
 def _advice(view: View, *, grows: bool) -> str:
-    if generates_with_transformers(view):
-        return f"call {_TRANSFORMERS}"
-    if grows:
-        return f"{_OWN}; with transformers {_TRANSFORMERS}"
+    if grows or generates_with_transformers(view):
+        return static_cache(view, _OWN, _TRANSFORMERS)
     return f"{_OWN}; in vLLM leave out --enforce-eager, in SGLang --disable-cuda-graph"

@@ -13,13 +13,18 @@ from traceq.records import dataclass
 from traceq.words import often, shape
 
 from ._shared import DECODE as DRAWN
-from ._shared import generates_with_transformers
+from ._shared import generates_with_transformers, static_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.linter import Finding
 
+_OWN = (
+    "allocate keys and values once and write each token in place"
+    " (keys.index_copy_(2, position, key))"
+)
+_STATIC = 'generate(…, cache_implementation="static")'
 _DRAWN = f"""
     host   [{DRAWN}            ]
     host    [aten::cat          ] [aten::mm           ]
@@ -99,8 +104,8 @@ class GrowingKvCache(Rule):
           gpu     29.0 µs
           kernel  CatArrayBatchedCopy ×1
           fix     allocate keys and values once and write each token in place
-                  (keys.index_copy_(2, position, key)); with transformers
-                  generate(…, cache_implementation="static")
+                  (keys.index_copy_(2, position, key)); if it is transformers that
+                  generates, generate(…, cache_implementation="static")
         """,
     )
 
@@ -142,16 +147,7 @@ class GrowingKvCache(Rule):
                     *module_line(row["modules"]),
                 ],
                 data={"shape": row["shape"]},
-                advice=_advice(view),
+                advice=static_cache(view, _OWN, _STATIC),
+                example=None if generates_with_transformers(view) else "",
                 ops=row["ops"],
             )
-
-
-def _advice(view: View) -> str:
-    static = 'generate(…, cache_implementation="static")'
-    if generates_with_transformers(view):
-        return f"call {static}"
-    return (
-        "allocate keys and values once and write each token in place"
-        f" (keys.index_copy_(2, position, key)); with transformers {static}"
-    )
