@@ -9,7 +9,8 @@ import polars as pl
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
-from traceq.expressions import text
+from traceq.analysis.time.device_syncs import waits_to_copy
+from traceq.expressions import known, text
 from traceq.intervals import overlap, spans
 from traceq.linter import (
     Bad,
@@ -45,6 +46,9 @@ _ADVICE = {
 # In the order of the page.
 _EXAMPLES = (TO_GPU, TO_HOST)
 _ON_GPU = "on the GPU a step"
+# Of a copy whose wait is reported as such: what pinning has to save of the step, or one
+# line would be reported twice. Chosen by judgement, as of other minor findings.
+_WORTH_PINNING = 0.01
 _BATCH = inputs([[512, 1024], [512, 1024], []], ["float", "float", "Scalar"])
 _BYTES = {"bytes": 2097152}
 
@@ -59,7 +63,9 @@ class PageableHostCopy(Rule):
     at least ``min-kib``, grouped by the line that asks for them. The saving on the GPU
     is estimated from the rate of pinned copies in the same trace, else from the usual
     PCIe rate of this generation of GPUs. Copies that overlap with kernels cost the GPU
-    nothing.
+    nothing. Where the host also waits for what the GPU does before a copy to the host,
+    the wait is left to SYN001: here counts only what pinned memory makes faster, if
+    that is 1% of the step.
 
     ## Why is this bad?
 
@@ -165,8 +171,14 @@ class PageableHostCopy(Rule):
             view.kernels["activity"] == "kernel"
         )
         hidden = overlap(spans(large), spans(kernels))
+        # Those of which SYN001 reports the wait.
+        waits = waits_to_copy(view.trace, view.steady).filter(~pl.col("copying"))
         groups = (
-            large.with_columns(direction=direction(), alone=pl.col("dur") - hidden)
+            large.with_columns(
+                direction=direction(),
+                alone=pl.col("dur") - hidden,
+                waits=known(pl.col("op").is_in(waits["op"].implode())),
+            )
             .sort("bytes", "ts", descending=[True, False])
             .group_by(*same_place(), "direction", maintain_order=True)
             .agg(
@@ -175,17 +187,21 @@ class PageableHostCopy(Rule):
                 pl.col("dims", "dst").first(),
                 text("module").head(1),
                 pl.col("bytes", "alone").sum(),
+                pl.col("waits").any(),
                 calls=pl.len(),
                 time=pl.col("dur").sum().clip(lower_bound=1),
             )
         )
         for row in groups.iter_rows(named=True):
-            yield self._finding(view, row)
+            yield from self._found(view, row)
 
-    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+    def _found(self, view: View, row: Mapping[str, Any]) -> Iterator[Finding]:
         rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
         saved = max(0.0, row["alone"] - row["bytes"] / rate)
-        return self.finding(
+        if row["waits"] and saved / view.steps < _WORTH_PINNING * view.bound.step_ns:
+            return
+        calls = () if row["waits"] else _blocking_calls(view, row["op"])
+        yield self.finding(
             _message(row, view.steps),
             subject=row["direction"],
             place=view.place_of_group(row),
@@ -193,7 +209,7 @@ class PageableHostCopy(Rule):
             fix=Fix(
                 kernels=row["id"],
                 kernel_share=saved / row["time"],
-                calls=_blocking_calls(view, row["op"]),
+                calls=calls,
             ),
             severity=Severity.warning if view.trace.steps.height else Severity.info,
             evidence=[

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import SHORT_OP_SYNC_US
-from traceq.analysis.time.device_syncs import syncs_in_ops, written_as
+from traceq.analysis.time.device_syncs import (
+    syncs_in_ops,
+    waits_to_copy,
+    written_as,
+)
 from traceq.analysis.time.serving import token_syncs
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
 from traceq.records import dataclass
@@ -65,8 +69,9 @@ class ImplicitDeviceSync(DeviceSync):
     a step. Reading a value that is already on the CPU costs nothing and is not
     reported. The profiler's own sync at the end, and those of the allocator, of
     compilation and of CUDA graph capture, are not reported either. Large copies from
-    pageable memory to the GPU, with their waits, are left to CPY003, and waits for each
-    token of a decode loop to SRV002 and SRV003. The fix removes
+    pageable memory to the GPU, with their waits, are left to CPY003, and so are those
+    to pageable memory that themselves take nearly all of the time of the wait. Waits
+    for each token of a decode loop are left to SRV002 and SRV003. The fix removes
     the wait: the host runs ahead, and launches the next work while the GPU is busy.
 
     If a library waits on behalf of the program, the finding names its function; for
@@ -176,8 +181,10 @@ class ImplicitDeviceSync(DeviceSync):
         long = pl.col("wait") >= self.min_wait_us * 1000
         if not syncs.select(long.any()).item():
             return
+        copying = waits_to_copy(view.trace, view.steady).filter("copying")["id"]
+        others = pl.concat([copying, token_syncs(view.trace)])
         waits = with_causes(view.trace, syncs).filter(
-            long, ~pl.col("id").is_in(token_syncs(view.trace).implode())
+            long, ~pl.col("id").is_in(others.implode())
         )
         waits = waits.with_columns(method=written_as(view.trace, waits))
         causes = ("cause", "method", "copies", "selects")

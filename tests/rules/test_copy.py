@@ -251,6 +251,48 @@ def test_the_example_of_a_pageable_copy_is_of_its_direction(
     assert f"+ {example}" in found.example.splitlines()
 
 
+def _read(*, kernel: int, copy: int, size: int) -> tuple[str, dict[str, Any]]:
+    """Draw a tensor that is copied to the host behind a kernel, all of some length."""
+    name, host = "Memcpy DtoH (Device -> Pageable)", kernel + copy
+    drawing = f"""
+        host  [ProfilerStep#1{" " * (host + 60)}]
+        host   [aten::mm           ][aten::copy_{" " * host}] [aten::add         ]
+        host    [cudaLaunchKernel>1] [cudaMemcpyAsync>2{" " * (host - 8)}]
+        host   {" " * (host + 35)}[cudaLaunchKernel>3]
+        gpu 7                {"[gemm<1".ljust(kernel)}]{f"[{name}<2".ljust(copy)}]
+        gpu 7  {" " * (host + 50)}[add<3    ]
+    """
+    return drawing, {name: {"bytes": size}}
+
+
+def test_a_wait_for_the_gpu_is_not_reported_as_its_copy_too() -> None:
+    # As fast as pinned memory: what makes the host wait is what the GPU did before.
+    drawing, args = _read(kernel=60, copy=40, size=1_640_000)
+
+    (found,) = drawn_findings(drawing, "SYN001", args=args)
+    assert found.message == "`.cpu()` makes the host wait for the GPU once a step"
+    assert not drawn_findings(drawing, "CPY003", args=args)
+
+
+def test_of_a_wait_that_is_reported_pinning_saves_what_the_copy_takes_longer() -> None:
+    drawing, args = _read(kernel=60, copy=40, size=65_536)
+
+    assert drawn_findings(drawing, "SYN001", args=args)
+    (found,) = drawn_findings(drawing, "CPY003", args=args)
+    assert found.host_ns == 0
+    # It takes 41 µs, and 6.6 into pinned memory, on a GPU that is not known.
+    assert found.gpu_ns == pytest.approx(34_400, abs=100)
+
+
+def test_a_wait_for_the_copy_alone_is_not_reported_as_a_wait_too() -> None:
+    drawing, args = _read(kernel=2, copy=98, size=65_536)
+
+    (found,) = drawn_findings(drawing, "CPY003", args=args)
+    assert "copied from the GPU to pageable memory" in found.message
+    assert found.host_ns > 0
+    assert not drawn_findings(drawing, "SYN001", args=args)
+
+
 def test_a_small_pageable_copy_is_not_worth_pinning() -> None:
     assert not drawn_findings(
         """

@@ -108,6 +108,11 @@ COPY_SYNC_NS = 50_000
 # Such copies of at least this size are reported as copies (CPY003), with their syncs.
 # Chosen by judgement: smaller ones are staged by the driver without waiting.
 PAGEABLE_COPY_BYTES = 64 * 1024
+# A copy to the host ends in a sync as well. Where it takes more than this share of what
+# the host waits, that is a slow copy, and else a wait for what the GPU did before.
+# Chosen by judgement: without the profiler the host is faster and waits longer, so that
+# the share is smaller than recorded.
+COPYING_SHARE = 0.8
 
 # -- Calibration of host and GPU speed -------------------------------------------------
 #

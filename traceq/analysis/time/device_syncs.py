@@ -10,6 +10,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import (
     COPY_SYNC_NS,
+    COPYING_SHARE,
     LITTLE_LAUNCHED,
     PAGEABLE_COPY_BYTES,
     SHORT_OP_SYNC_US,
@@ -17,7 +18,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import gap_at, idle_gaps
-from traceq.analysis.base.ownership import inside, named_like
+from traceq.analysis.base.ownership import inside, named_like, same_place
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import (
     DEVICE_SYNCS,
@@ -29,6 +30,7 @@ from traceq.analysis.base.sync_calls import (
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import serves_collective
 from traceq.expressions import END, asof, constant, known, rows_where
+from traceq.model.names import DTOH, PAGEABLE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -84,6 +86,26 @@ def syncs_outside_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the syncs of the steps that the program makes itself, outside of ops."""
     found = device_syncs(trace).filter(pl.col("op").is_null())
     return in_steps(found, trace, steady)
+
+
+def waits_to_copy(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return the long syncs of the steps whose ops copy much to pageable memory.
+
+    ``copying`` is whether the host waits for these copies at this place; otherwise it
+    waits for what the GPU has to do before them.
+    """
+    syncs = syncs_in_ops(trace, steady).filter(waits_long())
+    kernels = trace.kernels
+    chosen = (kernels["activity"] == "memcpy") & (
+        kernels["bytes"] >= PAGEABLE_COPY_BYTES
+    )
+    copies = kernels[["op", "dur", "name"]].filter(known(chosen))
+    copies = copies.filter(named_like(copies, DTOH) & named_like(copies, PAGEABLE))
+    copied = copies.group_by("op").agg(copied=pl.col("dur").sum())
+    share = pl.col("copied").sum() / pl.col("wait").sum()
+    return syncs.join(copied, on="op", maintain_order="left").with_columns(
+        copying=share.over(*same_place()) > COPYING_SHARE
+    )
 
 
 def _by_op(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
