@@ -798,6 +798,26 @@ def test_the_same_op_before_and_after_a_loop_is_no_iteration_of_it() -> None:
     assert found.data["ops"] == ["aten::mul", "aten::add", "aten::mm"]
 
 
+def test_what_the_sum_of_a_loop_is_divided_by_is_no_iteration_of_it() -> None:
+    """As a loss over 21 classes: the last division is right after the loop."""
+    class_of = "eq to sum eq is_nonzero add mul sum mul add sum sum add add div sub"
+
+    drawing = a_loop(*[class_of] * 21, "div add", width=40)
+
+    (found,) = drawn_findings(drawing, "LCH001")
+
+    assert found.data["iterations"] == 21
+
+
+def test_the_last_two_iterations_may_both_be_left_early() -> None:
+    expert = "eq where index linear silu linear mul index_add_"
+    experts = [*[expert] * 14, "eq where", "eq where"]
+
+    (found,) = drawn_findings(a_loop(*experts, "to add relu mm tanh"), "LCH001")
+
+    assert found.message.startswith("a loop over 16 experts")
+
+
 def test_a_loop_that_begins_again_has_only_its_own_iterations() -> None:
     # For each task two updates of six parameters, with others of the same ops around.
     data, update = "rand mul sub add sin mul", ("mse_loss ones_like", *["mul sub"] * 6)

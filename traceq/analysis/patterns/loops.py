@@ -127,16 +127,19 @@ def _in_order(marks: pl.DataFrame, ops: pl.DataFrame, fewest: int) -> pl.DataFra
     may call one op often, with others between.
 
     An iteration is a part, from mark to mark, that has the order of most, and the part
-    right after one, which may have been left early. Where a part does not end as others
-    do, the loop ends with it. A loop that has another around it is found in several
-    rows of iterations: a row of one is no loop, and one row has the ``fewest``.
+    right after one, which may have been left early: if that was left early itself, only
+    one that begins as others do. Where a part does not end as others do, the loop ends
+    with it. A loop that has another around it is found in several rows of iterations: a
+    row of one is no loop, and one row has the ``fewest``.
 
     Example: ``mul add mul add mul add mul add sin mul exp`` are four iterations.
     """
     length = (pl.col("ts").shift(-1) - pl.col("ts")).over(_LINE)
     row = (~pl.col("ends")).shift(1, fill_value=False).cum_sum().over(_LINE)
     in_row = (*_LINE, "in_row")
-    near = pl.col("usual") | pl.col("usual").shift(1, fill_value=False)
+    after = (pl.col("usual") & pl.col("whole")).shift(1, fill_value=False)
+    after |= pl.col("usual").shift(1, fill_value=False) & pl.col("begins")
+    near = pl.col("usual") | after
     since, until = pl.col("usual").cum_sum() > 0, near.cum_sum(reverse=True) > 0
     iterations = pl.col("iteration").sum().over(in_row)
     return (
@@ -152,12 +155,12 @@ def _in_order(marks: pl.DataFrame, ops: pl.DataFrame, fewest: int) -> pl.DataFra
 
 
 def _parts(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return marks with whether the ops up to the next are ``usual`` and how it ends.
+    """Return marks with whether the ops up to the next are ``usual``, and their ends.
 
     An order is that one op comes right after another. It counts in how many parts of
     all calls it is found, without those that were left early. A part is ``usual`` if
-    half of its order is, what comes after the median number of ops aside. It ``ends``
-    as others do, or early after nothing but what others do.
+    half of its order is, what comes after the median number of ops aside. It ``begins``
+    as most do; it ``ends`` as others do, or early after nothing but what others do.
     """
     ops = ops.sort("thread", "ts").with_row_index("at")
     name = ops["name"].to_physical().cast(pl.Int64)
@@ -197,6 +200,7 @@ def _parts(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         .group_by("part")
         .agg(
             usual=usual.filter(first).mean() >= _USUAL,
+            begins=usual.first(),
             ends=branch.last() | branch.head(pl.len() - 1).all(),
         )
     )
