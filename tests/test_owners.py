@@ -49,6 +49,18 @@ def test_a_package_called_as_a_library_is_own_if_a_forward_is_in_it() -> None:
     assert own("timm/vit.py(9): forward") == [False]
 
 
+def test_what_torch_geometric_writes_for_a_layer_is_its_own() -> None:
+    written = "/var/t/torch_geometric.nn.conv.gat_conv_GATConv_edge_updater_jr3zw5uk.py"
+    (found,) = describe_frames(
+        pl.Series([f"{written}(35): edge_collect"]), Owners()
+    ).iter_rows(named=True)
+
+    assert not found["own"]
+    assert found["library"] == (
+        "torch_geometric/nn.conv.gat_conv_GATConv_edge_updater.py"
+    )
+
+
 def test_what_the_user_says_goes_before_names_and_paths() -> None:
     said = Owners(said=frozenset({"transformers"}))
 

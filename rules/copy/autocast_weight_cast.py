@@ -24,6 +24,8 @@ _LINEAR = inputs([[32, 64], [128, 64], [128]], ["c10::BFloat16", "float", "float
 _WEIGHT = inputs([[128, 64], [128, 64], []], ["c10::BFloat16", "float", "Scalar"])
 _INPUT = inputs([[32, 64], [32, 64], []], ["c10::BFloat16", "float", "Scalar"])
 _MOST_LINES = 3
+# From here on a number that is not whole is said to be about one. Judgement.
+_ABOUT = 0.15
 _ONCE = (
     "keep the weights in {half} and float32 copies of them in the optimizer (FSDP"
     " MixedPrecision, or an optimizer with master weights), or compile the model, which"
@@ -162,7 +164,7 @@ class AutocastWeightCast(Rule):
         advice = _ONCE.format(half=half)
         return self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
-            f" {often(each)}",
+            f" {_often(each)}",
             subject="weights",
             place=view.place_of_group(places.row(0, named=True)),
             count=casts.height / view.steps,
@@ -176,6 +178,18 @@ class AutocastWeightCast(Rule):
             data={"weights": weights, "casts": casts.height // view.steps, "to": half},
             advice=_MANY + advice if again else advice,
         )
+
+
+def _often(each: float) -> str:
+    """Write how often a weight is cast; some may be left out, as a layer is.
+
+    >>> _often(82 / 85), _often(2), _often(0.5)
+    ('about once a step', 'twice a step', 'once in 2 steps')
+    """
+    whole = round(each)
+    if each != whole and abs(each - whole) < _ABOUT:
+        return f"about {often(whole)}"
+    return often(each)
 
 
 def _cast_once(casts: pl.DataFrame, again: float) -> Fix:

@@ -206,7 +206,8 @@ class SliceCopyLoop(Rule):
             yield self._finding(
                 view,
                 row,
-                message=_filled(row, len(row["id"]) / view.steps),
+                message=_filled(row, len(row["id"]) / view.steps)
+                + ("" if forward.height else " on the CPU"),
                 subject=f"slices along {row['along']}",
                 fix=[
                     Fix(
@@ -228,7 +229,9 @@ class SliceCopyLoop(Rule):
                 evidence=[
                     _time(view, "forward", forward),
                     _time(view, "backward", backward, part),
-                ],
+                ]
+                if forward.height
+                else [],
                 advice=_join_at_once(row),
             )
 

@@ -68,6 +68,16 @@ _PICK_THERE = (
     "keep the tensor that it picks from on the GPU, if it fits, and pick there; or pick"
     " in the DataLoader's workers"
 )
+_COPY = "aten::copy_"
+_COPY_LESS = (
+    "torch.tensor() copies an array, torch.from_numpy() and torch.as_tensor() take its"
+    " memory as it is; what .contiguous(), .clone() or an assignment copies can be"
+    " copied on the GPU, once the tensor is sent"
+)
+_CAST_THERE = (
+    "send the tensor as it is and cast it on the GPU: .to(device).float(), not"
+    " .float().to(device); of fewer bits there is less to send"
+)
 _ADVICE = (
     "send its tensors to the GPU before it, not after it; or do it once before the"
     " loop, where it makes the same in every step; or in the DataLoader's workers,"
@@ -76,12 +86,12 @@ _ADVICE = (
 _WIDTH = 203
 _CALL = f"[aten::rand{' ' * 160}] [aten::to            ]".ljust(_WIDTH)
 _INSIDE = f" [aten::uniform_{' ' * 150}]       [cudaMemcpyAsync>1]".ljust(_WIDTH)
-_COPY = f"{' ' * 190}[Memcpy<1]".ljust(_WIDTH)
+_SENT = f"{' ' * 190}[Memcpy<1]".ljust(_WIDTH)
 _STEP = f"""
             host   [ProfilerStep#1 {" " * 185}] [ProfilerStep#2 {" " * 185}]
             host    {_CALL}{_CALL}
             host    {_INSIDE}{_INSIDE.replace(">1", ">2")}
-            gpu 7   {_COPY}{_COPY.replace("<1", "<2")}
+            gpu 7   {_SENT}{_SENT.replace("<1", "<2")}
 """
 
 
@@ -190,12 +200,13 @@ class WorkOnCpuTensors(Rule):
             "called",
             steps=pl.col("step").n_unique(),
             own=pl.col("own").sum(),
+            usual=pl.min_horizontal("own", "usual").sum(),
             idle=pl.col("idle").sum(),
             inputs=pl.col("inputs").sort_by("own").last(),
         )
         regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
-        found = rows.filter(regular, pl.col("own") >= least)
-        for row in found.sort("own", descending=True).iter_rows(named=True):
+        found = rows.filter(regular, pl.col("usual") >= least)
+        for row in found.sort("usual", descending=True).iter_rows(named=True):
             spans = own_time(view, row["ids"]).filter(pl.col("kind") != DATA)
             if spans.height:
                 yield self._finding(view, row, spans)
@@ -204,7 +215,8 @@ class WorkOnCpuTensors(Rule):
         self, view: View, row: Mapping[str, Any], spans: pl.DataFrame
     ) -> Finding:
         calls = len(row["ids"])
-        given, size = _first(view, row["inputs"])
+        first, second = (_tensor(view, row["inputs"], at) for at in (0, 1))
+        given, size = first
         advice, example, does = _ADVICE, "", f"works on {given}" if given else "works"
         if re.match(_DRAWS, row["name"]):
             advice, example = _DRAW_THERE, self.example()
@@ -213,17 +225,25 @@ class WorkOnCpuTensors(Rule):
             does = f"picks from {given or 'a tensor'}"
             if not size or size <= _MOST_KEPT:
                 advice, example = _PICK_THERE, self.example(1)
+        elif row["name"] == _COPY and given and second[0]:
+            copies = given == second[0]
+            advice = _COPY_LESS if copies else _CAST_THERE
+            does = f"{'copies' if copies else 'casts'} {second[0]}"
         return self.finding(
             f"{row['called']} {does} on the CPU {often(calls / view.steps)}",
             subject=row["called"],
             place=view.place(row),
             count=calls / view.steps,
-            fix=Fix(spans=spans, host_share=1 - _LAUNCHED_NS * calls / row["own"]),
+            # What is slower than usual is HST002's.
+            fix=Fix(
+                spans=spans,
+                host_share=(row["usual"] - _LAUNCHED_NS * calls) / row["own"],
+            ),
             gpu_idle_ns=row["idle"] / view.steps,
             ops=row["ids"],
             evidence=[
                 Evidence("op", row["name"]),
-                Evidence("takes", value=row["own"] / calls, unit="ns", note="each"),
+                Evidence("takes", value=row["usual"] / calls, unit="ns", note="each"),
                 *([Evidence("tensor", value=size, unit="bytes")] if size else []),
                 *module_line(row["modules"]),
             ],
@@ -257,11 +277,11 @@ def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     return calls.with_columns(text("name"), called=called.cast(pl.String))
 
 
-def _first(view: View, inputs: int | None) -> tuple[str, int]:
-    """Return what the first input of an operator is, in words, and its bytes."""
+def _tensor(view: View, inputs: int | None, at: int) -> tuple[str, int]:
+    """Return what an input of an operator is, in words, and its bytes."""
     if inputs is None:
         return "", 0
     dims, types = view.trace.inputs.select("dims", "types").row(inputs)
-    if not dims or not dims[0] or types[0] not in ALL_SIZES:
+    if not dims or len(dims) <= at or not dims[at] or types[at] not in ALL_SIZES:
         return "", 0
-    return tensor(types[0], dims[0]), prod(dims[0]) * ALL_SIZES[types[0]]
+    return tensor(types[at], dims[at]), prod(dims[at]) * ALL_SIZES[types[at]]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # From this compute capability on, float32 convolutions use tensor cores too.
 _TF32 = (8, 0)
+_RANK = 4
 _PLACE = ("file", "line", "function")
 _ADVICE = (
     "call model = model.to(memory_format=torch.channels_last) once, and"
@@ -164,6 +165,7 @@ class ConvolutionTransposes(Rule):
             pl.col("caller").str.contains("conv"),
             _on_tensor_cores(gpu),
             ~known((strides == 1) & (channels > 1)),
+            ~_of_one_dimension(),
         )
         if not turned.height:
             return
@@ -244,6 +246,13 @@ def _norm_lines(norms: pl.DataFrame, steps: int) -> Iterator[Evidence]:
         yield Evidence("norms", value=spent, unit="ns", note="of batch norms a step")
         note = "of them in channels_last, estimated"
         yield Evidence("then", value=then, unit="ns", note=note)
+
+
+def _of_one_dimension() -> pl.Expr:
+    """Return whether a convolution is of one dimension, which has no channels_last."""
+    height = pl.col("dims").list.get(2, null_on_oob=True)
+    by_shape = (pl.col("dims").list.len() == _RANK) & (height == 1)
+    return known(by_shape) | known(text("module").str.contains(r"Conv1d_[0-9]+$"))
 
 
 def _on_tensor_cores(gpu: Gpu) -> pl.Expr:

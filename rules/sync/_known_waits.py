@@ -88,7 +88,7 @@ _WAITS = (
         " batch without attention_mask",
     ),
     KnownWait(
-        r"(^|/)transformers/masking_utils\.py: _ignore_causal_mask_sdpa$",
+        r"(^|/)transformers/masking_utils\.py: _ignore_[a-z]+_mask_sdpa$",
         None,
         "the check whether any token is padded",
         "leave attention_mask out where none is, or compile the model, which skips the"

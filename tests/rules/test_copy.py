@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -405,6 +406,16 @@ def test_a_loop_over_slices_pays_for_its_backward_too() -> None:
     assert finding.count == 5
     # Five kernels of 10 µs and one of 21; what remains is unknown without the GPU.
     assert finding.gpu_ns == 5 * 10_000 + 21_000
+
+
+def test_slices_in_host_memory_are_said_to_be_on_the_cpu() -> None:
+    drawing, args = slice_loop([0, 1, 2, 3, 4])
+    on_cpu = re.sub(r"\[(cuLaunch>|kernel<)\d\d? *\]", "", drawing)
+    gpu = "\n        gpu 7   [gemm]"
+    (finding,) = drawn_findings(on_cpu + gpu, "CPY004", args=args)
+
+    assert finding.message.endswith("filled in 5 slices along dimension 1 on the CPU")
+    assert not {"forward", "backward"} & {one.label for one in finding.evidence}
 
 
 def test_slices_that_an_op_fills_itself_are_not_the_programs() -> None:

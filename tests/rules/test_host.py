@@ -448,7 +448,9 @@ def test_stacks_are_asked_for_only_where_there_are_none() -> None:
     assert ["with_stack" in one.advice for one in (*without, *frames)] == [True, False]
 
 
-def on_cpu(op: str, dims: list[int], inner: str = "") -> tuple[Finding, ...]:
+def on_cpu(
+    op: str, dims: list[int], inner: str = "", source: str = ""
+) -> tuple[Finding, ...]:
     """Return what HST005 finds where an operator takes 170 µs of every step."""
     step = "[ProfilerStep#{0}".ljust(200) + "] "
     call = f" [{op}".ljust(170) + "] [cudaLaunchKernel>{0}]"
@@ -465,7 +467,7 @@ def on_cpu(op: str, dims: list[int], inner: str = "") -> tuple[Finding, ...]:
         gpu 7  {rows[3]}
         """,
         "HST005",
-        args={op: inputs([dims, []], ["float", ""])},
+        args={op: inputs([dims, dims if source else []], ["float", source])},
     )
 
 
@@ -484,6 +486,22 @@ def test_a_tensor_too_large_for_the_gpu_is_not_advised_to_be_kept_there() -> Non
 
     assert "keep the tensor" not in finding.advice
     assert finding.example == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "does", "advice"),
+    [
+        ("unsigned char", "casts a uint8 [3,600,400]", "send the tensor as it is"),
+        ("float", "copies a float32 [3,600,400]", "torch.tensor() copies an array"),
+    ],
+)
+def test_a_copy_in_host_memory_is_told_from_a_cast(
+    source: str, does: str, advice: str
+) -> None:
+    (finding,) = on_cpu("aten::copy_", [3, 600, 400], source=source)
+
+    assert finding.message == f"aten::copy_ {does} on the CPU once a step"
+    assert finding.advice.startswith(advice)
 
 
 def test_work_on_the_cpu_is_named_without_shapes_too() -> None:

@@ -268,6 +268,12 @@ def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
             "attention_mask",
         ),
         (
+            "transformers/masking_utils.py(309): _ignore_bidirectional_mask_sdpa",
+            "is_nonzero",
+            "the check whether any token is padded",
+            "attention_mask",
+        ),
+        (
             "torch_geometric/utils/_scatter.py(14): scatter",
             "item",
             "counting the groups of a scatter",

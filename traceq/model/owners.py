@@ -59,6 +59,8 @@ GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
 """What inductor writes, wherever its cache is."""
 _INSTALLED = r"^.*/(site|dist)-packages/"
 _LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python[0-9]"
+# What torch_geometric writes for each of its layers, under a name that it makes up.
+_WRITTEN = r"^.*/torch_geometric\.([^/]+)_[0-9a-z_]{8}\.py$"
 # What a file of Python's library is under: its package, or itself.
 _STDLIB = [
     *(f"{package}/" for package in _STDLIB_PACKAGES),
@@ -127,7 +129,9 @@ def owned(places: pl.DataFrame, owners: Owners = NOBODY) -> pl.DataFrame:
 
 def _short(file: pl.Expr) -> pl.Expr:
     """Return files without where packages are installed."""
-    return file.str.replace(_INSTALLED, "")
+    return file.str.replace(_INSTALLED, "").str.replace(
+        _WRITTEN, "torch_geometric/$1.py"
+    )
 
 
 def _name(short: pl.Expr) -> pl.Expr:
