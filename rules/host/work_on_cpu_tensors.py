@@ -200,7 +200,7 @@ class WorkOnCpuTensors(Rule):
             "called",
             steps=pl.col("step").n_unique(),
             own=pl.col("own").sum(),
-            usual=pl.min_horizontal("own", "usual").sum(),
+            usual=(pl.col("own") - pl.col("excess")).sum(),
             idle=pl.col("idle").sum(),
             inputs=pl.col("inputs").sort_by("own").last(),
         )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # From this compute capability on, float32 convolutions use tensor cores too.
 _TF32 = (8, 0)
+# The dimensions of a batch of images.
 _RANK = 4
 _PLACE = ("file", "line", "function")
 _ADVICE = (
@@ -63,8 +64,9 @@ class ConvolutionTransposes(Rule):
 
     Adds up the transposes that cuDNN (``nchwToNhwcKernel``, ``nhwcToNchwKernel``) or
     MIOpen (``batched_transpose``) runs around convolutions of NCHW images that use
-    tensor cores. Images that are channels_last already are left out. Batch norms on
-    torch's kernels for NCHW count with what those for channels_last take less.
+    tensor cores. Images that are channels_last already are left out, and convolutions
+    of one dimension, which have no such format. Batch norms on torch's kernels for NCHW
+    count with what those for channels_last take less.
 
     ## Why is this bad?
 
@@ -250,8 +252,10 @@ def _norm_lines(norms: pl.DataFrame, steps: int) -> Iterator[Evidence]:
 
 def _of_one_dimension() -> pl.Expr:
     """Return whether a convolution is of one dimension, which has no channels_last."""
-    height = pl.col("dims").list.get(2, null_on_oob=True)
-    by_shape = (pl.col("dims").list.len() == _RANK) & (height == 1)
+    dims = pl.col("dims")
+    height = dims.list.get(2, null_on_oob=True)
+    # cuDNN's operator is given a height of 1, the backward's none.
+    by_shape = (dims.list.len() < _RANK) | (dims.list.len().eq(_RANK) & (height == 1))
     return known(by_shape) | known(text("module").str.contains(r"Conv1d_[0-9]+$"))
 
 

@@ -52,12 +52,9 @@ def test_batch_norms_in_nchw_count_with_what_they_take_longer() -> None:
     assert one.kernel_ns == 1000 * (transpose + norm - 5)
 
 
-def test_a_convolution_of_one_dimension_has_no_channels_last() -> None:
-    args = {
-        "aten::cudnn_convolution": inputs(
-            [[8, 64, 1, 4767]], ["c10::BFloat16"], [[305088, 4767, 4767, 1]]
-        )
-    }
+@pytest.mark.parametrize("dims", [[8, 64, 1, 4767], [8, 64, 4767]])
+def test_a_convolution_of_one_dimension_has_no_channels_last(dims: list[int]) -> None:
+    args = {"aten::cudnn_convolution": inputs([dims], ["c10::BFloat16"])}
     trace = load_drawn(DRAWN.format(kernel="_kernel<a, b>"), args, H200)
 
     assert outcome(Recording("drawn", trace), "LAY001").findings == ()
