@@ -162,16 +162,15 @@ GPU_BOUND = 0.9
 FUSED_HOST_SAVED = 0.75
 # Values are not written and read again between kernels.
 OPTIMIZER_KERNELS_SAVED = 0.5
-# The same by foreach, and on the host by the fused SGD, which is no faster than foreach
-# (mobile_sgd and dense_sgd of benchmarks/options/optimizers.json). No program was timed
-# both ways: derived from recordings without stacks (H200, torch 2.11, 2026-11). An op
-# of a loop takes 15 µs (Adam, 16 parameters), a foreach step for each of its ops and
-# parameters 5: of SGD 23 to 25 with 4 or 5 ops (62 to 189 parameters), of AdamW 42 and
-# 44 with 8 (177 and 108). So it is 65%, whatever the number of ops; less without the
-# profiler, which slows operators down more than Python, and with few parameters.
-FOREACH_HOST_SAVED = 0.5
-# Its kernels read and write as much as those of a loop do. By what fused saves of the
-# time of either, 64% and 58%.
+# The same on the host by foreach: SGD saves 80% of a step of 160 parameters, with
+# momentum and without, and 82% to 92% fused (loop_of_sgd of
+# benchmarks/models/advice.py, H200, torch 2.11, 2026-11). Of others nothing was
+# measured.
+FOREACH_HOST_SAVED = 0.75
+# The same for an optimizer that is to be rewritten with foreach. Judgement.
+REWRITTEN_HOST_SAVED = 0.5
+# What foreach saves of the kernels' time. Its kernels read and write as much as those of
+# a loop do. By what fused saves of the time of either, 64% and 58%.
 FOREACH_KERNELS_SAVED = 0.15
 # How often the fused SGD reads or writes a parameter's size, without momentum and with
 # it; and how often an op of a loop does, but for the one that scales the momentum,
