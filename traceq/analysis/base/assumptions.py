@@ -169,8 +169,8 @@ OPTIMIZER_KERNELS_SAVED = 0.5
 FOREACH_HOST_SAVED = 0.75
 # The same for an optimizer that is to be rewritten with foreach. Judgement.
 REWRITTEN_HOST_SAVED = 0.5
-# What foreach saves of the kernels' time. Its kernels read and write as much as those of
-# a loop do. By what fused saves of the time of either, 64% and 58%.
+# What foreach saves of the kernels' time, which read and write as much as those of a
+# loop do. By what fused saves of the time of either, 64% and 58%.
 FOREACH_KERNELS_SAVED = 0.15
 # How often the fused SGD reads or writes a parameter's size, without momentum and with
 # it; and how often an op of a loop does, but for the one that scales the momentum,
