@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -215,8 +215,9 @@ class WorkOnCpuTensors(Rule):
         self, view: View, row: Mapping[str, Any], spans: pl.DataFrame
     ) -> Finding:
         calls = len(row["ids"])
-        first, second = (_tensor(view, row["inputs"], at) for at in (0, 1))
-        given, size = first
+        (given, size, dtype), source = (
+            _Given.of(view, row["inputs"], n) for n in (0, 1)
+        )
         advice, example, does = _ADVICE, "", f"works on {given}" if given else "works"
         if re.match(_DRAWS, row["name"]):
             advice, example = _DRAW_THERE, self.example()
@@ -225,10 +226,10 @@ class WorkOnCpuTensors(Rule):
             does = f"picks from {given or 'a tensor'}"
             if not size or size <= _MOST_KEPT:
                 advice, example = _PICK_THERE, self.example(1)
-        elif row["name"] == _COPY and given and second[0]:
-            copies = given == second[0]
+        elif row["name"] == _COPY and given and source.text:
+            copies = dtype == source.dtype
             advice = _COPY_LESS if copies else _CAST_THERE
-            does = f"{'copies' if copies else 'casts'} {second[0]}"
+            does = f"{'copies' if copies else 'casts'} {source.text}"
         return self.finding(
             f"{row['called']} {does} on the CPU {often(calls / view.steps)}",
             subject=row["called"],
@@ -250,6 +251,26 @@ class WorkOnCpuTensors(Rule):
             advice=advice,
             example=example,
         )
+
+
+class _Given(NamedTuple):
+    """A tensor that an operator is given; nothing where that is not known."""
+
+    text: str = ""
+    """Its dtype and its shape."""
+    size: int = 0
+    """Its bytes."""
+    dtype: str = ""
+
+    @classmethod
+    def of(cls, view: View, inputs: int | None, at: int) -> _Given:
+        if inputs is None:
+            return cls()
+        dims, types = view.trace.inputs.select("dims", "types").row(inputs)
+        if not dims or len(dims) <= at or not dims[at] or types[at] not in ALL_SIZES:
+            return cls()
+        size = prod(dims[at]) * ALL_SIZES[types[at]]
+        return cls(tensor(types[at], dims[at]), size, types[at])
 
 
 def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
@@ -275,13 +296,3 @@ def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     calls = calls.filter(chosen)
     called = ops["name"][outermost_ops(view.trace)[calls["op"]]]
     return calls.with_columns(text("name"), called=called.cast(pl.String))
-
-
-def _tensor(view: View, inputs: int | None, at: int) -> tuple[str, int]:
-    """Return what an input of an operator is, in words, and its bytes."""
-    if inputs is None:
-        return "", 0
-    dims, types = view.trace.inputs.select("dims", "types").row(inputs)
-    if not dims or len(dims) <= at or not dims[at] or types[at] not in ALL_SIZES:
-        return "", 0
-    return tensor(types[at], dims[at]), prod(dims[at]) * ALL_SIZES[types[at]]
