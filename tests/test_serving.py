@@ -15,7 +15,7 @@ from test_schemas import errors
 from traceq import load
 from traceq.analysis.patterns.iteration_marks import marked_iterations
 from traceq.analysis.patterns.iterations import ITERATIONS, iterations
-from traceq.analysis.patterns.kv_cache import picks_of_cache
+from traceq.analysis.patterns.kv_cache import reorders_cache
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.serving import serving
 from traceq.finding import Finding, Severity
@@ -401,7 +401,7 @@ def test_no_graph_is_promised_for_beam_search(search: str, found: int) -> None:
 @pytest.mark.parametrize(
     ("picked", "found"), [([16, 8, 1024, 128], True), ([32000, 128], False)]
 )
-def test_a_cache_whose_rows_are_picked_again_is_that_of_beams(
+def test_a_cache_that_is_reordered_is_that_of_a_beam_search(
     picked: list[int], *, found: bool
 ) -> None:
     example = bundled_rules()["SRV007"].examples[0]
@@ -410,7 +410,7 @@ def test_a_cache_whose_rows_are_picked_again_is_that_of_beams(
 
     trace = load_drawn(drawing, {**example.args, **picks})
 
-    assert picks_of_cache(trace) is found
+    assert reorders_cache(trace) is found
 
 
 _STATIC = 'generate(…, cache_implementation="static")'

@@ -51,14 +51,14 @@ _HINTS = {
     "loss": "see LOS001",
     "cast": "CPY002 reports those that are undone",
     "autocast": "by autocast, or for the dtype that the op computes in",
-    "unpacked": "unpack them once",
+    "dequantized": "dequantize them once",
     "backward": "part of the backward pass",
     "layout": "CPY005 reports those that are needless",
 }
 _NEEDED = ("optimizer", "transfer")
-_UNPACK = (
-    "start with {noun}: unpack them once, if there is memory for them in {dtype}; or"
-    " compile the model, which casts and scales in one kernel; or use a matmul that"
+_DEQUANTIZE = (
+    "start with {noun}: dequantize them once, if there is memory for them in {dtype};"
+    " or compile the model, which casts and scales in one kernel; or use a matmul that"
     " reads 8 bits, as torchao's"
 )
 
@@ -88,9 +88,9 @@ class CopyShare(Rule):
     Start with the largest part that is not needed. Casts: keep tensors in one dtype.
     Layouts: transpose once, as late as possible. The backward of ``unbind`` or
     ``chunk`` joins gradients: use separate projections, or a kernel that takes the
-    packed tensor. Weights that are stored in 8 bits and cast in every call: unpack them
-    once if there is memory for it, or compile the model, which casts and scales in one
-    kernel.
+    packed tensor. Weights that are stored in 8 bits and cast in every call: dequantize
+    them once if there is memory for it, or compile the model, which casts and scales in
+    one kernel.
 
     ```diff
     - x = self.mlp(x.transpose(1, 2).contiguous())
@@ -108,9 +108,9 @@ class CopyShare(Rule):
     gone, and autocast too: ``copies`` 13.2 → 3.5.
 
     A decoder of 12 layers with int8 weights, 8 tokens of 8 requests (torch 2.11): 41 to
-    50, measured twice, → 20 with the weights unpacked once, 34 with its layers
+    50, measured twice, → 20 with the weights dequantized once, 34 with its layers
     compiled. The kernels of one weight [8192,2048] for 8 rows, in µs of one recorded
-    call: cast, scale and matmul 96, compiled 21, unpacked once 7, and
+    call: cast, scale and matmul 96, compiled 21, dequantized once 7, and
     ``torch._weight_int8pack_mm`` 320. torchao was not tried.
     """
 
@@ -230,28 +230,28 @@ def _unexplained(view: View) -> pl.DataFrame:
         unwritten_clones(view.trace, moved).select("request"),
     ]
     return (
-        moved.filter(pl.col("part").is_in(["cast", "layout", "unpacked"]))
+        moved.filter(pl.col("part").is_in(["cast", "layout", "dequantized"]))
         .with_columns(request=pl.coalesce("origin", "request"))
         .join(pl.concat(reported), on="request", how="anti")
     )
 
 
 def _scales(view: View, rest: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels that scale weights which were unpacked just before."""
-    unpacked = rest.filter(pl.col("part") == "unpacked")
-    if not unpacked.height:
+    """Return the kernels that scale weights which were dequantized just before."""
+    dequantized = rest.filter(pl.col("part") == "dequantized")
+    if not dequantized.height:
         return view.kernels.clear()
-    scales = scaled_after(view.trace, unpacked)
+    scales = scaled_after(view.trace, dequantized)
     return view.kernels.filter(pl.col("op").is_in(scales.implode()))
 
 
 def _fixes(rest: pl.DataFrame, scales: pl.DataFrame) -> list[Fix]:
-    stored = pl.col("part") == "unpacked"
-    others, unpacked = rest.filter(~stored), rest.filter(stored)
-    ops = pl.concat([unpacked["request"], scales["op"]]).drop_nulls().unique()
+    stored = pl.col("part") == "dequantized"
+    others, dequantized = rest.filter(~stored), rest.filter(stored)
+    ops = pl.concat([dequantized["request"], scales["op"]]).drop_nulls().unique()
     return [
         Fix(kernels=others["id"], kernel_share=REMOVABLE_COPIES),
-        Fix(kernels=pl.concat([unpacked["id"], scales["id"]]), ops=ops),
+        Fix(kernels=pl.concat([dequantized["id"], scales["id"]]), ops=ops),
     ]
 
 
@@ -264,7 +264,7 @@ def _scale_line(view: View, scales: pl.DataFrame) -> list[Evidence]:
             "scale",
             value=int(scales["dur"].sum()) / view.steps,
             unit="ns",
-            note="a step, of weights that were unpacked",
+            note="a step, of weights that were dequantized",
             count=scales.height / view.steps,
         )
     ]
@@ -301,7 +301,7 @@ def _advice(moved: pl.DataFrame, parts: pl.Series) -> str:
     if not len(parts):
         return "all of them are needed: overlap the transfers with compute"
     noun, hint = _NOUNS[parts[0]], _HINTS.get(parts[0])
-    if parts[0] == "unpacked":
-        unpacked = moved["dst"].filter(moved["part"] == "unpacked")
-        return _UNPACK.format(noun=noun, dtype=dtype_name(unpacked[0]))
+    if parts[0] == "dequantized":
+        dequantized = moved["dst"].filter(moved["part"] == "dequantized")
+        return _DEQUANTIZE.format(noun=noun, dtype=dtype_name(dequantized[0]))
     return f"start with {noun}" + (f" ({hint})" if hint else "")

@@ -26,6 +26,7 @@ from traceq.linter import (
     option,
 )
 from traceq.linter.evidence import kernel_lines, tensor
+from traceq.linter.savings import WORTH_FIXING
 from traceq.records import dataclass
 from traceq.words import counted, often, size
 
@@ -46,9 +47,6 @@ _ADVICE = {
 # In the order of the page.
 _EXAMPLES = (TO_GPU, TO_HOST)
 _ON_GPU = "on the GPU a step"
-# Of a copy whose wait is reported as such: what pinning has to save of the step, or one
-# line would be reported twice. Chosen by judgement, as of other minor findings.
-_WORTH_PINNING = 0.01
 _BATCH = inputs([[512, 1024], [512, 1024], []], ["float", "float", "Scalar"])
 _BYTES = {"bytes": 2097152}
 
@@ -198,7 +196,8 @@ class PageableHostCopy(Rule):
     def _found(self, view: View, row: Mapping[str, Any]) -> Iterator[Finding]:
         rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
         saved = max(0.0, row["alone"] - row["bytes"] / rate)
-        if row["waits"] and saved / view.steps < _WORTH_PINNING * view.bound.step_ns:
+        # SYN001 reports the wait: a minor finding would say little more of its line.
+        if row["waits"] and saved / view.steps < WORTH_FIXING * view.bound.step_ns:
             return
         calls = () if row["waits"] else _blocking_calls(view, row["op"])
         yield self.finding(

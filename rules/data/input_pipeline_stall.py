@@ -156,7 +156,7 @@ class InputPipelineStall(Rule):
     ``BatchSampler`` as sampler, around the one that the loader has
     (``SequentialSampler`` without ``shuffle``, ``DistributedSampler`` with several
     ranks), each tensor is indexed once for a whole batch. If the tensors fit on the
-    GPU, keep them there and index them by parts of ``torch.randperm``: nothing is
+    GPU, keep them there and index them with slices of ``torch.randperm``: nothing is
     loaded then. The saving is that of whole batches, which take what was measured on a
     machine without a GPU for each tensor, row and byte.
 
@@ -331,7 +331,7 @@ class InputPipelineStall(Rule):
         plan = WorkerPlan.of(view, regions, self.workers)
         if plan.loading_ns < _SHORT_NS:
             more = "" if view.trace.frames.height else _STACKS
-            return _Said(message, _SHORT + more, goes=None, data=plan.data)
+            return _Said(message, _SHORT + more, goes=None)
         return _Said(
             message, _advice(plan), plan.share, tuple(_workers(plan)), plan.data
         )
@@ -361,7 +361,7 @@ def _rows(found: RowByRow, example: str) -> _Said:
         " one by one, and stacks them",
         "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
         " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
-        " them by parts of torch.randperm",
+        " them with slices of torch.randperm",
         found.share,
         (
             Evidence("picking", value=picked, unit="ns", note="a step, as recorded"),

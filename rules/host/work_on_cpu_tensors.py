@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named_like, outermost_ops
+from traceq.analysis.base.ownership import (
+    called_by_its_like,
+    named_like,
+    outermost_ops,
+)
 from traceq.analysis.time.host_kinds import DATA
 from traceq.analysis.time.op_calls import on_host
 from traceq.expressions import elements, known, nth, text
@@ -279,9 +283,8 @@ def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     ``called`` is the outermost operator around each.
     """
     ops = view.trace.ops
-    again = ops[["parent", "name"]].drop_nulls("parent")
-    # In a subclass of Tensor an operator runs Python, and calls itself.
-    again = again["parent"].filter(again["name"] == ops["name"][again["parent"]])
+    # An operator on a subclass of Tensor runs Python.
+    wrapped = ops["parent"].filter(called_by_its_like(view.trace))
     given = view.trace.inputs[calls["inputs"]]
     is_tensor = nth("types", 0).is_in(list(ALL_SIZES)) & (nth("dims", 0).list.len() > 0)
     few = given.select(known(is_tensor & (elements() < _FEW))).to_series()
@@ -289,7 +292,7 @@ def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
         on_host(view.trace, calls["op"])
         & named_like(calls, _COMPUTES)
         & ~named_like(calls, _VIEWS)
-        & ~calls["op"].is_in(again.implode())
+        & ~calls["op"].is_in(wrapped.implode())
         & calls["phase"].ne_missing("optimizer")
         & ~few
     )

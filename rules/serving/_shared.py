@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
-from traceq.analysis.patterns.kv_cache import picks_of_cache
+from traceq.analysis.patterns.kv_cache import reorders_cache
 from traceq.expressions import text
 from traceq.linter import Need
 
@@ -69,8 +69,8 @@ def static_cache(view: View, own: str, call: str) -> str:
 
 
 def searches_beams(view: View) -> bool:
-    """Tell whether ``generate()`` searches beams, by stacks or by its cache."""
-    if picks_of_cache(view.trace):
+    """Tell whether a decode loop is a beam search, by stacks or by its cache."""
+    if reorders_cache(view.trace):
         return True
     functions = view.trace.frames.filter(
         text("file").str.contains(_TRANSFORMERS, literal=True)

@@ -803,13 +803,15 @@ def _stored(
 
 
 @pytest.mark.parametrize("kind", [INT8, "unsigned char", "c10::Float8_e4m3fn"])
-def test_weights_that_are_stored_in_8_bits_are_better_unpacked_once(kind: str) -> None:
+def test_weights_that_are_stored_in_8_bits_are_better_dequantized_once(
+    kind: str,
+) -> None:
     part, found = _stored([96, 64], [[8, 64], [96, 64]], kind)
 
-    assert part == "unpacked"
+    assert part == "dequantized"
     assert found.message.endswith("mainly casts of weights that are stored in 8 bits")
     assert "contiguous" not in found.advice
-    assert "unpack them once" in found.advice
+    assert "dequantize them once" in found.advice
     # What scales them goes with the cast.
     assert found.kernel_ns == 1000 * (
         len("[direct_copy_kernel<1]") + len("[mul_kernel<2     ]")
@@ -817,7 +819,7 @@ def test_weights_that_are_stored_in_8_bits_are_better_unpacked_once(kind: str) -
 
 
 def test_weights_that_are_stored_in_groups_are_weights() -> None:
-    assert _stored([96, 4, 16], [[8, 64], [96, 64]])[0] == "unpacked"
+    assert _stored([96, 4, 16], [[8, 64], [96, 64]])[0] == "dequantized"
 
 
 @pytest.mark.parametrize(

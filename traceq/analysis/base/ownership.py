@@ -118,6 +118,16 @@ def _overloads(ops: pl.DataFrame) -> dict[str, list[int]]:
     return found
 
 
+@cached_per_trace
+def called_by_its_like(trace: Trace) -> pl.Series:
+    """Return which ops are called by one of the same name, as if tensors are wrapped.
+
+    So are those of a subclass of Tensor, and those that torch.func transforms.
+    """
+    names, around = trace.ops["name"].to_physical(), trace.ops["parent"]
+    return known(names == names[around])
+
+
 def has_named(ops: pl.DataFrame, names: Iterable[str]) -> bool:
     """Return whether any op is one of these, in any overload.
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import GRAPH_LAUNCH_SLOWDOWN
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.ownership import called_by_its_like
 from traceq.expressions import END, known, text
 from traceq.intervals import count_before, count_until, spans
 
@@ -32,9 +33,9 @@ def recorder_keeps(trace: Trace) -> bool:
     """
     if not trace.facts.shapes:
         return False
-    names, around = trace.ops["name"].to_physical(), trace.ops["parent"]
-    again = known(names == names[around])
-    return names.filter(again & known(again[around])).n_unique() >= _FEWEST_TRANSFORMED
+    again = called_by_its_like(trace)
+    twice = again & known(again[trace.ops["parent"]])
+    return trace.ops["name"].filter(twice).n_unique() >= _FEWEST_TRANSFORMED
 
 
 @cached_per_trace

@@ -22,7 +22,7 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.base.sizes import first_sizes
 from traceq.analysis.patterns.host_collectives import launched_for_collective
-from traceq.analysis.patterns.weights_stored import unpacks_weight
+from traceq.analysis.patterns.weights_stored import dequantizes_weight
 from traceq.expressions import ascii_only, known, nth, rows_where
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
@@ -59,7 +59,7 @@ _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
 # What is known of copies only until it is known which part they are.
 _REASONS = (
     *("of_weight", "of_loss", "of_program", "of_collective"),
-    *("is_pageable", "is_transfer", "for_convolution", "unpacks"),
+    *("is_pageable", "is_transfer", "for_convolution", "dequantizes"),
 )
 _CONV_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nhwcToFolded|batched_transpose"
 
@@ -102,8 +102,8 @@ PARTS = (
     ),
     Part("loss", pl.col("cast") & pl.col("of_loss"), "casts for the loss"),
     Part(
-        "unpacked",
-        pl.col("unpacks"),
+        "dequantized",
+        pl.col("dequantizes"),
         "casts of weights that are stored in 8 bits",
     ),
     Part("cast", pl.col("cast") & pl.col("of_program"), "casts in the program"),
@@ -133,7 +133,7 @@ are ``backward``. An example of each:
 - weights: autocast's cast of a float32 weight inside ``aten::linear``, and the cast of
   its gradient back to float32;
 - loss: ``logits.float()`` before ``cross_entropy``, or the cast inside it;
-- unpacked: ``F.linear(x, self.int8_weight.half() * self.scale)``;
+- dequantized: ``F.linear(x, self.int8_weight.half() * self.scale)``;
 - cast: ``x.float()`` in a module's forward, and its backward, or ``mask.long()``;
 - autocast: autocast's cast of an activation inside ``aten::linear``, or that of
   ``softmax(x, dtype=torch.float32)`` and of the sum of a mask;
@@ -259,7 +259,7 @@ def _with_reasons(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
             )
             for column in reasons
         ),
-        unpacks=unpacks_weight(trace, moved),
+        dequantizes=dequantizes_weight(trace, moved),
         of_collective=transfer & launched_for_collective(trace, moved),
         is_transfer=transfer,
         is_pageable=pageable,

@@ -61,10 +61,10 @@ def cache_cats(trace: Trace) -> pl.DataFrame:
     return cats.join(told, on="inputs", maintain_order="left")
 
 
-def picks_of_cache(trace: Trace) -> bool:
-    """Return whether rows of the whole cache are picked again for each token.
+def reorders_cache(trace: Trace) -> bool:
+    """Return whether the rows of the cache are reordered for each token.
 
-    A search of beams does so, as the best of a token go on from any of them.
+    Beam search does so: the best sequences go on from any of the beams.
     """
     cats = cache_cats(trace).drop_nulls("shape")
     if not cats.height or not has_named(trace.ops, [_PICK]):

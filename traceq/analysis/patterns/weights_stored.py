@@ -1,4 +1,4 @@
-"""Weights that are stored in 8 bits, and unpacked to compute with them."""
+"""Weights that are stored in 8 bits, and dequantized to compute with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MATRIX = 2
 _SCALING = ("aten::mul", "aten::mul_")
 
 
-def unpacks_weight(trace: Trace, moved: pl.DataFrame) -> pl.Series:
+def dequantizes_weight(trace: Trace, moved: pl.DataFrame) -> pl.Series:
     """Return which copies are the program's casts of 8-bit weights to floats.
 
     ``moved`` has the columns that traceq.analysis.patterns.copies adds. What is cast
@@ -31,8 +31,8 @@ def unpacks_weight(trace: Trace, moved: pl.DataFrame) -> pl.Series:
     """
     nothing = constant(value=False, count=moved.height, dtype=pl.Boolean)
     src, dst = moved["src"], moved["dst"]
-    unpacked = src.is_in(BYTE) & dst.is_in(FLOATING) & ~dst.is_in(BYTE)
-    from_bytes = moved["cast"] & moved["own"] & known(unpacked)
+    dequantized = src.is_in(BYTE) & dst.is_in(FLOATING) & ~dst.is_in(BYTE)
+    from_bytes = moved["cast"] & moved["own"] & known(dequantized)
     if not from_bytes.any():
         return nothing
     used = _used(trace)

@@ -88,6 +88,7 @@ def syncs_outside_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     return in_steps(found, trace, steady)
 
 
+@cached_per_trace
 def waits_to_copy(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the long syncs of the steps whose ops copy much to pageable memory.
 
