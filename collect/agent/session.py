@@ -17,7 +17,7 @@ from typing import Any, Callable
 import torch
 
 from ..shared import manifest, rank_set, status_files
-from . import compiled_graphs, meeting, process_facts, steps, torch_state
+from . import background, compiled_graphs, meeting, process_facts, steps, torch_state
 from .actions import Actions
 from .captures import Captures
 from .compile_log import CompileLog
@@ -25,11 +25,13 @@ from .compiled_graphs import CompiledGraphs
 from .other_profilers import OtherProfilers
 from .rank_file import RankFile
 from .schedule import (
+    ALIGNING,
     COMPILATION,
     DONE,
     FIRST_STEPS,
     MEETING,
     OTHER_PROFILER,
+    PROBING,
     TIMING,
     TRACING,
     WAITING,
@@ -40,6 +42,7 @@ from .schedule import (
 EXIT_S = 60.0  # how long --then-exit waits for the slowest rank, ...
 LEAVE_S = 5.0  # ... and for those that do not record
 POLL_S = 0.1
+_WARMUP_IF_SLOW = 3  # steps
 
 
 def begin() -> None:
@@ -55,8 +58,9 @@ class Session:
         self.rank = RankFile(Path(settings["folder"]), settings["launch"])
         self.others = OtherProfilers(self._give_way)
         self.job = Path(settings["folder"]).name
-        self.schedule = Schedule(_plan(self.options), self._meet)
         self.actions = Actions(self.options, self.rank, self.others)
+        self.schedule = self._make_schedule()
+        self.pauses: dict[str, float] = {}  # seconds, by what the program waited for
         self.compiled = CompiledGraphs(
             code=not self.options["no_source"], keep_paths=self.options["keep_paths"]
         )
@@ -144,6 +148,8 @@ class Session:
 
     def _in_child(self) -> None:
         """Turn recording off in a forked process: its parent records."""
+        if background.forks():
+            return
         self.off = True
         self.rank.name = None
         self.compiled.remove()
@@ -190,11 +196,12 @@ class Session:
         while due:
             action = due.pop(0)
             self._do(action)
-            if action in ("trace step", "end trace") and self.actions.restarted:
-                self.schedule.again()
+            if self.actions.restarted:
+                self.schedule.again(PROBING if "probe" in action else TRACING)
                 self.source.traced(on=True)
                 break
-            if action.startswith("begin ") and self.actions.refused:
+            ended = self.actions.ended and self._is_traced()
+            if action != "done" and (self.actions.refused or ended):
                 due = self.schedule.skip(now)
         self._report()
 
@@ -206,13 +213,29 @@ class Session:
             }
         if action.startswith("begin "):
             self.rank.happened(action[len("begin ") :], self.schedule.seen)
-        if action in ("begin trace", "end trace"):
-            self.source.traced(on=action == "begin trace")
+        traces = action.endswith((" trace", " probe"))
+        if traces:
+            self.source.traced(on=action.startswith("begin "))
+        began = time.monotonic()
         if action == "done":
             self._finish()
-        else:
-            self.actions.seen = self.schedule.seen
-            self.actions.do(action)
+            return
+        self.actions.seen = self.schedule.seen
+        self.actions.do(action)
+        if action == "end probe":
+            self.schedule.active = self.actions.size.steps
+        if traces or action.endswith(" memory"):
+            self._paused(action, time.monotonic() - began)
+
+    def _is_traced(self) -> bool:
+        return self.schedule.phase in (PROBING, TRACING)
+
+    def _paused(self, action: str, seconds: float) -> None:
+        """Note that the program waited for us, beside its own steps."""
+        self.pauses[action] = self.pauses.get(action, 0.0) + seconds
+        by_action = {name: round(spent, 3) for name, spent in self.pauses.items()}
+        total = round(sum(self.pauses.values()), 3)
+        self.rank.facts["pause"] = {"seconds": total, "by_action": by_action}
 
     def _is_mine(self) -> bool:
         """Return whether this is the thread whose steps are counted."""
@@ -267,6 +290,7 @@ class Session:
 
     def _claim(self) -> None:
         self.rank.claim()
+        self.actions.alone = self._meet() is None
         self.captures.move()
         self.rank.happened("first step", self.schedule.seen)
         self._save()
@@ -317,7 +341,9 @@ class Session:
             }[self.schedule.waits_for]
         return {
             TIMING: "while timing them",
+            PROBING: "while counting the events of one",
             MEETING: "while waiting for the other ranks",
+            ALIGNING: "while waiting for a typical one",
             TRACING: "while tracing them",
         }.get(phase, "while recording memory history")
 
@@ -357,7 +383,7 @@ class Session:
 
     def _profiles_captures(self) -> bool:
         """Return whether a capture that begins now is profiled on its own."""
-        before = self.schedule.phase in (WAITING, TIMING, MEETING)
+        before = self.schedule.phase in (WAITING, TIMING, MEETING, ALIGNING)
         return (
             before and not self.off and not self.actions.tracing and self._is_chosen()
         )
@@ -367,9 +393,15 @@ class Session:
         if self.schedule.phase not in (WAITING, TIMING):
             return False
         self.actions.do("drop timing")
-        self.schedule = Schedule(self.schedule.plan, self._meet)
+        self.schedule = self._make_schedule()
         self._thread = None
         return True
+
+    def _make_schedule(self) -> Schedule:
+        schedule = Schedule(_plan(self.options), self._meet)
+        schedule.starts_well = self.actions.starts_typical
+        schedule.pattern_is_open = self.actions.needs_more_laps
+        return schedule
 
     def _exit_if_asked(self) -> None:
         finished = self.off and self.schedule.phase == DONE
@@ -417,9 +449,13 @@ def _wait_until(met: Callable[[], bool], seconds: float) -> None:
 
 
 def _plan(options: dict[str, Any]) -> Plan:
+    warmup, timed = options["warmup"], options["timed"]
     return Plan(
-        warmup=options["warmup"],
-        timed=options["timed"],
+        warmup=warmup,
+        # Who asks for a number of steps gets it; otherwise it depends on the steps.
+        warmup_at_least=_WARMUP_IF_SLOW if warmup == Plan.warmup else warmup,
+        timed=timed,
+        timed_most=Plan.timed_most if timed == Plan.timed else timed,
         active=options["active"],
         memory=0 if options["no_memory"] else options["memory_steps"],
     )
