@@ -37,7 +37,7 @@ class Trace:
     this version of torch can record them, which ``all_threads`` states.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is recorded, by name
         self,
         *,
         cuda: bool,

@@ -89,21 +89,17 @@ class Schedule:
         if compiled:
             self._compiles = compiles
             self._quiet_since = self.seen
-        if self.phase == WAITING:
-            return self._waiting(now, hold=hold)
-        if self.phase == TIMING:
-            return self._timing(now, compiled=compiled, hold=hold)
-        if self.phase == PROBING:
-            return self._probing(now)
-        if self.phase == MEETING:
-            return self._meeting(now, hold=hold)
-        if self.phase == ALIGNING:
-            return self._aligning(now, hold=hold)
-        if self.phase == TRACING:
-            return self._tracing(now)
-        if self.phase == MEMORY:
-            return self._memory(now)
-        return []
+        following: dict[str, Callable[[], list[str]]] = {
+            WAITING: lambda: self._waiting(now, hold=hold),
+            TIMING: lambda: self._timing(now, compiled=compiled, hold=hold),
+            PROBING: lambda: self._probing(now),
+            MEETING: lambda: self._meeting(now, hold=hold),
+            ALIGNING: lambda: self._aligning(now, hold=hold),
+            TRACING: lambda: self._tracing(now),
+            MEMORY: lambda: self._memory(now),
+            DONE: list,
+        }
+        return following[self.phase]()
 
     def skip(self, now: float) -> list[str]:
         """Leave the current phase as it is; return what is due instead."""

@@ -30,6 +30,7 @@ from .schedule import (
     DONE,
     FIRST_STEPS,
     MEETING,
+    MEMORY,
     OTHER_PROFILER,
     PROBING,
     TIMING,
@@ -38,6 +39,7 @@ from .schedule import (
     Plan,
     Schedule,
 )
+from .steps_by_time import TimeSteps, WindowIfNoSteps
 
 EXIT_S = 60.0  # how long --then-exit waits for the slowest rank, ...
 LEAVE_S = 5.0  # ... and for those that do not record
@@ -73,6 +75,9 @@ class Session:
         self._thread: int | None = None
         self._choosing = threading.RLock()
         self._meeting: meeting.Meeting | None = None
+        self.window: WindowIfNoSteps | None = None
+        self._in_window = False
+        self._first_at = self._last_at = 0.0  # when the first and last step ended
 
     # Entry points from the program: import, step boundaries, exit, fork.
 
@@ -87,6 +92,8 @@ class Session:
         if not self.options["no_captures"]:
             self.captures.install()
         self.source.install()
+        if self.window is not None:
+            self.window.install()
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._in_child)
 
@@ -140,6 +147,37 @@ class Session:
             self._fail(error)
         self._exit_if_asked()
 
+    def record_window(self, stop: threading.Event, seconds: float) -> bool:
+        """Record some seconds from a thread of ours; return False if not now."""
+        try:
+            with self._choosing:
+                if self.off or self.schedule.phase not in (WAITING, TIMING):
+                    return True
+                if self.others.active:
+                    return False
+                if not self._is_chosen():
+                    return True
+                if self.rank.name is None:
+                    self._claim()
+                self._in_window = True
+            self.actions.record_window(stop, seconds)
+            self._save()
+            if self.options["then_exit"]:
+                self.schedule.phase = DONE
+                self._finish()
+                self._report()
+        except Exception as error:  # noqa: BLE001 - the program must continue
+            self._fail(error)
+        finally:
+            self._in_window = False
+        self._exit_if_asked()
+        return True
+
+    def usual_step_s(self) -> float:
+        """Return how long a step takes, about; 0 if it is not known."""
+        steps = self.schedule.seen - 1
+        return (self._last_at - self._first_at) / steps if steps > 0 else 0.0
+
     def _at_exit(self) -> None:
         try:
             self._program_ends("the program ended")
@@ -162,14 +200,14 @@ class Session:
     def _make_source(self) -> steps.Source:
         by = self.options["steps_by"]
         if by == "time":
-            from .steps_by_time import TimeSteps  # noqa: PLC0415 - rarely needed
-
             return TimeSteps(self)
         if by == "auto":
-            return steps.AutoSteps(self.boundary, self._restart)
+            self.window = WindowIfNoSteps(self)
+            return steps.AutoSteps(self.boundary, self._restart, self._restart_stale)
+        if by == "forward":
+            return steps.ForwardSteps(self.boundary, self._restart_stale)
         kinds: dict[str, Any] = {
             "optimizer": steps.OptimizerSteps,
-            "forward": steps.ForwardSteps,
             "mark": steps.MarkSteps,
         }
         return kinds[by](self.boundary)
@@ -182,17 +220,21 @@ class Session:
             return False
 
     def _boundary(self) -> None:
-        if self.rank.name is None:
-            if not self._is_chosen():
-                self._leave_out()
-                return
-            self._claim()
+        with self._choosing:
+            if self.rank.name is None:
+                if not self._is_chosen():
+                    self._leave_out()
+                    return
+                self._claim()
         compiles = torch_state.compilations()
         self.actions.step_ended(compiles)
         self.captures.step_ended()
         changes = compiles + torch_state.captured_graphs() + self.captures.seen
-        now = time.monotonic()
-        due = self.schedule.boundary(now, changes, hold=self.others.active)
+        now = self._last_at = time.monotonic()
+        if not self.schedule.seen:
+            self._first_at = now
+        hold = self.others.active or self._in_window
+        due = self.schedule.boundary(now, changes, hold=hold)
         while due:
             action = due.pop(0)
             self._do(action)
@@ -310,10 +352,21 @@ class Session:
         phase = self.schedule.phase
         self._disarm()
         self.actions.end_early()
+        if self._has_window():
+            self.rank.missing("step_time", "no steps were seen: seconds were traced")
+            self._write_compiled()
+            self.rank.happened("done", self.schedule.seen)
+            self._save(state="incomplete" if self.actions.incomplete else "done")
+            return
         self._lacks(f"{what} after {self.schedule.seen} steps, {self._unfinished()}")
         self._write_compiled()
         self.rank.happened("ended early", self.schedule.seen)
         self._save(state="ended early", ended_in=phase)
+
+    def _has_window(self) -> bool:
+        """Return whether seconds were traced, and no steps since."""
+        trace = self.rank.facts.get("trace")
+        return trace is not None and trace["window"] == "time"
 
     def _write_compiled(self) -> None:
         """Write what torch.compile has made, which is no reason to fail."""
@@ -371,6 +424,8 @@ class Session:
     def _disarm(self) -> None:
         self.off = True
         self.source.remove()
+        if self.window is not None:
+            self.window.remove()
         self.captures.remove()
         self.others.remove()
         self.compiled.remove()
@@ -396,6 +451,14 @@ class Session:
         self.schedule = self._make_schedule()
         self._thread = None
         return True
+
+    def _restart_stale(self) -> bool:
+        """Count again from 0: what made the steps is no longer called."""
+        if self._is_traced() or self.schedule.phase == ALIGNING:
+            self.actions.drop_all()
+            self.source.traced(on=False)
+            self.schedule.phase = WAITING
+        return self.schedule.phase in (MEETING, MEMORY) or self._restart()
 
     def _make_schedule(self) -> Schedule:
         schedule = Schedule(_plan(self.options), self._meet)
@@ -434,6 +497,8 @@ class Session:
         self.rank.save(steps=seen, **changes)
 
     def _by(self) -> str:
+        if self._has_window():
+            return "time"
         return str(getattr(self.source, "by", "") or self.options["steps_by"])
 
     def _report(self) -> None:

@@ -62,8 +62,8 @@ def choose(
         if quick and steps <= LONGEST_PERIOD:
             return replace(wanted, steps=steps, whole_period=True)
     if free:
-        quick = int(QUICK_EVENTS / events)
-        steps = max(min(wanted.steps, FEWEST), min(wanted.steps, quick))
+        few = int(QUICK_EVENTS / events)
+        steps = max(min(wanted.steps, FEWEST), min(wanted.steps, few))
         if steps < wanted.steps:
             why = f"a step has {_thousands(events)} events, more stop it for seconds"
             wanted = replace(wanted, steps=steps, why=why)

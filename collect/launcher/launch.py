@@ -331,13 +331,8 @@ class Launch:
             code = code or options.CANNOT_WORK
         if any(manifest.OTHER_THREADS in rank["notes"] for rank in ranks):
             self.screen.say(manifest.OTHER_THREADS)
-        for text in _windows(ranks):
+        for text in [*_windows(ranks), *_recorded(ranks[0])]:
             self.screen.say(text)
-        for rank in ranks[:1]:
-            if rank["step_time"]:
-                self.screen.say(_step_time(rank["step_time"]))
-            if rank["trace"]:
-                self.screen.say(_traced(rank["trace"], rank.get("pause")))
         copied = {one["file"] for rank in ranks for one in rank.get("sources", [])}
         if copied:
             self.screen.say(_copied(len(copied)))
@@ -368,6 +363,14 @@ _NO_GPU_WORK = (
     "the trace has no GPU work, so it says little: record again, with --no-stack or"
     " --steps-by another kind of step"
 )
+
+
+def _recorded(rank: dict[str, Any]) -> list[str]:
+    """Return what was recorded of a rank, a sentence each."""
+    texts = [_step_time(rank["step_time"])] if rank["step_time"] else []
+    if rank["trace"]:
+        texts.append(_traced(rank["trace"], rank.get("pause")))
+    return texts
 
 
 def _step_time(timed: dict[str, Any]) -> str:
