@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from ..shared import additions
-from . import memory_history, other_profilers, sources, step_pattern, torch_state
+from . import (
+    main_thread,
+    memory_history,
+    other_profilers,
+    sources,
+    step_pattern,
+    torch_state,
+)
 from .background import LONGEST_S, Background
 from .files import MEGABYTE, TooLargeError, free_memory
 from .memory_history import MemoryHistory
@@ -21,6 +29,7 @@ from .step_timer import StepTimer
 from .trace_size import EVENT_MEMORY, Pattern, Probe, TraceSize, choose
 
 MOST_ATTEMPTS = 3
+START_S = 5.0  # for the main thread to start a trace
 _SHORT_MEMORY = 500 * MEGABYTE  # left to the program, below which tracing ends
 _LARGE = 100_000  # events of a step
 
@@ -44,6 +53,7 @@ class Actions:
         self.incomplete = False  # whether the trace that was written lacks GPU work
         self.size = TraceSize(options["active"], stacks=not options["no_stack"])
         self.attempts: list[dict[str, Any]] = []  # traces that were thrown away
+        self.pauses: dict[str, float] = {}  # seconds, by what the program waited for
         self._timer: StepTimer | None = None
         self._trace: Trace | None = None
         self._probes = False
@@ -57,6 +67,16 @@ class Actions:
         self._step_name = ""  # of traced steps, once that is known
         self._timed_until = 0  # boundaries when the steps had been timed
         self._is_large = False  # whether a step has so many events that memory matters
+
+    @contextlib.contextmanager
+    def pausing(self, what: str) -> Iterator[None]:
+        """Measure how long the program waits for us."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds = self.pauses.get(what, 0.0) + time.monotonic() - began
+            self.pauses[what] = seconds
 
     def step_ended(self, compiles: int) -> None:
         """Note that a step ended; ``compiles`` changes whenever torch compiles."""
@@ -85,7 +105,11 @@ class Actions:
 
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
         """Trace for ``seconds``, then record memory history for as long."""
-        self.record_window(stop, seconds)
+        if not self.record_window(stop, seconds):
+            # The main thread waits, as in a server: what the others do is recorded.
+            self._start_window(all_threads=True)
+            stop.wait(seconds)
+            self._end_window()
         self.rank.missing("step_time", "--steps-by time records seconds, not steps")
         if not self.options["no_memory"]:
             self._begin_memory()
@@ -93,14 +117,22 @@ class Actions:
                 stop.wait(seconds)
                 self._end_memory()
 
-    def record_window(self, stop: threading.Event, seconds: float) -> None:
-        """Trace whatever the program does for ``seconds``, in all threads."""
-        self._start_trace(active=0)
-        stop.wait(seconds)
+    def record_window(self, stop: threading.Event, seconds: float) -> bool:
+        """Trace what the main thread does for ``seconds``; False if it does nothing."""
+        begun = main_thread.run(lambda: self._start_window(all_threads=False), START_S)
+        if begun:
+            stop.wait(seconds)
+            main_thread.run(self._end_window, LONGEST_S)  # or else when it ends
+        return begun
+
+    def _start_window(self, *, all_threads: bool) -> None:
+        self._start_trace(active=0, all_threads=all_threads)
+
+    def _end_window(self) -> None:
         trace = self._stop_trace()
         if trace is not None and trace.recorded():
             self._keep(trace)
-            if not trace.all_threads:
+            if trace.lacks_threads:
                 self.rank.missing(
                     "host ops", "this version of torch cannot record all threads"
                 )
@@ -110,7 +142,7 @@ class Actions:
         if self._timer is not None:
             self._end_timing()
         trace = self._stop_trace()
-        if trace is not None and trace.recorded() and trace.steps:
+        if trace is not None and trace.recorded() and (trace.steps or trace.is_window):
             self._keep(trace)
         if self._history is not None:
             self._end_memory()
@@ -246,7 +278,7 @@ class Actions:
             self.refused = True
         return self.refused
 
-    def _start_trace(self, active: int) -> None:
+    def _start_trace(self, active: int, *, all_threads: bool = False) -> None:
         self._compiles_at_start = self._compiles
         self._first = self.seen + LEAD_IN + 1 if active else None
         self._allocations = torch_state.gpu_allocations()
@@ -257,15 +289,16 @@ class Actions:
             memory=not self.options["no_memory"],
             profiled_before=self.others.seen,
             step_name=self._step_name,
+            all_threads=all_threads,
         )
         self._step_name = self._trace.step_name if active else ""
-        with self.others.ours():
+        with self.pausing("start of the profiler"), self.others.ours():
             self._trace.start()
 
     def _stop_trace(self) -> Trace | None:
         trace, self._trace = self._trace, None
         if trace is not None:
-            with self.others.ours():
+            with self.pausing("end of the profiler"), self.others.ours():
                 trace.stop()
         return trace
 
@@ -395,7 +428,8 @@ class Actions:
             additions.leave(folder, name, what, facts)
 
         self.background.wait(LONGEST_S, f"{name}.{what}")  # the same file, as a window
-        self.background.run(f"{name}.{what}", write)
+        with self.pausing("fork to write"):
+            self.background.run(f"{name}.{what}", write)
         self.rank.save()
 
     def _source_folder(self) -> Path | None:
@@ -447,10 +481,11 @@ class Actions:
             return
         self.rank.report("writing", 0, 0)
         file = self.rank.path(".memory.pickle.gz")
-        try:
-            snapshot = history.snapshot()
-        finally:
-            history.stop()
+        with self.pausing("memory snapshot"):
+            try:
+                snapshot = history.snapshot()
+            finally:
+                history.stop()
         self.rank.save(
             memory={
                 "file": file.name,

@@ -22,6 +22,7 @@ class AfterImport(MetaPathFinder):
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self.name = name
         self.then = then
+        self._looks = False  # whether it asks the other finders, which may ask it
 
     def wait(self) -> None:
         """Call at once if the module is there, else when the program imports it."""
@@ -41,8 +42,17 @@ class AfterImport(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.name or self._looks:
             return None
+        self._looks = True
+        try:
+            return self._spec(fullname, path, target)
+        finally:
+            self._looks = False
+
+    def _spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:

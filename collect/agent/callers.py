@@ -51,7 +51,7 @@ class Callers:
             event, caller = waiting.pop()
             kind = event.tag
             if kind in (function, builtin):
-                name = event.name
+                name = _name(event)
                 if caller:
                     self._note(event, name, caller)
                 if kind == function:
@@ -61,7 +61,11 @@ class Callers:
     def _note(self, event: Any, name: str, caller: str) -> None:
         at = event.extra_fields.caller
         file, function = self._whose[caller] or ("", "")
-        if at.function_name != function or at.line_number < 1:
+        try:
+            is_caller = at.function_name == function
+        except UnicodeDecodeError:
+            return
+        if not is_caller or at.line_number < 1:
             return
         text = f"{file}({at.line_number}): {function}"
         self.lines[event.start_time_ns, name] = text.encode()
@@ -101,6 +105,14 @@ class Callers:
                 continue
             yield _EVENT.sub(named, rest[:end])
             rest = rest[end:] + block
+
+
+def _name(event: Any) -> str:
+    """Return the name of an event; empty if it is not text, as of some extensions."""
+    try:
+        return str(event.name)
+    except UnicodeDecodeError:
+        return ""
 
 
 def _loaded_files() -> dict[str, set[str]]:

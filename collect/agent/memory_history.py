@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from . import torch_state
 from .files import check_room, compressed
 
 cuda_api: Any = torch.cuda  # parts of it have no types
@@ -32,7 +33,8 @@ class MemoryHistory:
 
     def snapshot(self) -> Any:
         """Return what the allocator holds and what it did."""
-        return cuda_api.memory._snapshot()  # noqa: SLF001
+        with torch_state.without_import_of_inductor():
+            return cuda_api.memory._snapshot()  # noqa: SLF001
 
 
 def write(snapshot: Any, file: Path) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import gc
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity
 
+from . import torch_state
 from .callers import MOST_EVENTS, TOO_MANY, Callers
 from .files import check_room, compressed
 from .other_profilers import DETACH, complete_detaching, marks_steps
@@ -33,8 +33,8 @@ _PYTHON_CALL = re.compile(r".*\(\d+\): |<built-in |nn\.Module: ")
 class Trace:
     """A few whole steps of the program under torch's profiler.
 
-    With 0 ``active`` steps it holds what happens from start to stop, in all threads if
-    this version of torch can record them, which ``all_threads`` states.
+    With 0 ``active`` steps it holds what happens from start to stop, in ``all_threads``
+    if this version of torch can record them.
     """
 
     def __init__(  # noqa: PLR0913 - what is recorded, by name
@@ -46,6 +46,7 @@ class Trace:
         memory: bool,
         profiled_before: bool = False,
         step_name: str = "",
+        all_threads: bool = False,
     ) -> None:
         self.step_name = step_name or (choose_step_name() if active else PROFILER_STEP)
         self.stacks = stacks
@@ -58,8 +59,9 @@ class Trace:
         self._active = active
         self._listed: Any = None
         self._profiled_before = profiled_before
-        config = self._config() if active == 0 else None
-        self.all_threads = config is not None
+        self.is_window = active == 0
+        config = _all_threads() if all_threads else None
+        self.lacks_threads = all_threads and config is None
         self.profiler = torch.profiler.profile(
             activities=[getattr(ProfilerActivity, name) for name in self.activities],
             schedule=self._action if active else None,
@@ -79,7 +81,7 @@ class Trace:
         # torch 2.10 to 2.12 warn whenever a profiler is set up that does not accumulate
         # events; one that does turns each event into a Python object when it stops.
         self.profiler.acc_events = True
-        with _without_import_of_inductor():
+        with torch_state.without_import_of_inductor():
             self.profiler.start()
         self.profiler.acc_events = False
         if self.profiler.profiler is not None:
@@ -182,10 +184,6 @@ class Trace:
             return Callers()
         return found
 
-    @staticmethod
-    def _config() -> Any:
-        return _all_threads()
-
     def _action(self, step: int) -> ProfilerAction:
         if step < LEAD_IN:
             return ProfilerAction.WARMUP
@@ -213,10 +211,6 @@ class CaptureTrace(Trace):
             cuda=cuda, active=0, stacks=stacks, memory=False, profiled_before=True
         )
 
-    @staticmethod
-    def _config() -> Any:
-        return None
-
 
 def _detach_afterwards() -> None:
     """Have CUPTI detach when the recording stops.
@@ -233,30 +227,6 @@ def _detach_afterwards() -> None:
         return
     if not any(issubclass(type(value), graph) for value in gc.get_objects()):
         os.environ[DETACH] = "1"
-
-
-@contextlib.contextmanager
-def _without_import_of_inductor() -> Iterator[None]:
-    """Let torch's profiler start without importing the compiler, which takes 4 s.
-
-    It looks up whether the compiler uses CUDA graphs. A program that has not imported
-    the compiler has compiled nothing.
-    """
-    module: Any = sys.modules.get("torch.profiler.profiler")
-    if module is None or "torch._inductor" in sys.modules:
-        yield
-        return
-
-    def has(thing: Any, name: str) -> bool:
-        if thing is torch and name == "_inductor":
-            return False
-        return builtins.hasattr(thing, name)
-
-    module.hasattr = has  # found before the built-in one, in that module alone
-    try:
-        yield
-    finally:
-        del module.hasattr
 
 
 def open_functions() -> list[dict[str, Any]]:

@@ -67,6 +67,7 @@ class RepeatedCalls:
         self.restart = restart
         self.chosen: Candidate | None = None
         self._others = 0  # calls of others since its last one
+        self._graphs_only = False
         self._modules: dict[int, tuple[weakref.ref[Module], Candidate]] = {}
         self._owners: dict[tuple[str, int], Candidate] = {}
         self._stop = threading.Event()
@@ -95,6 +96,15 @@ class RepeatedCalls:
             for _, candidate in self._modules.values():
                 candidate.remove()
             self._modules.clear()
+
+    def watch_graphs_only(self) -> None:
+        """Remove all hooks but those of CUDA graphs: an optimizer makes the steps."""
+        replay, rest = self._undo[:1], self._undo[1:]
+        self._undo = rest
+        self.remove()
+        self._undo = replay
+        self._graphs_only = True
+        self.chosen = None
 
     # Candidates.
 
@@ -146,7 +156,8 @@ class RepeatedCalls:
                 return
             module = outermost_module(sys._getframe(1))  # noqa: SLF001
             if module is not None:
-                self.follow(module)
+                if not self._graphs_only:
+                    self.follow(module)
                 return
             with self._lock:
                 key = (of, id(owner))

@@ -62,7 +62,7 @@ class Session:
         self.job = Path(settings["folder"]).name
         self.actions = Actions(self.options, self.rank, self.others)
         self.schedule = self._make_schedule()
-        self.pauses: dict[str, float] = {}  # seconds, by what the program waited for
+        self.paused = 0.0  # seconds for which the program waited for us
         self.compiled = CompiledGraphs(
             code=not self.options["no_source"], keep_paths=self.options["keep_paths"]
         )
@@ -160,7 +160,8 @@ class Session:
                 if self.rank.name is None:
                     self._claim()
                 self._in_window = True
-            self.actions.record_window(stop, seconds)
+            if not self.actions.record_window(stop, seconds):
+                return False
             self._save()
             if self.options["then_exit"]:
                 self.schedule.phase = DONE
@@ -267,17 +268,19 @@ class Session:
         if action == "end probe":
             self.schedule.active = self.actions.size.steps
         if traces or action.endswith(" memory"):
-            self._paused(action, time.monotonic() - began)
+            self._paused(time.monotonic() - began)
 
     def _is_traced(self) -> bool:
         return self.schedule.phase in (PROBING, TRACING)
 
-    def _paused(self, action: str, seconds: float) -> None:
+    def _paused(self, seconds: float) -> None:
         """Note that the program waited for us, beside its own steps."""
-        self.pauses[action] = self.pauses.get(action, 0.0) + seconds
-        by_action = {name: round(spent, 3) for name, spent in self.pauses.items()}
-        total = round(sum(self.pauses.values()), 3)
-        self.rank.facts["pause"] = {"seconds": total, "by_action": by_action}
+        self.paused += seconds
+        causes = self.actions.pauses.items()
+        self.rank.facts["pause"] = {
+            "seconds": round(self.paused, 3),
+            "by_cause": {what: round(spent, 3) for what, spent in causes},
+        }
 
     def _is_mine(self) -> bool:
         """Return whether this is the thread whose steps are counted."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 LONG = 1.5  # times the median: a long step
 MATTERS = 0.05  # fraction of the time that the long steps add, below which it is noise
 ALIKE = 0.6  # autocorrelation from which on a pattern repeats
-REPEATS = 2.5  # periods that must have been seen
+REPEATS = 3  # periods that must have been seen
 NEARLY = 0.95  # of the best correlation: as good as the best
 
 
@@ -65,7 +65,7 @@ def period(laps: list[float]) -> int | None:
     values = [math.log(max(lap, 1e-6)) for lap in laps]
     mean = sum(values) / len(values)
     values = [value - mean for value in values]
-    longest = int(len(values) / REPEATS)
+    longest = len(values) // REPEATS
     found = [(lag, _correlation(values, lag)) for lag in range(2, longest + 1)]
     best = max((value for _, value in found), default=0.0)
     if best < ALIKE:

@@ -232,10 +232,12 @@ class AutoSteps(Source):
     Calls count from the first one; an optimizer that steps before the recording
     starts takes over, and counting restarts. Where an optimizer exists but has not
     stepped, calls count only after DOUBT_S seconds: they may be the first of many
-    micro-batches, or a validation before training.
+    micro-batches, or a validation before training. A CUDA graph that is replayed
+    REPLAYS times while the optimizer does not step has captured its steps.
     """
 
     DOUBT_S = 30.0
+    REPLAYS = 50
 
     def __init__(
         self,
@@ -249,6 +251,8 @@ class AutoSteps(Source):
         self._forward = ForwardSteps(self._forward_ended, restart_stale)
         self._by = ""
         self._first_call: float | None = None
+        self._replays = 0  # since the optimizer stepped
+        self._captured = False  # whether a graph has taken the optimizer's place
 
     @property
     def by(self) -> str:
@@ -274,16 +278,21 @@ class AutoSteps(Source):
             if self._by == "forward" and not self.restart():
                 return
             self._by = "optimizer"
-            self._forward.remove()
+            self._forward.calls.watch_graphs_only()
+        self._replays = 0
         self.boundary()
 
     def _forward_ended(self) -> None:
         if self._by == "optimizer":
-            return
+            self._replays += 1
+            if self._replays < self.REPLAYS or not self.restart():
+                return
+            self._captured = True
         now = time.monotonic()
         if self._first_call is None:
             self._first_call = now
-        if optimizer_exists() and now - self._first_call < self.DOUBT_S:
+        doubt = not self._captured and now - self._first_call < self.DOUBT_S
+        if doubt and optimizer_exists():
             return
         self._by = "forward"
         self.boundary()

@@ -51,8 +51,8 @@ class WindowIfNoSteps:
     """
 
     POLL_S = 0.25
-    GPU_QUIET_S = 5.0  # without a step while the GPU is given work, ...
-    CPU_QUIET_S = 15.0  # ... or the processor, which may be for something else
+    GPU_QUIET_S = 10.0  # without a step while the GPU is given work, ...
+    CPU_QUIET_S = 20.0  # ... or the processor, which may be for something else
     SLOW = 20  # times the usual step, which may be slow
     FEWEST_ALLOCATIONS = 5  # of GPU memory, between two polls: ops run
     BUSY = 0.3  # share of the time between two polls

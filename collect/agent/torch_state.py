@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 
@@ -24,6 +25,29 @@ def compiling() -> bool:
     """Return whether torch.compile is looking at the code that runs."""
     is_compiling = getattr(torch.compiler, "is_compiling", None)
     return bool(is_compiling()) if is_compiling is not None else False
+
+
+@contextlib.contextmanager
+def without_import_of_inductor() -> Iterator[None]:
+    """Keep torch from importing its compiler in between, which takes 4 s.
+
+    Its profiler looks up whether the compiler uses CUDA graphs, and a snapshot of the
+    allocator which code the compiler made. A program that has not imported the
+    compiler has compiled nothing.
+    """
+    lazy: Any = getattr(torch, "_lazy_modules", None)
+    hidden = (
+        isinstance(lazy, set)
+        and "_inductor" in lazy
+        and "torch._inductor" not in sys.modules
+    )
+    if hidden:
+        lazy.discard("_inductor")
+    try:
+        yield
+    finally:
+        if hidden:
+            lazy.add("_inductor")
 
 
 def call_cuda() -> None:

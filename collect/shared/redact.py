@@ -67,6 +67,8 @@ _LITERAL = re.compile(
     r"(?P<name>[\w.-]{1,100})[\"']?\]?\s*[=:]\s*[rbfu]{0,2}"
     r"(?P<quote>[\"'])(?P<value>[^\"'\n]{4,4000})(?P=quote)"
 )
+# Names of what has a hash in a program.
+_HASH_NAME = re.compile(r"(?i)md5|sha\d*|hash|digest|checksum|commit|revision|\brev\b")
 # In a log a word alone: not a part of a path, of a kernel's name or of an address.
 _LOG_WORD = re.compile(
     r"(?<![\w./\\:@#%+<-])(?=[A-Z0-9]{0,99}[a-z])(?=[a-z0-9]{0,99}[A-Z])"
@@ -138,15 +140,22 @@ def log(lines: str) -> str:
 
 
 def in_source(program: str) -> bool:
-    """Return whether a program seems to have a credential among its texts."""
-    forms = (_SECRET_VALUE, _HEX, _LOGIN)
-    if any(form.search(program) for form in forms):
+    """Return whether a program seems to have a credential among its texts.
+
+    A hash is one only where it is a text of its own, and no name says what it is of:
+    comments and addresses have those of commits, and programs those of files.
+    """
+    if _SECRET_VALUE.search(program) or _LOGIN.search(program):
         return True
-    return any(
-        _is_secret(found["name"])
-        and ("passw" in found["name"].lower() or _is_random(found["value"]))
-        for found in _LITERAL.finditer(program)
-    )
+    return any(_is_credential(found) for found in _LITERAL.finditer(program))
+
+
+def _is_credential(found: re.Match[str]) -> bool:
+    """Return whether what a program assigns to a name seems to be a credential."""
+    name, value = found["name"], found["value"]
+    if _HEX.fullmatch(value):
+        return not _HASH_NAME.search(name)
+    return _is_secret(name) and ("passw" in name.lower() or _is_random(value))
 
 
 def _credentials_hidden(word: str, *, in_log: bool) -> str:
