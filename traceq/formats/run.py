@@ -91,10 +91,13 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         trace=_file(folder, found.get("trace")),
         memory=_file(folder, found.get("memory")),
         step_time=_step_time(_dict(found, "step_time")),
-        missing=tuple(
-            f"no {entry.get('what')}: {entry.get('why')}"
-            for entry in _list(found.get("missing"))
-            if isinstance(entry, dict)
+        missing=tuple(f"no {what}: {why}" for what, why in _reasons(found)),
+        reasons=dict(_reasons(found)),
+        device=_text(found.get("device")),
+        discarded=tuple(
+            _text(attempt.get("why"))
+            for attempt in _list(_dict(found, "trace").get("attempts"))
+            if isinstance(attempt, dict)
         ),
         cores=_cores(found),
         torch=_torch(_dict(found, "versions")),
@@ -111,6 +114,15 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
             if (file := _file(folder, entry))
         ),
     )
+
+
+def _reasons(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is missing, and why."""
+    return [
+        (str(entry.get("what")), str(entry.get("why")))
+        for entry in _list(found.get("missing"))
+        if isinstance(entry, dict)
+    ]
 
 
 def _compiled(found: dict[str, Any]) -> Compiled:
@@ -255,3 +267,7 @@ def _list(value: object) -> list[Any]:
 def _dict(found: dict[str, Any], key: str) -> dict[str, Any]:
     value = found.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

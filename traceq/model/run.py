@@ -112,6 +112,12 @@ class Rank:
     step_time: StepTime | None
     missing: tuple[str, ...]
     """Sentences on what could not be recorded."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why something could not be recorded, by what it is."""
+    device: str = ""
+    """What the steps ran on, as ``cuda:0`` or ``cpu``; empty if it is not known."""
+    discarded: tuple[str, ...] = ()
+    """Why attempts to trace were discarded, in order."""
     cores: int | None = None
     """How many cores of the machine it may use."""
     torch: str = ""
