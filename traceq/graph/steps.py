@@ -25,6 +25,8 @@ CERTAIN, LIKELY, GUESS = "certain", "likely", "guess"
 # A first step this much longer than the others is warm-up.
 _WARMUP = 1.5
 _FEWEST_WITHOUT_WARMUP = 2
+# A step with less than this share of the ops of any other is not whole.
+_CUT = 0.85
 # A GPU that is behind the host is busy for more than this share of the time.
 _DENSE = 0.5
 
@@ -94,7 +96,21 @@ def _by_optimizer(host: pl.DataFrame, raw: Frames) -> Steps | None:
         return None
     ends = calls.gather_every(turns, offset=turns - 1)
     windows = ends.select(ts=pl.col("end").shift(1, fill_value=0), end="end")
+    windows = _without_cut(windows, raw["ops"])
     return Steps(_numbered(windows), "Optimizer.step", LIKELY if turns > 1 else CERTAIN)
+
+
+def _without_cut(windows: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Leave the first window out if the recording began within its step.
+
+    It has the end of a step then, and fewer ops than all the others.
+    """
+    if windows.height <= _FEWEST_WITHOUT_WARMUP:
+        return windows
+    begun = ops["ts"].sort().search_sorted(windows["ts"])
+    ended = ops["ts"].sort().search_sorted(windows["end"])
+    first, *others = (ended.cast(pl.Int64) - begun.cast(pl.Int64)).to_list()
+    return windows.slice(1) if first < _CUT * min(others) else windows
 
 
 def _by_repeats(_: pl.DataFrame, raw: Frames) -> Steps | None:
