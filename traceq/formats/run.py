@@ -15,10 +15,12 @@ from traceq.model.run import (
     Compiled,
     CompiledPlace,
     HostCost,
+    LongSteps,
     Rank,
     RecorderOverhead,
     Run,
     StepTime,
+    Window,
 )
 from traceq.units import NS_PER_MS
 
@@ -27,6 +29,7 @@ _LARGEST = 64 << 20
 _LARGEST_SOURCES = 16 << 20
 _MOST_CAPTURES = 1_000
 _OVERHEAD_VERSION = 1
+_LONGEST_MS = 1e12
 _LONGEST_EVENT_NS = 10_000_000
 
 
@@ -104,6 +107,8 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
         owners=_owners(_dict(found, "packages")),
         sources=_sources(folder / "sources", _list(found.get("sources"))),
+        steps_by=_text(_dict(found, "steps").get("by")),
+        window=_window(_dict(found, "trace")),
         first_step=_first_step(found),
         warm=_warm(found),
         compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
@@ -221,12 +226,35 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
     times = [found.get(key) for key in keys]
     steps = found.get("steps")
     if not isinstance(steps, int) or not all(
-        isinstance(value, (int, float)) and 0 < value < 1e12  # noqa: PLR2004 - sane
-        for value in times
+        isinstance(value, (int, float)) and 0 < value < _LONGEST_MS for value in times
     ):
         return None
     mean, median, least, most = (round(float(ms or 0) * NS_PER_MS) for ms in times)
-    return StepTime(mean, median, least, most, steps)
+    period = found.get("period")
+    return StepTime(
+        *(mean, median, least, most, steps),
+        long=_long_steps(_dict(found, "long_steps")),
+        period=period if type(period) is int and period > 1 else None,
+    )
+
+
+def _long_steps(found: dict[str, Any]) -> LongSteps | None:
+    share, ms, typical = (found.get(key) for key in ("share", "ms", "typical_ms"))
+    if not all(isinstance(one, (int, float)) for one in (share, ms, typical)):
+        return None
+    known = LongSteps(float(share or 0), *(round(_ns(one)) for one in (ms, typical)))
+    usable = 0 < known.share < 1 and known.ns > known.typical_ns > 0
+    return known if usable else None
+
+
+def _ns(ms: object) -> float:
+    known = isinstance(ms, (int, float)) and 0 < ms < _LONGEST_MS
+    return float(ms) * NS_PER_MS if known else 0.0  # type: ignore[arg-type]  # just checked
+
+
+def _window(trace: dict[str, Any]) -> Window:
+    window = trace.get("window")
+    return window if window in ("period", "typical", "consecutive") else ""
 
 
 def _overhead(found: dict[str, Any]) -> RecorderOverhead | None:
