@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from traceq.records import dataclass
+from traceq.words import MODULE_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +70,12 @@ class Repository:
             return ()
 
     def begins(self, file: str, function: str | None, line: int | None) -> bool:
-        """Return whether a function begins at a line, with its decorators."""
+        """Return whether a function begins at a line, with its decorators.
+
+        A file's own statements begin anywhere in it.
+        """
+        if function == MODULE_LEVEL:
+            return self.holds(file, function, line)
         return any(line == first for first, _ in self._spans(file, function))
 
     def holds(self, file: str, function: str | None, line: int | None) -> bool:
@@ -90,7 +96,7 @@ def _functions(source: str) -> frozenset[tuple[str, int, int]]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
-    found = {("<module>", 1, source.count("\n") + 1)}
+    found = {(MODULE_LEVEL, 1, source.count("\n") + 1)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = [node.lineno, *(one.lineno for one in node.decorator_list)]

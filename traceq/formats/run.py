@@ -23,6 +23,7 @@ from traceq.model.run import (
     Window,
 )
 from traceq.units import NS_PER_MS
+from traceq.words import MODULE_LEVEL
 
 _FORMAT = 1
 _LARGEST = 64 << 20
@@ -176,11 +177,15 @@ def _sources(folder: Path, entries: list[Any]) -> dict[str, str]:
 
 
 def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
-    """Return where functions begin, but for those that share file and name."""
+    """Return where functions begin, but for those that share file and name.
+
+    Of a file's own statements it is the one that ran when the recording started.
+    """
     lines: dict[tuple[str, str], set[int]] = {}
     for one in functions:
         found = one if isinstance(one, dict) else {}
         file, name, line = (found.get(key) for key in ("file", "function", "line"))
+        line = found.get("at") if name == MODULE_LEVEL else line
         if isinstance(file, str) and isinstance(name, str) and type(line) is int:
             lines.setdefault((file, name), set()).add(line)
     return {key: min(of) for key, of in lines.items() if len(of) == 1 and min(of) > 0}

@@ -200,7 +200,8 @@ class Rank:
     torch: str = ""
     """The version of torch, as 2.11; empty if it is not known."""
     first_lines: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Where functions begin that ran when the profiler started, by file and name."""
+    """Where functions begin that ran when the profiler started, by file and name; of a
+    file's own statements the one that ran."""
     owners: Owners = NOBODY
     """Which packages were the user's own, and which were installed."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)

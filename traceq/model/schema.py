@@ -266,7 +266,11 @@ FRAMES = {
     "id": _ROW,
     "name": Column(TEXT, "As recorded, less the addresses of objects."),
     "file": Column(TEXT, "Source file; none for built-ins and modules."),
-    "line": Column(ID, "Line at which the function begins, if that is known."),
+    "line": Column(
+        ID,
+        "Line at which the function begins, if that is known; of a file's own"
+        " statements the one that ran when the recording started.",
+    ),
     "function": Column(TEXT, "Function."),
     "own": Column(pl.Boolean(), "The user's own code, not a library's."),
     "call_line": Column(ID, "Line of its caller that calls it, if collect wrote it."),
