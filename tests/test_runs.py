@@ -346,3 +346,31 @@ def test_a_run_on_the_cpu_lacks_no_gpu_work(run: Path) -> None:
     without_gpu_work(run, device="cpu")
 
     assert "TRC005" not in command("lint", run).out
+
+
+ONCE = "host  [aten::conv2d][aten::relu][aten::layer_norm][aten::linear][aten::sum]"
+
+
+def test_a_window_of_time_without_a_loop_says_how_to_mark_steps(run: Path) -> None:
+    drawn = json.dumps(draw(ONCE)).encode()
+    (run / "rank-0.trace.json.gz").write_bytes(gzip.compress(drawn))
+    steps = {"by": "time", "of": None, "seen": 0}
+    write(run, [rank(0, step_time=None, device="cpu", steps=steps)])
+
+    shown = " ".join(command("lint", run).out.split())
+
+    assert "no steps, the whole trace of" in shown
+    assert "TRC002 no steps were counted, and nothing that repeats was found" in shown
+
+
+def test_a_window_of_time_has_the_iterations_of_its_loop(run: Path) -> None:
+    step = "[aten::embedding][aten::linear][aten::gelu][aten::linear][aten::argmax]"
+    drawn = json.dumps(draw(f"host [aten::linear][aten::argmax]{step * 5}")).encode()
+    (run / "rank-0.trace.json.gz").write_bytes(gzip.compress(drawn))
+    steps = {"by": "time", "of": None, "seen": 0}
+    write(run, [rank(0, step_time=None, device="cpu", steps=steps)])
+
+    shown = " ".join(command("lint", run).out.split())
+
+    assert "5 steps of" in shown
+    assert "taken from what repeats (likely)" in shown

@@ -70,7 +70,7 @@ class LostGpuWork(Rule):
         TRC005 lost-gpu-work
           1 of 2 launches has no kernel in the trace
           missing  50% of the launches have no kernel
-          fix      record with activities=[ProfilerActivity.CPU,
+          fix      record again with activities=[ProfilerActivity.CPU,
                    ProfilerActivity.CUDA] and no other profiler on the GPU; if
                    CUPTI's buffers filled up, record fewer steps
         """,
