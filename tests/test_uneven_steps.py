@@ -69,7 +69,7 @@ def said(run: Path) -> str:
 
 def kinds(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(command("lint", run, "--format", "json").out)
-    return found["recordings"][0]["step_kinds"]  # type: ignore[no-any-return]  # JSON
+    return found["recordings"][0]["step_kinds"]
 
 
 def test_a_long_first_step_of_a_period_is_no_warm_up(run: Path) -> None:

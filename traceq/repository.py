@@ -16,11 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from traceq.records import dataclass
-from traceq.words import MODULE_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# What Python calls the function that a file's own statements are in.
+_MODULE_LEVEL = "<module>"
 _GIT_S = 30
 _MOST_FILES = 200_000
 _LARGEST = 2_000_000
@@ -74,7 +75,7 @@ class Repository:
 
         A file's own statements begin anywhere in it.
         """
-        if function == MODULE_LEVEL:
+        if function == _MODULE_LEVEL:
             return self.holds(file, function, line)
         return any(line == first for first, _ in self._spans(file, function))
 
@@ -96,7 +97,7 @@ def _functions(source: str) -> frozenset[tuple[str, int, int]]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
-    found = {(MODULE_LEVEL, 1, source.count("\n") + 1)}
+    found = {(_MODULE_LEVEL, 1, source.count("\n") + 1)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = [node.lineno, *(one.lineno for one in node.decorator_list)]

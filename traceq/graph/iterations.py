@@ -171,7 +171,7 @@ def _goes_on(sequence: pl.DataFrame, anchor: pl.Series) -> bool:
     before, last = int(anchor[-2]), int(anchor[-1])
     behind = sequence.height - last
     # Of the next one there may be what is shorter than a gram.
-    longest = (1 + _LITTLE) * float(anchor.diff().max() or 0) + _LONGEST_GRAM
+    longest = (1 + _LITTLE) * max(anchor.diff().drop_nulls().to_list()) + _LONGEST_GRAM
     return max(first, behind) <= longest and all(
         length <= _FEWEST_EVENTS
         or _alike(sequence.slice(mine, length), sequence.slice(max(0, whole), length))

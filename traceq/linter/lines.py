@@ -74,8 +74,8 @@ def _statement(finding: Finding, trace: Trace, sources: Mapping[str, str]) -> Pl
     if not run:
         return replace(place, line=None)
     first, last = run[0], run[-1]
-    program = _program(sources[place.file]) if place.file in sources else None
-    function = program.find(MODULE_LEVEL, None) if program else None
+    source = sources.get(place.file or "")
+    function = _program(source).find(MODULE_LEVEL, None) if source else None
     first, last = (function and function.loop(first, last)) or (first, last)
     return replace(place, line=first, ends=last if last > first else None)
 

@@ -189,12 +189,6 @@ class Rank:
     step_time: StepTime | None
     missing: tuple[str, ...]
     """Sentences on what could not be recorded."""
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why something could not be recorded, by what it is."""
-    device: str = ""
-    """What the steps ran on, as ``cuda:0`` or ``cpu``; empty if it is not known."""
-    discarded: tuple[str, ...] = ()
-    """Why attempts to trace were discarded, in order."""
     cores: int | None = None
     """How many cores of the machine it may use."""
     torch: str = ""
@@ -222,6 +216,12 @@ class Rank:
     """Why compiled code does not use the CUDA graphs that were requested."""
     captures: tuple[Path, ...] = ()
     """Traces of captures of CUDA graphs, in the order of capture."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why something could not be recorded, by what it is."""
+    device: str = ""
+    """What the steps ran on, as ``cuda:0`` or ``cpu``; empty if it is not known."""
+    discarded: tuple[str, ...] = ()
+    """Why attempts to trace were discarded, in order."""
 
 
 @dataclass(frozen=True)

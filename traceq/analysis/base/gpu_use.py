@@ -37,7 +37,7 @@ def sign_of_gpu(trace: Trace) -> str:
     launches = outside_captures(trace.runtime).height
     if launches:
         return f"it made {counted(launches, 'launch')}"
-    copies = trace.runtime["call"].is_in(_GPU_CALLS).sum()
+    copies = int(trace.runtime["call"].is_in(_GPU_CALLS).sum())
     if copies:
         return f"it called for {counted(copies, 'copy')}"
     types = trace.memory["device_type"].drop_nulls()
