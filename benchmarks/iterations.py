@@ -4,7 +4,9 @@
 steps or more, the marks of the profiler, the optimizer's calls, or all annotations are
 taken out of its tables, and the steps are found again. One step, and the forward of one
 step, cut out of each trace are traces of something done once: no steps are there to be
-found. A trace without marks is given with the number of its iterations.
+found. The last step of each, six times in a row and cut at both ends, is a window of
+time: all but the cut ones are there. A trace without marks is given with the number of
+its iterations.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ _MARKS = {
     "all annotations": r"",
 }
 _LENGTH = 0.02
+# Where a window of time cuts the first of this many steps, and the last.
+_IN_WINDOW = 6
+_CUTS = ((0.3, 0.5), (0.7, 0.2), (0.5, 0.9))
 # Loops that nobody marked for the profiler, and how often they ran.
 _LOOPS = {"public/a100_vit_graph": 5}
 
@@ -127,6 +132,43 @@ def once(raw: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, int]]:
         yield "one forward", found_in(cut(raw, start, backward)).windows.height
 
 
+def windows(name: str, raw: Mapping[str, pl.DataFrame]) -> Iterator[Result]:
+    """Find the last step in windows that hold it several times, the ends cut."""
+    start, end = found_in(raw, "profiler").windows.select("ts", "end").row(-1)
+    span = end - start
+    long = _repeated(raw, start, end)
+    for first, last in _CUTS:
+        began = start + round(first * span)
+        until = start + round((_IN_WINDOW - 1 + last) * span)
+        found = found_in(cut(long, began, until)).windows
+        whole = _IN_WINDOW - 2
+        # What is whole depends on where an iteration is taken to begin.
+        count = whole if whole - 1 <= found.height <= whole + 1 else found.height
+        length = (found["end"] - found["ts"]).median()
+        each = length / span if isinstance(length, float) else 0.0
+        yield Result(name, "marks and ends", whole, count, each, 0.0)
+
+
+def _repeated(
+    raw: Mapping[str, pl.DataFrame], start: int, end: int
+) -> dict[str, pl.DataFrame]:
+    """Return what the host did between two moments several times in a row."""
+    once = cut(raw, start, end)
+    numbers = once["runtime"]["correlation"].max()
+    step = numbers + 1 if isinstance(numbers, int) else 1
+    shifted = {
+        name: pl.concat(
+            once[name].with_columns(
+                pl.col("ts") + number * (end - start),
+                *([pl.col("correlation") + number * step] if name != "ops" else []),
+            )
+            for number in range(_IN_WINDOW)
+        )
+        for name in ("ops", "runtime", "kernels")
+    }
+    return {**once, **shifted}
+
+
 def main() -> None:
     """Print each trace, then how many are right."""
     files = dict(text.rpartition("=")[::2] for text in sys.argv[1:])
@@ -147,6 +189,7 @@ def main() -> None:
             found = found_in(stripped(raw, "")).windows.height
             singles.append((f"{name}, {count} marked", found))
         if count:
+            results += windows(name, raw)
             singles += [(f"{name}, {part}", found) for part, found in once(raw)]
     _print(results, singles)
 

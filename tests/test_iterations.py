@@ -27,6 +27,17 @@ PREFILL = f"[aten::embedding][aten::triu][aten::masked_fill]{DECODE[17:]}"
 BACKWARD = "[autograd::engine::evaluate_function: AddmmBackward0]"
 TRAIN = f"[aten::to]{LAYER * 2}[aten::mse_loss]{BACKWARD * 2}[aten::_foreach_add_]"
 
+EVALUATE = "[aten::to][aten::conv2d][aten::relu][aten::conv2d][aten::sum][aten::item]"
+REPLAY = "[aten::copy_][cudaGraphLaunch][aten::argmax][aten::add_]"
+
+
+def part_of(loop: str, share: float) -> tuple[str, str]:
+    """Return an iteration in two parts."""
+    ops = loop.split("[")[1:]
+    at = round(share * len(ops))
+    first, rest = ("".join(f"[{op}" for op in part) for part in (ops[:at], ops[at:]))
+    return first, rest
+
 
 def starts(trace: Trace) -> list[str]:
     """Return the first op of each step."""
@@ -101,6 +112,27 @@ def test_steps_that_the_recording_cuts_are_left_out() -> None:
 
     assert starts(trace) == ["aten::to"] * 3
     assert trace.ops["step"].null_count() > 0
+
+
+@pytest.mark.parametrize("loop", [TRAIN, DECODE, EVALUATE, REPLAY])
+@pytest.mark.parametrize("begin", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("end", [0.3, 0.6])
+def test_a_window_of_time_has_the_iterations_that_are_whole(
+    loop: str, begin: float, end: float
+) -> None:
+    first, last = (part_of(loop, share) for share in (begin, end))
+    trace = load_drawn(f"host {first[1]}{loop * 6}{last[0]}")
+
+    assert trace.facts.steps_from == "what repeats"
+    whole = (len(first[1]) + len(last[0])) / len(loop) + 6
+    assert trace.steps.height in {int(whole) - 1, int(whole)}
+    assert trace.steps["dur"].median() == len(loop) * 1_000
+
+
+def test_layers_of_a_pass_that_a_window_cuts_are_no_iterations() -> None:
+    trace = load_drawn(f"host {LAYER[18:]}{LAYER * 12}[aten::matmul][aten::item]")
+
+    assert not trace.steps.height
 
 
 def test_two_optimizers_of_one_class_take_turns_where_the_loop_says_so() -> None:

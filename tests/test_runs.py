@@ -294,3 +294,83 @@ def test_lint_takes_the_true_step_time(run: Path) -> None:
     said = command("lint", str(run)).out
 
     assert "13.2 ms measured without the profiler" in " ".join(said.split())
+
+
+WITHOUT_GPU_WORK = """
+host  [ProfilerStep#1      ][ProfilerStep#2      ]
+host   [aten::mm          ]  [aten::mm          ]
+"""
+
+
+def without_gpu_work(run: Path, **facts: object) -> None:
+    drawn = json.dumps(draw(WITHOUT_GPU_WORK)).encode()
+    (run / "rank-0.trace.json.gz").write_bytes(gzip.compress(drawn))
+    write(run, [rank(0, step_time=None, **facts)])
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"device": "cuda:0"},
+        {"state": "incomplete"},
+        {"missing": [{"what": "GPU work", "why": "CUPTI is used by another tool"}]},
+    ],
+)
+def test_a_run_on_a_gpu_without_gpu_work_fails_with_that_first(
+    facts: dict[str, Any], run: Path
+) -> None:
+    without_gpu_work(run, **facts)
+
+    shown = command("lint", run, "--format", "json")
+
+    assert shown.status == 1
+    worst = json.loads(shown.out)["recordings"][0]["findings"][0]
+    assert (worst["code"], worst["severity"]) == ("TRC005", "error")
+
+
+def test_a_run_without_gpu_work_quotes_why_and_counts_the_attempts(run: Path) -> None:
+    why = [{"what": "GPU work", "why": "CUPTI is used by another tool"}]
+    tried = {"stacks": True, "steps": [9], "why": "no GPU work"}
+    trace = {"file": "rank-0.trace.json.gz", "attempts": [tried, tried]}
+    without_gpu_work(run, device="cuda:0", missing=why, trace=trace)
+
+    shown = " ".join(command("lint", run).out.split())
+
+    assert "TRC005 lost-gpu-work (error)" in shown
+    assert "CUPTI is used by another tool" in shown
+    assert "attempts 3 of which 2 were discarded" in shown
+    assert "record again with traceq collect" in shown
+
+
+def test_a_run_on_the_cpu_lacks_no_gpu_work(run: Path) -> None:
+    without_gpu_work(run, device="cpu")
+
+    assert "TRC005" not in command("lint", run).out
+
+
+ONCE = "host  [aten::conv2d][aten::relu][aten::layer_norm][aten::linear][aten::sum]"
+
+
+def test_a_window_of_time_without_a_loop_says_how_to_mark_steps(run: Path) -> None:
+    drawn = json.dumps(draw(ONCE)).encode()
+    (run / "rank-0.trace.json.gz").write_bytes(gzip.compress(drawn))
+    steps = {"by": "time", "of": None, "seen": 0}
+    write(run, [rank(0, step_time=None, device="cpu", steps=steps)])
+
+    shown = " ".join(command("lint", run).out.split())
+
+    assert "no steps, the whole trace of" in shown
+    assert "TRC002 no steps were counted, and nothing that repeats was found" in shown
+
+
+def test_a_window_of_time_has_the_iterations_of_its_loop(run: Path) -> None:
+    step = "[aten::embedding][aten::linear][aten::gelu][aten::linear][aten::argmax]"
+    drawn = json.dumps(draw(f"host [aten::linear][aten::argmax]{step * 5}")).encode()
+    (run / "rank-0.trace.json.gz").write_bytes(gzip.compress(drawn))
+    steps = {"by": "time", "of": None, "seen": 0}
+    write(run, [rank(0, step_time=None, device="cpu", steps=steps)])
+
+    shown = " ".join(command("lint", run).out.split())
+
+    assert "5 steps of" in shown
+    assert "taken from what repeats (likely)" in shown

@@ -230,6 +230,15 @@ def test_without_the_profilers_marks_a_step_ends_with_the_optimizers() -> None:
     assert trace.ops["step"].to_list() == [0, 1]
 
 
+def test_a_step_that_the_start_of_the_recording_cuts_is_none() -> None:
+    end = "[aten::add_][Optimizer.step#SGD.step]"
+
+    trace = load_drawn(f"host {end}" + f"[aten::to][aten::mm]{end}" * 3)
+
+    assert trace.steps.height == 3
+    assert trace.ops["step"].to_list() == [None, *[0] * 3, *[1] * 3, *[2] * 3]
+
+
 def test_two_optimizers_that_take_turns_are_one_step() -> None:
     turn = "[aten::mm][Optimizer.step#D.step][aten::mm][Optimizer.step#G.step]"
 

@@ -178,6 +178,8 @@ class Finding:
     """What else programs may want to know: shapes, ids, names of the log."""
     residual: bool = False
     """It reports what no other finding explains, and so comes after them."""
+    leads: bool = False
+    """It doubts the recording, and so comes before others of its severity."""
     explains: frozenset[str] = frozenset()
     """Codes of findings that this one, seen in a log, is the reason of."""
     confirmed_by: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
 from traceq.graph.link import link
-from traceq.graph.steps import SOURCES
+from traceq.graph.steps import SOURCES, representative
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.shown import typed
@@ -187,11 +187,22 @@ def _of_rank(trace: Trace, rank: Rank, owners: Owners) -> Trace:
     trace = _with_first_lines(trace, rank.first_lines)
     trace = with_sources(trace, rank.sources)
     trace = _with_compiled(trace, rank, owners)
-    if rank.warm:
-        trace = replace(
-            trace, steps=trace.steps.with_columns(warmup=pl.lit(value=False))
+    return replace(trace, steps=_averaged(trace.steps, rank))
+
+
+def _averaged(steps: pl.DataFrame, rank: Rank) -> pl.DataFrame:
+    """Mark the steps that averages are over, by what is known of the program's steps.
+
+    Warm-up was over when whole periods were traced: a long first step is one of them.
+    """
+    if rank.warm or rank.window == "period":
+        steps = steps.with_columns(
+            warmup=pl.lit(value=False), averaged=pl.lit(value=True)
         )
-    return trace
+    timed = rank.step_time
+    if timed is None or timed.long is None or rank.window in {"period", "typical"}:
+        return steps
+    return steps.with_columns(representative(steps, timed.long, timed.long_share))
 
 
 def _with_compiled(trace: Trace, rank: Rank, owners: Owners) -> Trace:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from traceq.finding import Finding, Place, Severity
     from traceq.model.facts import Facts
+    from traceq.model.run import Window
 
 By = Literal["gpu", "host"]
 StepFrom = Literal["measured", "estimated", "recorded"]
@@ -108,6 +109,34 @@ class Bound:
     def measured(self) -> bool:
         """Whether the step was measured without the profiler."""
         return self.step_from == "measured"
+
+
+@dataclass(frozen=True)
+class StepKinds:
+    """Steps of two kinds, typical and long ones, and which of them were recorded."""
+
+    window: Window
+    """Which ones were recorded: whole periods, typical ones, or those that came."""
+    period: int | None
+    """After how many steps long ones come again, if that is regular."""
+    recorded: int
+    """How many steps were recorded, without warm-up,"""
+    recorded_long: int
+    """and how many of them are long."""
+    averaged: int
+    """How many of them the averages are over,"""
+    averaged_long: int
+    """and how many of these are long."""
+    measured: bool
+    """Whether the times are measured without the profiler, else as recorded."""
+    long_ns: float
+    """What a long step takes, on average."""
+    typical_ns: float
+    """What the others take."""
+    long_share: float | None
+    """The share of the program's steps that are long, where that was measured,"""
+    long_time_share: float | None
+    """and their share of its time."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +277,8 @@ class Outcome:
     """How many findings are hidden, since a baseline lists them."""
     replayed: Replayed | None = None
     """What replays of CUDA graphs ran, if there are any."""
+    step_kinds: StepKinds | None = None
+    """Which kinds of steps there are, if not all are alike."""
 
 
 @dataclass(frozen=True)

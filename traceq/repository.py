@@ -20,6 +20,8 @@ from traceq.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# What Python calls the function that a file's own statements are in.
+_MODULE_LEVEL = "<module>"
 _GIT_S = 30
 _MOST_FILES = 200_000
 _LARGEST = 2_000_000
@@ -69,7 +71,12 @@ class Repository:
             return ()
 
     def begins(self, file: str, function: str | None, line: int | None) -> bool:
-        """Return whether a function begins at a line, with its decorators."""
+        """Return whether a function begins at a line, with its decorators.
+
+        A file's own statements begin anywhere in it.
+        """
+        if function == _MODULE_LEVEL:
+            return self.holds(file, function, line)
         return any(line == first for first, _ in self._spans(file, function))
 
     def holds(self, file: str, function: str | None, line: int | None) -> bool:
@@ -90,7 +97,7 @@ def _functions(source: str) -> frozenset[tuple[str, int, int]]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
-    found = {("<module>", 1, source.count("\n") + 1)}
+    found = {(_MODULE_LEVEL, 1, source.count("\n") + 1)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = [node.lineno, *(one.lineno for one in node.decorator_list)]

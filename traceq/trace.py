@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.model.schema import TABLES
 from traceq.model.tables import Tables
 from traceq.records import dataclass
@@ -14,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import networkx as nx
+    import polars as pl
 
     from traceq.model.facts import Facts
     from traceq.model.run import Rank, Run
@@ -36,18 +35,19 @@ class Trace(Tables):
 
         None where other steps must have been timed than recorded.
         """
-        timed = self.rank.step_time if self.rank else None
-        recorded = self._recorded()
-        return timed.like(recorded) if timed and not timed.doubt(recorded) else None
+        if self.rank is None or self.rank.step_time is None or self.step_in_doubt:
+            return None
+        return self.rank.step_time.like(self._recorded(), self.rank.window)
 
     @property
     def step_in_doubt(self) -> bool:
         """Whether a step was measured that cannot be one of the recorded ones."""
-        timed = self.rank.step_time if self.rank else None
-        return timed is not None and timed.doubt(self._recorded())
+        if self.rank is None or self.rank.step_time is None:
+            return False
+        return self.rank.step_time.doubt(self._recorded(), self.rank.window)
 
     def _recorded(self) -> list[int]:
-        return self.steps.filter(~pl.col("warmup"))["time"].to_list()
+        return self.steps.filter("averaged")["time"].to_list()
 
     @classmethod
     def of(cls, facts: Facts, tables: Mapping[str, pl.DataFrame]) -> Trace:

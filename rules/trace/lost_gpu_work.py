@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.gpu_use import MISSING, sign_of_gpu
 from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.linter import Bad, Evidence, Good, Rule, Seen, Severity, View, option
 from traceq.records import dataclass
@@ -25,12 +26,17 @@ class LostGpuWork(Rule):
     ## What it does
 
     Looks for launches without a kernel, other than those that are captured into a CUDA
-    graph and so run none, and for a machine with a GPU of which nothing was recorded.
+    graph and so run none. A trace without any GPU work of a program that uses a GPU is
+    an error, and the first finding: the run folder of ``traceq collect`` says that the
+    steps ran on one, or the trace has launches, copies, memory or operators that only a
+    GPU has. A GPU in the machine alone is a minor finding, as programs run on the CPU
+    beside one.
 
     ## Why is this bad?
 
     Missing work looks as if the GPU had been idle. Then busy time, idle time and the
-    bound of the step are wrong, and so is every saving that depends on them.
+    bound of the step are wrong, and so is every saving that depends on them. Without
+    any GPU work most rules are skipped, and what the others find is about the host.
 
     ## How to fix it
 
@@ -52,6 +58,7 @@ class LostGpuWork(Rule):
     since = "0.1.0"
     see = ("torch.profiler.profile",)
     priced = False
+    leads = True
 
     # Chosen by judgement: the window cuts off the kernels of a few launches.
     min_share: float = option(
@@ -63,7 +70,7 @@ class LostGpuWork(Rule):
         TRC005 lost-gpu-work
           1 of 2 launches has no kernel in the trace
           missing  50% of the launches have no kernel
-          fix      record with activities=[ProfilerActivity.CPU,
+          fix      record again with activities=[ProfilerActivity.CPU,
                    ProfilerActivity.CUDA] and no other profiler on the GPU; if
                    CUPTI's buffers filled up, record fewer steps
         """,
@@ -93,7 +100,9 @@ class LostGpuWork(Rule):
         """Count the launches without a kernel."""
         launches = launches_outside_captures(view.runtime[[*_OF_CALLS]])
         lost = int((launches["kernels"] == 0).sum())
-        if lost and lost >= self.min_share * launches.height:
+        nothing = not view.trace.facts.gpu
+        if lost and (nothing or lost >= self.min_share * launches.height):
+            whole = nothing or lost == launches.height
             yield self.finding(
                 _message(lost, launches.height),
                 subject="launches",
@@ -103,14 +112,22 @@ class LostGpuWork(Rule):
                         value=lost / launches.height,
                         unit="share",
                         note="of the launches have no kernel",
-                    )
+                    ),
+                    *_of_collect(view),
                 ],
                 data={"launches": launches.height, "without_kernel": lost},
-                advice="record with activities=[ProfilerActivity.CPU,"
-                " ProfilerActivity.CUDA] and no other profiler on the GPU; if CUPTI's"
-                " buffers filled up, record fewer steps",
+                advice=_advice(view),
+                severity=Severity.error if whole else None,
             )
-        elif not view.trace.facts.gpu and view.trace.devices.height:
+        elif nothing and (sign := sign_of_gpu(view.trace)):
+            yield self.finding(
+                "the program uses a GPU, but the trace has no GPU work",
+                subject="no GPU work",
+                evidence=[Evidence("seen by", sign), *_of_collect(view)],
+                advice=_advice(view),
+                severity=Severity.error,
+            )
+        elif nothing and view.trace.devices.height:
             name = view.trace.devices["name"][0] or "a GPU"
             yield self.finding(
                 f"the machine has {name}, but none of its work was recorded",
@@ -119,6 +136,31 @@ class LostGpuWork(Rule):
                 " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
                 severity=Severity.info,
             )
+
+
+def _of_collect(view: View) -> Iterator[Evidence]:
+    """Yield what the run folder says: why there is none, and what was tried before."""
+    rank = view.trace.rank
+    if rank and MISSING in rank.reasons:
+        yield Evidence("why", rank.reasons[MISSING])
+    if rank and rank.discarded:
+        count = len(rank.discarded)
+        were = "was" if count == 1 else "were"
+        note = f"of which {count} {were} discarded"
+        yield Evidence("attempts", value=count + 1, note=note)
+
+
+def _advice(view: View) -> str:
+    if view.trace.rank:
+        return (
+            "record again with traceq collect, and with no other profiler on the GPU"
+            " (Nsight, DCGM); --no-stack and fewer steps (--active 1) ask less of CUPTI"
+        )
+    return (
+        "record again with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] and"
+        " no other profiler on the GPU; if CUPTI's buffers filled up, record fewer"
+        " steps"
+    )
 
 
 def _message(lost: int, launches: int) -> str:

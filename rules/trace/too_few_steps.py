@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=2, active=3)"
+_MARK = (
+    'put torch.profiler.record_function("traceq: step") around an iteration, and record'
+    " with --steps-by mark; if there is a loop in this trace, --steps-by repeats finds"
+    " it without a landmark"
+)
 # What the profiler takes itself is worth a word from this share of the time on.
 _WORTH = 0.05
 
@@ -53,7 +58,9 @@ class TooFewSteps(Rule):
     ## When it is wrong
 
     A trace of something that is done once has no steps. Where a loop was not found,
-    ``--steps-by repeats`` looks for it without asking for a sign that it is one.
+    ``--steps-by repeats`` looks for it without asking for a sign that it is one. Of a
+    window of time, which ``traceq collect`` records where it sees no steps, the
+    iterations that are whole count.
     """
 
     code = "TRC002"
@@ -101,7 +108,15 @@ class TooFewSteps(Rule):
         """Count the steps without warm-up."""
         if not view.meets(Need.WARM):
             return  # TRC003 tells more
-        if not view.trace.steps.height:
+        if not view.trace.steps.height and _is_window(view):
+            yield self.finding(
+                "no steps were counted, and nothing that repeats was found in the"
+                " recorded window: all of it counts as one" + _held_up(view),
+                subject="no steps",
+                advice=_MARK,
+                example="",
+            )
+        elif not view.trace.steps.height:
             yield self.finding(
                 "the trace has no steps: all of it counts as one, with its warm-up"
                 + _held_up(view),
@@ -116,6 +131,12 @@ class TooFewSteps(Rule):
                 subject="one step",
                 advice=f"record three: profile({_SCHEDULE})",
             )
+
+
+def _is_window(view: View) -> bool:
+    """Return whether ``traceq collect`` recorded a time, since it saw no steps."""
+    rank = view.trace.rank
+    return rank is not None and rank.steps_by == "time"
 
 
 def _held_up(view: View) -> str:

@@ -94,6 +94,56 @@ def test_a_trace_of_the_host_alone_has_launches_without_kernels() -> None:
     assert found.message == (
         "no launch has a kernel in the trace: the GPU was not recorded"
     )
+    assert found.severity == "error"
+
+
+def test_a_few_lost_launches_are_no_error() -> None:
+    lost = WORKING.replace("[gemm<2            ]", "")
+
+    assert [one.severity for one in drawn_findings(lost, "TRC005")] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    "op", ["aten::cudnn_convolution", "aten::_flash_attention_forward"]
+)
+def test_operators_that_only_a_gpu_has_show_that_it_was_not_recorded(op: str) -> None:
+    (found,) = drawn_findings(f"host [{op}   ]", "TRC005")
+
+    assert found.message == "the program uses a GPU, but the trace has no GPU work"
+    assert found.severity == "error"
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        "host [aten::mm    ]",
+        "host [aten::_scaled_dot_product_flash_attention_for_cpu    ]",
+        # The profiler waits for the GPU of the machine when it stops.
+        "host [aten::mm    ][cudaDeviceSynchronize]",
+    ],
+)
+def test_a_program_on_the_cpu_lacks_no_gpu_work(drawing: str) -> None:
+    assert not drawn_findings(drawing, "TRC005")
+
+
+def test_a_gpu_of_the_machine_that_has_no_work_is_minor(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    machine = {"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}]}
+    path.write_text(json.dumps(draw("host [aten::mm    ]") | machine))
+
+    (found,) = outcome(Recording("cpu", load(path, cache=False)), "TRC005").findings
+
+    assert found.severity == "info"
+
+
+def test_a_trace_without_gpu_work_comes_before_all_other_errors() -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    host_only = "\n".join(line for line in WORKING.splitlines() if "gpu" not in line)
+
+    found = drawn_findings(host_only, log=log)
+
+    assert [one.severity for one in found[:2]] == ["error", "error"]
+    assert found[0].code == "TRC005"
 
 
 def test_launches_that_are_captured_into_a_graph_lack_no_kernel() -> None:

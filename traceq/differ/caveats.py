@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.analysis.base.device import used_gpu
 from traceq.differ.structure import REGION
 from traceq.words import counted
@@ -64,7 +62,7 @@ def _step_times(
             f"stacks were recorded {side} only, which slows that one's host down: idle"
             " time cannot be compared"
         )
-    steps = [trace.steps.filter(~pl.col("warmup")).height for trace in traces]
+    steps = [trace.steps.filter("averaged").height for trace in traces]
     for side, count in zip(("before", "after"), steps, strict=True):
         if not count:
             yield f"{side} has no steps: its whole trace counts as one"

@@ -15,18 +15,22 @@ from traceq.model.run import (
     Compiled,
     CompiledPlace,
     HostCost,
+    LongSteps,
     Rank,
     RecorderOverhead,
     Run,
     StepTime,
+    Window,
 )
 from traceq.units import NS_PER_MS
+from traceq.words import MODULE_LEVEL
 
 _FORMAT = 1
 _LARGEST = 64 << 20
 _LARGEST_SOURCES = 16 << 20
 _MOST_CAPTURES = 1_000
 _OVERHEAD_VERSION = 1
+_LONGEST_MS = 1e12
 _LONGEST_EVENT_NS = 10_000_000
 
 
@@ -91,16 +95,21 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
         trace=_file(folder, found.get("trace")),
         memory=_file(folder, found.get("memory")),
         step_time=_step_time(_dict(found, "step_time")),
-        missing=tuple(
-            f"no {entry.get('what')}: {entry.get('why')}"
-            for entry in _list(found.get("missing"))
-            if isinstance(entry, dict)
+        missing=tuple(f"no {what}: {why}" for what, why in _reasons(found)),
+        reasons=dict(_reasons(found)),
+        device=_text(found.get("device")),
+        discarded=tuple(
+            _text(attempt.get("why"))
+            for attempt in _list(_dict(found, "trace").get("attempts"))
+            if isinstance(attempt, dict)
         ),
         cores=_cores(found),
         torch=_torch(_dict(found, "versions")),
         first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
         owners=_owners(_dict(found, "packages")),
         sources=_sources(folder / "sources", _list(found.get("sources"))),
+        steps_by=_text(_dict(found, "steps").get("by")),
+        window=_window(_dict(found, "trace")),
         first_step=_first_step(found),
         warm=_warm(found),
         compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
@@ -111,6 +120,15 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
             if (file := _file(folder, entry))
         ),
     )
+
+
+def _reasons(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is missing, and why."""
+    return [
+        (str(entry.get("what")), str(entry.get("why")))
+        for entry in _list(found.get("missing"))
+        if isinstance(entry, dict)
+    ]
 
 
 def _compiled(found: dict[str, Any]) -> Compiled:
@@ -159,11 +177,15 @@ def _sources(folder: Path, entries: list[Any]) -> dict[str, str]:
 
 
 def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
-    """Return where functions begin, but for those that share file and name."""
+    """Return where functions begin, but for those that share file and name.
+
+    Of a file's own statements it is the one that ran when the recording started.
+    """
     lines: dict[tuple[str, str], set[int]] = {}
     for one in functions:
         found = one if isinstance(one, dict) else {}
         file, name, line = (found.get(key) for key in ("file", "function", "line"))
+        line = found.get("at") if name == MODULE_LEVEL else line
         if isinstance(file, str) and isinstance(name, str) and type(line) is int:
             lines.setdefault((file, name), set()).add(line)
     return {key: min(of) for key, of in lines.items() if len(of) == 1 and min(of) > 0}
@@ -209,12 +231,35 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
     times = [found.get(key) for key in keys]
     steps = found.get("steps")
     if not isinstance(steps, int) or not all(
-        isinstance(value, (int, float)) and 0 < value < 1e12  # noqa: PLR2004 - sane
-        for value in times
+        isinstance(value, (int, float)) and 0 < value < _LONGEST_MS for value in times
     ):
         return None
     mean, median, least, most = (round(float(ms or 0) * NS_PER_MS) for ms in times)
-    return StepTime(mean, median, least, most, steps)
+    period = found.get("period")
+    return StepTime(
+        *(mean, median, least, most, steps),
+        long=_long_steps(_dict(found, "long_steps")),
+        period=period if type(period) is int and period > 1 else None,
+    )
+
+
+def _long_steps(found: dict[str, Any]) -> LongSteps | None:
+    share, ms, typical = (found.get(key) for key in ("share", "ms", "typical_ms"))
+    if not all(isinstance(one, (int, float)) for one in (share, ms, typical)):
+        return None
+    known = LongSteps(float(share or 0), *(round(_ns(one)) for one in (ms, typical)))
+    usable = 0 < known.share < 1 and known.ns > known.typical_ns > 0
+    return known if usable else None
+
+
+def _ns(ms: object) -> float:
+    known = isinstance(ms, (int, float)) and 0 < ms < _LONGEST_MS
+    return float(ms) * NS_PER_MS if known else 0.0  # type: ignore[arg-type]  # just checked
+
+
+def _window(trace: dict[str, Any]) -> Window:
+    window = trace.get("window")
+    return window if window in ("period", "typical", "consecutive") else ""
 
 
 def _overhead(found: dict[str, Any]) -> RecorderOverhead | None:
@@ -255,3 +300,7 @@ def _list(value: object) -> list[Any]:
 def _dict(found: dict[str, Any], key: str) -> dict[str, Any]:
     value = found.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -6,6 +6,10 @@ as there are iterations, while what its layers do is there many times more. So e
 count of a name, or of a few names in a row, is a hypothesis; it holds if the pieces
 between these places are alike. The layers of one pass are alike too: pieces count as
 iterations only with a landmark in each, which is what programs do once an iteration.
+
+A recording of whole iterations ends where it began: what is behind the last place and
+before the first is one of them. A window of time cuts the first and the last: then that
+is the end of one, and the beginning of another.
 """
 
 from __future__ import annotations
@@ -40,6 +44,11 @@ _LITTLE = 0.15
 # Fewer iterations than this may be an accident.
 _FEWEST_FIRM = 3
 _FEWEST_EVENTS = 2
+_LONGEST_GRAM = 4
+# As a prefill among them, which is alike neither what is before nor what is after it.
+_SHARE_OF_ODD = 0.25
+# In a window that cuts the first and the last, this many whole ones are a loop.
+_FEWEST_WITHIN = 2
 _WAIT = "wait"
 _STOP = "^(cuda|hip)DeviceSynchronize$"
 # An iteration launches this many different graphs at most.
@@ -63,9 +72,11 @@ def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
     """
     sequence = _sequence(raw)
     grams = _grams(sequence)
-    tried = [_tried(sequence, grams, one) for one in _hypotheses(grams, sequence)]
-    alike = [one for one in tried if one.few_outliers]
-    held = [one for one in alike if _told(one, sequence)] or (alike if insist else [])
+    counts = _hypotheses(grams, sequence)
+    held = _held([_tried(sequence, grams, one) for one in counts], sequence, insist)
+    if all(one.doubt for one in held):
+        cut = [_tried_as_cut(sequence, grams, one) for one in counts]
+        held += _held([one for one in cut if one], sequence, insist)
     if not held:
         return None
     # Of those that are as sure, what the most names say comes first.
@@ -74,8 +85,18 @@ def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
     inner = [one for one in held if len(one.anchor) >= 2 * len(best.anchor)]
     best = inner[0] if inner else best
     windows = _windows(sequence, grams, best.anchor)
-    firm = len(best.anchor) >= _FEWEST_FIRM and best.landmark not in {"", _WAIT}
+    firm = len(best.shared) >= _FEWEST_FIRM and best.landmark not in {"", _WAIT}
     return Iterations(windows, firm) if windows.height > 1 else None
+
+
+def _held(
+    tried: list[_Tried],
+    sequence: pl.DataFrame,
+    insist: bool,  # noqa: FBT001 - find's
+) -> list[_Tried]:
+    """Return the hypotheses that hold."""
+    alike = [one for one in tried if one.few_outliers]
+    return [one for one in alike if _told(one, sequence)] or (alike if insist else [])
 
 
 def _told(one: _Tried, sequence: pl.DataFrame) -> bool:
@@ -87,7 +108,7 @@ def _told(one: _Tried, sequence: pl.DataFrame) -> bool:
     if one.landmark != _WAIT:
         return bool(one.landmark)
     times = sequence.group_by("name").len()["len"]
-    repeating = (times >= _WHOLE * len(one.anchor)).sum() / len(times)
+    repeating = (times >= _WHOLE * len(one.shared)).sum() / len(times)
     return not one.doubt and repeating >= _WHOLE
 
 
@@ -120,6 +141,54 @@ def _tried(sequence: pl.DataFrame, grams: pl.DataFrame, count: int) -> _Tried:
     pieces = sequence.with_columns(piece=_piece(sequence["at"], anchor) % count)
     landmark = _landmark(pieces, count)
     return _Tried(anchor, landmark, _shared(pieces, (pl.col("piece") + 1) % count))
+
+
+def _tried_as_cut(
+    sequence: pl.DataFrame, grams: pl.DataFrame, count: int
+) -> _Tried | None:
+    """Try a hypothesis for a recording that begins and ends within an iteration.
+
+    Only what is between two places is a whole one. What is before the first must be
+    like the end of one, and what is behind the last like the beginning: a pass through
+    layers has something else there.
+    """
+    anchor = _most_even(grams.filter(pl.col("count") == count))
+    between = count - 1
+    if between < _FEWEST_WITHIN or not _goes_on(sequence, anchor):
+        return None
+    pieces = sequence.with_columns(piece=_piece(sequence["at"], anchor))
+    inside = pieces.filter(pl.col("piece").is_between(0, between - 1))
+    rest = pieces.filter(~pl.col("piece").is_between(0, between - 1))
+    shared = _shared(inside, (pl.col("piece") + 1) % between)
+    if (shared < _ALIKE).sum() > _SHARE_OF_ODD * between:
+        return None
+    return _Tried(anchor, _landmark(inside, between, rest), shared)
+
+
+def _goes_on(sequence: pl.DataFrame, anchor: pl.Series) -> bool:
+    """Tell whether both ends of the recording are parts of an iteration."""
+    first, second = int(anchor[0]), int(anchor[1])
+    before, last = int(anchor[-2]), int(anchor[-1])
+    behind = sequence.height - last
+    # Of the next one there may be what is shorter than a gram.
+    longest = (1 + _LITTLE) * max(anchor.diff().drop_nulls().to_list()) + _LONGEST_GRAM
+    return max(first, behind) <= longest and all(
+        length <= _FEWEST_EVENTS
+        or _alike(sequence.slice(mine, length), sequence.slice(max(0, whole), length))
+        for mine, whole, length in (
+            (0, second - first, first),
+            (last, before, behind),
+        )
+    )
+
+
+def _alike(one: pl.DataFrame, other: pl.DataFrame) -> bool:
+    """Tell whether two parts of the sequence do alike things."""
+    both = [
+        part.with_columns(piece=pl.lit(at, pl.Int64))
+        for at, part in enumerate((one, other))
+    ]
+    return bool((_shared(pl.concat(both), 1 - pl.col("piece")) >= _ALIKE).all())
 
 
 def _sequence(raw: Frames) -> pl.DataFrame:
@@ -245,12 +314,13 @@ def _hypotheses(grams: pl.DataFrame, sequence: pl.DataFrame) -> list[int]:
     )
 
 
-def _most_even(places: pl.DataFrame, length: int) -> pl.Series:
+def _most_even(places: pl.DataFrame, length: int = 0) -> pl.Series:
     """Return the places of the gram that is there at the most even distances.
 
-    Where there are few, so is what is behind the last and before the first of them.
+    Where there are few, so is what is behind the last and before the first of them, if
+    the length of all is given.
     """
-    few = pl.col("at").len() < _FEWEST_WITH_OUTLIERS
+    few = (pl.col("at").len() < _FEWEST_WITH_OUTLIERS) & pl.lit(length > 0)
     around = pl.when(few).then(pl.col("at").first() + length - pl.col("at").last())
     steps = (
         places.sort("gram", "at")
@@ -267,10 +337,13 @@ def _piece(at: pl.Series, borders: pl.Series) -> pl.Series:
     return borders.search_sorted(at, side="right").cast(pl.Int64) - 1
 
 
-def _landmark(pieces: pl.DataFrame, count: int) -> str:
+def _landmark(
+    pieces: pl.DataFrame, count: int, rest: pl.DataFrame | None = None
+) -> str:
     """Return the landmark that the pieces have, empty if they are no iterations.
 
-    What is before the first place is of the last piece: together they are a whole one.
+    ``rest`` is what is in none of them. Unless there is any, what is before the first
+    place is of the last piece: together they are a whole one.
     """
     found = pieces.group_by("piece").agg(pl.col(*LANDMARKS).any())
     outliers = max(_SHARE_OF_OUTLIERS * count, int(count >= _FEWEST_WITH_OUTLIERS))
@@ -278,7 +351,12 @@ def _landmark(pieces: pl.DataFrame, count: int) -> str:
     in_all = [name for name, pieces in having.items() if count - pieces <= outliers]
     # A step without its optimizer or its backward is a part of a step, and a pass
     # without its embedding a layer, unless a replayed graph hides it.
-    missing = {name for name in having if having[name] and name not in in_all}
+    there = {
+        name
+        for name in having
+        if having[name] or (rest is not None and rest[name].any())
+    }
+    missing = there - {*in_all}
     hidden = {"embedding"} if "graph" in in_all else set()
     if missing & {"optimizer", "backward", "embedding"} - hidden:
         return ""

@@ -11,6 +11,7 @@ import ast
 from dataclasses import field
 
 from traceq.records import dataclass
+from traceq.words import MODULE_LEVEL
 
 ENTRY, EXIT = 0, 1
 CALL, ATTRIBUTE, TRUTH, OTHER = "call", "attribute", "truth", "other"
@@ -20,7 +21,7 @@ IN_PLACE = "="
 # Types whose call asks a tensor for its value, without a call that a trace shows.
 SCALARS = ("float", "int", "bool", "complex", "range")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_MODULE = "<module>"
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 # Functions of their own: a generator always, the others before Python 3.12.
 _COMPREHENSIONS = {
     ast.ListComp: "<listcomp>",
@@ -70,6 +71,16 @@ class Function:
         """The last line of the function."""
         return getattr(self.node, "end_lineno", None) or self.begins
 
+    def loop(self, first: int, last: int) -> tuple[int, int] | None:
+        """Return the lines of its smallest loop around these lines, if there is one."""
+        spans = [
+            (one.lineno, one.end_lineno or one.lineno)
+            for one in ast.walk(self.node)
+            if isinstance(one, _LOOPS)
+        ]
+        around = [one for one in spans if one[0] <= first and last <= one[1]]
+        return min(around, key=lambda one: one[1] - one[0], default=None)
+
 
 @dataclass
 class Program:
@@ -84,7 +95,7 @@ class Program:
         line to speak of.
         """
         named = [one for one in self.functions if one.name == name]
-        if name != _MODULE and line is not None:
+        if name != MODULE_LEVEL and line is not None:
             named = [one for one in named if one.begins == line]
         return named[0] if len(named) == 1 else None
 
@@ -95,7 +106,7 @@ def read_program(source: str) -> Program:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Program()
-    found = [Function(1, _MODULE, tree)]
+    found = [Function(1, MODULE_LEVEL, tree)]
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTIONS):
             lines = [one.lineno for one in node.decorator_list]

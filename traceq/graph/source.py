@@ -10,6 +10,7 @@ from traceq.expressions import constant, known
 from traceq.graph.host import HostTree, describe, only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.model import names, schema
+from traceq.words import MODULE_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +31,16 @@ _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
 def describe_frames(of: pl.Series, owners: Owners) -> pl.DataFrame:
-    """Return what is known of frames by their names, with ``via`` of a library's."""
-    return names.describe_frames(of, owners).with_columns(
+    """Return what is known of frames by their names, with ``via`` of a library's.
+
+    A file's own statements have the line that ran, if there is one, not its first.
+    """
+    # torch has the first line where Python had not come to another.
+    nowhere = (pl.col("function") == MODULE_LEVEL) & (pl.col("line") <= 1)
+    known = names.describe_frames(of, owners).with_columns(
+        line=pl.when(~nowhere.fill_null(value=False)).then("line")
+    )
+    return known.with_columns(
         pl.col("file", "function", "module", "library").cast(schema.TEXT),
         VIA.cast(schema.TEXT),
     )
@@ -44,7 +53,8 @@ def with_first_lines(
 
     torch names a call by the line of its function, but a call that is open when the
     profiler starts by the line that it was at. That is the one of another call of the
-    function; where there is none, or functions share the name, it is not known.
+    function; where there is none, or functions share the name, it is not known. A
+    file's own statements, as a loop, keep the line: they begin nowhere to speak of.
     ``facts`` are what describes the frames, and ``fact`` which of them each one has.
     """
     starts = known(facts["file"].cast(pl.String).str.contains(_STARTS_PROFILER))
@@ -60,7 +70,11 @@ def with_first_lines(
     is_open = frames["ts"] < began
     # Few are open, and their rows alone change.
     rows = row_numbers(frames.height).filter(is_open)
-    opened = frames[["file", "function", "library"]][rows]
+    opened = frames[["file", "function", "library", "line"]][rows]
+    recorded = opened.select(
+        pl.when(pl.col("function").cast(pl.String) == MODULE_LEVEL).then("line")
+    ).to_series()
+    opened = opened.drop("line")
     function = ["file", "function"]
     seen = constant(value=False, count=facts.height, dtype=pl.Boolean)
     others = facts.filter(seen.scatter(fact.filter(~is_open), values=True))
@@ -71,7 +85,7 @@ def with_first_lines(
     )
     opened = opened.join(
         lines, on=function, how="left", maintain_order="left", nulls_equal=True
-    )
+    ).with_columns(line=pl.coalesce(recorded, "line"))
     frames = frames.with_columns(frames["line"].scatter(rows, opened["line"]))
     via = opened.select(VIA).to_series()
     if via.null_count() == len(via):

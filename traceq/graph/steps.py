@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, combinations
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
 
     from traceq.graph.host import Frames
     from traceq.graph.iterations import Iterations
+    from traceq.model.run import LongSteps
 
 CERTAIN, LIKELY, GUESS = "certain", "likely", "guess"
 # A first step this much longer than the others is warm-up.
 _WARMUP = 1.5
 _FEWEST_WITHOUT_WARMUP = 2
+# A step with less than this share of the ops of any other is not whole.
+_CUT = 0.85
+# Chosen by judgement: an average step is near enough within this share of its time. Of
+# more steps than this many, the shares of long and typical ones are as they come.
+_NEAR = 0.05
+_MOST_CHOSEN_FROM = 400
 # A GPU that is behind the host is busy for more than this share of the time.
 _DENSE = 0.5
 
@@ -94,7 +102,21 @@ def _by_optimizer(host: pl.DataFrame, raw: Frames) -> Steps | None:
         return None
     ends = calls.gather_every(turns, offset=turns - 1)
     windows = ends.select(ts=pl.col("end").shift(1, fill_value=0), end="end")
+    windows = _without_cut(windows, raw["ops"])
     return Steps(_numbered(windows), "Optimizer.step", LIKELY if turns > 1 else CERTAIN)
+
+
+def _without_cut(windows: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Leave the first window out if the recording began within its step.
+
+    It has the end of a step then, and fewer ops than all the others.
+    """
+    if windows.height <= _FEWEST_WITHOUT_WARMUP:
+        return windows
+    begun = ops["ts"].sort().search_sorted(windows["ts"])
+    ended = ops["ts"].sort().search_sorted(windows["end"])
+    first, *others = (ended.cast(pl.Int64) - begun.cast(pl.Int64)).to_list()
+    return windows.slice(1) if first < _CUT * min(others) else windows
 
 
 def _by_repeats(_: pl.DataFrame, raw: Frames) -> Steps | None:
@@ -230,7 +252,9 @@ def measure(
         launches=pl.col("launches").fill_null(0),
     )
     return schema.TABLES["steps"].shaped(
-        timed.with_columns(_idle(timed, gpu), _warmup(timed["time"]))
+        timed.with_columns(_idle(timed, gpu), _warmup(timed["time"])).with_columns(
+            averaged=~pl.col("warmup")
+        )
     )
 
 
@@ -279,3 +303,30 @@ def _warmup(times: pl.Series) -> pl.Series:
             break
         marks[at] = True
     return pl.Series("warmup", marks, dtype=pl.Boolean)
+
+
+def representative(steps: pl.DataFrame, long: LongSteps, share: float) -> pl.Series:
+    """Return which steps averages are over, where some are longer than others.
+
+    These are steps that follow each other, as a replay runs them, and among which long
+    ones have about the share that they have in the program: the most of them, else the
+    nearest.
+    """
+    chosen = steps["averaged"]
+    first, count = int(chosen.arg_max() or 0), int(chosen.sum())
+    is_long = long.among(steps["time"].filter(chosen).to_list())
+    if not any(is_long) or all(is_long) or count > _MOST_CHOSEN_FROM:
+        return chosen
+    until = [0, *accumulate(is_long)]
+    wanted = long.mean_ns(share)
+
+    def error(ends: tuple[int, int]) -> tuple[float, int, int]:
+        start, end = ends
+        mean = long.mean_ns((until[end] - until[start]) / (end - start))
+        off = abs(mean - wanted) / wanted
+        # The later the better: the profiler's own start is in the first.
+        return off if off > _NEAR else 0.0, start - end, -start
+
+    start, end = min(combinations(range(count + 1), 2), key=error)
+    at = pl.int_range(steps.height, eager=True)
+    return at.is_between(first + start, first + end - 1).alias("averaged")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.replayed import replayed
+from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.errors import ConfigError
 from traceq.finding import Severity
 from traceq.linter.config import configured
@@ -107,6 +108,7 @@ def _lint(
         memory=peak,
         entry=entry_of(recording.trace) if recording.trace else None,
         replayed=replayed(recording.trace) if recording.trace else None,
+        step_kinds=step_kinds(recording.trace) if recording.trace else None,
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full and view.meets(Need.WARM)
         else None,

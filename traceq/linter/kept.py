@@ -24,6 +24,7 @@ from traceq.outcome import (
     Outcome,
     Replayed,
     Skipped,
+    StepKinds,
     Together,
 )
 from traceq.records import dataclass
@@ -116,6 +117,7 @@ def _outcome(found: _Json, bound: Bound | None) -> Outcome:
         "idle": _maybe(_idle, found["idle"]),
         "entry": _maybe(_place, found["entry"]),
         "replayed": _maybe(lambda one: Replayed(**one), found["replayed"]),
+        "step_kinds": _maybe(lambda one: StepKinds(**one), found["step_kinds"]),
     }
     return Outcome(**(found | read))
 

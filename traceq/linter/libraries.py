@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.expressions import text
 from traceq.finding import Place
+from traceq.words import MODULE_LEVEL
 
 if TYPE_CHECKING:
     from traceq.finding import Finding
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 # A function is named if it has this share of what a finding was seen by, or more.
 _MOST = 0.5
-_PROGRAM = "<module>"
 
 
 def with_libraries(ran: Ran, trace: Trace | None) -> Ran:
@@ -43,7 +43,7 @@ def entry_of(trace: Trace) -> Place | None:
         frames["own"] & (frames["dur"] == own.max())
     )
     for row in longest.sort("ts").head(1).iter_rows(named=True):
-        line = 1 if row["function"] == _PROGRAM else row["line"]
+        line = 1 if row["function"] == MODULE_LEVEL else row["line"]
         return Place(row["file"], line or 1, row["function"])
     return None
 

@@ -10,9 +10,10 @@ import polars as pl
 
 from traceq.expressions import known
 from traceq.graph.program import read_program
+from traceq.words import MODULE_LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from traceq.finding import Finding, Place
     from traceq.graph.program import Program
@@ -46,11 +47,45 @@ def with_function(finding: Finding, trace: Trace) -> Finding:
     """Return a finding with the last line of its function, if the source is there."""
     place = finding.place
     sources = trace.rank.sources if trace.rank else {}
+    if place.function == MODULE_LEVEL and place.file and not place.exact:
+        return replace(finding, place=_statement(finding, trace, sources))
     if place.exact or not place.file or place.file not in sources:
         return finding
     function = _program(sources[place.file]).find(place.function or "", place.line)
     ends = function.ends if function else None
     return replace(finding, place=replace(place, ends=ends))
+
+
+def _statement(finding: Finding, trace: Trace, sources: Mapping[str, str]) -> Place:
+    """Return the place of a finding among a file's own statements, never all of them.
+
+    That is the line that costs most, of those that are known; else the loop around the
+    lines that are known to run, or around the one at which the recording started.
+    """
+    place, tables = finding.place, (trace.kernels, trace.runtime, trace.ops)
+    seen_by = (finding.kernels, finding.calls, finding.ops)
+    for table, ids in zip(tables, seen_by, strict=True):
+        lines = [one for one in _lines(table, ids, place) if one[0] is not None]
+        if lines:
+            return _at_most(place, lines)
+    started = place.line if (place.line or 0) > 1 else None
+    run = sorted({line for table in tables for line in _run(table, place)})
+    run = run or ([started] if started else [])
+    if not run:
+        return replace(place, line=None)
+    first, last = run[0], run[-1]
+    source = sources.get(place.file or "")
+    function = _program(source).find(MODULE_LEVEL, None) if source else None
+    first, last = (function and function.loop(first, last)) or (first, last)
+    return replace(place, line=first, ends=last if last > first else None)
+
+
+def _run(table: pl.DataFrame, place: Place) -> list[int]:
+    """Return the lines that a place's function is known to run in a table."""
+    rows = table.filter(
+        *(table[name].eq_missing(getattr(place, name)) for name in ("file", "function"))
+    )
+    return rows["call_line"].drop_nulls().unique().to_list()
 
 
 @lru_cache(maxsize=64)

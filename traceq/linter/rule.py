@@ -120,6 +120,8 @@ class Rule:
     """Findings differ in their fix: the page's example would not fit all of them."""
     residual: ClassVar[bool] = False
     """Whether it reports what no other rule explains, and so comes last."""
+    leads: ClassVar[bool] = False
+    """Whether it doubts the recording: first among findings of its severity."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()
     seen: ClassVar[Seen | None] = None
     """What a finding looks like."""
@@ -226,6 +228,7 @@ class Rule:
             evidence=tuple(one for one in evidence if one),
             data=data or {},
             residual=self.residual,
+            leads=self.leads,
             example=example,
             explains=frozenset(explains),
             confirmed_by=frozenset(confirmed_by),

@@ -187,6 +187,7 @@ def worst_first(finding: Finding) -> tuple[object, ...]:
     place = finding.place
     return (
         -finding.severity.rank,
+        not finding.leads,
         -finding.saves_ns,
         -finding.gpu_ns,
         -finding.host_ns,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from math import sqrt
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from traceq.model.owners import NOBODY, Owners
 from traceq.records import dataclass
@@ -20,6 +22,55 @@ _ALIKE = 1.5
 # Recording makes steps longer: where the measured step takes this many times as long as
 # the recorded ones, other steps were traced than timed.
 _DOUBTFUL = 3.0
+# Recorded steps are of two kinds if the times of one are this many times those of the
+# other, or more.
+_LEAST_APART = 1.2
+# All recorded steps are long ones if they take this much of what those take, or more.
+_AS_LONG = 0.9
+
+Window = Literal["period", "typical", "consecutive", ""]
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """Steps that do more than the typical ones, as one rollout every 16 steps."""
+
+    share: float
+    """The share of the steps that are long."""
+    ns: int
+    """What they take without the profiler, on average."""
+    typical_ns: int
+    """What the others take."""
+
+    def among(self, recorded: Sequence[int]) -> list[bool]:
+        """Return which of the recorded steps are long ones, by how long they took.
+
+        Recording makes steps longer, but those of one kind alike. Where all are of one
+        kind they are the typical ones, unless that is out of the question.
+        """
+        apart = max(_LEAST_APART, sqrt(self.ns / self.typical_ns))
+        found = longer_ones(recorded, apart)
+        if any(found) or not recorded:
+            return found
+        mean = sum(recorded) / len(recorded)
+        least = max(_DOUBTFUL * self.typical_ns, _AS_LONG * self.ns)
+        return [mean >= least] * len(recorded)
+
+    def mean_ns(self, long: float) -> int:
+        """Return what a step takes where this share of them is long."""
+        return round(long * self.ns + (1 - long) * self.typical_ns)
+
+
+def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
+    """Return which times are of a longer kind: above the widest gap, if it is as wide.
+
+    >>> longer_ones([10, 331, 9], 1.5), longer_ones([10, 12, 9], 1.5)
+    ([False, True, False], [False, False, False])
+    """
+    ordered = sorted(times)
+    gaps = [(high / max(low, 1), high) for low, high in pairwise(ordered)]
+    widest, least = max(gaps, default=(0.0, 0))
+    return [widest >= apart and time >= least for time in times]
 
 
 @dataclass(frozen=True)
@@ -33,25 +84,51 @@ class StepTime:
     max_ns: int
     steps: int
     """How many steps were timed."""
+    long: LongSteps | None = None
+    """The steps that are longer than the others; none if all are alike."""
+    period: int | None = None
+    """After how many steps long ones come again, if that is regular."""
 
     @property
     def differ(self) -> bool:
         """Whether some steps do more work than others."""
         return abs(self.ns - self.median_ns) > _DIFFERENT * self.median_ns
 
-    def like(self, recorded: Sequence[int]) -> int:
+    @property
+    def long_share(self) -> float:
+        """The share of the steps that are long: of a whole period, if it is known."""
+        if self.long is None:
+            return 0.0
+        if self.period is None:
+            return self.long.share
+        return max(1, round(self.long.share * self.period)) / self.period
+
+    @property
+    def long_time_share(self) -> float:
+        """The share of the time that long steps take."""
+        if self.long is None:
+            return 0.0
+        share = self.long_share
+        return share * self.long.ns / max(1, self.long.mean_ns(share))
+
+    def like(self, recorded: Sequence[int], window: Window = "") -> int:
         """Return what steps like the recorded ones take.
 
         That is the mean; where the timed steps differ, and the recorded ones are all of
-        one kind, it is the median: the recorded ones are the usual ones then.
+        one kind, it is the median: the recorded ones are the usual ones then. Where it
+        is known which are long, it is the mean with as many long ones as recorded.
         """
+        if self.long and recorded:
+            shares = {"typical": 0.0, "period": self.long_share}
+            among = sum(self.long.among(recorded)) / len(recorded)
+            return self.long.mean_ns(shares.get(window, among))
         alike = recorded and max(recorded) <= _ALIKE * min(recorded)
         return self.median_ns if self.differ and alike else self.ns
 
-    def doubt(self, recorded: Sequence[int]) -> bool:
+    def doubt(self, recorded: Sequence[int], window: Window = "") -> bool:
         """Return whether these steps cannot be those that were recorded."""
         mean = sum(recorded) / len(recorded) if recorded else 0
-        return bool(mean) and self.like(recorded) >= _DOUBTFUL * mean
+        return bool(mean) and self.like(recorded, window) >= _DOUBTFUL * mean
 
 
 class HostCost(NamedTuple):
@@ -117,11 +194,16 @@ class Rank:
     torch: str = ""
     """The version of torch, as 2.11; empty if it is not known."""
     first_lines: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Where functions begin that ran when the profiler started, by file and name."""
+    """Where functions begin that ran when the profiler started, by file and name; of a
+    file's own statements the one that ran."""
     owners: Owners = NOBODY
     """Which packages were the user's own, and which were installed."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace."""
+    steps_by: str = ""
+    """What steps were counted by, as ``optimizer``; ``time`` if there were none."""
+    window: Window = ""
+    """Which steps were traced: whole periods, typical ones, or those that came."""
     first_step: int | None = None
     """Which step of the program was traced first; the same one on other ranks."""
     warm: bool = False
@@ -134,6 +216,12 @@ class Rank:
     """Why compiled code does not use the CUDA graphs that were requested."""
     captures: tuple[Path, ...] = ()
     """Traces of captures of CUDA graphs, in the order of capture."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why something could not be recorded, by what it is."""
+    device: str = ""
+    """What the steps ran on, as ``cuda:0`` or ``cpu``; empty if it is not known."""
+    discarded: tuple[str, ...] = ()
+    """Why attempts to trace were discarded, in order."""
 
 
 @dataclass(frozen=True)

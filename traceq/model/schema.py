@@ -255,13 +255,22 @@ STEPS = {
     "kernels": Column(ID, "Pieces of GPU work that the step launched."),
     "launches": Column(ID, "Calls that launched kernels or CUDA graphs."),
     "warmup": Column(pl.Boolean(), "An outlier at the start; left out of averages."),
+    "averaged": Column(
+        pl.Boolean(),
+        "Averages are over it: no warm-up, and of long and typical steps as many as"
+        " the program has.",
+    ),
 }
 
 FRAMES = {
     "id": _ROW,
     "name": Column(TEXT, "As recorded, less the addresses of objects."),
     "file": Column(TEXT, "Source file; none for built-ins and modules."),
-    "line": Column(ID, "Line at which the function begins, if that is known."),
+    "line": Column(
+        ID,
+        "Line at which the function begins, if that is known; of a file's own"
+        " statements the one that ran when the recording started.",
+    ),
     "function": Column(TEXT, "Function."),
     "own": Column(pl.Boolean(), "The user's own code, not a library's."),
     "call_line": Column(ID, "Line of its caller that calls it, if collect wrote it."),

@@ -41,7 +41,7 @@ class SteadySteps:
 @cached_per_trace
 def steady_steps(trace: Trace) -> SteadySteps:
     """Return the steady-state steps of a trace, or all of it where it has no steps."""
-    steps = trace.steps.filter(~pl.col("warmup"))
+    steps = trace.steps.filter("averaged")
     if steps.height:
         windows = steps.select("step", "start", "end")
         kernels = _kept(trace.kernels, _among(trace.kernels, trace, windows))

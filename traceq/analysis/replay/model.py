@@ -125,7 +125,7 @@ def build_model(
 ) -> StepModel:
     """Return the model of the steps."""
     work = _work(trace, steady)
-    steps = trace.steps.filter(~pl.col("warmup"))
+    steps = trace.steps.filter("averaged")
     window = spans(steps) if steps.height else steady.windows
     waits = _waits(trace, steady, work)
     return StepModel(

@@ -116,7 +116,7 @@ def host_segments(trace: Trace) -> HostSegments:
 
 
 def _windows(trace: Trace) -> pl.DataFrame:
-    steps = trace.steps.filter(~pl.col("warmup"))
+    steps = trace.steps.filter("averaged")
     if steps.height:
         found = steps.select("step", start="ts", end=END).sort("start")
         # Where steps overlap, an instant is of the one that began last.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from traceq.graph.launches import outside_captures as launches_outside_captures
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ def launches_per_step(trace: Trace) -> float:
 
     Without steps, those of the whole trace.
     """
-    steps = trace.steps.filter(~pl.col("warmup"))
+    steps = trace.steps.filter("averaged")
     if steps.height:
         return float(steps["launches"].sum()) / steps.height
     return float(launches_outside_captures(trace.runtime).height)

@@ -49,7 +49,7 @@ def by_phase(trace: Trace) -> tuple[PhaseTime, ...]:
     found = [
         _mean(times, phase, pl.col("phase") == phase)
         for phase in PHASES
-        if times.filter(~pl.col("warmup"), pl.col("phase") == phase).height
+        if times.filter("averaged", pl.col("phase") == phase).height
     ]
     return (*found, _mean(times, STEP, pl.lit(value=True)))
 
@@ -58,10 +58,10 @@ def _mean(times: pl.DataFrame, name: str, chosen: pl.Expr) -> PhaseTime:
     # A phase that a step does not have takes no time in it.
     of_steps = (
         times.with_columns(pl.col("wall", "busy") * chosen.cast(pl.Int64))
-        .group_by("step", "warmup")
+        .group_by("step", "warmup", "averaged")
         .agg(pl.col("wall", "busy").sum())
     )
-    steady, warm = (of_steps.filter(early) for early in (~pl.col("warmup"), "warmup"))
+    steady, warm = (of_steps.filter(which) for which in ("averaged", "warmup"))
     walls = steady["wall"].to_list() or [0]
     return PhaseTime(
         phase=name,
@@ -79,9 +79,11 @@ def phase_times(trace: Trace) -> pl.DataFrame:
     ``wall`` is how long the phase took as recorded, which adds up to the step; ``busy``
     is the part of it in which the GPU, or without one the host, did its work.
     """
-    steps = trace.steps.select("step", "warmup", "start", "end")
+    steps = trace.steps.select("step", "warmup", "averaged", "start", "end")
     if not steps.height:
-        steps = steady_steps(trace).windows.with_columns(warmup=pl.lit(value=False))
+        steps = steady_steps(trace).windows.with_columns(
+            warmup=pl.lit(value=False), averaged=pl.lit(value=True)
+        )
     work = _work(trace)
     return (
         pl.concat([_busy(work, steps), _idle(trace, work, steps)])
@@ -90,7 +92,7 @@ def phase_times(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("wall") > 0)
         .join(steps, on="start", how="left")
         .sort("start", pl.col("phase").cast(pl.Enum(PHASES)))
-        .select("step", "warmup", "phase", "wall", "busy")
+        .select("step", "warmup", "averaged", "phase", "wall", "busy")
     )
 
 

@@ -118,7 +118,7 @@ def _in_steady_steps(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
     The others stay in the tree, so that ``call`` is the row: they are only marked.
     """
-    steps = trace.steps.filter(~pl.col("warmup")).select("step", "ts", end=END)
+    steps = trace.steps.filter("averaged").select("step", "ts", end=END)
     if not trace.steps.height:
         return calls.with_columns(steady=pl.lit(value=True))
     at = step_at(steps, calls["ts"])

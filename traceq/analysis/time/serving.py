@@ -388,7 +388,7 @@ def token_gaps(trace: Trace) -> TokenGaps | None:
     found = iterations(trace)
     if not found.height:
         return None
-    steady = trace.steps.filter(~pl.col("warmup")).select("step")
+    steady = trace.steps.filter("averaged").select("step")
     decodes = found.filter(pl.col("phase") == DECODE).join(
         steady, on="step", how="semi"
     )

@@ -31,7 +31,8 @@ def render(report: Report, *, color: bool = False) -> str:
                 + (f"; {cost}" if cost else "")
             )
         lines += [f"{words.title(outcome)}: {note}" for note in words.notes(outcome)]
-        for text in filter(None, (words.idle(outcome), words.verdict(outcome))):
+        last = (words.step_kinds(outcome), words.idle(outcome), words.verdict(outcome))
+        for text in filter(None, last):
             lines.append(f"{words.title(outcome)}: {text}")
     lines += words.unused(report)
     return "\n".join(lines) + "\n"

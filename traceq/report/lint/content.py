@@ -58,6 +58,7 @@ def content(outcome: Outcome) -> Content:
     )
     lines = (
         ("Step", facts(outcome)),
+        ("Steps", step_kinds(outcome)),
         ("Time", bar(outcome)),
         ("Fixed", together(outcome)),
         ("Idle", idle(outcome)),
@@ -104,6 +105,11 @@ def _time(outcome: Outcome) -> str:
     recorded = f"{time(bound.recorded_step_ns)} {bound_words.AS_RECORDED}"
     recorded += steps_words.inferred(outcome.facts)
     return f"{steps} of {recorded}; {bound_words.sentence(bound)}"
+
+
+def step_kinds(outcome: Outcome) -> str:
+    """Return which steps are longer than others, where some are."""
+    return steps_words.kinds(outcome.step_kinds) if outcome.step_kinds else ""
 
 
 def bar(outcome: Outcome) -> str:

@@ -34,6 +34,8 @@ def render(report: Report, *, width: int | None, color: bool) -> str:
 def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     yield bold(words.title(outcome), color=color)
     yield from _wrapped(words.facts(outcome), width)
+    if text := words.step_kinds(outcome):
+        yield from _wrapped(text, width)
     bar = _wrapped(words.bar(outcome), width)
     yield from (colored_bar(line, color=color) for line in bar[:1])
     yield from bar[1:]

@@ -53,6 +53,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         ],
         "rules_ran": outcome.ran,
         "replayed": asdict(outcome.replayed) if outcome.replayed else None,
+        "step_kinds": asdict(outcome.step_kinds) if outcome.step_kinds else None,
     }
 
 

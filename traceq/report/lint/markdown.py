@@ -39,7 +39,8 @@ def _section(outcome: Outcome, base: str) -> Iterator[str]:
     yield f"### {escaped(words.short_name(outcome))}: {words.verdict(outcome)}"
     yield ""
     yield escaped(words.facts(outcome))
-    for text in filter(None, (words.together(outcome), words.idle(outcome))):
+    more = (words.step_kinds(outcome), words.together(outcome), words.idle(outcome))
+    for text in filter(None, more):
         yield ""
         yield escaped(text)
     yield from findings(outcome, base)

@@ -91,6 +91,9 @@ def _measured_step(true: StepTime, bound: Bound) -> str:
         f"{_ms(true.ns)} a step without the profiler"
         f" ({_ms(true.min_ns)} to {_ms(true.max_ns)} over {over})"
     )
+    if true.long:
+        often, long = steps_words.one_in(true.long_share), _ms(true.long.ns)
+        return f"{text}; {often} takes {long}, the others {_ms(true.long.typical_ns)}"
     if true.differ:
         text += f"; {_ms(true.median_ns)} at the median, as steps differ"
         if bound.step_ns == true.median_ns:
@@ -136,7 +139,7 @@ def _steps(summary: Summary) -> str:
             " recorded"
         )
     taken = steps_words.taken(summary.facts)
-    rows = list(summary.steps.select("step", "time", "warmup").iter_rows())
+    rows = list(summary.steps.select("step", "time", "warmup", "averaged").iter_rows())
     if len(rows) == 1:
         return f"1 (#{rows[0][0]}) of {_ms(summary.step_time)} as recorded{taken}"
     text = (
@@ -147,10 +150,11 @@ def _steps(summary: Summary) -> str:
     shown = [
         f"#{step} {_ms(time)}"
         + (f" ({phases.get(step, 'warm-up')}, excluded)" if warmup else "")
-        for step, time, warmup in rows[:_MOST_STEPS]
+        + (" (excluded)" if not warmup and not averaged else "")
+        for step, time, warmup, averaged in rows[:_MOST_STEPS]
     ]
     if len(rows) > _MOST_STEPS:
-        times = sorted(time for _, time, warmup in rows if not warmup)
+        times = sorted(time for _, time, warmup, _ in rows if not warmup)
         shown.append(f"… (from {_ms(times[0])} to {_ms(times[-1])})")
     return text + ", ".join(shown)
 

@@ -108,7 +108,11 @@ def cards_of(subject: Subject) -> list[Card]:
     outcome = subject.outcome
     ranked = sorted(
         enumerate(outcome.findings),
-        key=lambda one: (one[1].severity is Severity.info, -one[1].saves_ns),
+        key=lambda one: (
+            one[1].severity is Severity.info,
+            not one[1].leads,
+            -one[1].saves_ns,
+        ),
     )
     shown: set[str] = set()
     cards = []

@@ -43,7 +43,11 @@ def verdict(subject: Subject) -> Section:
             "verdict": _sentence(words.verdict(outcome)),
             "figures": list(_figures(outcome)),
             "recorded": " · ".join(_recorded(outcome, trace)),
-            "notes": [_sentence(note) for note in words.notes(outcome)],
+            "notes": [
+                _sentence(note)
+                for note in (words.step_kinds(outcome), *words.notes(outcome))
+                if note
+            ],
             "skipped": words.skipped(outcome),
             "skipped_count": counted(len(outcome.skipped), "rule"),
         },

@@ -1,0 +1,47 @@
+"""Whether a program used a GPU, where its trace has no GPU work that would say so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.analysis.base.ownership import named_like
+from traceq.graph.launches import outside_captures
+from traceq.words import counted
+
+if TYPE_CHECKING:
+    from traceq.trace import Trace
+
+MISSING = "GPU work"
+"""What a run folder calls it."""
+_INCOMPLETE = "incomplete"
+_CPU_DEVICE = 0
+# Only GPUs have these; the CPU's attention has names of its own, as ..._for_cpu.
+_GPU_OPS = (
+    r"^aten::(_?cudnn_|_?miopen_|_(flash|efficient|cudnn)_attention_"
+    r"|_scaled_dot_product_(flash|efficient|cudnn)_attention(_backward)?$)|^nccl:"
+)
+_GPU_CALLS = ("copy", "set")
+
+
+def sign_of_gpu(trace: Trace) -> str:
+    """Return by what it is known that the program used a GPU; empty if by nothing.
+
+    A GPU of the machine is no sign: programs run on the CPU beside one, and the
+    profiler itself waits for it when it stops.
+    """
+    rank = trace.rank
+    if rank and rank.device.startswith("cuda"):
+        return f"its steps ran on {rank.device}"
+    if rank and (rank.state == _INCOMPLETE or MISSING in rank.reasons):
+        return "traceq collect saw it use CUDA"
+    launches = outside_captures(trace.runtime).height
+    if launches:
+        return f"it made {counted(launches, 'launch')}"
+    copies = int(trace.runtime["call"].is_in(_GPU_CALLS).sum())
+    if copies:
+        return f"it called for {counted(copies, 'copy')}"
+    types = trace.memory["device_type"].drop_nulls()
+    if (types != _CPU_DEVICE).any():
+        return "it allocated memory on it"
+    ops = trace.ops["name"].filter(named_like(trace.ops[["name"]], _GPU_OPS))
+    return f"it ran {ops[0]}" if len(ops) else ""
