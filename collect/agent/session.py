@@ -17,7 +17,15 @@ from typing import Any, Callable
 import torch
 
 from ..shared import manifest, rank_set, status_files
-from . import compiled_graphs, meeting, process_facts, steps, torch_state
+from . import (
+    compiled_graphs,
+    forking,
+    meeting,
+    process_facts,
+    replacing,
+    steps,
+    torch_state,
+)
 from .actions import Actions
 from .captures import Captures
 from .compile_log import CompileLog
@@ -51,6 +59,7 @@ class Session:
     """The recording of one process, from `import torch` to its end."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
         self.options: dict[str, Any] = settings["options"]
         self.rank = RankFile(Path(settings["folder"]), settings["launch"])
         self.others = OtherProfilers(self._give_way)
@@ -84,7 +93,10 @@ class Session:
             self.captures.install()
         self.source.install()
         atexit.register(self._at_exit)
-        os.register_at_fork(after_in_child=self._in_child)
+        forking.follow(self._in_child)
+        if "status_folder" in self.settings:  # not if the program records itself
+            forking.at_end_of_fork(self._at_exit)
+            replacing.follow(self._before_exec, begin)
 
     def boundary(self) -> None:
         """Do what is due at the end of a step; --then-exit alone raises SystemExit."""
@@ -143,13 +155,31 @@ class Session:
             self._fail(error)
 
     def _in_child(self) -> None:
-        """Turn recording off in a forked process: its parent records."""
+        """Leave this recording to the parent; a forked process begins its own."""
+        has_steps = self.rank.name is not None
+        failed = self.rank.facts.get("state") == "failed"
         self.off = True
         self.rank.name = None
-        self.compiled.remove()
-        self.compile_log.remove()
-        self.captures.remove()
         atexit.unregister(self._at_exit)
+        forking.renew_locks(self, self.captures, self.source)
+        self._disarm()
+        self.rank.warnings.remove()
+        settings = forking.settings_of_child(
+            self.settings, self.schedule.phase, parent_has_steps=has_steps
+        )
+        if settings is not None and not failed:
+            Session(settings).arm()
+
+    def _before_exec(self) -> bool:
+        """Write what was recorded before exec; return whether it ended a recording."""
+        if self.off or self.rank.name is None:
+            return False
+        self.end("the program replaced itself by exec")
+        kinds = ("step_time", "trace", "memory")
+        if not any(self.rank.facts[what] for what in kinds):
+            replacing.remove_files(self.rank.folder, self.rank.name)
+        self.rank.name = None  # the files are not of what comes now
+        return True
 
     # The work.
 
