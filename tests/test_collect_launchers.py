@@ -126,7 +126,7 @@ dist.init_process_group("gloo")
     + LOOP
     + """
 model = torch.nn.parallel.DistributedDataParallel(model)
-for _ in range(60): step()
+for _ in range(80): step()
 dist.barrier()
 os.write(1, b"trained\\n")
 dist.destroy_process_group()
@@ -321,7 +321,8 @@ def test_ranks_that_a_notebook_forks_record(tmp_path: Path) -> None:
         tmp_path,
         "import os\nfrom accelerate import Accelerator, debug_launcher\n"
         f"def train():\n    accelerator = Accelerator(cpu=True)\n{train}"
-        "    for _ in range(60): step()\n    accelerator.wait_for_everyone()\n"
+        "    model, optimizer = accelerator.prepare(model, optimizer)\n"
+        "    for _ in range(80): step()\n    accelerator.wait_for_everyone()\n"
         "    os.write(1, b'trained\\n')\ndebug_launcher(train, num_processes=2)\n",
     )
     assert_as_without_us(run, out=run.out)
