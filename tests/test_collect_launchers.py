@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import stat
 import sys
+import threading
 from importlib.util import find_spec
 from textwrap import indent
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from collecting import LOOP, WITH_TORCH, Run, collect, collect_program, module
+from collecting import LOOP, WITH_TORCH, Late, Run, collect, collect_program, module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = WITH_TORCH
 
 run_facts = module("launcher.run_facts")
+forking = Late("agent.forking")
 
 STATUS = 7
 TRAINS = LOOP + "for _ in range(20): step()\nprint('trained')\n"
@@ -310,6 +313,44 @@ def test_calls_of_a_module_count_in_a_forked_child(tmp_path: Path) -> None:
     assert run.status == 0, run.err
     assert run.rank["state"] == "done"
     assert run.rank["steps"]["of"] == "Linear"
+
+
+def test_a_lock_that_was_held_at_a_fork_is_free_in_the_child() -> None:
+    holder = SimpleNamespace(lock=threading.RLock(), stop=threading.Event(), other=1)
+    thread = threading.Thread(target=holder.lock.acquire)
+    thread.start()
+    thread.join()
+    before = holder.stop
+    forking.renew_locks(holder)
+    assert holder.lock.acquire(blocking=False)
+    assert holder.stop is not before
+    assert holder.other == 1
+
+
+@pytest.mark.parametrize(
+    ("by", "phase", "has_steps", "child"),
+    [
+        ("auto", "waiting", False, "auto"),
+        ("auto", "done", True, "optimizer"),  # a helper calls modules, too
+        ("mark", "timing", True, "mark"),
+        ("forward", "waiting", False, "forward"),
+        ("forward", "waiting", True, None),
+        ("auto", "tracing", True, None),  # with a profiler that is no more
+        ("time", "waiting", False, None),
+    ],
+)
+def test_what_counts_as_a_step_of_a_forked_child(
+    by: str, phase: str, child: str | None, *, has_steps: bool
+) -> None:
+    settings = {"status_folder": "x", "options": {"steps_by": by, "warmup": 2}}
+    found = forking.settings_of_child(settings, phase, parent_has_steps=has_steps)
+    assert (found and found["options"]["steps_by"]) == child
+
+
+def test_a_program_that_records_itself_leaves_its_forked_children_alone() -> None:
+    settings = {"options": {"steps_by": "auto"}}
+    found = forking.settings_of_child(settings, "waiting", parent_has_steps=False)
+    assert found is None
 
 
 @needs("accelerate")

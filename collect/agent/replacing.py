@@ -47,23 +47,29 @@ def remove_files(folder: Path, name: str) -> None:
 
 
 def _exec(method: Any, *args: Any, **kwargs: Any) -> Any:
-    watch, ended = _watch[0], False
-    try:
-        if watch.process == os.getpid():
-            environment = args[2] if len(args) > 2 else kwargs.get("env", os.environ)  # noqa: PLR2004
-            if not _loads_the_recorder(environment):
-                status_files.mark(status_files.UNSEEN)
-            ended = watch.end()
-    except Exception as error:  # noqa: BLE001 - the program must continue
-        status_files.mark("failed", f"{type(error).__name__}: {error}")
+    watch, ended = _watch[0], None
+    if watch.process == os.getpid():
+        with contextlib.suppress(Exception):  # of an environment that is none
+            _mark_unseen(kwargs.get("env", args[2] if args[2:] else os.environ))
+        ended = _guarded(watch.end)
     try:
         return method(*args, **kwargs)
-    finally:  # it returns only to raise
+    finally:  # it comes back only if it failed
         if ended:
-            watch.begin()
+            _guarded(watch.begin)
 
 
-def _loads_the_recorder(environment: Mapping[Any, Any]) -> bool:
+def _guarded(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - the program must continue
+        status_files.mark("failed", f"{type(error).__name__}: {error}")
+        return None
+
+
+def _mark_unseen(environment: Mapping[Any, Any]) -> None:
+    """Tell the launcher if the new program does not load the recorder."""
     found = {os.fsdecode(key): os.fsdecode(environment[key]) for key in environment}
     paths = found.get("PYTHONPATH", "").split(os.pathsep)
-    return status_files.VARIABLE in found and _BOOTSTRAP in paths
+    if status_files.VARIABLE not in found or _BOOTSTRAP not in paths:
+        status_files.mark(status_files.UNSEEN)
