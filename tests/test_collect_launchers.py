@@ -328,29 +328,39 @@ def test_a_lock_that_was_held_at_a_fork_is_free_in_the_child() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "phase", "has_steps", "child"),
+    ("by", "has_steps", "traced", "child"),
     [
-        ("auto", "waiting", False, "auto"),
-        ("auto", "done", True, "optimizer"),  # a helper calls modules, too
-        ("mark", "timing", True, "mark"),
-        ("forward", "waiting", False, "forward"),
-        ("forward", "waiting", True, None),
-        ("auto", "tracing", True, None),  # with a profiler that is no more
-        ("time", "waiting", False, None),
+        ("auto", False, False, "auto"),
+        ("auto", True, False, "optimizer"),  # a helper calls modules, too
+        ("mark", True, False, "mark"),
+        ("forward", False, False, "forward"),
+        ("forward", True, False, None),
+        ("auto", True, True, None),  # with a profiler that is no more
+        ("time", False, False, None),
     ],
 )
 def test_what_counts_as_a_step_of_a_forked_child(
-    by: str, phase: str, child: str | None, *, has_steps: bool
+    by: str, child: str | None, *, has_steps: bool, traced: bool
 ) -> None:
     settings = {"status_folder": "x", "options": {"steps_by": by, "warmup": 2}}
-    found = forking.settings_of_child(settings, phase, parent_has_steps=has_steps)
+    found = forking.settings_of_child(
+        settings, parent_has_steps=has_steps, parent_is_traced=traced
+    )
     assert (found and found["options"]["steps_by"]) == child
 
 
 def test_a_program_that_records_itself_leaves_its_forked_children_alone() -> None:
-    settings = {"options": {"steps_by": "auto"}}
-    found = forking.settings_of_child(settings, "waiting", parent_has_steps=False)
+    found = forking.settings_of_child(
+        {"options": {"steps_by": "auto"}},
+        parent_has_steps=False,
+        parent_is_traced=False,
+    )
     assert found is None
+
+
+def test_a_forked_child_without_steps_or_gpu_is_a_helper() -> None:
+    assert forking.is_helper({"forked": True})
+    assert not forking.is_helper({})
 
 
 @needs("accelerate")

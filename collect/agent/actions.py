@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable
 
-from . import memory_history, other_profilers, sources, torch_state
-from .files import MEGABYTE, TooLargeError
+from ..shared import additions
+from . import memory_history, other_profilers, sources, step_pattern, torch_state
+from .background import LONGEST_S, Background
+from .files import MEGABYTE, TooLargeError, free_memory
 from .memory_history import MemoryHistory
 from .other_profilers import OtherProfilers
-from .profiler import Trace
+from .profiler import EVENT_BYTES, Trace
 from .rank_file import RankFile
 from .schedule import LEAD_IN, Plan
 from .step_timer import StepTimer
+from .trace_size import EVENT_MEMORY, Pattern, Probe, TraceSize, choose
+
+MOST_ATTEMPTS = 3
+_SHORT_MEMORY = 500 * MEGABYTE  # left to the program, below which tracing ends
+_LARGE = 100_000  # events of a step
 
 
 class Actions:
@@ -26,20 +34,29 @@ class Actions:
         self.options = options
         self.rank = rank
         self.others = others
+        self.background = Background()
         self.seen = 0  # step boundaries so far
+        self.alone = True  # whether no other ranks trace the same steps
         self.restarted = False  # whether the last action started the trace again
         self.refused = False  # whether the last action was not possible
+        self.ended = False  # whether the last action ended the trace before its time
         self.files: dict[str, str] = {}  # source files by their names in the trace
         self.incomplete = False  # whether the trace that was written lacks GPU work
-        self._stacks = not options["no_stack"]
+        self.size = TraceSize(options["active"], stacks=not options["no_stack"])
+        self.attempts: list[dict[str, Any]] = []  # traces that were thrown away
         self._timer: StepTimer | None = None
         self._trace: Trace | None = None
+        self._probes = False
         self._history: MemoryHistory | None = None
         self._compiles = 0  # changes when something is compiled
         self._compiles_at_start = 0
         self._quiet = 0  # steps since then
         self._memory_steps = 0
         self._first: int | None = None  # number of the first traced step
+        self._allocations: int | None = None  # on the GPU, when the trace started
+        self._step_name = ""  # of traced steps, once that is known
+        self._timed_until = 0  # boundaries when the steps had been timed
+        self._is_large = False  # whether a step has so many events that memory matters
 
     def step_ended(self, compiles: int) -> None:
         """Note that a step ended; ``compiles`` changes whenever torch compiles."""
@@ -53,6 +70,9 @@ class Actions:
             "lap": self._lap,
             "drop timing": self._drop_timing,
             "end timing": self._end_timing,
+            "begin probe": self._begin_probe,
+            "probe step": self._trace_step,
+            "end probe": self._end_probe,
             "begin trace": self._begin_trace,
             "trace step": self._trace_step,
             "end trace": self._end_trace,
@@ -60,26 +80,30 @@ class Actions:
             "memory step": self._memory_step,
             "end memory": self._end_memory,
         }
-        self.restarted = self.refused = False
+        self.restarted = self.refused = self.ended = False
         actions[action]()
 
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
         """Trace for ``seconds``, then record memory history for as long."""
+        self.record_window(stop, seconds)
         self.rank.missing("step_time", "--steps-by time records seconds, not steps")
-        self._start_trace(active=0)
-        stop.wait(seconds)
-        trace = self._stop_trace()
-        if trace is not None:
-            self._keep(trace)
-            if not trace.all_threads:
-                self.rank.missing(
-                    "host ops", "this version of torch cannot record all threads"
-                )
         if not self.options["no_memory"]:
             self._begin_memory()
             if self._history is not None:
                 stop.wait(seconds)
                 self._end_memory()
+
+    def record_window(self, stop: threading.Event, seconds: float) -> None:
+        """Trace whatever the program does for ``seconds``, in all threads."""
+        self._start_trace(active=0)
+        stop.wait(seconds)
+        trace = self._stop_trace()
+        if trace is not None and trace.recorded():
+            self._keep(trace)
+            if not trace.all_threads:
+                self.rank.missing(
+                    "host ops", "this version of torch cannot record all threads"
+                )
 
     def end_early(self) -> None:
         """Write what was recorded so far."""
@@ -107,12 +131,24 @@ class Actions:
                 "trace", "the program started its own profiler while it was traced"
             )
 
-    def _drop_stacks(self, why: str) -> None:
-        if self._stacks:
-            self._stacks = False
-            self.rank.missing("stacks", why)
+    def wait(self) -> None:
+        """Wait until all files are written."""
+        self.background.wait(LONGEST_S)
 
     # Timing.
+
+    def needs_more_laps(self) -> bool:
+        """Return whether some steps take longer, and it is not seen yet how often."""
+        return self._timer is not None and self._timer.needs_more()
+
+    def starts_typical(self, seen: int) -> bool:
+        """Return whether no long step is expected among those traced from here on."""
+        long = self._long_residues()
+        period = self._pattern().period
+        if period is None or self.size.whole_period or not long:
+            return True
+        steps = range(seen + LEAD_IN + 1, seen + LEAD_IN + self.size.steps + 1)
+        return not any(step % period in long for step in steps)
 
     def _begin_timing(self) -> None:
         self._timer = StepTimer(on_cuda=torch_state.uses_cuda())
@@ -130,32 +166,99 @@ class Actions:
 
     def _end_timing(self) -> None:
         timer, self._timer = self._timer, None
-        found = timer.result() if timer is not None else None
-        if found is not None:
-            self.rank.save(step_time=found)
+        timed = timer.result() if timer is not None else None
+        self._timed_until = self.seen
+        if timed is not None:
+            self.rank.save(step_time=timed)
+
+    def _pattern(self) -> Pattern:
+        timed = self.rank.facts.get("step_time")
+        return Pattern(timed["ms"], timed["period"]) if timed else Pattern()
+
+    def _long_residues(self) -> set[int]:
+        """Return which steps of a period are long, as numbers modulo the period."""
+        timed = self.rank.facts.get("step_time")
+        if not timed or not timed["period"]:
+            return set()
+        laps = timed["laps_ms"]
+        first = self._timed_until - len(laps) + 1
+        long = step_pattern.long_places(laps)
+        return {(first + place) % timed["period"] for place in long}
 
     # Tracing.
 
+    def _begin_probe(self) -> None:
+        if self._is_refused():
+            return
+        self._probes = True
+        self._start_trace(1)
+
+    def _end_probe(self) -> None:
+        self._trace_step()
+        self._probes = False
+        if self.restarted or self.ended:
+            return
+        trace = self._stop_trace()
+        if trace is None:
+            self.refused = True
+            return
+        probe = Probe(trace.size(), trace.python_share(), self._probed_ms())
+        trace.release()
+        self._is_large = probe.events > _LARGE
+        free = self.alone and self.options["active"] == Plan.active
+        size = choose(self.size, probe, self._pattern(), self._most_events(), free=free)
+        if size.stacks != self.size.stacks:
+            self._drop_stacks(f"{size.why}: with stacks it exceeds --max-mb")
+        if not size.steps:
+            self.rank.missing("trace", f"{size.why}: one step exceeds --max-mb")
+            self.refused = True
+        elif size.steps < self.size.steps:
+            self.rank.note(f"{size.steps} steps were traced: {size.why}")
+        self.size = size
+
+    def _probed_ms(self) -> float:
+        """Return how long the probed step takes, as the steps were timed."""
+        timed = self.rank.facts.get("step_time")
+        long = timed["long_steps"] if timed else None
+        if not timed or not long:
+            return timed["ms"] if timed else 1.0
+        period = timed["period"]
+        is_long = bool(period) and self.seen % period in self._long_residues()
+        return float(long["ms"] if is_long else long["typical_ms"])
+
+    def _most_events(self) -> int:
+        """Return how many events a trace may have: by its size and by memory."""
+        most = int(self.options["max_mb"]) * MEGABYTE // EVENT_BYTES
+        free = free_memory()
+        return most if free is None else min(most, free // 2 // EVENT_MEMORY)
+
     def _begin_trace(self) -> None:
+        if self._is_refused():
+            return
+        if self._compiles and self._quiet < Plan.quiet:
+            self._drop_stacks("the program compiles in every step")
+        self._start_trace(self.size.steps)
+
+    def _is_refused(self) -> bool:
         foreign = other_profilers.attached(dict(os.environ))
         if foreign is not None:
             self.rank.missing("trace", f"{foreign} is attached to the program")
             self.refused = True
-            return
-        if self._compiles and self._quiet < Plan.quiet:
-            self._drop_stacks("the program compiles in every step")
-        self._start_trace(self.options["active"])
+        return self.refused
 
     def _start_trace(self, active: int) -> None:
         self._compiles_at_start = self._compiles
         self._first = self.seen + LEAD_IN + 1 if active else None
+        self._allocations = torch_state.gpu_allocations()
         self._trace = Trace(
             cuda=torch_state.uses_cuda(),
             active=active,
-            stacks=self._stacks,
+            stacks=self.size.stacks,
             memory=not self.options["no_memory"],
             profiled_before=self.others.seen,
+            step_name=self._step_name,
         )
+        self._step_name = self._trace.step_name if active else ""
         with self.others.ours():
             self._trace.start()
 
@@ -171,87 +274,145 @@ class Actions:
             return
         with self.others.ours():
             self._trace.step()
-        why = self._too_much(self._trace)
-        if why:
-            self._stop_trace()
-            self._again_or_never(why)
-
-    def _too_much(self, trace: Trace) -> str:
-        """Return why this trace would get too large, if it would."""
-        if self._stacks and self._compiles != self._compiles_at_start:
-            return "torch compiled something during the traced steps"
-        if trace.grown() > self._max_bytes():
-            return "the process grew by more than --max-mb while it was traced"
-        return ""
-
-    def _again_or_never(self, why: str) -> None:
-        """Trace once more, without stacks; without stacks already, skip the trace."""
-        if self._stacks:
+        compiled = self._compiles != self._compiles_at_start
+        if self.size.stacks and compiled:
+            why = "torch compiled something during the traced steps"
+            trace = self._stop_trace()
             self._drop_stacks(why)
-            self._start_trace(self.options["active"])
-            self.restarted = True
+            self._again(trace, why)
+        elif self._is_large and _memory_is_short():
+            self._end_short()
+
+    def _end_short(self) -> None:
+        """End the trace with the steps that it has: memory is short."""
+        trace = self._stop_trace()
+        self.ended = True
+        if trace is not None and trace.steps:
+            steps = len(trace.steps)
+            self.rank.note(f"{steps} steps were traced, then memory was short")
+            self._keep(trace)
         else:
-            self.rank.missing("trace", why)
+            self.rank.missing("trace", "memory was short")
+
+    def _drop_stacks(self, why: str) -> None:
+        if self.size.stacks:
+            self.size = TraceSize(
+                self.size.steps, stacks=False, whole_period=self.size.whole_period
+            )
+            self.rank.missing("stacks", why)
+
+    def _again(self, trace: Trace | None, why: str) -> None:
+        """Throw a trace away and start again."""
+        self.attempts.append(
+            {
+                "stacks": trace is not None and trace.stacks,
+                "steps": trace.steps if trace is not None else [],
+                "first_step": self._first,
+                "why": why,
+            }
+        )
+        if self._probes:
+            self._start_trace(1)
+        else:
+            self._start_trace(self.size.steps)
+        self.restarted = True
 
     def _end_trace(self) -> None:
         self._trace_step()
-        if self.restarted:
+        if self.restarted or self.ended:
             return
         trace = self._stop_trace()
-        if trace is not None:
-            why = self._write(trace)
-            if why:
-                self._again_or_never(why)
+        if trace is None:
+            return
+        if self._lost_gpu_work(trace) and len(self.attempts) < MOST_ATTEMPTS - 1:
+            if self.attempts:  # other steps did not help: less detail
+                self._drop_stacks("with stacks, no GPU work was recorded")
+            self._again(trace, "the profiler recorded no GPU work")
+            return
+        self._keep(trace)
+
+    def _lost_gpu_work(self, trace: Trace) -> bool:
+        """Return whether GPU work is missing from a trace, as the GPU was used."""
+        if not trace.lacks_gpu_work():
+            return False
+        now = torch_state.gpu_allocations()
+        return now is None or now != self._allocations
+
+    def _window(self, trace: Trace) -> str:
+        """Return what the traced steps are: a whole period, typical, or just some."""
+        if self.size.whole_period and len(trace.steps) == self.size.steps:
+            return "period"
+        timed = self.rank.facts.get("step_time")
+        if not timed or not timed["period"] or self._first is None:
+            return "consecutive"
+        steps = range(self._first, self._first + len(trace.steps))
+        long = self._long_residues()
+        typical = not any(step % timed["period"] in long for step in steps)
+        return "typical" if typical else "consecutive"
 
     def _keep(self, trace: Trace) -> None:
-        why = self._write(trace)
-        if why:
-            self.rank.missing("trace", why)
-
-    def _write(self, trace: Trace) -> str:
-        """Write the trace; return why it could not be written, if so."""
+        """Have the trace written, and put what is known of it into the manifest."""
         self.rank.report("writing", 0, 0)
-        began = time.monotonic()
         file = self.rank.path(".trace.json.gz")
-        try:
-            size = trace.write(file, max_bytes=self._max_bytes())
-        except TooLargeError as error:
-            return str(error)
+        self.incomplete = self._lost_gpu_work(trace)
+        if self.incomplete:
+            self.rank.missing("GPU work", self._why_no_gpu_work())
         self.rank.save(
             trace={
                 "file": file.name,
-                "bytes": size,
+                "bytes": None,
+                "events": trace.size(),
                 "steps": trace.steps,
                 "step_name": trace.step_name,
                 "first_step": self._first,
+                "window": self._window(trace) if trace.steps else "time",
                 "activities": trace.activities,
                 "shapes": True,
                 "stacks": trace.stacks,
                 "memory_events": trace.memory,
                 "compiled_during_trace": self._compiles != self._compiles_at_start,
                 "open_functions": trace.open_functions,
-                "call_lines": len(trace.callers.lines),
-                "write_seconds": round(time.monotonic() - began, 3),
+                "attempts": self.attempts,
+                "call_lines": None,
+                "write_seconds": None,
             }
         )
-        if trace.stacks and trace.no_lines:
-            self.rank.missing("lines of calls", trace.no_lines)
-        self.copy_sources(trace.callers.files)
-        self.incomplete = trace.lacks_gpu_work()
-        if self.incomplete:
-            self.rank.missing("GPU work", self._why_no_gpu_work())
-        return ""
+        trace.release()
+        self._write("trace", lambda: _trace_facts(trace, file, self._source_folder()))
+
+    def _write(self, what: str, work: Callable[[], dict[str, Any]]) -> None:
+        """Write a file in the background; what it learns is added to the manifest."""
+        folder, name = self.rank.folder, self.rank.name or ""
+
+        def write() -> None:
+            try:
+                facts = work()
+            except TooLargeError as error:
+                facts = {what: None, "missing": [{"what": what, "why": str(error)}]}
+            except Exception as error:  # noqa: BLE001 - said in the manifest
+                why = f"it could not be written: {type(error).__name__}: {error}"
+                facts = {what: None, "missing": [{"what": what, "why": why}]}
+            additions.leave(folder, name, what, facts)
+
+        self.background.wait(LONGEST_S, f"{name}.{what}")  # the same file, as a window
+        self.background.run(f"{name}.{what}", write)
+        self.rank.save()
+
+    def _source_folder(self) -> Path | None:
+        if self.options["no_source"]:
+            return None
+        return self.rank.folder / sources.FOLDER
 
     def copy_sources(self, files: dict[str, str]) -> None:
         """Copy these of the program's own files too, unless told not to."""
-        if self.options["no_source"] or files.items() <= self.files.items():
+        folder = self._source_folder()
+        if folder is None or files.items() <= self.files.items():
             return
         self.files = {**files, **self.files}
-        folder = self.rank.folder / sources.FOLDER
-        found, notes = sources.copy(self.files, folder)
+        copied, notes = sources.copy(self.files, folder)
         for text in notes:
             self.rank.note(text)
-        self.rank.save(sources=found)
+        self.rank.save(sources=copied)
 
     @property
     def tracing(self) -> bool:
@@ -265,9 +426,6 @@ class Actions:
             else "another tool may hold CUPTI, or the traced steps did not use the GPU"
         )
         return f"the profiler recorded none, though the program uses CUDA; {cause}"
-
-    def _max_bytes(self) -> int:
-        return int(self.options["max_mb"]) * MEGABYTE
 
     # Memory.
 
@@ -290,17 +448,41 @@ class Actions:
         self.rank.report("writing", 0, 0)
         file = self.rank.path(".memory.pickle.gz")
         try:
-            size = history.write(file)
-        except TooLargeError as error:
-            self.rank.missing("memory", str(error))
-        else:
-            self.rank.save(
-                memory={
-                    "file": file.name,
-                    "bytes": size,
-                    "steps": self._memory_steps,
-                    "max_entries": history.ENTRIES,
-                }
-            )
+            snapshot = history.snapshot()
         finally:
             history.stop()
+        self.rank.save(
+            memory={
+                "file": file.name,
+                "bytes": None,
+                "steps": self._memory_steps,
+                "max_entries": history.ENTRIES,
+            }
+        )
+        self._write(
+            "memory",
+            lambda: {"memory": {"bytes": memory_history.write(snapshot, file)}},
+        )
+
+
+def _trace_facts(trace: Trace, file: Path, folder: Path | None) -> dict[str, Any]:
+    """Write a trace and the sources that it names; return what that tells."""
+    began = time.monotonic()
+    size = trace.write(file)
+    facts: dict[str, Any] = {
+        "trace": {
+            "bytes": size,
+            "call_lines": len(trace.callers.lines),
+            "write_seconds": round(time.monotonic() - began, 3),
+        }
+    }
+    if trace.stacks and trace.no_lines:
+        facts["missing"] = [{"what": "lines of calls", "why": trace.no_lines}]
+    if folder is not None:
+        facts["sources"], facts["notes"] = sources.copy(trace.callers.files, folder)
+    return facts
+
+
+def _memory_is_short() -> bool:
+    free = free_memory()
+    return free is not None and free < _SHORT_MEMORY

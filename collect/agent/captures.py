@@ -29,8 +29,8 @@ import torch
 from ..shared import status_files
 from . import torch_state
 from .files import MEGABYTE, TooLargeError
-from .other_profilers import OtherProfilers, attached
-from .profiler import DETACH, CaptureTrace, open_functions
+from .other_profilers import DETACH, OtherProfilers, attached
+from .profiler import EVENT_BYTES, CaptureTrace, open_functions
 from .rank_file import RankFile
 from .wrapping import wrap
 
@@ -153,10 +153,12 @@ class Captures:
 
     def _write(self, trace: CaptureTrace) -> None:
         began = time.monotonic()
-        expected = trace.estimated_bytes()
+        expected = trace.size() * EVENT_BYTES
         file = self._place(len(self.found))
         try:
-            size = trace.write(file, max_bytes=self._left)
+            if expected > self._left:
+                raise TooLargeError(_TOO_LARGE)  # noqa: TRY301 - as a full disk is
+            size = trace.write(file)
         except TooLargeError:
             self._left = 0
             self.rank.missing(MORE if self.found else WHAT, _TOO_LARGE)

@@ -33,6 +33,19 @@ def compressed(file: Path) -> Iterator[gzip.GzipFile]:
             partial.unlink()
 
 
+def free_memory() -> int | None:
+    """Return how much memory this machine, or this container, has left."""
+    left = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2]
+        left.append(int(text.split()[0]) * 1024)
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        left.append(limit - int((group / "memory.current").read_text()))
+    return min(left, default=None)
+
+
 def check_room(folder: Path, needed: int) -> None:
     """Raise TooLargeError if the disk would have too little space left."""
     free = shutil.disk_usage(folder).free

@@ -17,8 +17,7 @@ from typing import Any, Callable
 import torch
 
 from ..shared import status_files
-from . import steps
-from .schedule import MEMORY, TRACING
+from . import steps, torch_state
 
 _MAKERS: tuple[tuple[Any, Callable[[], Any]], ...] = (
     (threading.Event, threading.Event),
@@ -60,14 +59,14 @@ def renew_locks(*holders: Any) -> None:
 
 
 def settings_of_child(
-    settings: dict[str, Any], phase: str, *, parent_has_steps: bool
+    settings: dict[str, Any], *, parent_has_steps: bool, parent_is_traced: bool
 ) -> dict[str, Any] | None:
     """Return the settings with which a forked process records; None if it does not."""
     # A program that records itself writes the run file in the parent. Without steps,
     # helpers are not told from what the program is about. A profiler that ran in the
     # parent is neither running nor stopped here.
     by = settings["options"]["steps_by"]
-    if "status_folder" not in settings or by == "time" or phase in (TRACING, MEMORY):
+    if "status_folder" not in settings or by == "time" or parent_is_traced:
         return None
     # Helpers call modules, too, as to transform images. They are helpers if the parent
     # makes the steps, or has the GPU, which a forked process cannot use then.
@@ -75,9 +74,16 @@ def settings_of_child(
         if by == "forward":
             return None
         if by == "auto":
-            options = {**settings["options"], "steps_by": "optimizer"}
-            return {**settings, "options": options}
-    return settings
+            by = "optimizer"
+    options = {**settings["options"], "steps_by": by}
+    return {**settings, "options": options, "forked": True}
+
+
+def is_helper(settings: dict[str, Any]) -> bool:
+    """Return whether a process without steps seems to work for another one."""
+    if torch.utils.data.get_worker_info() is not None:
+        return True
+    return "forked" in settings and not torch_state.uses_cuda()
 
 
 def _cannot_use_cuda() -> bool:

@@ -30,13 +30,17 @@ class MemoryHistory:
         """Turn the history off again."""
         self._record(None)
 
-    def write(self, file: Path) -> int:
-        """Write the compressed snapshot and return its size."""
-        snapshot = cuda_api.memory._snapshot()  # noqa: SLF001
-        check_room(file.parent, 0)
-        with compressed(file) as target:
-            pickle.dump(snapshot, target, protocol=4)
-        return file.stat().st_size
+    def snapshot(self) -> Any:
+        """Return what the allocator holds and what it did."""
+        return cuda_api.memory._snapshot()  # noqa: SLF001
+
+
+def write(snapshot: Any, file: Path) -> int:
+    """Write a compressed snapshot and return its size."""
+    check_room(file.parent, 0)
+    with compressed(file) as target:
+        pickle.dump(snapshot, target, protocol=4)
+    return file.stat().st_size
 
 
 def why_not(*, cuda: bool) -> str | None:

@@ -2,16 +2,22 @@
 
 Starting a second profiler raises an error, which would be in the program. Every way to
 start torch's profiler goes through two methods of one class, which are watched while
-we are armed.
+we are armed. Where CUPTI detaches after profiles, they stay watched: each profile of
+the program needs a CUDA call before and after it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from typing import Any, Callable, Iterator
 
 import torch
+
+from . import torch_state
+
+DETACH = "TEARDOWN_CUPTI"  # read by Kineto when a profile starts and stops
 
 
 class OtherProfilers:
@@ -22,6 +28,7 @@ class OtherProfilers:
         self.seen = False
         self._running = 0
         self._ours = False
+        self._armed = True
         self._undo: Callable[[], None] = _nothing
 
     @property
@@ -50,9 +57,13 @@ class OtherProfilers:
             return prepare(this, *args, **kwargs)
 
         def leave_trace(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._ours:
-                self._running = max(0, self._running - 1)
-            return leave(this, *args, **kwargs)
+            if self._ours:
+                return leave(this, *args, **kwargs)
+            self._running = max(0, self._running - 1)
+            try:
+                return leave(this, *args, **kwargs)
+            finally:
+                complete_detaching()
 
         watched._prepare_trace = prepare_trace  # noqa: SLF001
         watched.__exit__ = leave_trace
@@ -64,15 +75,26 @@ class OtherProfilers:
         self._undo = undo
 
     def remove(self) -> None:
-        """Stop watching."""
-        undo, self._undo = self._undo, _nothing
-        undo()
+        """Stop watching; what CUPTI needs around profiles stays."""
+        self._armed = False
+        if os.environ.get(DETACH) != "1":
+            undo, self._undo = self._undo, _nothing
+            undo()
 
     def _begins(self) -> None:
-        self.seen = True
-        self._running += 1
-        with contextlib.suppress(Exception), self.ours():
-            self.stop()
+        if self._armed:
+            self.seen = True
+            self._running += 1
+            with contextlib.suppress(Exception), self.ours():
+                self.stop()
+        complete_detaching()
+
+
+def complete_detaching() -> None:
+    """Let CUPTI detach now, if it is to detach after profiles."""
+    if os.environ.get(DETACH) == "1":
+        with contextlib.suppress(Exception):  # the program must continue
+            torch_state.call_cuda()
 
 
 def marks_steps() -> bool:

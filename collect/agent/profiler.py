@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity
 
 from .callers import MOST_EVENTS, TOO_MANY, Callers
-from .files import MEGABYTE, TooLargeError, check_room, compressed
-from .other_profilers import marks_steps
+from .files import check_room, compressed
+from .other_profilers import DETACH, complete_detaching, marks_steps
 from .schedule import LEAD_IN
 
 cuda_api: Any = torch.cuda  # parts of it have no types
 autograd: Any = torch.autograd
 _CPU = autograd.DeviceType.CPU
 
-DETACH = "TEARDOWN_CUPTI"  # read by Kineto when a profile starts and stops
 PROFILER_STEP = "ProfilerStep"
 COLLECTED_STEP = "traceq: step"
-EVENT_BYTES = 450  # of JSON per event, on average, with shapes and stacks
+EVENT_BYTES = 550  # of JSON per event with shapes and stacks, 3 sizes on an H200
+_SAMPLED = 2000  # events that are looked at to tell how many are Python calls
+_PYTHON_CALL = re.compile(r".*\(\d+\): |<built-in |nn\.Module: ")
 
 
 class Trace:
@@ -34,7 +37,7 @@ class Trace:
     this version of torch can record them, which ``all_threads`` states.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is recorded, by name
         self,
         *,
         cuda: bool,
@@ -42,10 +45,9 @@ class Trace:
         stacks: bool,
         memory: bool,
         profiled_before: bool = False,
+        step_name: str = "",
     ) -> None:
-        # Where the program marks its steps too, ours have another name.
-        theirs = active and marks_steps()  # which takes a while to find out
-        self.step_name = COLLECTED_STEP if theirs else PROFILER_STEP
+        self.step_name = step_name or (choose_step_name() if active else PROFILER_STEP)
         self.stacks = stacks
         self.memory = memory and cuda
         self.activities = ["CPU", "CUDA"] if cuda else ["CPU"]
@@ -54,7 +56,7 @@ class Trace:
         self.callers = Callers()
         self.no_lines = ""  # why the trace does not say where calls were made
         self._active = active
-        self._rss = _resident_bytes()
+        self._listed: Any = None
         self._profiled_before = profiled_before
         config = self._config() if active == 0 else None
         self.all_threads = config is not None
@@ -73,10 +75,12 @@ class Trace:
         """Set the profiler up; it records once the lead-in is over."""
         if "CUDA" in self.activities and not self._profiled_before:
             _detach_afterwards()
+        complete_detaching()
         # torch 2.10 to 2.12 warn whenever a profiler is set up that does not accumulate
         # events; one that does turns each event into a Python object when it stops.
         self.profiler.acc_events = True
-        self.profiler.start()
+        with _without_import_of_inductor():
+            self.profiler.start()
         self.profiler.acc_events = False
         if self.profiler.profiler is not None:
             self.profiler.profiler.acc_events = False
@@ -108,10 +112,7 @@ class Trace:
         """Stop recording, whatever the phase."""
         self._end_step()
         self.profiler.stop()
-
-    def grown(self) -> int:
-        """Return by how many bytes the process has grown since the trace started."""
-        return max(0, _resident_bytes() - self._rss)
+        complete_detaching()
 
     def recorded(self) -> bool:
         """Return whether there is anything to write."""
@@ -126,30 +127,37 @@ class Trace:
             for event in self._events()
         )
 
-    def estimated_bytes(self) -> int:
-        """Return the estimated size of the file before compression."""
-        return len(self._events()) * EVENT_BYTES
+    def size(self) -> int:
+        """Return the number of recorded events."""
+        return len(self._events())
+
+    def python_share(self) -> float:
+        """Return about which fraction of the events are Python calls."""
+        events = self._events()
+        sample = events[:: max(1, len(events) // _SAMPLED)]
+        calls = sum(bool(_PYTHON_CALL.match(event.name())) for event in sample)
+        return calls / len(sample) if sample else 0.0
+
+    def release(self) -> None:
+        """Free the list of events, which would slow garbage collections down."""
+        self._listed = None
 
     def _events(self) -> Any:
         inner = self.profiler.profiler
         if inner is None or inner.kineto_results is None:
             return []
-        return inner.kineto_results.events()
+        if self._listed is None:  # torch makes an object of each event: once
+            self._listed = inner.kineto_results.events()
+        return self._listed
 
-    def write(self, file: Path, *, max_bytes: int) -> int:
+    def write(self, file: Path) -> int:
         """Write the compressed trace and return its size."""
-        expected = self.estimated_bytes()
-        if expected > max_bytes:
-            msg = f"it would have about {expected // MEGABYTE} MB, more than --max-mb"
-            raise TooLargeError(msg)
+        expected = self.size() * EVENT_BYTES
+        self.release()
         check_room(file.parent, expected + expected // 5)
         plain = file.with_name("." + file.name.replace(".gz", ""))
         try:
             self.profiler.export_chrome_trace(str(plain))
-            if plain.stat().st_size > max_bytes:
-                size = plain.stat().st_size // MEGABYTE
-                msg = f"it has {size} MB, more than --max-mb"
-                raise TooLargeError(msg)
             self.callers = self._callers()
             with plain.open("rb") as source, compressed(file) as target:
                 for block in self.callers.written(source):
@@ -163,7 +171,7 @@ class Trace:
         """Return where the Python calls were made, as far as this torch says so."""
         found = Callers()
         self.no_lines = "there are no stacks" if not self.stacks else ""
-        if not self.no_lines and len(self._events()) > MOST_EVENTS:
+        if not self.no_lines and self.size() > MOST_EVENTS:
             self.no_lines = TOO_MANY.format(most=MOST_EVENTS)
         if self.no_lines:
             return found
@@ -186,6 +194,14 @@ class Trace:
         if step == LEAD_IN + self._active - 1:
             return ProfilerAction.RECORD_AND_SAVE
         return ProfilerAction.NONE
+
+
+def choose_step_name() -> str:
+    """Return what a step is called: where the program marks its own, not as those.
+
+    It takes 0.1 s or more to find out.
+    """
+    return COLLECTED_STEP if marks_steps() else PROFILER_STEP
 
 
 class CaptureTrace(Trace):
@@ -219,12 +235,36 @@ def _detach_afterwards() -> None:
         os.environ[DETACH] = "1"
 
 
+@contextlib.contextmanager
+def _without_import_of_inductor() -> Iterator[None]:
+    """Let torch's profiler start without importing the compiler, which takes 4 s.
+
+    It looks up whether the compiler uses CUDA graphs. A program that has not imported
+    the compiler has compiled nothing.
+    """
+    module: Any = sys.modules.get("torch.profiler.profiler")
+    if module is None or "torch._inductor" in sys.modules:
+        yield
+        return
+
+    def has(thing: Any, name: str) -> bool:
+        if thing is torch and name == "_inductor":
+            return False
+        return builtins.hasattr(thing, name)
+
+    module.hasattr = has  # found before the built-in one, in that module alone
+    try:
+        yield
+    finally:
+        del module.hasattr
+
+
 def open_functions() -> list[dict[str, Any]]:
-    """Return the functions that are running, and the line at which each begins.
+    """Return the functions that are running: where each begins, and where it is.
 
     The profiler names those that run when it starts by the line that they are at.
     """
-    found = []
+    functions = []
     frame: Any = sys._getframe(1)  # noqa: SLF001 - what inspect uses
     while frame is not None:
         code = frame.f_code
@@ -232,10 +272,11 @@ def open_functions() -> list[dict[str, Any]]:
             "file": os.path.basename(code.co_filename),
             "function": code.co_name,
             "line": code.co_firstlineno,
+            "at": frame.f_lineno,
         }
-        found.append(entry)
+        functions.append(entry)
         frame = frame.f_back
-    return found[::-1]
+    return functions[::-1]
 
 
 def _all_threads() -> Any:
@@ -245,16 +286,3 @@ def _all_threads() -> Any:
         )
     except (AttributeError, TypeError):  # torch before 2.7
         return None
-
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-
-
-def _resident_bytes() -> int:
-    """Return the resident set size of the process; 0 where it is not known."""
-    # At each traced step, so as few Python calls as can be: they would be recorded.
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read(100).split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..shared import manifest, status_files
+from ..shared import additions, manifest, status_files
 from . import packages, process_facts, torch_state
 from .compiled_code import CompiledCode
 from .warning_log import WarningLog
@@ -59,6 +59,7 @@ class RankFile:
             "compiled": None,
             "compiled_code": None,
             "captures": [],
+            "pause": None,
             "log": None,
             **self.facts,
         }
@@ -93,6 +94,7 @@ class RankFile:
         # Once, when all is imported: it looks at every module.
         if self.facts["trace"] and not self.facts["packages"]:
             self.facts["packages"] = packages.packages()
+        additions.add(self.facts, self.folder)
         manifest.write(self.path(".json"), self.facts)
 
     def missing(self, what: str, why: str) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from ..shared import manifest, rank_set, status_files
 from . import (
+    background,
     compiled_graphs,
     forking,
     meeting,
@@ -33,21 +34,26 @@ from .compiled_graphs import CompiledGraphs
 from .other_profilers import OtherProfilers
 from .rank_file import RankFile
 from .schedule import (
+    ALIGNING,
     COMPILATION,
     DONE,
     FIRST_STEPS,
     MEETING,
+    MEMORY,
     OTHER_PROFILER,
+    PROBING,
     TIMING,
     TRACING,
     WAITING,
     Plan,
     Schedule,
 )
+from .steps_by_time import TimeSteps, WindowIfNoSteps
 
 EXIT_S = 60.0  # how long --then-exit waits for the slowest rank, ...
 LEAVE_S = 5.0  # ... and for those that do not record
 POLL_S = 0.1
+_WARMUP_IF_SLOW = 3  # steps
 
 
 def begin() -> None:
@@ -64,8 +70,9 @@ class Session:
         self.rank = RankFile(Path(settings["folder"]), settings["launch"])
         self.others = OtherProfilers(self._give_way)
         self.job = Path(settings["folder"]).name
-        self.schedule = Schedule(_plan(self.options), self._meet)
         self.actions = Actions(self.options, self.rank, self.others)
+        self.schedule = self._make_schedule()
+        self.pauses: dict[str, float] = {}  # seconds, by what the program waited for
         self.compiled = CompiledGraphs(
             code=not self.options["no_source"], keep_paths=self.options["keep_paths"]
         )
@@ -78,6 +85,9 @@ class Session:
         self._thread: int | None = None
         self._choosing = threading.RLock()
         self._meeting: meeting.Meeting | None = None
+        self.window: WindowIfNoSteps | None = None
+        self._in_window = False
+        self._first_at = self._last_at = 0.0  # when the first and last step ended
 
     # Entry points from the program: import, step boundaries, exit, fork.
 
@@ -92,6 +102,8 @@ class Session:
         if not self.options["no_captures"]:
             self.captures.install()
         self.source.install()
+        if self.window is not None:
+            self.window.install()
         atexit.register(self._at_exit)
         forking.follow(self._in_child)
         if "status_folder" in self.settings:  # not if the program records itself
@@ -148,6 +160,37 @@ class Session:
             self._fail(error)
         self._exit_if_asked()
 
+    def record_window(self, stop: threading.Event, seconds: float) -> bool:
+        """Record some seconds from a thread of ours; return False if not now."""
+        try:
+            with self._choosing:
+                if self.off or self.schedule.phase not in (WAITING, TIMING):
+                    return True
+                if self.others.active or forking.is_helper(self.settings):
+                    return False
+                if not self._is_chosen():
+                    return True
+                if self.rank.name is None:
+                    self._claim()
+                self._in_window = True
+            self.actions.record_window(stop, seconds)
+            self._save()
+            if self.options["then_exit"]:
+                self.schedule.phase = DONE
+                self._finish()
+                self._report()
+        except Exception as error:  # noqa: BLE001 - the program must continue
+            self._fail(error)
+        finally:
+            self._in_window = False
+        self._exit_if_asked()
+        return True
+
+    def usual_step_s(self) -> float:
+        """Return how long a step takes, about; 0 if it is not known."""
+        steps = self.schedule.seen - 1
+        return (self._last_at - self._first_at) / steps if steps > 0 else 0.0
+
     def _at_exit(self) -> None:
         try:
             self._program_ends("the program ended")
@@ -156,16 +199,22 @@ class Session:
 
     def _in_child(self) -> None:
         """Leave this recording to the parent; a forked process begins its own."""
-        has_steps = self.rank.name is not None
+        if background.forks():
+            return
+        has_steps = self.schedule.seen > 0
         failed = self.rank.facts.get("state") == "failed"
         self.off = True
         self.rank.name = None
         atexit.unregister(self._at_exit)
         forking.renew_locks(self, self.captures, self.source)
+        if self.window is not None:
+            forking.renew_locks(self.window)
         self._disarm()
         self.rank.warnings.remove()
         settings = forking.settings_of_child(
-            self.settings, self.schedule.phase, parent_has_steps=has_steps
+            self.settings,
+            parent_has_steps=has_steps,
+            parent_is_traced=self.actions.tracing or self.schedule.phase == MEMORY,
         )
         if settings is not None and not failed:
             Session(settings).arm()
@@ -186,14 +235,14 @@ class Session:
     def _make_source(self) -> steps.Source:
         by = self.options["steps_by"]
         if by == "time":
-            from .steps_by_time import TimeSteps  # noqa: PLC0415 - rarely needed
-
             return TimeSteps(self)
         if by == "auto":
-            return steps.AutoSteps(self.boundary, self._restart)
+            self.window = WindowIfNoSteps(self)
+            return steps.AutoSteps(self.boundary, self._restart, self._restart_stale)
+        if by == "forward":
+            return steps.ForwardSteps(self.boundary, self._restart_stale)
         kinds: dict[str, Any] = {
             "optimizer": steps.OptimizerSteps,
-            "forward": steps.ForwardSteps,
             "mark": steps.MarkSteps,
         }
         return kinds[by](self.boundary)
@@ -206,25 +255,30 @@ class Session:
             return False
 
     def _boundary(self) -> None:
-        if self.rank.name is None:
-            if not self._is_chosen():
-                self._leave_out()
-                return
-            self._claim()
+        with self._choosing:
+            if self.rank.name is None:
+                if not self._is_chosen():
+                    self._leave_out()
+                    return
+                self._claim()
         compiles = torch_state.compilations()
         self.actions.step_ended(compiles)
         self.captures.step_ended()
         changes = compiles + torch_state.captured_graphs() + self.captures.seen
-        now = time.monotonic()
-        due = self.schedule.boundary(now, changes, hold=self.others.active)
+        now = self._last_at = time.monotonic()
+        if not self.schedule.seen:
+            self._first_at = now
+        hold = self.others.active or self._in_window
+        due = self.schedule.boundary(now, changes, hold=hold)
         while due:
             action = due.pop(0)
             self._do(action)
-            if action in ("trace step", "end trace") and self.actions.restarted:
-                self.schedule.again()
+            if self.actions.restarted:
+                self.schedule.again(PROBING if "probe" in action else TRACING)
                 self.source.traced(on=True)
                 break
-            if action.startswith("begin ") and self.actions.refused:
+            ended = self.actions.ended and self._is_traced()
+            if action != "done" and (self.actions.refused or ended):
                 due = self.schedule.skip(now)
         self._report()
 
@@ -236,13 +290,29 @@ class Session:
             }
         if action.startswith("begin "):
             self.rank.happened(action[len("begin ") :], self.schedule.seen)
-        if action in ("begin trace", "end trace"):
-            self.source.traced(on=action == "begin trace")
+        traces = action.endswith((" trace", " probe"))
+        if traces:
+            self.source.traced(on=action.startswith("begin "))
+        began = time.monotonic()
         if action == "done":
             self._finish()
-        else:
-            self.actions.seen = self.schedule.seen
-            self.actions.do(action)
+            return
+        self.actions.seen = self.schedule.seen
+        self.actions.do(action)
+        if action == "end probe":
+            self.schedule.active = self.actions.size.steps
+        if traces or action.endswith(" memory"):
+            self._paused(action, time.monotonic() - began)
+
+    def _is_traced(self) -> bool:
+        return self.schedule.phase in (PROBING, TRACING)
+
+    def _paused(self, action: str, seconds: float) -> None:
+        """Note that the program waited for us, beside its own steps."""
+        self.pauses[action] = self.pauses.get(action, 0.0) + seconds
+        by_action = {name: round(spent, 3) for name, spent in self.pauses.items()}
+        total = round(sum(self.pauses.values()), 3)
+        self.rank.facts["pause"] = {"seconds": total, "by_action": by_action}
 
     def _is_mine(self) -> bool:
         """Return whether this is the thread whose steps are counted."""
@@ -297,6 +367,7 @@ class Session:
 
     def _claim(self) -> None:
         self.rank.claim()
+        self.actions.alone = self._meet() is None
         self.captures.move()
         self.rank.happened("first step", self.schedule.seen)
         self._save()
@@ -316,10 +387,21 @@ class Session:
         phase = self.schedule.phase
         self._disarm()
         self.actions.end_early()
+        if self._has_window():
+            self.rank.missing("step_time", "no steps were seen: seconds were traced")
+            self._write_compiled()
+            self.rank.happened("done", self.schedule.seen)
+            self._save(state="incomplete" if self.actions.incomplete else "done")
+            return
         self._lacks(f"{what} after {self.schedule.seen} steps, {self._unfinished()}")
         self._write_compiled()
         self.rank.happened("ended early", self.schedule.seen)
         self._save(state="ended early", ended_in=phase)
+
+    def _has_window(self) -> bool:
+        """Return whether seconds were traced, and no steps since."""
+        trace = self.rank.facts.get("trace")
+        return trace is not None and trace["window"] == "time"
 
     def _write_compiled(self) -> None:
         """Write what torch.compile has made, which is no reason to fail."""
@@ -347,7 +429,9 @@ class Session:
             }[self.schedule.waits_for]
         return {
             TIMING: "while timing them",
+            PROBING: "while counting the events of one",
             MEETING: "while waiting for the other ranks",
+            ALIGNING: "while waiting for a typical one",
             TRACING: "while tracing them",
         }.get(phase, "while recording memory history")
 
@@ -375,6 +459,8 @@ class Session:
     def _disarm(self) -> None:
         self.off = True
         self.source.remove()
+        if self.window is not None:
+            self.window.remove()
         self.captures.remove()
         self.others.remove()
         self.compiled.remove()
@@ -387,7 +473,7 @@ class Session:
 
     def _profiles_captures(self) -> bool:
         """Return whether a capture that begins now is profiled on its own."""
-        before = self.schedule.phase in (WAITING, TIMING, MEETING)
+        before = self.schedule.phase in (WAITING, TIMING, MEETING, ALIGNING)
         return (
             before and not self.off and not self.actions.tracing and self._is_chosen()
         )
@@ -397,9 +483,23 @@ class Session:
         if self.schedule.phase not in (WAITING, TIMING):
             return False
         self.actions.do("drop timing")
-        self.schedule = Schedule(self.schedule.plan, self._meet)
+        self.schedule = self._make_schedule()
         self._thread = None
         return True
+
+    def _restart_stale(self) -> bool:
+        """Count again from 0: what made the steps is no longer called."""
+        if self._is_traced() or self.schedule.phase == ALIGNING:
+            self.actions.drop_all()
+            self.source.traced(on=False)
+            self.schedule.phase = WAITING
+        return self.schedule.phase in (MEETING, MEMORY) or self._restart()
+
+    def _make_schedule(self) -> Schedule:
+        schedule = Schedule(_plan(self.options), self._meet)
+        schedule.starts_well = self.actions.starts_typical
+        schedule.pattern_is_open = self.actions.needs_more_laps
+        return schedule
 
     def _exit_if_asked(self) -> None:
         finished = self.off and self.schedule.phase == DONE
@@ -432,6 +532,8 @@ class Session:
         self.rank.save(steps=seen, **changes)
 
     def _by(self) -> str:
+        if self._has_window():
+            return "time"
         return str(getattr(self.source, "by", "") or self.options["steps_by"])
 
     def _report(self) -> None:
@@ -447,9 +549,13 @@ def _wait_until(met: Callable[[], bool], seconds: float) -> None:
 
 
 def _plan(options: dict[str, Any]) -> Plan:
+    warmup, timed = options["warmup"], options["timed"]
     return Plan(
-        warmup=options["warmup"],
-        timed=options["timed"],
+        warmup=warmup,
+        # Who asks for a number of steps gets it; otherwise it depends on the steps.
+        warmup_at_least=_WARMUP_IF_SLOW if warmup == Plan.warmup else warmup,
+        timed=timed,
+        timed_most=Plan.timed_most if timed == Plan.timed else timed,
         active=options["active"],
         memory=0 if options["no_memory"] else options["memory_steps"],
     )

@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 
+from . import step_pattern
+
 cuda: Any = torch.cuda  # parts of it have no types
+
+MOST_LAPS = 1000  # that the manifest lists
 
 
 class StepTimer:
@@ -33,6 +37,11 @@ class StepTimer:
         self._host.append(now - self._last)
         self._last = now
 
+    def needs_more(self) -> bool:
+        """Return whether some steps take longer, and it is not seen yet how often."""
+        laps = [seconds * 1000 for seconds in self._host]
+        return bool(step_pattern.long_places(laps)) and not step_pattern.period(laps)
+
     def result(self) -> dict[str, Any] | None:
         """Return the step time and its spread in ms, or None if no step has ended."""
         if not self._host:
@@ -43,13 +52,21 @@ class StepTimer:
         laps = [seconds * 1000 for seconds in self._host]
         if self.cuda:
             pairs = zip(self._events, self._events[1:])
-            laps = [float(one.elapsed_time(two)) for one, two in pairs]
+            laps = [float(before.elapsed_time(after)) for before, after in pairs]
+        period = step_pattern.period(laps)
+        # A part of a period has too many of the long steps, or too few.
+        counted = laps[-(len(laps) // period * period) :] if period else laps
+        mean = sum(counted) / len(counted) if period else whole * 1000 / len(laps)
+        long = step_pattern.long_steps(counted)
         return {
-            "ms": round(whole * 1000 / len(laps), 4),
+            "ms": round(mean, 4),
             **spread(laps),
             "steps": len(laps),
             "seconds": round(whole, 4),
             "clock": "cuda events" if self.cuda else "host",
+            "laps_ms": [round(lap, 4) for lap in laps[:MOST_LAPS]],
+            "period": period,
+            "long_steps": None if long is None else vars(long),
         }
 
     def _event(self) -> Any:

@@ -2,43 +2,26 @@
 
 There are no global module hooks: they slow every module down, make torch.compile warn
 and cause graph breaks. Optimizer steps are counted by torch's global optimizer hook.
-The outermost module is found by sampling the stacks of the running threads, and then
-gets one hook of its own.
+Modules are found by sampling the stacks of the running threads; those that no other
+module calls get a hook.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import threading
 import time
 import weakref
-from types import CodeType
 from typing import Any, Callable
 
 import torch
-from torch.nn import Module
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from . import torch_state
+from .repeated_calls import RepeatedCalls
 
 MARK = "traceq: step"
 
-_DYNAMO = os.path.join("torch", "_dynamo")
-_CALLS = frozenset(
-    function.__code__
-    for function in (
-        getattr(Module, "_wrapped_call_impl", None),
-        getattr(Module, "_call_impl", None),
-    )
-    if function is not None
-)
-
 Boundary = Callable[[], None]
-
-
-def _compiling() -> bool:
-    found = getattr(torch.compiler, "is_compiling", None)
-    return bool(found()) if found is not None else False
 
 
 class Source:
@@ -96,7 +79,7 @@ class OptimizerSteps(Source):
             self._annotation.remove()
 
     def _hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if _compiling():
+        if torch_state.compiling():
             return
         self._called = True
         thread, before = this_thread(), self._thread
@@ -194,114 +177,26 @@ def after_annotations(ended: Callable[[str], None]) -> Callable[[], None]:
 
 
 class ForwardSteps(Source):
-    """A step ends where a call of the outermost module ends.
+    """A step ends where a call ends that repeats: of the outermost module, mostly."""
 
-    A thread samples the stacks until it has seen one module outermost SIGHTINGS times;
-    then that module alone gets a hook.
-    """
-
-    SIGHTINGS = 3
-    LONGEST_PAUSE = 0.05
-
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(
+        self, boundary: Boundary, restart: Callable[[], bool] = lambda: True
+    ) -> None:
         super().__init__(boundary)
-        self._stop = threading.Event()
-        self._module: weakref.ref[Module] | None = None
-        self._undo: Callable[[], None] = _nothing
+        self.calls = RepeatedCalls(self._ended, restart)
+
+    @property
+    def of(self) -> str:  # type: ignore[override] # it may change
+        return self.calls.of
 
     def install(self) -> None:
-        threading.Thread(target=self._look, name="traceq", daemon=True).start()
+        self.calls.install()
 
     def remove(self) -> None:
-        self._stop.set()
-        undo, self._undo = self._undo, _nothing
-        undo()
-
-    def _look(self) -> None:
-        began = time.monotonic()
-        sightings: dict[int, int] = {}
-        pause = 0.002
-        while not self._stop.wait(pause):
-            pause = min(self.LONGEST_PAUSE, 0.002 + (time.monotonic() - began) / 200)
-            for module in outermost_modules():
-                count = sightings[id(module)] = sightings.get(id(module), 0) + 1
-                if count >= self.SIGHTINGS:
-                    self._follow(module)
-                    return
-
-    def _follow(self, module: Module) -> None:
-        self._module = weakref.ref(module)
-        inner = getattr(module, "_orig_mod", module)  # inside a torch.compile wrapper
-        self.of = type(inner).__name__
-        compiled = module.__dict__.get("_compiled_call_impl")
-        if compiled is None:
-            handle = module.register_forward_hook(_Hook(self._ended))
-            self._undo = handle.remove
-            return
-
-        # module.compile(): a hook would be compiled into it.
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = compiled(*args, **kwargs)
-            self._ended()
-            return result
-
-        module.__dict__["_compiled_call_impl"] = call
-
-        def undo() -> None:
-            if module.__dict__.get("_compiled_call_impl") is call:
-                module.__dict__["_compiled_call_impl"] = compiled
-
-        self._undo = undo
+        self.calls.remove()
 
     def _ended(self) -> None:
-        if not _compiling():
-            self.boundary()
-
-
-class _Hook:
-    """The module's hook: the module can still be copied and pickled."""
-
-    def __init__(self, ended: Boundary) -> None:
-        self.ended = ended
-
-    def __call__(self, _module: Any, _args: Any, _result: Any) -> None:
-        self.ended()
-
-    def __deepcopy__(self, _memo: Any) -> _Hook:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A pickled module is loaded where we are absent: its hook does nothing.
-        return (getattr, (contextlib.nullcontext(), "__exit__"))
-
-
-def outermost_modules() -> list[Module]:
-    """Return, for each running thread, the module whose call encloses all others."""
-    found = []
-    for thread, top in sys._current_frames().items():  # noqa: SLF001
-        if thread == threading.get_ident():
-            continue
-        outermost = None
-        frame: Any = top
-        while frame is not None:
-            if frame.f_code in _CALLS:
-                outermost = frame
-            elif outermost is not None and _is_compiled(frame.f_code):
-                outermost = None  # a hook would be compiled into it
-            frame = frame.f_back
-        module = outermost.f_locals.get("self") if outermost is not None else None
-        if isinstance(module, Module):
-            found.append(module)
-    return found
-
-
-def _is_compiled(code: CodeType) -> bool:
-    """Return whether torch.compile compiles what this code calls.
-
-    The ``__call__`` of a module that is wrapped as a whole does not count: that module
-    is the outermost.
-    """
-    return _DYNAMO in code.co_filename and code.co_name != "__call__"
+        self.boundary()
 
 
 class MarkSteps(Source):
@@ -342,11 +237,16 @@ class AutoSteps(Source):
 
     DOUBT_S = 30.0
 
-    def __init__(self, boundary: Boundary, restart: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        boundary: Boundary,
+        restart: Callable[[], bool],
+        restart_stale: Callable[[], bool],
+    ) -> None:
         super().__init__(boundary)
         self.restart = restart
         self._optimizer = OptimizerSteps(self._optimizer_stepped)
-        self._forward = ForwardSteps(self._forward_ended)
+        self._forward = ForwardSteps(self._forward_ended, restart_stale)
         self._by = ""
         self._first_call: float | None = None
 

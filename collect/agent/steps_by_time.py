@@ -1,6 +1,7 @@
-"""No steps: record a few seconds of the program from a thread of our own.
+"""Seconds instead of steps, recorded from a thread of our own.
 
-For programs without steps, such as a server whose model is called from C++.
+For programs without steps, such as a server whose model is called from C++, and for
+those in which none are seen.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import threading
 import time
 from typing import Any
 
+from . import torch_state
 from .steps import Source
 
 
@@ -40,3 +42,61 @@ class TimeSteps(Source):
             self._stop.wait(1.0)
         if not self._stop.is_set():
             self.session.record_seconds(self._stop, float(options["seconds"]))
+
+
+class WindowIfNoSteps:
+    """Records a few seconds of a program that works, and in which no step ends.
+
+    Once: a recording of steps replaces it, if some are seen later.
+    """
+
+    POLL_S = 0.25
+    GPU_QUIET_S = 5.0  # without a step while the GPU is given work, ...
+    CPU_QUIET_S = 15.0  # ... or the processor, which may be for something else
+    SLOW = 20  # times the usual step, which may be slow
+    FEWEST_ALLOCATIONS = 5  # of GPU memory, between two polls: ops run
+    BUSY = 0.3  # share of the time between two polls
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self._stop = threading.Event()
+        self._allocations = 0
+        self._processor_s = 0.0
+
+    def install(self) -> None:
+        """Start to watch."""
+        threading.Thread(target=self._run, name="traceq", daemon=True).start()
+
+    def remove(self) -> None:
+        """Stop watching."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        worked = 0.0  # seconds of work since the last step
+        steps = -1
+        while not self._stop.wait(self.POLL_S):
+            seen = self.session.schedule.seen
+            if seen != steps:
+                steps, worked = seen, 0.0
+            if self._works():
+                worked += self.POLL_S
+            quiet = self.CPU_QUIET_S
+            if torch_state.uses_cuda():
+                quiet = self.GPU_QUIET_S
+            if worked >= max(quiet, self.SLOW * self.session.usual_step_s()):
+                seconds = float(self.session.options["seconds"])
+                if self.session.record_window(self._stop, seconds):
+                    return
+                worked = 0.0
+
+    def _works(self) -> bool:
+        """Return whether the program has worked since the last look."""
+        processor_s = time.process_time()
+        busy = processor_s - self._processor_s >= self.BUSY * self.POLL_S
+        self._processor_s = processor_s
+        allocations = torch_state.gpu_allocations()
+        if allocations is None:
+            return busy and not torch_state.uses_cuda()
+        new = allocations - self._allocations
+        self._allocations = allocations
+        return new >= self.FEWEST_ALLOCATIONS

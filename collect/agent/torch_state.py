@@ -20,6 +20,32 @@ def capturing() -> bool:
     return uses_cuda() and bool(cuda_api.is_current_stream_capturing())
 
 
+def compiling() -> bool:
+    """Return whether torch.compile is looking at the code that runs."""
+    is_compiling = getattr(torch.compiler, "is_compiling", None)
+    return bool(is_compiling()) if is_compiling is not None else False
+
+
+def call_cuda() -> None:
+    """Make one CUDA call, which returns at once.
+
+    With TEARDOWN_CUPTI=1, CUPTI detaches at the first CUDA call after a profile.
+    Without one, the next profile records no GPU work, and a process that ends hangs.
+    """
+    if uses_cuda() and not capturing():
+        cuda_api.current_stream().query()
+
+
+def gpu_allocations() -> int | None:
+    """Return how often the program allocated GPU memory so far, if that is known."""
+    if not uses_cuda():
+        return None
+    try:
+        return int(cuda_api.memory_stats()["allocation.all.allocated"])
+    except Exception:  # noqa: BLE001 - another allocator may not count
+        return None
+
+
 def compilations() -> int:
     """Return a number that changes whenever torch compiles something."""
     count = 0

@@ -20,7 +20,7 @@ from ..agent import process_facts
 from ..agent.session import Session
 from ..launcher import options, run_facts, run_folder
 from ..launcher import overhead as overhead_of
-from ..shared import manifest, redact, status_files
+from ..shared import additions, manifest, redact, status_files
 
 TOOL = "traceq.profile"
 NAME_S = 30.0  # how long a rank waits for rank 0 to name the run
@@ -151,6 +151,7 @@ class Recording:
         _recording.remove(self)
         try:
             session.end(what)
+            session.actions.wait()
             self._add_log(session.compile_log.text())
             self._write()
             self._measure_overhead()
@@ -168,6 +169,9 @@ class Recording:
             for rank in [manifest.read(file)]
             if rank.get("launch") == (self._index or 0)
         ]
+        for rank in ranks:
+            if additions.add(rank, folder):
+                manifest.write(folder / f"{rank['name']}.json", rank)
         nothing = {"what": "ranks", "why": _NO_STEPS}
         if process_facts.rank()[2] > 1 and self.options.ranks:
             nothing["why"] = f"this rank is not one of ranks={self.options.ranks}"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..shared import manifest, rank_set, status_files
+from ..shared import additions, manifest, rank_set, status_files
 from . import options, overhead, run_facts, run_folder
 from .screen import Screen
 from .tee import Tee
@@ -21,9 +21,12 @@ from .tee import Tee
 BOOTSTRAP = Path(__file__).resolve().parent.parent / "bootstrap"
 POLL = 0.1
 LINGER = 1.0  # seconds for processes that outlive the command to write to stderr
+WRITING_S = 600.0  # seconds for the processes that write the traces
 NOT_FOUND = 127
 NOT_RUN = 126
 _DIFFERENT = 0.1  # share by which mean and median differ where some steps do more work
+
+_RARE = 0.4  # share of long steps below which "1 in N" says it
 
 _PASSED_ON = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 _LEFT_TO_THE_PROGRAM = ("SIGINT", "SIGHUP", "SIGQUIT")
@@ -151,7 +154,22 @@ class Launch:
         deadline = time.monotonic() + LINGER
         while more and time.monotonic() < deadline:
             more = tee.pump(POLL)
+        self._wait_for_writers()
         return child.returncode
+
+    def _wait_for_writers(self) -> None:
+        """Wait for the processes that write what the ranks have recorded."""
+        deadline = time.monotonic() + WRITING_S
+        while self._has_writer() and time.monotonic() < deadline:
+            self.screen.progress("writing", 0, 0)
+            time.sleep(POLL)
+
+    def _has_writer(self) -> bool:
+        for file in self.status_folder.glob("writer-*"):
+            with contextlib.suppress(OSError, ValueError):
+                if status_files.runs(int(file.read_text())):
+                    return True
+        return False
 
     def _handle_signals(self, tee: Tee) -> None:
         def pass_on(number: int, _frame: Any) -> None:
@@ -201,12 +219,13 @@ class Launch:
         ranks = [
             rank
             for file in sorted(self.folder.glob("rank-*.json"))
-            for rank in [manifest.read(file)]
+            for rank in [_complete_manifest(file)]
             if rank.get("launch") == (self.index or 0)
         ]
         ranks.sort(key=lambda rank: (rank["rank"], rank["name"]))
         for rank in ranks:
             _complete_if_killed(rank)
+            _complete_if_not_written(rank, self.folder)
         self.facts.update(
             state="finished",
             ended=manifest.now(),
@@ -318,13 +337,13 @@ class Launch:
             return code if fine else code or options.CANNOT_WORK
         for text in _reasons(ranks):
             self.screen.say(text)
+        if all(rank["state"] == "incomplete" for rank in ranks):
+            self.screen.say(_NO_GPU_WORK)
+            code = code or options.CANNOT_WORK
         if any(manifest.OTHER_THREADS in rank["notes"] for rank in ranks):
             self.screen.say(manifest.OTHER_THREADS)
-        for text in _windows(ranks):
+        for text in [*_windows(ranks), *_recorded(ranks[0])]:
             self.screen.say(text)
-        for rank in ranks[:1]:
-            if rank["step_time"]:
-                self.screen.say(_step_time(rank["step_time"]))
         copied = {one["file"] for rank in ranks for one in rank.get("sources", [])}
         if copied:
             self.screen.say(_copied(len(copied)))
@@ -351,14 +370,53 @@ class Launch:
         return (self.status_folder / name).exists()
 
 
-def _step_time(found: dict[str, Any]) -> str:
+_NO_GPU_WORK = (
+    "the trace has no GPU work, so it says little: record again, with --no-stack or"
+    " --steps-by another kind of step"
+)
+
+
+def _recorded(rank: dict[str, Any]) -> list[str]:
+    """Return what was recorded of a rank, a sentence each."""
+    texts = [_step_time(rank["step_time"])] if rank["step_time"] else []
+    if rank["trace"]:
+        texts.append(_traced(rank["trace"], rank.get("pause")))
+    return texts
+
+
+def _step_time(timed: dict[str, Any]) -> str:
     text = (
-        f"{found['ms']:.2f} ms per step, measured without the profiler over"
-        f" {found['steps']} steps"
+        f"{timed['ms']:.2f} ms per step, measured without the profiler over"
+        f" {timed['steps']} steps"
     )
-    if abs(found["ms"] - found["median_ms"]) > _DIFFERENT * found["median_ms"]:
-        text += f"; {found['median_ms']:.2f} ms at the median, as steps differ"
+    long = timed.get("long_steps")
+    if long:
+        return f"{text}; {_long_steps(long, timed.get('period'))}"
+    if abs(timed["ms"] - timed["median_ms"]) > _DIFFERENT * timed["median_ms"]:
+        text += f"; {timed['median_ms']:.2f} ms at the median, as steps differ"
     return text
+
+
+def _long_steps(long: dict[str, float], period: int | None) -> str:
+    often = f"1 in {1 / long['share']:.0f}" if long["share"] < _RARE else "some"
+    regular = f", every {period} steps the same" if period else ""
+    return (
+        f"{often} take {long['ms']:.2f} ms, the others {long['typical_ms']:.2f} ms"
+        f"{regular}"
+    )
+
+
+def _traced(trace: dict[str, Any], pause: dict[str, Any] | None) -> str:
+    count = len(trace["steps"])
+    steps = "1 step" if count == 1 else f"{count} steps"
+    what = {
+        "period": f"traced {steps}, a whole period",
+        "typical": f"traced {steps}, all of them typical",
+        "time": "traced a few seconds, as no steps were seen",
+    }.get(trace.get("window", ""), f"traced {steps}")
+    if pause is None:
+        return what
+    return f"{what}; recording stopped the program for {pause['seconds']:.1f} s"
 
 
 def _copied(count: int) -> str:
@@ -399,6 +457,24 @@ def _complete_if_killed(rank: dict[str, Any]) -> None:
     for what in ("step_time", "trace", "memory"):
         if rank[what] is None:
             why = "the process was killed before it could be written"
+            rank["missing"].append({"what": what, "why": why})
+
+
+def _complete_manifest(file: Path) -> dict[str, Any]:
+    """Return a rank's manifest with what is known since its files were written."""
+    rank = manifest.read(file)
+    if rank and additions.add(rank, file.parent):
+        manifest.write(file, rank)
+        additions.remove(file.parent, rank["name"])
+    return rank
+
+
+def _complete_if_not_written(rank: dict[str, Any], place: Path) -> None:
+    """Note which files are missing: the process that wrote them was ended."""
+    for what in ("trace", "memory"):
+        if rank[what] and not (place / rank[what]["file"]).exists():
+            rank[what] = None
+            why = "the process that wrote it was ended before it was complete"
             rank["missing"].append({"what": what, "why": why})
 
 

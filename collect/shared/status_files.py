@@ -44,6 +44,22 @@ def read(pattern: str, beginning: str) -> list[str]:
     return found
 
 
+def runs(process: int) -> bool:
+    """Return whether a process of this machine has not ended."""
+    try:
+        text = pathlib.Path("/proc", str(process), "stat").read_text()
+        return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        pass
+    if os.path.isdir("/proc/self"):
+        return False
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
+
+
 def replace(file: pathlib.Path, content: bytes) -> None:
     """Write a file atomically: a reader sees the old content or the new."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")

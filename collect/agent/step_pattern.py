@@ -1,0 +1,81 @@
+"""The pattern of a program's step times: steps that take longer, and how often.
+
+An RL program collects a rollout every 16 optimizer steps, others log, evaluate or save
+every so many. A trace of three consecutive steps then holds too many of the long ones,
+or none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LONG = 1.5  # times the median: a long step
+MATTERS = 0.05  # fraction of the time that the long steps add, below which it is noise
+ALIKE = 0.6  # autocorrelation from which on a pattern repeats
+REPEATS = 2.5  # periods that must have been seen
+NEARLY = 0.95  # of the best correlation: as good as the best
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """Steps that take much longer than most."""
+
+    share: float
+    """Fraction of the steps that are long."""
+    ms: float
+    """Mean time of a long step."""
+    typical_ms: float
+    """Mean time of the others."""
+
+
+def long_steps(laps: list[float]) -> LongSteps | None:
+    """Return the long steps among step times in ms; None if all steps are alike."""
+    places = long_places(laps)
+    if not places:
+        return None
+    long = [laps[place] for place in places]
+    typical = [lap for place, lap in enumerate(laps) if place not in set(places)]
+    return LongSteps(
+        share=round(len(long) / len(laps), 4),
+        ms=round(sum(long) / len(long), 4),
+        typical_ms=round(sum(typical) / len(typical), 4),
+    )
+
+
+def long_places(laps: list[float]) -> list[int]:
+    """Return which steps are long; none if together they add little."""
+    if not laps:
+        return []
+    median = sorted(laps)[(len(laps) - 1) // 2]
+    places = [place for place, lap in enumerate(laps) if lap > LONG * median]
+    added = sum(laps[place] - median for place in places)
+    return places if added > MATTERS * sum(laps) else []
+
+
+def period(laps: list[float]) -> int | None:
+    """Return after how many steps the pattern of step times repeats.
+
+    That is the smallest lag at which the step times correlate with themselves. None if
+    all steps are alike, or the pattern was not seen REPEATS times.
+    """
+    if not long_places(laps):
+        return None
+    # Of the logarithm: one step of minutes must not hide the rest.
+    values = [math.log(max(lap, 1e-6)) for lap in laps]
+    mean = sum(values) / len(values)
+    values = [value - mean for value in values]
+    longest = int(len(values) / REPEATS)
+    found = [(lag, _correlation(values, lag)) for lag in range(2, longest + 1)]
+    best = max((value for _, value in found), default=0.0)
+    if best < ALIKE:
+        return None
+    # Multiples of a period correlate as well as the period itself.
+    return next(lag for lag, value in found if value >= NEARLY * best)
+
+
+def _correlation(values: list[float], lag: int) -> float:
+    """Return the autocorrelation at one lag, from -1 to 1."""
+    early, late = values[:-lag], values[lag:]
+    power = math.sqrt(sum(x * x for x in early) * sum(x * x for x in late))
+    return sum(x * y for x, y in zip(early, late)) / power if power else 0.0
