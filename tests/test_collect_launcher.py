@@ -195,6 +195,7 @@ def test_launchers_of_several_nodes_share_a_named_folder(tmp_path: Path) -> None
         (["torchrun", "train.py"], {}, None),
         (["torchrun", "--node-rank=2", "train.py"], {}, 2),
         (["torchrun", "--node_rank", "3", "train.py"], {}, 3),
+        (["accelerate", "launch", "--machine_rank", "1", "train.py"], {}, 1),
         (["python", "train.py"], {"RANK": "5"}, 5),
         (["python", "train.py"], {"SLURM_PROCID": "4", "SLURM_NTASKS": "8"}, None),
         (
@@ -217,6 +218,8 @@ def test_which_launcher_of_several_this_is(
         (["python3.11", "-m", "my.trainer"], "my"),
         (["torchrun", "--nproc-per-node", "2", "train.py"], "train"),
         (["bash", "run.sh"], "run"),
+        (["accelerate", "launch", "train.py"], "train"),
+        (["uv", "run", "my-trainer", "--x"], "my-trainer"),
         (["./train"], "train"),
         (["python"], "python"),
     ],

@@ -17,7 +17,16 @@ from typing import Any, Callable
 import torch
 
 from ..shared import manifest, rank_set, status_files
-from . import background, compiled_graphs, meeting, process_facts, steps, torch_state
+from . import (
+    background,
+    compiled_graphs,
+    forking,
+    meeting,
+    process_facts,
+    replacing,
+    steps,
+    torch_state,
+)
 from .actions import Actions
 from .captures import Captures
 from .compile_log import CompileLog
@@ -56,6 +65,7 @@ class Session:
     """The recording of one process, from `import torch` to its end."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
         self.options: dict[str, Any] = settings["options"]
         self.rank = RankFile(Path(settings["folder"]), settings["launch"])
         self.others = OtherProfilers(self._give_way)
@@ -95,7 +105,10 @@ class Session:
         if self.window is not None:
             self.window.install()
         atexit.register(self._at_exit)
-        os.register_at_fork(after_in_child=self._in_child)
+        forking.follow(self._in_child)
+        if "status_folder" in self.settings:  # not if the program records itself
+            forking.at_end_of_fork(self._at_exit)
+            replacing.follow(self._before_exec, begin)
 
     def boundary(self) -> None:
         """Do what is due at the end of a step; --then-exit alone raises SystemExit."""
@@ -153,7 +166,7 @@ class Session:
             with self._choosing:
                 if self.off or self.schedule.phase not in (WAITING, TIMING):
                     return True
-                if self.others.active:
+                if self.others.active or forking.is_helper(self.settings):
                     return False
                 if not self._is_chosen():
                     return True
@@ -186,15 +199,37 @@ class Session:
             self._fail(error)
 
     def _in_child(self) -> None:
-        """Turn recording off in a forked process: its parent records."""
+        """Leave this recording to the parent; a forked process begins its own."""
         if background.forks():
             return
+        has_steps = self.schedule.seen > 0
+        failed = self.rank.facts.get("state") == "failed"
         self.off = True
         self.rank.name = None
-        self.compiled.remove()
-        self.compile_log.remove()
-        self.captures.remove()
         atexit.unregister(self._at_exit)
+        forking.renew_locks(self, self.captures, self.source)
+        if self.window is not None:
+            forking.renew_locks(self.window)
+        self._disarm()
+        self.rank.warnings.remove()
+        settings = forking.settings_of_child(
+            self.settings,
+            parent_has_steps=has_steps,
+            parent_is_traced=self.actions.tracing or self.schedule.phase == MEMORY,
+        )
+        if settings is not None and not failed:
+            Session(settings).arm()
+
+    def _before_exec(self) -> bool:
+        """Write what was recorded before exec; return whether it ended a recording."""
+        if self.off or self.rank.name is None:
+            return False
+        self.end("the program replaced itself by exec")
+        kinds = ("step_time", "trace", "memory")
+        if not any(self.rank.facts[what] for what in kinds):
+            replacing.remove_files(self.rank.folder, self.rank.name)
+        self.rank.name = None  # the files are not of what comes now
+        return True
 
     # The work.
 

@@ -307,11 +307,22 @@ class Launch:
         failed = self.status_folder / "failed"
         if failed.exists():
             return f"traceq crashed: {failed.read_text()}"
+        if self._has(status_files.UNSEEN):
+            return (
+                "the program replaced itself (os.exec…) by one without PYTHONPATH or"
+                f" {status_files.VARIABLE}, which load the recorder; let it keep them"
+            )
         if self._has("torch"):
             return self._why_no_step()
+        known = run_facts.why_not_loaded(self.options.command)
+        if known:
+            return known
         if self._has("python"):
-            return "the program never imported torch"
-        return run_facts.why_no_python(self.options.command)
+            return (
+                "the program never imported torch; processes started with -I, -E, -S or"
+                " a cleared environment are not seen"
+            )
+        return run_facts.why_no_python()
 
     def _report(self, status: int) -> int:
         code = self._code(status)

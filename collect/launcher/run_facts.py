@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from ..shared import manifest, redact
 
+_PYTHON = re.compile(r"python[\d.]*")
 _ISOLATING = re.compile(r"-[a-zA-Z]*[IES][a-zA-Z]*")
+_CLEARING = frozenset(
+    ("sudo", "doas", "su", "ssh", "docker", "podman", "apptainer", "singularity")
+)
+_CLEARED = ("-i", "-", "--ignore-environment")
+_SETS_PATH = re.compile(
+    r"""(?<![\w$#{])PYTHONPATH=(?P<value>"[^"]*"|'[^']*'|[^\s;&|]*)"""
+)
+_LONGEST = 1 << 16  # characters of a script that are looked at
 
 
 def at_start(chosen: Any, name: str, index: int | None) -> dict[str, Any]:
@@ -91,18 +101,67 @@ def driver() -> str | None:
     return found[1] if found else None
 
 
-def why_no_python(command: list[str]) -> str:
-    """Return why no Python process of the program loaded the agent."""
-    for word, following in zip(command, command[1:]):
-        is_python = re.fullmatch(r"python[\d.]*", os.path.basename(word))
-        if is_python and _ISOLATING.fullmatch(following):
+def why_not_loaded(command: list[str]) -> str | None:
+    """Return what in the command keeps the recorder out of its processes, if known."""
+    words = [*_interpreter_line(command[0]), *command]
+    for word, following in zip(words, [*words[1:], ""]):
+        name = os.path.basename(word)
+        if _PYTHON.fullmatch(name) and _ISOLATING.fullmatch(following):
             return (
-                f"{os.path.basename(word)} {following} ignores PYTHONPATH, which loads"
-                " the recorder; run it without -I, -E and -S"
+                f"{name} {following} ignores PYTHONPATH, which loads the recorder; run"
+                " it without -I, -E and -S"
             )
+        if name in _CLEARING or (name == "env" and following in _CLEARED):
+            what = name if name in _CLEARING else f"{name} {following}"
+            return (
+                f"{what} clears the environment, which loads the recorder; run traceq"
+                f" collect inside it, as in {what} traceq collect -- python train.py"
+            )
+        if _sets_path(word) or _sets_path(_script(word)):
+            setter = "the command" if _sets_path(word) else name
+            return (
+                f"{setter} sets PYTHONPATH, which loads the recorder; let it add to"
+                " what is there, as in PYTHONPATH=src:$PYTHONPATH"
+            )
+        if _PYTHON.fullmatch(name) or word.endswith(".py"):
+            break  # the rest are the program's own arguments
+    return None
+
+
+def why_no_python() -> str:
+    """Return why no process of a program may have loaded the recorder."""
     return (
         "no Python 3.9 or later was started that reads PYTHONPATH; -I, -E, -S, a"
         " container or a cleared environment prevent that"
+    )
+
+
+def _interpreter_line(program: str) -> list[str]:
+    """Return the words of a script's first line, after ``#!``."""
+    found = shutil.which(program)
+    first = _beginning(found).partition("\n")[0] if found else ""
+    return first[2:].split() if first.startswith("#!") else []
+
+
+def _script(word: str) -> str:
+    """Return the text of a shell script; empty if it is none."""
+    text = _beginning(word) if os.path.isfile(word) else ""
+    shell = re.match(r"#!.*\b(ba|da|k|z)?sh\b", text)
+    return text if word.endswith((".sh", ".bash")) or shell else ""
+
+
+def _beginning(file: str) -> str:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(_LONGEST).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _sets_path(text: str) -> bool:
+    """Return whether PYTHONPATH is set without what it was before."""
+    return any(
+        "PYTHONPATH" not in found["value"] for found in _SETS_PATH.finditer(text)
     )
 
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Mapping
 
 _NODE_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "NODE_RANK", "GROUP_RANK")
-_NODE_OPTION = re.compile(r"--node[-_]rank(=(?P<value>\d+))?")
-_INTERPRETERS = re.compile(r"(python|torchrun|accelerate|bash|sh|env|srun)[\d.]*")
+_NODE_OPTION = re.compile(r"--(node|machine)[-_]rank(=(?P<value>\d+))?")
+_INTERPRETERS = re.compile(
+    r"(python|ipython|torchrun|accelerate|deepspeed|uv|bash|sh|env|srun)[\d.]*"
+)
+_SUBCOMMANDS = ("launch", "run")  # of accelerate and uv
 
 
 class TakenError(Exception):
@@ -90,7 +93,9 @@ def program_name(command: list[str]) -> str:
             return _plain(base.rsplit(".", 1)[0])
     for word in words:
         base = os.path.basename(word)
-        if not word.startswith("-") and not _INTERPRETERS.fullmatch(base):
+        if word.startswith("-") or word in _SUBCOMMANDS:
+            continue
+        if not _INTERPRETERS.fullmatch(base):
             return _plain(base)
     return _plain(os.path.basename(words[0]))
 

@@ -13,6 +13,7 @@ import pathlib
 from typing import Any
 
 VARIABLE = "TRACEQ_COLLECT"  # one variable, JSON: all that the agents need to know
+UNSEEN = "replaced-unseen"  # a process replaced itself by one that is not recorded
 
 
 def settings() -> dict[str, Any]:
