@@ -30,7 +30,7 @@ pytestmark = WITH_TORCH
 def test_a_crash_is_the_programs_own_and_what_was_recorded_stays(
     tmp_path: Path,
 ) -> None:
-    program = LOOP + "for i in range(9): step()\nraise ValueError('mine')"
+    program = LOOP + "for i in range(12): step()\nraise ValueError('mine')"
     run = collect_program(tmp_path, program, (*QUICK[:-1], "8"))
     assert run.status == 1
     assert "ValueError: mine" in run.err

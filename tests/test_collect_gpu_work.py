@@ -34,6 +34,11 @@ torch.cuda.is_initialized = lambda: True
 torch.cuda.is_current_stream_capturing = lambda: False
 torch.cuda.synchronize = lambda *_: None
 torch.cuda.current_device = torch.cuda.device_count = lambda: 0
+class Stream:
+    calls = 0
+    def query(self):
+        Stream.calls += 1
+torch.cuda.current_stream = lambda *_: Stream()
 """
 
 PROFILES_ITSELF = """
@@ -43,7 +48,7 @@ with torch.profiler.profile():
 
 STEPS = """
 values = []
-for _ in range(20):
+for _ in range(40):
     step()
     values.append(os.environ.get("TEARDOWN_CUPTI"))
 print(len(set(values)), values[-1])
@@ -66,6 +71,33 @@ def profiled_before(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_trace_of_cuda_without_gpu_work_is_not_done(without_gpu_work: Run) -> None:
     assert without_gpu_work.rank["trace"] is not None
     assert without_gpu_work.rank["state"] == "incomplete"
+
+
+def test_a_trace_of_cuda_without_gpu_work_is_tried_again_and_then_an_error(
+    without_gpu_work: Run,
+) -> None:
+    attempts = without_gpu_work.rank["trace"]["attempts"]
+    assert [one["why"] for one in attempts] == ["the profiler recorded no GPU work"] * 2
+    assert [one["stacks"] for one in attempts] == [True, True]
+    assert without_gpu_work.rank["trace"]["stacks"] is False  # less detail, at last
+    assert without_gpu_work.status == 2
+    assert "the trace has no GPU work" in without_gpu_work.err
+
+
+CALLS_AROUND_PROFILES = """
+for _ in range(40):
+    step()
+ours = Stream.calls
+with torch.profiler.profile():
+    step()
+print(ours >= 2, Stream.calls - ours)
+"""
+
+
+def test_a_cuda_call_is_made_before_and_after_each_profile(tmp_path: Path) -> None:
+    program = LOOKS_LIKE_CUDA + LOOP + CALLS_AROUND_PROFILES
+    run = collect_program(tmp_path, program, OPTIONS)
+    assert run.out == "True 2\n"  # of the program's own profile, long after ours
 
 
 def test_the_missing_gpu_work_is_reported_with_its_cause(

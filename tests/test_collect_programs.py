@@ -96,7 +96,7 @@ def test_the_trace_has_shapes_stacks_and_modules(plain: Run) -> None:
 def test_steps_are_those_of_the_optimizer(plain: Run) -> None:
     steps = plain.rank["steps"]
     assert (steps["by"], steps["of"]) == ("optimizer", "SGD")
-    assert steps["seen"] == 2 + 3 + 1 + 2
+    assert steps["seen"] == 2 + 3 + (1 + 1) + 1 + (1 + 2)
 
 
 def test_the_true_step_time_has_its_spread(plain: Run) -> None:

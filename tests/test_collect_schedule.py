@@ -17,37 +17,41 @@ def drive(one: Any, boundaries: int, *, every: float = 0.01) -> list[tuple[int, 
     return asked
 
 
-def test_the_phases_follow_each_other_without_a_step_between() -> None:
+def test_the_phases_follow_each_other_with_a_step_after_the_probe() -> None:
     one = schedule.Schedule(schedule.Plan(warmup=2, timed=2, active=2, memory=1))
     assert drive(one, 20) == [
         (2, "begin timing"),
         (3, "lap"),
         (4, "lap"),
         (4, "end timing"),
-        (4, "begin trace"),
-        (5, "trace step"),
-        (6, "trace step"),
-        (7, "end trace"),
-        (7, "begin memory"),
-        (8, "memory step"),
-        (8, "end memory"),
-        (8, "done"),
+        (4, "begin probe"),
+        (5, "probe step"),
+        (6, "end probe"),
+        (7, "begin trace"),
+        (8, "trace step"),
+        (9, "trace step"),
+        (10, "end trace"),
+        (10, "begin memory"),
+        (11, "memory step"),
+        (11, "end memory"),
+        (11, "done"),
     ]
 
 
-def test_the_defaults_wait_for_10_time_20_and_trace_3_steps() -> None:
+def test_the_defaults_wait_for_10_time_20_probe_1_and_trace_3_steps() -> None:
     asked = {
         action: number
         for number, action in drive(schedule.Schedule(schedule.Plan()), 60)
     }
     assert asked["begin timing"] == 10
-    assert asked["begin trace"] == 30
-    assert asked["end trace"] == 34
-    assert asked["done"] == 36
+    assert asked["begin probe"] == 30
+    assert asked["begin trace"] == 33
+    assert asked["end trace"] == 37
+    assert asked["done"] == 39
 
 
 def test_a_phase_of_no_steps_is_left_out() -> None:
-    plan = schedule.Plan(warmup=1, timed=0, active=1, memory=0)
+    plan = schedule.Plan(warmup=1, timed=0, probed=0, active=1, memory=0)
     asked = [action for _, action in drive(schedule.Schedule(plan), 9)]
     assert asked == ["begin trace", "trace step", "end trace", "done"]
 
@@ -111,14 +115,47 @@ def test_it_knows_what_the_warm_up_waits_for() -> None:
 
 
 def test_traced_steps_can_be_had_again() -> None:
-    one = schedule.Schedule(schedule.Plan(warmup=1, timed=0, active=1, memory=0))
+    plan = schedule.Plan(warmup=1, timed=0, probed=0, active=1, memory=0)
+    one = schedule.Schedule(plan)
     assert drive(one, 2) == [(1, "begin trace"), (2, "trace step")]
     one.again()
     assert drive(one, 2) == [(1, "trace step"), (2, "end trace"), (2, "done")]
 
 
 def test_a_phase_that_cannot_be_is_skipped() -> None:
-    one = schedule.Schedule(schedule.Plan(warmup=1, timed=0, memory=2))
+    one = schedule.Schedule(schedule.Plan(warmup=1, timed=0, probed=0, memory=2))
     assert one.boundary(0.0, 0) == ["begin trace"]
     assert one.skip(0.0) == ["begin memory"]
     assert one.skip(0.0) == ["done"]
+
+
+def test_slow_steps_need_fewer_for_their_warm_up() -> None:
+    plan = schedule.Plan(warmup=10, warmup_at_least=3)
+    asked = drive(schedule.Schedule(plan), 5, every=6.0)
+    assert asked[0] == (3, "begin timing")
+
+
+def test_more_steps_are_timed_until_it_is_seen_how_often_they_take_longer() -> None:
+    one = schedule.Schedule(schedule.Plan(warmup=1, timed=4, timed_most=30))
+    one.pattern_is_open = lambda: one.in_phase < 15
+    assert (1 + 4 + 2 * one.ASK_EVERY, "end timing") in drive(one, 40)
+
+
+def test_no_more_than_the_most_steps_are_timed() -> None:
+    one = schedule.Schedule(schedule.Plan(warmup=1, timed=4, timed_most=30))
+    one.pattern_is_open = lambda: True
+    assert (1 + 30, "end timing") in drive(one, 40)
+
+
+def test_the_traced_steps_start_where_no_long_one_is_expected() -> None:
+    plan = schedule.Plan(warmup=1, timed=0, probed=0, active=1, memory=0)
+    one = schedule.Schedule(plan)
+    one.starts_well = lambda seen: seen % 5 == 2
+    assert drive(one, 7)[0] == (2, "begin trace")
+
+
+def test_the_probe_may_change_how_many_steps_are_traced() -> None:
+    one = schedule.Schedule(schedule.Plan(warmup=1, timed=0, active=3, memory=0))
+    drive(one, 3)
+    one.active = 5
+    assert (1 + 1 + 5, "end trace") in drive(one, 12)

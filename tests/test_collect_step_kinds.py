@@ -50,6 +50,69 @@ def test_without_an_optimizer_the_outermost_module_makes_the_steps(
     assert run.out == "0\n"  # no hook is left
 
 
+COMPILED = """
+import torch
+double = torch.compile(lambda x: x.sin() + x.cos())
+with torch.no_grad():
+    for _ in range(400):
+        double(torch.ones(64))
+"""
+
+
+def test_calls_of_a_compiled_function_are_steps(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, COMPILED)
+    assert run.rank["state"] == "done"
+    assert run.rank["steps"]["by"] == "forward"
+    assert run.rank["steps"]["of"] == "compiled code"
+    assert len(run.step_names()) == 2
+
+
+ENCODER_AND_DECODER = """
+import time, torch
+class Encoder(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.2)  # long enough to be seen many times
+        return super().forward(x)
+class Decoder(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.001)
+        return super().forward(x)
+encoder, decoder = Encoder(8, 8), Decoder(8, 8)
+with torch.inference_mode():
+    for _ in range(4):
+        x = encoder(torch.randn(4, 8))
+        for _ in range(150):
+            x = decoder(x)
+"""
+
+
+def test_the_steps_of_a_decode_loop_are_those_of_the_decoder(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, ENCODER_AND_DECODER)
+    assert run.rank["steps"]["of"] == "Decoder"
+    assert len(run.step_names()) == 2
+
+
+FUNCTIONS = """
+import time, torch
+began = time.monotonic()
+weight = torch.randn(64, 64)
+while time.monotonic() - began < 300:
+    x = torch.tanh(torch.randn(64, 64) @ weight)
+"""
+
+
+def test_of_a_program_without_any_step_some_seconds_are_recorded(
+    tmp_path: Path,
+) -> None:
+    options = ("--no-overhead", "--seconds", "0.5", "--then-exit")
+    run = collect_program(tmp_path, FUNCTIONS, options)
+    assert run.status == 0
+    assert run.rank["steps"]["by"] == "time"
+    assert run.rank["trace"]["window"] == "time"
+    assert any(one["name"] == "aten::tanh" for one in run.events())
+    assert "traced a few seconds, as no steps were seen" in run.err
+
+
 MARKED = """
 import torch
 a = torch.randn(8, 8)

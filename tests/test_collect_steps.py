@@ -15,6 +15,7 @@ pytestmark = WITH_TORCH
 
 torch = Late("torch")
 steps = Late("agent.steps")
+repeated_calls = Late("agent.repeated_calls")
 step_timer = Late("agent.step_timer")
 
 
@@ -119,9 +120,17 @@ def test_annotations_are_as_before_when_no_longer_traced(source: Any) -> None:  
 
 def make_hooked(count: Count) -> Any:  # noqa: ANN401 - torch's
     model = torch.nn.Linear(2, 2)
-    source = steps.ForwardSteps(count)
-    source._follow(model)  # noqa: SLF001 - found by a thread otherwise
+    follow(model, count)
     return model
+
+
+def follow(model: Any, count: Count) -> Any:  # noqa: ANN401 - torch's
+    """Count all calls of a module, as if a thread had seen it called before."""
+    calls = repeated_calls.RepeatedCalls(count)
+    calls.follow(model)
+    ((_, candidate),) = calls._modules.values()  # noqa: SLF001
+    calls.chosen = candidate
+    return calls
 
 
 def test_a_module_with_our_hook_can_be_copied(count: Count) -> None:
@@ -144,11 +153,10 @@ def test_a_module_compiled_in_place_is_counted_outside_of_what_is_compiled(
 ) -> None:
     model = torch.nn.Linear(2, 2)
     model.compile(backend="eager")
-    source = steps.ForwardSteps(count)
-    source._follow(model)  # noqa: SLF001 - found by a thread otherwise
+    calls = follow(model, count)
     for _ in range(3):
         model(torch.ones(2))
-    source.remove()
+    calls.remove()
     model(torch.ones(2))
     assert count.times == 3
     assert not model._forward_hooks  # noqa: SLF001
@@ -170,11 +178,99 @@ def test_the_outermost_module_of_a_running_thread_is_found() -> None:
     thread = threading.Thread(target=model, args=(torch.ones(1),))
     thread.start()
     inside.wait(10)
-    found = steps.outermost_modules()
+    found = repeated_calls.outermost_modules()
     go_on.set()
     thread.join()
     assert found == [model]
-    assert steps.outermost_modules() == []
+    assert repeated_calls.outermost_modules() == []
+
+
+def called(calls: Any, model: Any, times: int) -> None:  # noqa: ANN401 - of collect/
+    calls.follow(model)
+    for _ in range(times):
+        model(torch.ones(2))
+
+
+def test_the_module_that_is_called_most_makes_the_steps(count: Count) -> None:
+    encoder, decoder = torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    calls = repeated_calls.RepeatedCalls(count)
+    called(calls, encoder, 2)
+    called(calls, decoder, 10)
+    assert calls.of == "Sequential"
+    assert count.times == 10 - 2  # those after which it was chosen
+    calls.remove()
+
+
+def test_a_module_that_is_called_no_longer_is_replaced(count: Count) -> None:
+    prefill, decode = torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    calls = repeated_calls.RepeatedCalls(count)
+    called(calls, prefill, 4)
+    called(calls, decode, repeated_calls.STALE - 1)
+    assert calls.of == "Linear"
+    called(calls, decode, 5)
+    assert calls.of == "Sequential"
+    calls.remove()
+
+
+def test_modules_that_take_turns_do_not_replace_each_other(count: Count) -> None:
+    first, second = torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    calls = repeated_calls.RepeatedCalls(count)
+    for _ in range(2 * repeated_calls.STALE):
+        called(calls, first, 1)
+        called(calls, second, 1)
+    assert calls.of == "Linear"
+    assert count.times == 2 * repeated_calls.STALE - 2
+    calls.remove()
+
+
+def test_a_module_without_weights_makes_no_steps(count: Count) -> None:
+    calls = repeated_calls.RepeatedCalls(count)
+    called(calls, torch.nn.ReLU(), 10)
+    assert calls.chosen is None
+    calls.remove()
+
+
+class Graph:
+    """A stand-in for a CUDA graph, which cannot be made here."""
+
+
+def test_a_graph_that_no_module_replays_makes_the_steps(count: Count) -> None:
+    calls = repeated_calls.RepeatedCalls(count)
+    graph = Graph()
+    for _ in range(5):
+        calls._replayed(lambda _: None, graph)  # noqa: SLF001 - as CUDAGraph.replay
+    assert (calls.of, count.times) == ("CUDA graph", 3)
+
+
+def test_a_graph_that_a_module_replays_counts_for_the_module(count: Count) -> None:
+    calls = repeated_calls.RepeatedCalls(count)
+    graph = Graph()
+
+    class Graphed(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Any) -> Any:  # noqa: ANN401
+            for _ in range(30):
+                calls._replayed(lambda _: None, graph)  # noqa: SLF001
+            return x
+
+    model = Graphed()
+    for _ in range(6):
+        model(torch.ones(2))
+    # The first call was not seen from its beginning, two more until it was chosen.
+    assert (calls.of, count.times) == ("Graphed", 6 - 1 - 2)
+    calls.remove()
+
+
+def test_an_optimizer_that_a_graph_has_captured_makes_no_steps(count: Count) -> None:
+    source = steps.AutoSteps(count, lambda: True, lambda: True)
+    source._optimizer_stepped()  # noqa: SLF001 - three times, before the capture
+    for _ in range(source.REPLAYS + 10):
+        source._forward_ended()  # noqa: SLF001 - the graph is replayed
+    assert source.by == "forward"
+    assert count.times == 1 + 11
 
 
 def test_an_optimizer_that_was_made_is_known_of(

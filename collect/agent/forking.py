@@ -18,6 +18,7 @@ import torch
 
 from ..shared import status_files
 from . import steps, torch_state
+from .repeated_calls import RepeatedCalls
 
 _MAKERS: tuple[tuple[Any, Callable[[], Any]], ...] = (
     (threading.Event, threading.Event),
@@ -51,7 +52,7 @@ def renew_locks(*holders: Any) -> None:
     """Replace locks and events: a thread that is not here may hold them forever."""
     for holder in holders:
         for name, value in list(vars(holder).items()):
-            if isinstance(value, steps.Source):
+            if isinstance(value, (steps.Source, RepeatedCalls)):
                 renew_locks(value)
             for kind, make in _MAKERS:
                 if isinstance(value, kind):

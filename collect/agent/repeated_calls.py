@@ -116,14 +116,12 @@ class RepeatedCalls:
                 return
             inner = getattr(module, "_orig_mod", module)  # inside a compiled wrapper
             candidate = Candidate(type(inner).__name__)
-            candidate.remove = _hook(module, self._counter(module, candidate))
+            candidate.remove = _hook(module, self._counter(candidate))
             self._modules[id(module)] = (weakref.ref(module), candidate)
 
-    def _counter(self, module: Module, candidate: Candidate) -> Callable[[Any], None]:
-        owner = weakref.ref(module)
-
-        def count(result: Any) -> None:
-            if not torch_state.compiling() and _is_work(owner(), result):
+    def _counter(self, candidate: Candidate) -> Callable[[Module, Any], None]:
+        def count(module: Module, result: Any) -> None:
+            if not torch_state.compiling() and _is_work(module, result):
                 self._called(candidate)
 
         return count
@@ -201,13 +199,11 @@ class RepeatedCalls:
                 self.follow(module)
 
 
-def _is_work(module: Module | None, result: Any) -> bool:
+def _is_work(module: Module, result: Any) -> bool:
     """Return whether a call is one of a model, not of a transform or a loss.
 
     Where the program uses CUDA its model is on the GPU; elsewhere it has weights.
     """
-    if module is None:
-        return False
     if not torch_state.uses_cuda():
         return next(module.parameters(), None) is not None
     for weight in module.parameters():
@@ -260,7 +256,7 @@ def _is_compiled(code: CodeType) -> bool:
     return "torch/_dynamo" in file and code.co_name != "__call__"
 
 
-def _hook(module: Module, ended: Callable[[Any], None]) -> Callable[[], None]:
+def _hook(module: Module, ended: Callable[[Module, Any], None]) -> Callable[[], None]:
     """Have ``ended`` called with the result of each call; return an undo."""
     compiled = module.__dict__.get("_compiled_call_impl")
     if compiled is None:
@@ -269,7 +265,7 @@ def _hook(module: Module, ended: Callable[[Any], None]) -> Callable[[], None]:
     # module.compile(): a hook would be compiled into it.
     def call(*args: Any, **kwargs: Any) -> Any:
         result = compiled(*args, **kwargs)
-        ended(result)
+        ended(module, result)
         return result
 
     module.__dict__["_compiled_call_impl"] = call
@@ -284,11 +280,11 @@ def _hook(module: Module, ended: Callable[[Any], None]) -> Callable[[], None]:
 class _Hook:
     """The module's hook: the module can still be copied and pickled."""
 
-    def __init__(self, ended: Callable[[Any], None]) -> None:
+    def __init__(self, ended: Callable[[Module, Any], None]) -> None:
         self.ended = ended
 
-    def __call__(self, _module: Any, _args: Any, result: Any) -> None:
-        self.ended(result)
+    def __call__(self, module: Module, _args: Any, result: Any) -> None:
+        self.ended(module, result)
 
     def __deepcopy__(self, _memo: Any) -> _Hook:
         return self

@@ -140,7 +140,8 @@ class Schedule:
     def _warmup(self, now: float) -> int:
         """Return the steps of the warm-up: fewer if they are slow."""
         slow = self._began is not None and now - self._began >= self.plan.warmup_s
-        return self.plan.warmup_at_least if slow else self.plan.warmup
+        warmup = self.plan.warmup
+        return min(warmup, self.plan.warmup_at_least) if slow else warmup
 
     def _impatient(self, now: float) -> bool:
         began = now if self._warm_at is None else self._warm_at
