@@ -360,7 +360,7 @@ def test_a_budget_of_what_was_not_recorded_is_red(tmp_path: Path) -> None:
         ('launches = "5"', "must be a number of 0 or more"),
         ("launches = -1", "must be a number of 0 or more"),
         ("launches = nan", "must be a number of 0 or more"),
-        ("launches = { max = 5 }", "unknown key 'max'"),
+        ("launches = { most = 5 }", "unknown key 'most'"),
         ("layers = 5", "must be a table"),
         ("layers = { A = 5 }", "must be a table with kernels"),
         ('layers = { A = { kernels = 5, backends = "x" } }', "must be a list"),

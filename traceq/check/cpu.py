@@ -11,7 +11,7 @@ import polars as pl
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.host_calls import KEY, SCHEMA, host_calls
 from traceq.check.budgets import Budget
-from traceq.check.numbers import tidy
+from traceq.check.spread import tidy
 from traceq.errors import InputError
 from traceq.records import dataclass
 

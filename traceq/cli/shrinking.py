@@ -87,9 +87,7 @@ def make(  # noqa: PLR0913 - what the command was given
             progress=progress,
         )
     known = _origin(source, before, program, run_by)
-    origin = _kept(source, step_ms) or shrink_report.origin(
-        shrunk, known, given.step_ns
-    )
+    origin = _kept(source, step_ms) or shrink_report.origin(shrunk, known)
     _write(folder, shrunk, origin, replace_it=replace_it)
     named = bool(source.kept or known.get("program"))
     whole = LEFT_OUT not in str(known.get("command", ""))
@@ -129,7 +127,9 @@ def _kept(source: _Source, step_ms: float | None) -> str | None:
     lines = [
         line for line in source.kept.splitlines() if not line.startswith(_TRUE_STEP)
     ]
-    return "\n".join([*lines, f"{_TRUE_STEP} = {step_ms}"]) + "\n"
+    tables = (at for at, line in enumerate(lines) if line.startswith("["))
+    first = next(tables, len(lines))
+    return "\n".join([*lines[:first], f"{_TRUE_STEP} = {step_ms}", *lines[first:]]) + "\n"
 
 
 def _source(path: Path, root: Path) -> _Source:
@@ -153,10 +153,10 @@ def _source(path: Path, root: Path) -> _Source:
                 first.trace,
                 first.memory,
                 pl.concat(lines) if lines else None,
-                first.step_time.ns if first.step_time else None,
-                first.sources,
-                first.compiled_code,
-                first.owners,
+                step_time=first.step_time,
+                sources=first.sources,
+                compiled=first.compiled_code,
+                owners=first.owners,
             ),
             {
                 "program": shown,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
 from traceq.check.fixture import ORIGIN, TRACES
+from traceq.check.whole import written_whole
 from traceq.formats.sanitize.fields import gpu_name
 from traceq.report.base.text import printable
 from traceq.shrink.shrink import OTHER_STEPS
@@ -68,16 +69,17 @@ def _kept(shrunk: Shrunk) -> str:
     return f"{kept} of {of} steps, {events:,} of {of_events:,} events"
 
 
-def origin(shrunk: Shrunk, known: dict[str, Any], step_ns: int | None) -> str:
+def origin(shrunk: Shrunk, known: dict[str, Any]) -> str:
     """Return an origin.toml with all that is known of how a fixture was made."""
     table: dict[str, Any] = {"program": "", **known}
     if shrunk.loaded is not None:
         table |= _recorded(shrunk.loaded, shrunk.steps[1]) | known
         table["trimmed"] = _trimmed(shrunk)
     lines = ["# How this fixture was made.", *toml.lines(table)]
-    if step_ns:
+    if shrunk.step_ns:
         lines.append("# Milliseconds a step, measured without the profiler.")
-        lines += toml.lines({"true_step_ms": step_ns / NS_PER_MS})
+        lines += toml.lines({"true_step_ms": shrunk.step_ns / NS_PER_MS})
+    lines += written_whole(shrunk.run)
     return "\n".join(lines) + "\n"
 
 

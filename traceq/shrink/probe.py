@@ -43,7 +43,12 @@ class Seen:
     """Codes of rules that crashed, of which nothing is known."""
     numbers: Numbers
 
-    def same_kinds(self, other: Seen, ignoring: str) -> bool:
+    def codes_only_here(self, other: Seen) -> set[str]:
+        """Return the rules of findings that are not in another recording."""
+        theirs = {one.fingerprint for one in other.findings}
+        return {one.code for one in self.findings if one.fingerprint not in theirs}
+
+    def same_kinds(self, other: Seen, ignoring: str = "") -> bool:
         """Return whether the same is found, whatever its count or size.
 
         Findings of the code ``ignoring`` do not count.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.check.whole import Whole, beyond, extents
 from traceq.errors import UsageError
 from traceq.formats.log import log_lines
 from traceq.formats.sanitize.paths import Paths
@@ -25,15 +26,19 @@ from traceq.shrink.lines import needed_lines
 from traceq.shrink.probe import Probe, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from traceq.check.expected import Expected
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
+    from traceq.model.run import StepTime
     from traceq.trace import Trace
 
 # How many steps to try before keeping all of them.
 _STEPS = (2, 3, 5, 10, 20)
+# In how many parts of the run, at most, to look for more than the kept steps show.
+_PARTS = 4
 OTHER_STEPS = "events of other steps"
 # What is found in a trace of a single step, only because it is one.
 _SINGLE = "TRC002"
@@ -47,7 +52,9 @@ class Given:
     snapshot: Path | None = None
     log: pl.DataFrame | None = None
     step_ns: int | None = None
-    """What a step takes without the profiler, where that was measured."""
+    """What a step takes without the profiler, where that is known."""
+    step_time: StepTime | None = None
+    """The same as a run measured it, where ``step_ns`` is not given."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace; they are not kept."""
     compiled: Path | None = None
@@ -69,6 +76,10 @@ class Shrunk:
     """What is found in it, which is what was found in the whole."""
     loaded: Trace | None
     """The whole."""
+    run: Whole
+    """What of the whole, numbers and findings, cannot be seen in it."""
+    step_ns: int | None = None
+    """What a step takes without the profiler, where that is known."""
     steps: tuple[int, int] = (0, 0)
     """How many were kept, of how many."""
     events: tuple[int, int] = (0, 0)
@@ -119,7 +130,8 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
             written = with_lines(written, bare.ops, loaded.ops)
         paths = written.paths if written else Paths(sorted(files))
         regions = written.regions if written else Regions(paths, keep=keep_regions)
-        whole = Probe(rules, config, given.step_ns)
+        step_ns = given.step_ns or _step_ns(given, loaded)
+        whole = Probe(rules, config, step_ns)
         snapshot = (
             clean_snapshot(given.snapshot, paths, regions) if given.snapshot else None
         )
@@ -130,35 +142,61 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     probe = replace(
         whole, log=None if lines is None else log_lines(lines), snapshot=snapshot
     )
-    recording = Recording("fixture", loaded, given.log, given.step_ns, memory)
+    recording = Recording("fixture", loaded, given.log, step_ns, memory)
     before = whole.of_recording(recording, paths, regions)
     name = given.trace or given.snapshot
     if before.crashed:
-        msg = f"{name} cannot be shrunk: {', '.join(before.crashed)} crashed on it"
+        rules_of = ", ".join(before.crashed)
+        msg = f"{name} cannot be shrunk: {rules_of} crashed on it; {_without(before.crashed)}"
         raise UsageError(msg)
     start = probe.of_content(written.json() if written else None)
-    if before.findings != start.findings:
+    if not before.same_kinds(start):
         lost = "; ".join(before.changes(start))
-        msg = f"{name} cannot be shrunk: without what may be private, {lost}"
+        msg = f"{name} cannot be shrunk: without what may be private, {lost}; "
+        msg += _advice(before, start, keep_regions=keep_regions)
         raise UsageError(msg)
     if written is None or loaded is None:
-        return Shrunk(None, snapshot, lines, start, loaded)
+        run = beyond(Whole(before.numbers), start.numbers, ())
+        return Shrunk(None, snapshot, lines, start, loaded, run, step_ns)
     work = _Shrinking(written, start, probe, limit)
     work.run()
     dropped = {"arrows between events": written.arrows, **work.dropped}
     if written.unreadable:
         dropped["events that are not JSON"] = written.unreadable
+    everything = Whole(before.numbers, extents([before.findings, *work.parts()]))
     return Shrunk(
         trace=work.trace.gzipped(),
         snapshot=snapshot,
         log=lines,
         seen=work.seen,
         loaded=loaded,
+        run=beyond(everything, work.seen.numbers, work.seen.findings),
+        step_ns=step_ns,
         steps=(work.steps or loaded.steps.height, loaded.steps.height),
         events=(work.trace.events.height, loaded.facts.events),
         dropped={what: count for what, count in dropped.items() if count},
         stays=work.stays,
     )
+
+
+def _step_ns(given: Given, loaded: Trace | None) -> int | None:
+    """Return what a step like the recorded ones takes, as lint of the run says it."""
+    timed = given.step_time
+    if timed is None or loaded is None:
+        return timed.ns if timed else None
+    recorded = loaded.steps.filter(~pl.col("warmup"))["time"].to_list()
+    return None if timed.doubt(recorded) else timed.like(recorded)
+
+
+def _advice(before: Seen, after: Seen, *, keep_regions: bool) -> str:
+    codes = sorted(before.codes_only_here(after) | after.codes_only_here(before))
+    regions = "" if keep_regions else "keep the names of regions with --keep-regions, or "
+    return f"{regions}{_without(codes)}"
+
+
+def _without(codes: Iterable[str]) -> str:
+    listed = ", ".join(f'"{code}"' for code in codes)
+    return f"leave rules out with ignore = [{listed}] in traceq.toml"
 
 
 @dataclass
@@ -172,6 +210,21 @@ class _Shrinking:
     steps: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     stays: dict[str, list[str]] = field(default_factory=dict)
+    whole: Written | None = None
+    """The trace with all its steps, once some of them are gone."""
+
+    def parts(self) -> Iterator[tuple[Expected, ...]]:
+        """Yield what is found in other steps: in parts as long as what is left."""
+        if self.whole is None:
+            return
+        windows = self.probe.steps(self.whole.json())
+        starts = range(0, windows.height - self.steps, max(1, self.steps // 2))
+        most = len(starts) - 1
+        chosen = {starts[round(most * at / _PARTS)] for at in range(_PARTS + 1)}
+        for at in sorted(chosen):
+            part = windows.slice(at, self.steps)
+            smaller = keeping_steps(self.whole, part["start"][0], part["end"][-1])
+            yield self.probe.of_content(smaller.json()).findings
 
     def run(self) -> None:
         """Cut until nothing more can be removed, or the trace is small enough.
@@ -218,6 +271,7 @@ class _Shrinking:
             seen = self.probe.of_content(smaller.json())
             if seen.same_kinds(self.seen, ignoring=_SINGLE):
                 gone = self.trace.events.height - smaller.events.height
+                self.whole = self.whole or self.trace
                 self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + gone
                 self.trace, self.seen, self.steps = smaller, seen, count
                 return True
