@@ -152,13 +152,26 @@ def _spreads(view: View, by_step: Mapping[str, pl.Series]) -> dict[str, Spread]:
     steps = trace.steps.filter(~pl.col("warmup"))
     found = {name: spread_of(counts) for name, counts in by_step.items()}
     found["peak-bytes"] = spread_of(peaks_by_step(trace, view.steady.windows["step"]))
-    # The profiler slows all steps down: how they differ is known, and not by how much.
-    if steps.height and (mean := steps["time"].mean()) and view.step_ns is None:
-        estimate = view.bound.step_ns / float(mean)  # type: ignore[arg-type]  # a number
-        found["step-ms"] = spread_of(steps["time"], NS_PER_MS / estimate)
+    found["step-ms"] = _spread_of_time(view, steps)
     if trace.facts.gpu:
         found["gpu-ms"] = spread_of(steps["gpu_busy"], NS_PER_MS)
     return {name: one for name, one in found.items() if one}
+
+
+def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:
+    """Return how far the time of a step may be off, measured or estimated."""
+    step = view.bound.step_ns
+    timed = view.trace.rank.step_time if view.trace.rank else None
+    if view.step_ns is not None:
+        # It is a mean of many steps already, of which one is not another's limit.
+        noise = timed.noise_ns if timed else 0.0
+        around = pl.Series([max(0.0, step - noise), step + noise])
+        return spread_of(around, NS_PER_MS)
+    # The profiler slows all steps down: how they differ is known, not how long each is.
+    mean = steps["time"].mean()
+    if not isinstance(mean, float) or not mean:
+        return None
+    return spread_of(steps["time"], NS_PER_MS * mean / step) if step else None
 
 
 def _backends(view: View) -> dict[str, Backends]:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 RUN = "run"
 _LAYERS, _BACKENDS, _FINDINGS = "layers", "backends", "findings"
-_HEAD = "# The run: numbers and findings that are not the same in all its steps, or here."
+_HEAD = (
+    "# The run: numbers and findings that are not the same in all its steps, or here."
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _libraries(used: Backends) -> dict[str, Any]:
 
 
 def read_whole(origin: Mapping[str, Any], where: str) -> Whole:
-    """Return what an origin.toml says of the run; raise ``InputError`` if it is wrong."""
+    """Return what an origin.toml says of the run, refused with ``InputError``."""
     try:
         return _read(origin.get(RUN, {}), where)
     except (ConfigError, LookupError, TypeError, ValueError, AttributeError):

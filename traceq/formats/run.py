@@ -214,7 +214,11 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
     ):
         return None
     mean, median, least, most = (round(float(ms or 0) * NS_PER_MS) for ms in times)
-    return StepTime(mean, median, least, most, steps)
+    low, high = (found.get(key) for key in ("p10_ms", "p90_ms"))
+    usual = 0
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)):
+        usual = round(min(max(0.0, high - low) * NS_PER_MS, most))
+    return StepTime(mean, median, least, most, steps, usual)
 
 
 def _overhead(found: dict[str, Any]) -> RecorderOverhead | None:

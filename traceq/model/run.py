@@ -20,6 +20,8 @@ _ALIKE = 1.5
 # Recording makes steps longer: where the measured step takes this many times as long as
 # the recorded ones, other steps were traced than timed.
 _DOUBTFUL = 3.0
+# Between the tenth and the ninetieth percentile of a normal distribution.
+_DEVIATIONS = 2.563
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,18 @@ class StepTime:
     max_ns: int
     steps: int
     """How many steps were timed."""
+    usual_range_ns: int = 0
+    """How far four of five steps are apart; 0 if unknown."""
+
+    @property
+    def noise_ns(self) -> float:
+        """How far the mean of another recording of the same program may be off.
+
+        That is twice the standard deviation of the difference of two such means, if
+        steps are distributed normally.
+        """
+        deviation = self.usual_range_ns / _DEVIATIONS
+        return 2 * deviation * (2 / max(1, self.steps)) ** 0.5
 
     @property
     def differ(self) -> bool:

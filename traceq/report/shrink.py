@@ -35,6 +35,9 @@ def render(
     lines = _of_trace(folder, shrunk, max_kb) if shrunk.trace is not None else []
     findings = counted(len(shrunk.seen.findings), "finding")
     lines.append(f"{findings} before and after; private data is left out")
+    if shrunk.unseen:
+        listed = printable(", ".join(shrunk.unseen))
+        lines.append(f"  {ORIGIN} has what only the whole run shows: {listed}")
     if not whole:
         lines.append(
             f"words of the command were left out: write them into {ORIGIN}, for traceq"
@@ -69,16 +72,16 @@ def _kept(shrunk: Shrunk) -> str:
     return f"{kept} of {of} steps, {events:,} of {of_events:,} events"
 
 
-def origin(shrunk: Shrunk, known: dict[str, Any]) -> str:
+def origin(shrunk: Shrunk, known: dict[str, Any], step_ns: int | None) -> str:
     """Return an origin.toml with all that is known of how a fixture was made."""
     table: dict[str, Any] = {"program": "", **known}
     if shrunk.loaded is not None:
         table |= _recorded(shrunk.loaded, shrunk.steps[1]) | known
         table["trimmed"] = _trimmed(shrunk)
     lines = ["# How this fixture was made.", *toml.lines(table)]
-    if shrunk.step_ns:
+    if step_ns:
         lines.append("# Milliseconds a step, measured without the profiler.")
-        lines += toml.lines({"true_step_ms": shrunk.step_ns / NS_PER_MS})
+        lines += toml.lines({"true_step_ms": step_ns / NS_PER_MS})
     lines += written_whole(shrunk.run)
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from traceq.check.expected import Expected, expected
 from traceq.check.numbers import Numbers, numbers
+from traceq.check.paths import with_short_path
 from traceq.formats.chrome import read
 from traceq.formats.snapshot import read_snapshot
 from traceq.linter.engine import lint
@@ -42,6 +43,12 @@ class Seen:
     crashed: tuple[str, ...]
     """Codes of rules that crashed, of which nothing is known."""
     numbers: Numbers
+
+    def lost(self, whole: Seen) -> list[str]:
+        """Return what is found in another recording only, each in a few words."""
+        mine = {one.fingerprint for one in self.findings}
+        more = {one.fingerprint: one for one in whole.findings}
+        return [_place(one) for mark, one in more.items() if mark not in mine]
 
     def codes_only_here(self, other: Seen) -> set[str]:
         """Return the rules of findings that are not in another recording."""
@@ -147,11 +154,10 @@ def without_quotes(finding: Finding) -> Finding:
 
 def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:
     """Return a finding as it is with shorter paths and other names of regions."""
-    place, evidence = finding.place, finding.evidence
+    finding, evidence = with_short_path(finding, paths), finding.evidence
     return replace(
         finding,
         message=regions.text(finding.message),
-        place=replace(place, file=paths.short(place.file) if place.file else None),
         evidence=tuple(replace(one, name=regions.text(one.name)) for one in evidence),
     )
 

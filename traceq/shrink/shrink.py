@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from traceq.check.expected import Expected
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.model.run import StepTime
     from traceq.trace import Trace
 
 # How many steps to try before keeping all of them.
@@ -53,13 +52,13 @@ class Given:
     log: pl.DataFrame | None = None
     step_ns: int | None = None
     """What a step takes without the profiler, where that is known."""
-    step_time: StepTime | None = None
-    """The same as a run measured it, where ``step_ns`` is not given."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace; they are not kept."""
     compiled: Path | None = None
     """What torch.compile made, which is not kept, either."""
     owners: Owners = NOBODY
+    recording: Recording | None = None
+    """The same as check reads it, with what else is known of the run."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ class Shrunk:
     """The whole."""
     run: Whole
     """What of the whole, numbers and findings, cannot be seen in it."""
-    step_ns: int | None = None
-    """What a step takes without the profiler, where that is known."""
+    unseen: tuple[str, ...] = ()
+    """Findings of the whole, in words, that need more than a trace."""
     steps: tuple[int, int] = (0, 0)
     """How many were kept, of how many."""
     events: tuple[int, int] = (0, 0)
@@ -130,8 +129,7 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
             written = with_lines(written, bare.ops, loaded.ops)
         paths = written.paths if written else Paths(sorted(files))
         regions = written.regions if written else Regions(paths, keep=keep_regions)
-        step_ns = given.step_ns or _step_ns(given, loaded)
-        whole = Probe(rules, config, step_ns)
+        whole = Probe(rules, config, given.step_ns)
         snapshot = (
             clean_snapshot(given.snapshot, paths, regions) if given.snapshot else None
         )
@@ -142,12 +140,13 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     probe = replace(
         whole, log=None if lines is None else log_lines(lines), snapshot=snapshot
     )
-    recording = Recording("fixture", loaded, given.log, step_ns, memory)
+    recording = Recording("fixture", loaded, given.log, given.step_ns, memory)
     before = whole.of_recording(recording, paths, regions)
     name = given.trace or given.snapshot
     if before.crashed:
-        rules_of = ", ".join(before.crashed)
-        msg = f"{name} cannot be shrunk: {rules_of} crashed on it; {_without(before.crashed)}"
+        codes = before.crashed
+        msg = f"{name} cannot be shrunk: {', '.join(codes)} crashed on it;"
+        msg += f" {_without(codes)}"
         raise UsageError(msg)
     start = probe.of_content(written.json() if written else None)
     if not before.same_kinds(start):
@@ -156,14 +155,22 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
         msg += _advice(before, start, keep_regions=keep_regions)
         raise UsageError(msg)
     if written is None or loaded is None:
-        run = beyond(Whole(before.numbers), start.numbers, ())
-        return Shrunk(None, snapshot, lines, start, loaded, run, step_ns)
+        run = beyond(Whole(before.numbers), start.numbers, start.findings)
+        return Shrunk(None, snapshot, lines, start, loaded, run)
     work = _Shrinking(written, start, probe, limit)
     work.run()
     dropped = {"arrows between events": written.arrows, **work.dropped}
     if written.unreadable:
         dropped["events that are not JSON"] = written.unreadable
-    everything = Whole(before.numbers, extents([before.findings, *work.parts()]))
+    checked = (
+        whole.of_recording(given.recording, paths, regions)
+        if given.recording
+        else before
+    )
+    everything = Whole(
+        checked.numbers,
+        extents([before.findings, checked.findings, *work.parts()]),
+    )
     return Shrunk(
         trace=work.trace.gzipped(),
         snapshot=snapshot,
@@ -171,7 +178,7 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
         seen=work.seen,
         loaded=loaded,
         run=beyond(everything, work.seen.numbers, work.seen.findings),
-        step_ns=step_ns,
+        unseen=tuple(before.lost(checked)),
         steps=(work.steps or loaded.steps.height, loaded.steps.height),
         events=(work.trace.events.height, loaded.facts.events),
         dropped={what: count for what, count in dropped.items() if count},
@@ -179,18 +186,11 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     )
 
 
-def _step_ns(given: Given, loaded: Trace | None) -> int | None:
-    """Return what a step like the recorded ones takes, as lint of the run says it."""
-    timed = given.step_time
-    if timed is None or loaded is None:
-        return timed.ns if timed else None
-    recorded = loaded.steps.filter(~pl.col("warmup"))["time"].to_list()
-    return None if timed.doubt(recorded) else timed.like(recorded)
-
-
 def _advice(before: Seen, after: Seen, *, keep_regions: bool) -> str:
     codes = sorted(before.codes_only_here(after) | after.codes_only_here(before))
-    regions = "" if keep_regions else "keep the names of regions with --keep-regions, or "
+    regions = (
+        "" if keep_regions else "keep the names of regions with --keep-regions, or "
+    )
     return f"{regions}{_without(codes)}"
 
 
