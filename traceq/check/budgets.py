@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
 from traceq.check.numbers import EXACT, KINDS, NOISY, OF_JOBS, Backends, Numbers
-from traceq.check.spread import Spread
+from traceq.check.spread import Spread, tidy
 from traceq.errors import ConfigError
 from traceq.linter.config import number, read_config, refuse_unknown
 from traceq.records import dataclass
@@ -299,7 +299,7 @@ def shown(name: str, limit: Budget) -> str:
     """Return a budget as it is printed: the number, or its limits."""
     if limit.min is None and limit.max is None:
         return f"{written(name, limit.value)}{by(limit)}"
-    least, most = limit.limits
+    least, most = map(tidy, limit.limits)
     return f"{written(name, least)} to {written(name, most)}"
 
 

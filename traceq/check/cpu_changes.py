@@ -11,7 +11,7 @@ from traceq.analysis.patterns.host_calls import KEY, OP, SYNC
 from traceq.check.budgets import shown
 from traceq.check.cpu import BREAK, KINDS, RECOMPILE
 from traceq.check.difference import Difference
-from traceq.check.spread import tidy
+from traceq.check.spread import FEWEST, tidy
 from traceq.words import at_function, at_line, counted
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _has_more(known: CpuPart, now: CpuPart, kind: str) -> bool:
 def _limits(known: CpuPart) -> tuple[pl.Expr, pl.Expr]:
     """Return between which counts those of a new run lie, as of the numbers."""
     least, most = (pl.col(one).fill_null(pl.col("count")) for one in ("min", "max"))
-    beyond = (most - least) / max(1, known.steps - 1)
+    beyond = (most - least) / max(FEWEST, known.steps - 1)
     return (least - beyond).clip(lower_bound=0), most + beyond
 
 

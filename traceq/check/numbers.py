@@ -164,9 +164,10 @@ def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:
     timed = view.trace.rank.step_time if view.trace.rank else None
     if view.step_ns is not None:
         # It is a mean of many steps already, of which one is not another's limit.
-        noise = timed.noise_ns if timed else 0.0
-        around = pl.Series([max(0.0, step - noise), step + noise])
-        return spread_of(around, NS_PER_MS)
+        if timed is None or not timed.noise_ns:
+            return None
+        ends = max(0.0, step - timed.noise_ns), step + timed.noise_ns
+        return Spread(timed.steps, *(tidy(one / NS_PER_MS) for one in ends))
     # The profiler slows all steps down: how they differ is known, not how long each is.
     mean = steps["time"].mean()
     if not isinstance(mean, float) or not mean:

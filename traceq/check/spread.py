@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from traceq.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import polars as pl
 
 _DIGITS = 3
-_FEWEST = 2
+FEWEST = 2
+"""Steps less one, at least, to divide a distance by; and steps that can differ."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,14 @@ class Spread:
         A few steps rarely show the ends of what a program does. Where values are
         spread evenly, the ends are expected this far beyond the smallest and the
         largest of them: the distance of these, divided by the number of steps less
-        one. ``known`` are values that lie between the limits, too.
+        one. It is half of the distance at most, as two steps tell little. ``known``
+        are values that lie between the limits, too.
 
         >>> Spread(3, 10, 14).limits()
         (8.0, 16.0)
         """
-        beyond = (self.max - self.min) / max(1, self.steps - 1)
-        least, most = min(self.min, *known), max(self.max, *known)
+        beyond = (self.max - self.min) / max(FEWEST, self.steps - 1)
+        least, most = min((self.min, *known)), max((self.max, *known))
         return tidy(max(0.0, least - beyond)), tidy(most + beyond)
 
     def joined(self, other: Spread | None) -> Spread:
@@ -51,7 +51,7 @@ def spread_of(values: pl.Series, scale: float = 1.0) -> Spread | None:
 
     ``scale`` is the unit of the number.
     """
-    if len(values) < _FEWEST or values.n_unique() == 1:
+    if len(values) < FEWEST or values.n_unique() == 1:
         return None
     least, most = (float(one) / scale for one in (values.min(), values.max()))  # type: ignore[arg-type]  # numbers
     return Spread(len(values), tidy(least), tidy(most))
@@ -61,9 +61,3 @@ def tidy(value: float) -> float:
     """Return a number as people would write it: whole, or with three digits."""
     rounded = round(value, _DIGITS)
     return int(rounded) if rounded == int(rounded) else rounded
-
-
-def always(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names that all of several lists have."""
-    found = [set(one) for one in names]
-    return tuple(sorted(set.intersection(*found))) if found else ()

@@ -7,6 +7,7 @@ origin.toml says how, so that budgets hold the run, too.
 from __future__ import annotations
 
 from dataclasses import field
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 RUN = "run"
 _LAYERS, _BACKENDS, _FINDINGS = "layers", "backends", "findings"
+# A key of its own, graph_breaks, has it.
+_SAID = "graph-breaks"
 _HEAD = (
     "# The run: numbers and findings that are not the same in all its steps, or here."
 )
@@ -35,23 +38,34 @@ class Whole:
 
     numbers: Numbers = field(default_factory=lambda: Numbers({}))
     findings: Mapping[str, Extent] = field(default_factory=dict)
-    """The largest extent of findings in some of its steps, by fingerprint."""
+    """How much there may be of findings in some of its steps, by fingerprint."""
+    codes: Mapping[str, str] = field(default_factory=dict)
+    """Codes of the rules that find them, for people."""
 
 
 def extents(groups: Iterable[Sequence[Expected]]) -> dict[str, Extent]:
-    """Return the largest extent of each finding in several parts of a run."""
-    found: dict[str, Extent] = {}
+    """Return how much there may be of each finding, by several parts of a run.
+
+    As of the numbers of steps, that is more than any of the parts has.
+    """
+    found: dict[str, list[Extent]] = {}
     for findings in groups:
         by_mark: dict[str, list[Expected]] = {}
         for one in findings:
             by_mark.setdefault(one.fingerprint, []).append(one)
         for mark, same in by_mark.items():
-            now = extent(same)
-            before = found.get(mark, now)
-            found[mark] = Extent(
-                max(before.count, now.count), max(before.cost_bytes, now.cost_bytes)
-            )
-    return found
+            found.setdefault(mark, []).append(extent(same))
+    return {
+        mark: Extent(
+            _most([one.count for one in seen]), _most([one.cost_bytes for one in seen])
+        )
+        for mark, seen in found.items()
+    }
+
+
+def _most(values: Sequence[int]) -> int:
+    _, most = Spread(len(values), min(values), max(values)).limits()
+    return ceil(most)
 
 
 def beyond(run: Whole, shown: Numbers, findings: Sequence[Expected]) -> Whole:
@@ -63,7 +77,8 @@ def beyond(run: Whole, shown: Numbers, findings: Sequence[Expected]) -> Whole:
             {
                 name: value
                 for name, value in whole.values.items()
-                if name in whole.spreads or shown.values.get(name) != value
+                if name != _SAID
+                and (name in whole.spreads or shown.values.get(name) != value)
             },
             {
                 name: layer
@@ -78,6 +93,7 @@ def beyond(run: Whole, shown: Numbers, findings: Sequence[Expected]) -> Whole:
             whole.spreads,
         ),
         {mark: one for mark, one in run.findings.items() if here.get(mark) != one},
+        run.codes,
     )
 
 
@@ -98,7 +114,7 @@ def written_whole(run: Whole) -> list[str]:
             for name, layer in numbers.layers.items()
         },
         f"{RUN}.{_FINDINGS}": {
-            mark: {"count": one.count, "bytes": one.cost_bytes}
+            mark: {"code": run.codes.get(mark, ""), **_extent(one)}
             for mark, one in run.findings.items()
         },
     }
@@ -116,6 +132,10 @@ def _entry(key: str, value: float, spread: Spread | None) -> dict[str, Any]:
     if spread:
         found |= {"min": spread.min, "max": spread.max, "steps": spread.steps}
     return found
+
+
+def _extent(one: Extent) -> dict[str, int]:
+    return {"count": one.count, "bytes": one.cost_bytes}
 
 
 def _libraries(used: Backends) -> dict[str, Any]:

@@ -144,9 +144,9 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     before = whole.of_recording(recording, paths, regions)
     name = given.trace or given.snapshot
     if before.crashed:
-        codes = before.crashed
-        msg = f"{name} cannot be shrunk: {', '.join(codes)} crashed on it;"
-        msg += f" {_without(codes)}"
+        crashed = ", ".join(before.crashed)
+        msg = f"{name} cannot be shrunk: {crashed} crashed on it;"
+        msg += f" {_without(before.crashed)}"
         raise UsageError(msg)
     start = probe.of_content(written.json() if written else None)
     if not before.same_kinds(start):
@@ -167,10 +167,9 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
         if given.recording
         else before
     )
-    everything = Whole(
-        checked.numbers,
-        extents([before.findings, checked.findings, *work.parts()]),
-    )
+    parts = [before.findings, checked.findings, *work.parts()]
+    codes = {one.fingerprint: one.code for part in parts for one in part}
+    everything = Whole(checked.numbers, extents(parts), codes)
     return Shrunk(
         trace=work.trace.gzipped(),
         snapshot=snapshot,
@@ -214,16 +213,17 @@ class _Shrinking:
     """The trace with all its steps, once some of them are gone."""
 
     def parts(self) -> Iterator[tuple[Expected, ...]]:
-        """Yield what is found in other steps: in parts as long as what is left."""
-        if self.whole is None:
-            return
-        windows = self.probe.steps(self.whole.json())
-        starts = range(0, windows.height - self.steps, max(1, self.steps // 2))
-        most = len(starts) - 1
-        chosen = {starts[round(most * at / _PARTS)] for at in range(_PARTS + 1)}
-        for at in sorted(chosen):
-            part = windows.slice(at, self.steps)
-            smaller = keeping_steps(self.whole, part["start"][0], part["end"][-1])
+        """Yield what is found in parts of the run: a few steps each, evenly spaced."""
+        whole = self.whole or self.trace
+        windows = self.probe.steps(whole.json())
+        length = self.steps or _STEPS[0]
+        last = windows.height - length
+        for at in sorted({round(last * one / _PARTS) for one in range(_PARTS + 1)}):
+            # The last part is what was kept.
+            if at < 0 or (self.steps and at == last) or not windows.height:
+                continue
+            part = windows.slice(at, length)
+            smaller = keeping_steps(whole, part["start"][0], part["end"][-1])
             yield self.probe.of_content(smaller.json()).findings
 
     def run(self) -> None:
