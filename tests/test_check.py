@@ -615,11 +615,13 @@ def test_the_readme_shows_what_check_prints(
 
 
 def test_the_budgets_that_the_readme_shows_are_accepted(tmp_path: Path) -> None:
-    (text,) = re.findall(
+    exact, with_limits = re.findall(
         r"^```toml\n(\[budgets\].*?)^```$", PAGE, re.DOTALL | re.MULTILINE
     )
     file = tmp_path / "traceq.toml"
-    file.write_text(text)
+    file.write_text(with_limits)
+    assert read_budgets(file).layers["LM/LSTM"].kernels.limits == (293, 565)
+    file.write_text(exact)
 
     assert read_budgets(file).limits == read_budgets(CLEAN / "traceq.toml").limits
 
