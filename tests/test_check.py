@@ -360,7 +360,7 @@ def test_a_budget_of_what_was_not_recorded_is_red(tmp_path: Path) -> None:
         ('launches = "5"', "must be a number of 0 or more"),
         ("launches = -1", "must be a number of 0 or more"),
         ("launches = nan", "must be a number of 0 or more"),
-        ("launches = { max = 5 }", "unknown key 'max'"),
+        ("launches = { most = 5 }", "unknown key 'most'"),
         ("layers = 5", "must be a table"),
         ("layers = { A = 5 }", "must be a table with kernels"),
         ('layers = { A = { kernels = 5, backends = "x" } }', "must be a list"),
@@ -615,11 +615,13 @@ def test_the_readme_shows_what_check_prints(
 
 
 def test_the_budgets_that_the_readme_shows_are_accepted(tmp_path: Path) -> None:
-    (text,) = re.findall(
+    exact, with_limits = re.findall(
         r"^```toml\n(\[budgets\].*?)^```$", PAGE, re.DOTALL | re.MULTILINE
     )
     file = tmp_path / "traceq.toml"
-    file.write_text(text)
+    file.write_text(with_limits)
+    assert read_budgets(file).layers["LM/LSTM"].kernels.limits == (293, 565)
+    file.write_text(exact)
 
     assert read_budgets(file).limits == read_budgets(CLEAN / "traceq.toml").limits
 

@@ -6,7 +6,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
-from traceq.check.numbers import EXACT, KINDS, NOISY, OF_JOBS, Layer, Numbers
+from traceq.check.numbers import EXACT, KINDS, NOISY, OF_JOBS, Backends, Numbers
+from traceq.check.spread import Spread, tidy
 from traceq.errors import ConfigError
 from traceq.linter.config import number, read_config, refuse_unknown
 from traceq.records import dataclass
@@ -31,6 +32,8 @@ CPU_NAMES = (
 )
 """Numbers of a run without a GPU."""
 _TOLERANCE = 0.1
+_HOW_FAR = ("tolerance", "min", "max")
+_NAMES = ("backends", "sometimes")
 _BYTES = "peak-bytes"
 _HEAD = "# What a step of this fixture takes; traceq check holds it to that."
 _CPU_HEAD = "# What its program asks for without a GPU; traceq check --run compares."
@@ -38,10 +41,35 @@ _CPU_HEAD = "# What its program asks for without a GPU; traceq check --run compa
 
 @dataclass(frozen=True)
 class Budget:
-    """One number, and how far off it may be, as a share of it."""
+    """One number, and how far off it may be: by a share of it, or within limits."""
 
     value: float
     tolerance: float = 0.0
+    min: float | None = None
+    max: float | None = None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The smallest and the largest number that is within the budget."""
+        off = self.tolerance * self.value
+        least, most = self.value - off, self.value + off
+        return (
+            least if self.min is None else min(self.min, least),
+            most if self.max is None else max(self.max, most),
+        )
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is within the budget."""
+        least, most = self.limits
+        return least <= value <= most
+
+
+@dataclass(frozen=True)
+class LayerBudget:
+    """Limits of what one layer makes the GPU do in a step."""
+
+    kernels: Budget
+    backends: Backends
 
 
 @dataclass(frozen=True)
@@ -49,8 +77,8 @@ class Budgets:
     """What ``[budgets]`` holds."""
 
     limits: Mapping[str, Budget] = field(default_factory=dict)
-    layers: Mapping[str, Layer] = field(default_factory=dict)
-    backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    layers: Mapping[str, LayerBudget] = field(default_factory=dict)
+    backends: Mapping[str, Backends] = field(default_factory=dict)
     """Where kernels of a kind come from."""
     cpu: Mapping[str, Budget] = field(default_factory=dict)
     """Of a run without a GPU; the others are of one with."""
@@ -95,7 +123,7 @@ def budgets_in(
             for name, entry in layers.items()
         },
         {
-            name: _names(entry, f"{where}.{_BACKENDS}.{name}")
+            name: _kind(entry, f"{where}.{_BACKENDS}.{name}")
             for name, entry in backends.items()
         },
         {name: _limit(entry, f"{where}.{_CPU}.{name}") for name, entry in cpu.items()},
@@ -109,38 +137,91 @@ def _table(found: Any, where: str) -> dict[str, Any]:  # noqa: ANN401 - it is ch
     return found
 
 
-def budgets_for(numbers: Numbers, before: Budgets | None = None) -> Budgets:
-    """Return budgets that hold these numbers, as many and as strict as before."""
-    if not before:
-        limits = {
-            name: Budget(value, _TOLERANCE if name in (*NOISY, *OF_JOBS) else 0.0)
-            for name, value in numbers.values.items()
-        }
-        cpu = before.cpu if before is not None else {}
-        return Budgets(limits, numbers.layers, numbers.backends, cpu)
-    limits = {
-        name: Budget(numbers.values[name], limit.tolerance)
-        for name, limit in before.limits.items()
-        if name in numbers.values
+def budgets_for(
+    numbers: Numbers, before: Budgets | None = None, run: Numbers | None = None
+) -> Budgets:
+    """Return budgets that hold these numbers, as many and as strict as before.
+
+    Where the steps of the recording differ, or those of the ``run`` that it was made
+    from, budgets have limits that hold all of them.
+    """
+    run = run or Numbers({})
+    all_limits, all_layers = _all_limits(numbers, run, before), _layers(numbers, run)
+    kinds = {
+        kind: used.joined(run.backends.get(kind))
+        for kind, used in {**run.backends, **numbers.backends}.items()
     }
-    kept = [name for name in before.layers if name in numbers.layers]
-    kinds = [name for name in before.backends if name in numbers.backends]
+    if not before:
+        cpu = before.cpu if before is not None else {}
+        return Budgets(all_limits, all_layers, kinds, cpu)
     return Budgets(
-        limits,
-        {name: numbers.layers[name] for name in kept},
-        {name: numbers.backends[name] for name in kinds},
+        {name: all_limits[name] for name in before.limits if name in all_limits},
+        {name: all_layers[name] for name in before.layers if name in all_layers},
+        {name: kinds[name] for name in before.backends if name in kinds},
         before.cpu,
     )
+
+
+def _all_limits(
+    numbers: Numbers, run: Numbers, before: Budgets | None
+) -> dict[str, Budget]:
+    known = before.limits if before else {}
+    found = {}
+    for name, value in numbers.values.items():
+        was = known.get(name)
+        if was is not None:
+            tolerance = was.tolerance
+        else:
+            tolerance = _TOLERANCE if name in (*NOISY, *OF_JOBS) else 0.0
+        spread = _joined(numbers.spreads.get(name), run.spreads.get(name))
+        found[name] = budget_of(run.values.get(name, value), tolerance, spread, value)
+    return found
+
+
+def budget_of(
+    value: float, tolerance: float, spread: Spread | None, *known: float
+) -> Budget:
+    """Return a budget that holds a number, its spread, and other values of it."""
+    plain = Budget(value, tolerance)
+    seen = (*known, *((spread.min, spread.max) if spread else ()))
+    if all(plain.holds(one) for one in seen):
+        return plain
+    least, most = (spread or Spread(1, value, value)).limits(value, *known)
+    return Budget(value, tolerance, least, most)
+
+
+def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
+    found = {}
+    for name in sorted({*numbers.layers, *run.layers}):
+        here, whole = numbers.layers.get(name), run.layers.get(name)
+        layers = [one for one in (whole, here) if one]
+        spread = _joined(*(one.spread for one in layers))
+        # A layer that the steps of the fixture do not have has no kernels there.
+        kernels = here.kernels if here else 0
+        backends = layers[0].backends.joined(layers[-1].backends)
+        found[name] = LayerBudget(
+            budget_of(layers[0].kernels, 0.0, spread, kernels), backends
+        )
+    return found
+
+
+def _joined(*spreads: Spread | None) -> Spread | None:
+    found = [one for one in spreads if one]
+    return found[0].joined(found[-1]) if found else None
 
 
 def write_budgets(budgets: Budgets) -> str:
     """Return the content of a fixture's traceq.toml."""
     lines = [_HEAD, "[budgets]", *toml.lines(_limits(budgets.limits))]
     if budgets.backends:
-        lines += ["", "[budgets.backends]", *toml.lines(budgets.backends)]
+        kinds = {
+            name: _names_of(used) if used.sometimes else list(used.always)
+            for name, used in budgets.backends.items()
+        }
+        lines += ["", "[budgets.backends]", *toml.lines(kinds)]
     if budgets.layers:
         layers = {
-            name: {"kernels": layer.kernels, "backends": list(layer.backends)}
+            name: _named(layer.kernels, "kernels") | _names_of(layer.backends)
             for name, layer in budgets.layers.items()
         }
         lines += ["", "[budgets.layers]", *toml.lines(layers)]
@@ -151,11 +232,26 @@ def write_budgets(budgets: Budgets) -> str:
 
 def _limits(limits: Mapping[str, Budget]) -> dict[str, Any]:
     return {
-        name: {"value": limit.value, "tolerance": limit.tolerance}
-        if limit.tolerance
-        else limit.value
+        name: entry if len(entry := _named(limit, "value")) > 1 else limit.value
         for name, limit in limits.items()
     }
+
+
+def _named(limit: Budget, key: str) -> dict[str, Any]:
+    """Return what is said of a number, by the names of its keys."""
+    found: dict[str, Any] = {key: limit.value}
+    if limit.tolerance:
+        found["tolerance"] = limit.tolerance
+    if limit.min is not None:
+        found["min"] = limit.min
+    if limit.max is not None:
+        found["max"] = limit.max
+    return found
+
+
+def _names_of(used: Backends) -> dict[str, Any]:
+    found: dict[str, Any] = {"backends": list(used.always)}
+    return found | ({"sometimes": list(used.sometimes)} if used.sometimes else {})
 
 
 def breaches(
@@ -168,31 +264,43 @@ def breaches(
         value = numbers.values.get(name)
         if value is None:
             yield Breach(name, f"{name} was not recorded", worse=True)
-        elif abs(value - limit.value) > limit.tolerance * limit.value:
-            of, most = written(name, value), written(name, limit.value)
-            text = f"{name} {of}, the budget is {most}{by(limit)}"
+        elif not limit.holds(value):
+            text = f"{name} {written(name, value)}, the budget is {shown(name, limit)}"
             yield Breach(name, text, worse=value > limit.value)
     for name, wanted in budgets.backends.items():
-        yield from _backends(name, numbers.backends.get(name, ()), wanted)
+        yield from _backends(name, numbers.backends.get(name, Backends()), wanted)
     for name, budget in budgets.layers.items():
         layer = numbers.layers.get(name)
         if layer is None:
-            yield Breach(name, f"{name} is not a layer of it any more", worse=True)
+            # A layer that only some steps have may be in none of the new ones.
+            if not budget.kernels.holds(0):
+                text = f"{name} is not a layer of it any more"
+                yield Breach(name, text, worse=True)
             continue
-        if layer.kernels != budget.kernels:
+        if not budget.kernels.holds(layer.kernels):
             text = f"{name}: {_written(layer.kernels)} kernels, the budget is"
-            more = layer.kernels > budget.kernels
-            yield Breach(name, f"{text} {_written(budget.kernels)}", worse=more)
+            more = layer.kernels > budget.kernels.value
+            yield Breach(name, f"{text} {shown('', budget.kernels)}", worse=more)
         yield from _backends(name, layer.backends, budget.backends)
 
 
-def _backends(
-    name: str, used: Sequence[str], wanted: Sequence[str]
-) -> Iterator[Breach]:
-    if set(used) != set(wanted):
-        text = f"{name}: kernels of {', '.join(used) or 'none'}"
-        text += f" instead of {', '.join(wanted) or 'none'}"
-        yield Breach(name, text, worse=bool(set(used) - set(wanted)))
+def _backends(name: str, used: Backends, wanted: Backends) -> Iterator[Breach]:
+    new = used.all - wanted.all
+    if new or set(wanted.always) - used.all:
+        text = f"{name}: kernels of {_listed(used)} instead of {_listed(wanted)}"
+        yield Breach(name, text, worse=bool(new))
+
+
+def _listed(used: Backends) -> str:
+    return ", ".join(sorted(used.all)) or "none"
+
+
+def shown(name: str, limit: Budget) -> str:
+    """Return a budget as it is printed: the number, or its limits."""
+    if limit.min is None and limit.max is None:
+        return f"{written(name, limit.value)}{by(limit)}"
+    least, most = map(tidy, limit.limits)
+    return f"{written(name, least)} to {written(name, most)}"
 
 
 def written(name: str, value: float) -> str:
@@ -215,20 +323,38 @@ def by(limit: Budget) -> str:
 
 def _limit(entry: Any, where: str) -> Budget:  # noqa: ANN401 - it is checked
     if isinstance(entry, dict):
-        refuse_unknown(entry, ("value", "tolerance"), where)
-        value, tolerance = entry.get("value"), entry.get("tolerance", 0.0)
-    else:
-        value, tolerance = entry, 0.0
-    return Budget(number(value, where), number(tolerance, f"{where}: tolerance"))
+        refuse_unknown(entry, ("value", *_HOW_FAR), where)
+        return _budget(entry, "value", where, where)
+    return Budget(number(entry, where))
 
 
-def _layer(entry: Any, where: str) -> Layer:  # noqa: ANN401 - it is checked
+def _budget(entry: Mapping[str, Any], key: str, where: str, at: str) -> Budget:
+    least, most = (
+        number(entry[one], f"{where}: {one}") if one in entry else None
+        for one in ("min", "max")
+    )
+    tolerance = number(entry.get("tolerance", 0.0), f"{where}: tolerance")
+    return Budget(number(entry.get(key), at), tolerance, least, most)
+
+
+def _layer(entry: Any, where: str) -> LayerBudget:  # noqa: ANN401 - it is checked
     if not isinstance(entry, dict):
         msg = f"{where} must be a table with kernels and backends, not {entry!r}"
         raise ConfigError(msg)
-    refuse_unknown(entry, ("kernels", "backends"), where)
-    backends = _names(entry.get("backends", []), f"{where}: backends")
-    return Layer(number(entry.get("kernels"), f"{where}: kernels"), backends)
+    refuse_unknown(entry, ("kernels", *_HOW_FAR, *_NAMES), where)
+    kernels = _budget(entry, "kernels", where, f"{where}: kernels")
+    return LayerBudget(kernels, _both(entry, where))
+
+
+def _kind(entry: Any, where: str) -> Backends:  # noqa: ANN401 - it is checked
+    if not isinstance(entry, dict):
+        return Backends(_names(entry, where))
+    refuse_unknown(entry, _NAMES, where)
+    return _both(entry, where)
+
+
+def _both(entry: Mapping[str, Any], where: str) -> Backends:
+    return Backends(*(_names(entry.get(one, []), f"{where}: {one}") for one in _NAMES))
 
 
 def _names(found: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401 - it is checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,14 @@ import orjson
 import polars as pl
 
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.patterns.host_calls import KEY, SCHEMA, host_calls
-from traceq.check.budgets import Budget
-from traceq.check.numbers import tidy
+from traceq.analysis.patterns.host_calls import (
+    KEY,
+    SCHEMA,
+    calls_by_step,
+    host_calls,
+)
+from traceq.check.budgets import Budget, budget_of
+from traceq.check.spread import Spread, tidy
 from traceq.errors import InputError
 from traceq.records import dataclass
 
@@ -54,6 +60,10 @@ class CpuPart:
     """Whether places are known, and methods that leave no op."""
     calls: pl.DataFrame
     """Columns of ``host_calls``, per step; of the whole run for what is compiled."""
+    steps: int = 1
+    """How many were recorded."""
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    """Of the numbers that are not the same in all steps; of a run, not of a file."""
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -64,7 +74,8 @@ class CpuPart:
 
 def cpu_part(trace: Trace) -> CpuPart:
     """Return what a program did on the CPU, of the trace of a run."""
-    calls = host_calls(trace, steady_steps(trace))
+    steady = steady_steps(trace)
+    calls = host_calls(trace, steady)
     compiled = trace.rank.compiled if trace.rank else None
     rows: list[dict[str, Any]] = []
     if compiled:
@@ -75,7 +86,28 @@ def cpu_part(trace: Trace) -> CpuPart:
     whole = pl.concat([calls, pl.DataFrame(rows, schema=SCHEMA)])
     short = pl.col("file").map_elements(_without_folders, return_dtype=pl.String)
     version = trace.rank.torch if trace.rank else ""
-    return CpuPart(version, trace.facts.stacks, whole.with_columns(short))
+    return CpuPart(
+        version,
+        trace.facts.stacks,
+        whole.with_columns(short),
+        steady.count,
+        _spreads(calls_by_step(trace, steady), steady.count),
+    )
+
+
+def _spreads(by_step: pl.DataFrame, steps: int) -> dict[str, Spread]:
+    """Return the spread of the numbers that are not the same in all steps."""
+    ends = by_step.group_by("kind").agg(
+        # A step without any is no row.
+        least=pl.when(pl.len() < steps).then(0).otherwise(pl.col("count").min()),
+        most=pl.col("count").max(),
+    )
+    known = {kind: Spread(steps, *both) for kind, *both in ends.iter_rows()}
+    return {
+        name: known[kind]
+        for name, kind in KINDS.items()
+        if kind in known and known[kind].min != known[kind].max
+    }
 
 
 def _rows(kind: str, places: Iterable[CompiledPlace]) -> list[dict[str, Any]]:
@@ -108,16 +140,19 @@ def _without_folders(file: str) -> str:
 def cpu_budgets(
     part: CpuPart, before: Mapping[str, Budget] | None
 ) -> dict[str, Budget]:
-    """Return budgets that hold these numbers, as many and as strict as before."""
+    """Return budgets that hold these numbers, as many and as strict as before.
+
+    Where the steps differ, they have limits that hold all of them.
+    """
     numbers = part.numbers
-    if before:
-        return {
-            name: Budget(numbers[name], limit.tolerance)
-            for name, limit in before.items()
-        }
+    tolerances = (
+        {name: limit.tolerance for name, limit in before.items()}
+        if before
+        else {name: _TOLERANCE if name in _DRAWN else 0.0 for name in numbers}
+    )
     return {
-        name: Budget(value, _TOLERANCE if name in _DRAWN else 0.0)
-        for name, value in numbers.items()
+        name: budget_of(numbers[name], tolerance, part.spreads.get(name))
+        for name, tolerance in tolerances.items()
     }
 
 
@@ -131,18 +166,31 @@ def write_cpu_part(part: CpuPart) -> bytes:
     )
     rows = (
         kept.group_by(KEY)
-        .agg(pl.col("count").sum())
+        .agg(pl.col("count").sum(), *_summed_ends())
         .sort("kind", "what", pl.col("dtypes").list.join(","), "file", "function")
     )
-    lines = [
-        orjson.dumps(row | {"count": tidy(row["count"])}).decode()
-        for row in rows.iter_rows(named=True)
-    ]
-    head = orjson.dumps(
-        {"version": VERSION, "torch": part.torch, "stacks": part.stacks}
-    ).decode()
+    lines = [orjson.dumps(_tidied(row)).decode() for row in rows.iter_rows(named=True)]
+    known = {"version": VERSION, "torch": part.torch, "stacks": part.stacks}
+    head = orjson.dumps(known | {"steps": part.steps}).decode()
     calls = ",\n".join(lines)
     return f'{head[:-1]},"calls":[\n{calls}\n]}}\n'.encode()
+
+
+def _summed_ends() -> list[pl.Expr]:
+    """Return the ends of several calls together; null where all steps are alike."""
+    differ = pl.col("min").is_not_null().any()
+    both = [pl.col(name).fill_null(pl.col("count")).sum() for name in ("min", "max")]
+    return [
+        pl.when(differ).then(one).alias(name)
+        for name, one in zip(("min", "max"), both, strict=True)
+    ]
+
+
+def _tidied(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of the file: without the ends of what all steps have alike."""
+    numbers = ("count", "min", "max")
+    found = {key: tidy(row[key]) for key in numbers if row[key] is not None}
+    return {key: row[key] for key in row if key not in numbers} | found
 
 
 def read_cpu_part(file: Path) -> CpuPart:
@@ -154,7 +202,8 @@ def read_cpu_part(file: Path) -> CpuPart:
         calls = pl.DataFrame(
             [{**row, "line": None, "call_lines": []} for row in rows], schema=SCHEMA
         )
-        found = CpuPart(str(content["torch"]), bool(content["stacks"]), calls)
+        steps = int(content.get("steps", 1))
+        found = CpuPart(str(content["torch"]), bool(content["stacks"]), calls, steps)
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror or error}"
         raise InputError(msg) from None

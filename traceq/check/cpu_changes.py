@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.patterns.host_calls import KEY, OP, SYNC
+from traceq.check.budgets import shown
 from traceq.check.cpu import BREAK, KINDS, RECOMPILE
 from traceq.check.difference import Difference
+from traceq.check.spread import FEWEST, tidy
 from traceq.words import at_function, at_line, counted
 
 if TYPE_CHECKING:
@@ -41,13 +44,12 @@ def cpu_differences(
     for name, limit in limits.items():
         value, kind = numbers[name], KINDS[name]
         mine = gains.filter(pl.col("kind") == kind)
-        off = abs(value - limit.value) > limit.tolerance * limit.value
+        off = not limit.holds(value)
         as_recorded = not limit.tolerance and limit.value == then[name]
         other = name in _EXACT and as_recorded and _has_more(known, now, kind)
         if off or other:
             worse = other or value > limit.value
-            by = f" ± {limit.tolerance:.0%}" if limit.tolerance else ""
-            text = f"CPU {name} {value:,.12g}, the budget is {limit.value:,.12g}{by}"
+            text = f"CPU {name} {value:,.12g}, the budget is {shown(name, limit)}"
             more = f": {_explained(mine)}" if worse and mine.height else ""
             yield Difference("budget", text + more, fails=worse)
     tolerance = limits["ops"].tolerance if "ops" in limits else 0.0
@@ -82,8 +84,7 @@ def _alike(known: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
         return known, now
     hidden = (pl.col("kind") == SYNC) & pl.col("what").str.starts_with("Tensor.")
     return tuple(  # type: ignore[return-value]  # two of them
-        type(one)(one.torch, one.stacks, one.calls.filter(~hidden))
-        for one in (known, now)
+        replace(one, calls=one.calls.filter(~hidden)) for one in (known, now)
     )
 
 
@@ -120,12 +121,23 @@ def _keyed(part: CpuPart) -> pl.DataFrame:
 def _has_more(known: CpuPart, now: CpuPart, kind: str) -> bool:
     """Return whether there is more of anything of a kind, wherever it is."""
 
-    def sums(part: CpuPart) -> dict[str, float]:
+    def sums(part: CpuPart, count: pl.Expr) -> dict[str, float]:
         mine = part.calls.filter(pl.col("kind") == kind)
-        return dict(mine.group_by("what").agg(pl.col("count").sum()).iter_rows())
+        return dict(mine.group_by("what").agg(count.sum()).iter_rows())
 
-    before = sums(known)
-    return any(count > before.get(what, 0.0) for what, count in sums(now).items())
+    _, most = _limits(known)
+    before = sums(known, most)
+    after = sums(now, pl.col("count"))
+    return any(
+        tidy(count) > tidy(before.get(what, 0.0)) for what, count in after.items()
+    )
+
+
+def _limits(known: CpuPart) -> tuple[pl.Expr, pl.Expr]:
+    """Return between which counts those of a new run lie, as of the numbers."""
+    least, most = (pl.col(one).fill_null(pl.col("count")) for one in ("min", "max"))
+    beyond = (most - least) / max(FEWEST, known.steps - 1)
+    return (least - beyond).clip(lower_bound=0), most + beyond
 
 
 def _explained(gains: pl.DataFrame) -> str:
@@ -190,7 +202,10 @@ def _changed_dtypes(known: CpuPart, now: CpuPart, tolerance: float) -> pl.DataFr
     """
     before, after = (_by_dtypes(part) for part in (known, now))
     both = after.join(before, on=("what", "dtypes"), how="full", coalesce=True)
-    change = pl.col("count").fill_null(0) - pl.col("count_right").fill_null(0)
+    count = pl.col("count").fill_null(0)
+    # Within what the known steps have, nothing has changed.
+    least, most = (pl.col(f"{one}_right").fill_null(0) for one in ("least", "most"))
+    change = count - count.clip(least, most)
     total = pl.col("count_right").fill_null(0).sum().over("what")
     lost = -change.clip(upper_bound=0).sum().over("what")
     was = pl.col("dtypes").filter(change < 0).first().over("what")
@@ -205,7 +220,10 @@ def _changed_dtypes(known: CpuPart, now: CpuPart, tolerance: float) -> pl.DataFr
 
 def _by_dtypes(part: CpuPart) -> pl.DataFrame:
     ops = part.calls.filter(pl.col("kind") == OP)
-    return ops.group_by("what", "dtypes").agg(pl.col("count").sum())
+    least, most = _limits(part)
+    return ops.group_by("what", "dtypes").agg(
+        pl.col("count").sum(), least=least.sum(), most=most.sum()
+    )
 
 
 def _taken(row: dict[str, Any]) -> str:

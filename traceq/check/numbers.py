@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.memory.trace_peak import peak_memory
+from traceq.analysis.memory.trace_peak import peak_memory, peaks_by_step
 from traceq.analysis.patterns.compilation import captures, compilations
 from traceq.analysis.time.launch_overhead import launches_per_step
+from traceq.check.spread import Spread, spread_of, tidy
 from traceq.linter.snapshot_view import highest, snapshot_views
 from traceq.linter.view import View
 from traceq.model.names import BEGIN_CAPTURE
@@ -43,12 +44,36 @@ KINDS = ("attention", "gemm", "conv")
 
 
 @dataclass(frozen=True)
+class Backends:
+    """Where kernels come from, as cublas, by name."""
+
+    always: tuple[str, ...] = ()
+    """In every step that has such kernels."""
+    sometimes: tuple[str, ...] = ()
+    """In some of these steps only."""
+
+    @property
+    def all(self) -> frozenset[str]:
+        """The names of both."""
+        return frozenset((*self.always, *self.sometimes))
+
+    def joined(self, other: Backends | None) -> Backends:
+        """Return the backends of two recordings of the same program."""
+        if other is None:
+            return self
+        in_both = set(self.always) & set(other.always)
+        rest = (self.all | other.all) - in_both
+        return Backends(tuple(sorted(in_both)), tuple(sorted(rest)))
+
+
+@dataclass(frozen=True)
 class Layer:
     """What one layer, all its instances together, makes the GPU do in a step."""
 
     kernels: float
-    backends: tuple[str, ...]
-    """Where its kernels come from, as cublas, by name."""
+    backends: Backends
+    spread: Spread | None = None
+    """Of its kernels; None where all steps have the same number of them."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +84,10 @@ class Numbers:
     """By the names of EXACT, NOISY and OF_JOBS; what was not recorded is not here."""
     layers: Mapping[str, Layer] = field(default_factory=dict)
     """By path, as LM/Block/Linear; empty where stacks were not recorded."""
-    backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    backends: Mapping[str, Backends] = field(default_factory=dict)
     """Where kernels of a kind come from, as flash-attention; by ``KINDS``."""
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    """Of the values that are not the same in all steps."""
 
 
 def numbers(recording: Recording, graph_breaks: int | None = None) -> Numbers:
@@ -73,13 +100,8 @@ def numbers(recording: Recording, graph_breaks: int | None = None) -> Numbers:
         return Numbers({"peak-bytes": fullest.allocated} if fullest else {})
     view = View(recording.trace, recording.step_ns)
     steps = view.steps
-    values = {
-        "launches": launches_per_step(view.trace),
-        "syncs": view.runtime.filter(pl.col("call") == "sync").height / steps,
-        "copies": view.copies.height / steps,
-        "captures": _captures(view) / steps,
-        "recompiles": compilations(view.trace, view.steady).height / steps,
-    }
+    by_step = _counts(view)
+    values = {name: float(counts.sum()) / steps for name, counts in by_step.items()}
     if (rank := view.trace.rank) and rank.compiled:
         graph_breaks = len(rank.compiled.graph_breaks)
     if graph_breaks is not None:
@@ -90,45 +112,120 @@ def numbers(recording: Recording, graph_breaks: int | None = None) -> Numbers:
     if view.trace.facts.gpu:
         values["gpu-ms"] = view.steady.gpu_busy / steps / NS_PER_MS
     rounded = {name: tidy(value) for name, value in values.items()}
-    return Numbers(rounded, _layers(view), _backends(view))
+    return Numbers(rounded, _layers(view), _backends(view), _spreads(view, by_step))
 
 
-def _backends(view: View) -> dict[str, tuple[str, ...]]:
-    by_kind = (
-        view.kernels.filter(pl.col("kind").is_in(KINDS))
-        .group_by(kind=pl.col("kind").cast(pl.String))
-        .agg(names=pl.col("library").cast(pl.String).drop_nulls().unique().sort())
-        .sort("kind")
-    )
-    return {kind: tuple(names) for kind, names in by_kind.iter_rows()}
-
-
-def _captures(view: View) -> int:
-    """Count the CUDA graphs that were set up or captured, by torch or by hand."""
-    found = captures(view.trace, view.steady)
-    begun = pl.col("name").cast(pl.String).str.contains(BEGIN_CAPTURE)
-    by_hand = view.runtime.filter(begun, pl.col("op").is_null()).height
-    made = pl.max_horizontal(pl.col("set_up"), pl.col("captured")).sum()
-    return int(found.select(made).item()) + by_hand
-
-
-def _layers(view: View) -> dict[str, Layer]:
-    by_layer = (
-        view.kernels.filter(pl.col("module").is_not_null())
-        .group_by(layer=layer_names(pl.col("module")))
-        .agg(
-            kernels=pl.len(),
-            backends=pl.col("library").cast(pl.String).drop_nulls().unique().sort(),
-        )
-        .sort("layer")
+def _counts(view: View) -> dict[str, pl.Series]:
+    """Return what is counted, in each of the steps."""
+    trace, steady = view.trace, view.steady
+    steps = trace.steps.filter(~pl.col("warmup"))
+    launches = (
+        steps["launches"]
+        if steps.height
+        else pl.Series([launches_per_step(trace)], dtype=pl.Float64)
     )
     return {
-        layer: Layer(tidy(kernels / view.steps), tuple(backends))
-        for layer, kernels, backends in by_layer.iter_rows()
+        "launches": launches,
+        "syncs": _by_step(view, view.runtime.filter(pl.col("call") == "sync")),
+        "copies": _by_step(view, view.copies),
+        "captures": _captures(view),
+        "recompiles": _by_step(view, compilations(trace, steady)),
     }
 
 
-def tidy(value: float) -> float:
-    """Return a number as people would write it: whole, or with three digits."""
-    rounded = round(value, 3)
-    return int(rounded) if rounded == int(rounded) else rounded
+def _by_step(view: View, table: pl.DataFrame, amount: str = "") -> pl.Series:
+    """Return how many rows of a table each step has, or the sum of a column."""
+    steps = view.steady.windows.select("step")
+    sums = (pl.col(amount).sum() if amount else pl.len()).alias("found")
+    if not view.trace.steps.height:
+        return table.select(sums)["found"]
+    rows = table.select("step", *([amount] if amount else [])).cast(
+        {"step": steps.schema["step"]}
+    )
+    counts = rows.group_by("step").agg(sums)
+    return steps.join(counts, on="step", how="left")["found"].fill_null(0)
+
+
+def _spreads(view: View, by_step: Mapping[str, pl.Series]) -> dict[str, Spread]:
+    """Return the spread of the numbers that are not the same in all steps."""
+    trace = view.trace
+    steps = trace.steps.filter(~pl.col("warmup"))
+    found = {name: spread_of(counts) for name, counts in by_step.items()}
+    found["peak-bytes"] = spread_of(peaks_by_step(trace, view.steady.windows["step"]))
+    found["step-ms"] = _spread_of_time(view, steps)
+    if trace.facts.gpu:
+        found["gpu-ms"] = spread_of(steps["gpu_busy"], NS_PER_MS)
+    return {name: one for name, one in found.items() if one}
+
+
+def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:
+    """Return how far the time of a step may be off, measured or estimated."""
+    step = view.bound.step_ns
+    timed = view.trace.rank.step_time if view.trace.rank else None
+    if view.step_ns is not None:
+        # It is a mean of many steps already, of which one is not another's limit.
+        if timed is None or not timed.noise_ns:
+            return None
+        ends = max(0.0, step - timed.noise_ns), step + timed.noise_ns
+        return Spread(timed.steps, *(tidy(one / NS_PER_MS) for one in ends))
+    # The profiler slows all steps down: how they differ is known, not how long each is.
+    mean = steps["time"].mean()
+    if not isinstance(mean, float) or not mean:
+        return None
+    return spread_of(steps["time"], NS_PER_MS * mean / step) if step else None
+
+
+def _backends(view: View) -> dict[str, Backends]:
+    chosen = view.kernels.filter(pl.col("kind").is_in(KINDS))
+    return dict(_libraries(chosen.with_columns(group=pl.col("kind").cast(pl.String))))
+
+
+def _libraries(kernels: pl.DataFrame) -> list[tuple[str, Backends]]:
+    """Return the libraries of each ``group`` of kernels, by name."""
+    by_step = kernels.select("group", "step", pl.col("library").cast(pl.String))
+    steps = pl.col("step").n_unique()
+    found = (
+        by_step.with_columns(of=steps.over("group"))
+        .filter(pl.col("library").is_not_null())
+        .group_by("group", "library")
+        .agg(everywhere=steps == pl.col("of").first())
+        .group_by("group")
+        .agg(
+            always=pl.col("library").filter("everywhere").sort(),
+            sometimes=pl.col("library").filter(~pl.col("everywhere")).sort(),
+        )
+    )
+    groups = by_step.select(pl.col("group").unique()).sort("group")
+    rows = groups.join(found, on="group", how="left", maintain_order="left").iter_rows()
+    return [(name, Backends(tuple(x or ()), tuple(y or ()))) for name, x, y in rows]
+
+
+def _captures(view: View) -> pl.Series:
+    """Count the CUDA graphs that were set up or captured, by torch or by hand."""
+    found = captures(view.trace, view.steady)
+    begun = pl.col("name").cast(pl.String).str.contains(BEGIN_CAPTURE)
+    by_hand = view.runtime.filter(begun, pl.col("op").is_null())
+    made = pl.max_horizontal(pl.col("set_up"), pl.col("captured"))
+    counted = _by_step(view, found.with_columns(made=made), "made")
+    return counted + _by_step(view, by_hand)
+
+
+def _layers(view: View) -> dict[str, Layer]:
+    kernels = view.kernels.filter(pl.col("module").is_not_null()).with_columns(
+        group=layer_names(pl.col("module"))
+    )
+    by_step = kernels.group_by("group", "step").agg(kernels=pl.len())
+    steps = pl.col("kernels").len()
+    counts = by_step.group_by("group").agg(
+        pl.col("kernels").sum().alias("all"),
+        # A step without the layer is no row.
+        min=pl.when(steps < view.steps).then(0).otherwise(pl.col("kernels").min()),
+        max=pl.col("kernels").max(),
+    )
+    known = {name: rest for name, *rest in counts.iter_rows()}
+    layers = {}
+    for name, backends in _libraries(kernels):
+        total, least, most = known[name]
+        spread = Spread(view.steps, least, most) if least != most else None
+        layers[name] = Layer(tidy(total / view.steps), backends, spread)
+    return layers

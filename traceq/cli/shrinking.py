@@ -25,7 +25,7 @@ from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.given import one_program
 from traceq.linter.pack import load_rules
-from traceq.opening.recordings import log_shown
+from traceq.opening.recordings import load_recording, log_shown
 from traceq.opening.settings import configuration, nanoseconds
 from traceq.records import dataclass
 from traceq.report import shrink as shrink_report
@@ -74,7 +74,14 @@ def make(  # noqa: PLR0913 - what the command was given
         given = replace(given, log=log_shown(log))
     if snapshot:
         given = replace(given, snapshot=snapshot)
+    if not source.kept:
+        # Check reads it so, too: with lines, captures and packages that a run knows.
+        read = load_recording(path, log=log, cache=False)
+        given = replace(given, recording=read, step_ns=read.step_ns)
     given = replace(given, step_ns=nanoseconds(step_ms) or given.step_ns)
+    if given.recording:
+        read = replace(given.recording, step_ns=given.step_ns)
+        given = replace(given, recording=read)
     wanted = replace(configuration(None), min_cost_us=0)
     rules = load_rules(wanted.packs)
     with output.reading(path.name) as progress:
@@ -129,7 +136,11 @@ def _kept(source: _Source, step_ms: float | None) -> str | None:
     lines = [
         line for line in source.kept.splitlines() if not line.startswith(_TRUE_STEP)
     ]
-    return "\n".join([*lines, f"{_TRUE_STEP} = {step_ms}"]) + "\n"
+    tables = (at for at, line in enumerate(lines) if line.startswith("["))
+    first = next(tables, len(lines))
+    return (
+        "\n".join([*lines[:first], f"{_TRUE_STEP} = {step_ms}", *lines[first:]]) + "\n"
+    )
 
 
 def _source(path: Path, root: Path) -> _Source:
@@ -153,10 +164,9 @@ def _source(path: Path, root: Path) -> _Source:
                 first.trace,
                 first.memory,
                 pl.concat(lines) if lines else None,
-                first.step_time.ns if first.step_time else None,
-                first.sources,
-                first.compiled_code,
-                first.owners,
+                sources=first.sources,
+                compiled=first.compiled_code,
+                owners=first.owners,
             ),
             {
                 "program": shown,

@@ -240,7 +240,15 @@ def _step_time(found: dict[str, Any]) -> StepTime | None:
         *(mean, median, least, most, steps),
         long=_long_steps(_dict(found, "long_steps")),
         period=period if type(period) is int and period > 1 else None,
+        usual_range_ns=_usual_range(found, most),
     )
+
+
+def _usual_range(found: dict[str, Any], most: int) -> int:
+    low, high = (found.get(key) for key in ("p10_ms", "p90_ms"))
+    if not (isinstance(low, (int, float)) and isinstance(high, (int, float))):
+        return 0
+    return round(min(max(0.0, high - low) * NS_PER_MS, most))
 
 
 def _long_steps(found: dict[str, Any]) -> LongSteps | None:

@@ -50,6 +50,8 @@ _STDLIB_PACKAGES = """
     asyncio collections concurrent ctypes email encodings html http importlib json
     logging multiprocessing pathlib re sqlite3 sysconfig unittest urllib xml zoneinfo
 """.split()  # noqa: SIM905 - as a list it is a page long
+LIBRARIES = frozenset((*_CALL_OPERATORS, *_CALL_NONE, *_TORCH, *_STDLIB_PACKAGES))
+"""Names of packages that are not the user's own, unless more is known of them."""
 RECORDER_FILE = (
     r"(^|/)(collect/(agent|shared|bootstrap|inline|callbacks)/[0-9A-Za-z_]+"
     r"|traceq/(api/profile|testing/step))\.py$"
@@ -60,7 +62,7 @@ GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
 _INSTALLED = r"^.*/(site|dist)-packages/"
 _LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python[0-9]"
 # What torch_geometric writes for each of its layers, under a name that it makes up.
-_WRITTEN = r"^.*/torch_geometric\.([^/]+)_[0-9a-z_]{8}\.py$"
+_WRITTEN = r"^(.*/)?torch_geometric\.([^/]+)_[0-9a-z_]{8}\.py$"
 # What a file of Python's library is under: its package, or itself.
 _STDLIB = [
     *(f"{package}/" for package in _STDLIB_PACKAGES),
@@ -130,7 +132,7 @@ def owned(places: pl.DataFrame, owners: Owners = NOBODY) -> pl.DataFrame:
 def _short(file: pl.Expr) -> pl.Expr:
     """Return files without where packages are installed."""
     return file.str.replace(_INSTALLED, "").str.replace(
-        _WRITTEN, "torch_geometric/$1.py"
+        _WRITTEN, "torch_geometric/$2.py"
     )
 
 

@@ -71,6 +71,8 @@ def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
     gaps = [(high / max(low, 1), high) for low, high in pairwise(ordered)]
     widest, least = max(gaps, default=(0.0, 0))
     return [widest >= apart and time >= least for time in times]
+# Between the tenth and the ninetieth percentile of a normal distribution.
+_DEVIATIONS = 2.563
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,18 @@ class StepTime:
     """The steps that are longer than the others; none if all are alike."""
     period: int | None = None
     """After how many steps long ones come again, if that is regular."""
+    usual_range_ns: int = 0
+    """How far four of five steps are apart; 0 if unknown."""
+
+    @property
+    def noise_ns(self) -> float:
+        """How far the mean of another recording of the same program may be off.
+
+        That is twice the standard deviation of the difference of two such means, if
+        steps are distributed normally.
+        """
+        deviation = self.usual_range_ns / _DEVIATIONS
+        return 2 * deviation * (2 / max(1, self.steps)) ** 0.5
 
     @property
     def differ(self) -> bool:

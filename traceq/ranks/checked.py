@@ -16,7 +16,8 @@ from traceq.check.check import (
 from traceq.check.difference import Difference
 from traceq.check.expected import expected
 from traceq.check.fixture import read_fixture
-from traceq.check.numbers import Numbers, tidy
+from traceq.check.numbers import Numbers
+from traceq.check.spread import tidy
 from traceq.ranks.findings import lint_job
 from traceq.units import NS_PER_MS
 

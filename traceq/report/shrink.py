@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq import toml_text as toml
 from traceq.check.fixture import ORIGIN, TRACES
+from traceq.check.whole import written_whole
 from traceq.formats.sanitize.fields import gpu_name
 from traceq.report.base.text import printable
 from traceq.shrink.shrink import OTHER_STEPS
@@ -34,6 +35,9 @@ def render(
     lines = _of_trace(folder, shrunk, max_kb) if shrunk.trace is not None else []
     findings = counted(len(shrunk.seen.findings), "finding")
     lines.append(f"{findings} before and after; private data is left out")
+    if shrunk.unseen:
+        listed = printable(", ".join(shrunk.unseen))
+        lines.append(f"  {ORIGIN} has what only the whole run shows: {listed}")
     if not whole:
         lines.append(
             f"words of the command were left out: write them into {ORIGIN}, for traceq"
@@ -78,6 +82,7 @@ def origin(shrunk: Shrunk, known: dict[str, Any], step_ns: int | None) -> str:
     if step_ns:
         lines.append("# Milliseconds a step, measured without the profiler.")
         lines += toml.lines({"true_step_ms": step_ns / NS_PER_MS})
+    lines += written_whole(shrunk.run)
     return "\n".join(lines) + "\n"
 
 

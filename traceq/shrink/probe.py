@@ -11,6 +11,7 @@ import polars as pl
 
 from traceq.check.expected import Expected, expected
 from traceq.check.numbers import Numbers, numbers
+from traceq.check.paths import with_short_path
 from traceq.formats.chrome import read
 from traceq.formats.snapshot import read_snapshot
 from traceq.linter.engine import lint
@@ -43,7 +44,18 @@ class Seen:
     """Codes of rules that crashed, of which nothing is known."""
     numbers: Numbers
 
-    def same_kinds(self, other: Seen, ignoring: str) -> bool:
+    def lost(self, whole: Seen) -> list[str]:
+        """Return what is found in another recording only, each in a few words."""
+        mine = {one.fingerprint for one in self.findings}
+        more = {one.fingerprint: one for one in whole.findings}
+        return [_place(one) for mark, one in more.items() if mark not in mine]
+
+    def codes_only_here(self, other: Seen) -> set[str]:
+        """Return the rules of findings that are not in another recording."""
+        theirs = {one.fingerprint for one in other.findings}
+        return {one.code for one in self.findings if one.fingerprint not in theirs}
+
+    def same_kinds(self, other: Seen, ignoring: str = "") -> bool:
         """Return whether the same is found, whatever its count or size.
 
         Findings of the code ``ignoring`` do not count.
@@ -142,11 +154,10 @@ def without_quotes(finding: Finding) -> Finding:
 
 def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:
     """Return a finding as it is with shorter paths and other names of regions."""
-    place, evidence = finding.place, finding.evidence
+    finding, evidence = with_short_path(finding, paths), finding.evidence
     return replace(
         finding,
         message=regions.text(finding.message),
-        place=replace(place, file=paths.short(place.file) if place.file else None),
         evidence=tuple(replace(one, name=regions.text(one.name)) for one in evidence),
     )
 

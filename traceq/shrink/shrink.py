@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.check.whole import Whole, beyond, extents
 from traceq.errors import UsageError
 from traceq.formats.log import log_lines
 from traceq.formats.sanitize.paths import Paths
@@ -25,15 +26,18 @@ from traceq.shrink.lines import needed_lines
 from traceq.shrink.probe import Probe, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from traceq.check.expected import Expected
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.trace import Trace
 
 # How many steps to try before keeping all of them.
 _STEPS = (2, 3, 5, 10, 20)
+# In how many parts of the run, at most, to look for more than the kept steps show.
+_PARTS = 4
 OTHER_STEPS = "events of other steps"
 # What is found in a trace of a single step, only because it is one.
 _SINGLE = "TRC002"
@@ -47,12 +51,14 @@ class Given:
     snapshot: Path | None = None
     log: pl.DataFrame | None = None
     step_ns: int | None = None
-    """What a step takes without the profiler, where that was measured."""
+    """What a step takes without the profiler, where that is known."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace; they are not kept."""
     compiled: Path | None = None
     """What torch.compile made, which is not kept, either."""
     owners: Owners = NOBODY
+    recording: Recording | None = None
+    """The same as check reads it, with what else is known of the run."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,10 @@ class Shrunk:
     """What is found in it, which is what was found in the whole."""
     loaded: Trace | None
     """The whole."""
+    run: Whole
+    """What of the whole, numbers and findings, cannot be seen in it."""
+    unseen: tuple[str, ...] = ()
+    """Findings of the whole, in words, that need more than a trace."""
     steps: tuple[int, int] = (0, 0)
     """How many were kept, of how many."""
     events: tuple[int, int] = (0, 0)
@@ -134,31 +144,58 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
     before = whole.of_recording(recording, paths, regions)
     name = given.trace or given.snapshot
     if before.crashed:
-        msg = f"{name} cannot be shrunk: {', '.join(before.crashed)} crashed on it"
+        crashed = ", ".join(before.crashed)
+        msg = f"{name} cannot be shrunk: {crashed} crashed on it;"
+        msg += f" {_without(before.crashed)}"
         raise UsageError(msg)
     start = probe.of_content(written.json() if written else None)
-    if before.findings != start.findings:
+    if not before.same_kinds(start):
         lost = "; ".join(before.changes(start))
-        msg = f"{name} cannot be shrunk: without what may be private, {lost}"
+        msg = f"{name} cannot be shrunk: without what may be private, {lost}; "
+        msg += _advice(before, start, keep_regions=keep_regions)
         raise UsageError(msg)
     if written is None or loaded is None:
-        return Shrunk(None, snapshot, lines, start, loaded)
+        run = beyond(Whole(before.numbers), start.numbers, start.findings)
+        return Shrunk(None, snapshot, lines, start, loaded, run)
     work = _Shrinking(written, start, probe, limit)
     work.run()
     dropped = {"arrows between events": written.arrows, **work.dropped}
     if written.unreadable:
         dropped["events that are not JSON"] = written.unreadable
+    checked = (
+        whole.of_recording(given.recording, paths, regions)
+        if given.recording
+        else before
+    )
+    parts = [before.findings, checked.findings, *work.parts()]
+    codes = {one.fingerprint: one.code for part in parts for one in part}
+    everything = Whole(checked.numbers, extents(parts), codes)
     return Shrunk(
         trace=work.trace.gzipped(),
         snapshot=snapshot,
         log=lines,
         seen=work.seen,
         loaded=loaded,
+        run=beyond(everything, work.seen.numbers, work.seen.findings),
+        unseen=tuple(before.lost(checked)),
         steps=(work.steps or loaded.steps.height, loaded.steps.height),
         events=(work.trace.events.height, loaded.facts.events),
         dropped={what: count for what, count in dropped.items() if count},
         stays=work.stays,
     )
+
+
+def _advice(before: Seen, after: Seen, *, keep_regions: bool) -> str:
+    codes = sorted(before.codes_only_here(after) | after.codes_only_here(before))
+    regions = (
+        "" if keep_regions else "keep the names of regions with --keep-regions, or "
+    )
+    return f"{regions}{_without(codes)}"
+
+
+def _without(codes: Iterable[str]) -> str:
+    listed = ", ".join(f'"{code}"' for code in codes)
+    return f"leave rules out with ignore = [{listed}] in traceq.toml"
 
 
 @dataclass
@@ -172,6 +209,22 @@ class _Shrinking:
     steps: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     stays: dict[str, list[str]] = field(default_factory=dict)
+    whole: Written | None = None
+    """The trace with all its steps, once some of them are gone."""
+
+    def parts(self) -> Iterator[tuple[Expected, ...]]:
+        """Yield what is found in parts of the run: a few steps each, evenly spaced."""
+        whole = self.whole or self.trace
+        windows = self.probe.steps(whole.json())
+        length = self.steps or _STEPS[0]
+        last = windows.height - length
+        for at in sorted({round(last * one / _PARTS) for one in range(_PARTS + 1)}):
+            # The last part is what was kept.
+            if at < 0 or (self.steps and at == last) or not windows.height:
+                continue
+            part = windows.slice(at, length)
+            smaller = keeping_steps(whole, part["start"][0], part["end"][-1])
+            yield self.probe.of_content(smaller.json()).findings
 
     def run(self) -> None:
         """Cut until nothing more can be removed, or the trace is small enough.
@@ -218,6 +271,7 @@ class _Shrinking:
             seen = self.probe.of_content(smaller.json())
             if seen.same_kinds(self.seen, ignoring=_SINGLE):
                 gone = self.trace.events.height - smaller.events.height
+                self.whole = self.whole or self.trace
                 self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + gone
                 self.trace, self.seen, self.steps = smaller, seen, count
                 return True

@@ -13,7 +13,7 @@ from traceq.check.budgets import (
     Budgets,
     breaches,
     budgets_in,
-    by,
+    shown,
     written,
 )
 from traceq.check.cpu import cpu_part
@@ -276,10 +276,10 @@ def _over(
     """Return the numbers that are higher than allowed, and that in words."""
     found = []
     for name, limit in limits.items():
-        value, most = known[name], limit.value
-        if value > most * (1 + limit.tolerance):
+        value = known[name]
+        if value > limit.limits[1]:
             is_now = f"{name} {written(name, value)}"
-            text = f"{is_now}, the budget is {written(name, most)}{by(limit)}"
+            text = f"{is_now}, the budget is {shown(name, limit)}"
             found.append((name, text))
     return found
 

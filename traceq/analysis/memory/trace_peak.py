@@ -30,6 +30,23 @@ class MemoryPeak:
     """File and line of the op."""
 
 
+def peaks_by_step(trace: Trace, steps: pl.Series) -> pl.Series:
+    """Return the highest peak of all GPUs in each of the steps that have memory events.
+
+    A step in which nothing was allocated or freed has none.
+    """
+    return (
+        trace.memory.filter(
+            pl.col("device_type") != _CPU,
+            pl.col("allocated").is_not_null(),
+            pl.col("step").is_in(steps.implode()),
+        )
+        .group_by("step")
+        .agg(pl.col("allocated").max())
+        .sort("step")["allocated"]
+    )
+
+
 def peak_memory(trace: Trace) -> MemoryPeak | None:
     """Return the highest peak of all GPUs; none if memory was not recorded."""
     events = trace.memory.filter(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.callers import innermost_calls
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import in_steps
@@ -31,9 +32,12 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "line": pl.Int64,
     "call_lines": pl.List(pl.Int64),
     "count": pl.Float64,
+    "min": pl.Float64,
+    "max": pl.Float64,
 }
 """Columns of calls: ``line`` is where the function begins, ``call_lines`` are those in
-it that call, where they are known, and ``count`` is a step's."""
+it that call, where they are known, ``count`` is a step's on average, and ``min`` and
+``max`` are those of single steps, null where all steps have the same."""
 KEY = ("kind", "what", "dtypes", "file", "function")
 """What stays the same when lines move."""
 
@@ -69,20 +73,48 @@ def host_calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     own: on the CPU it is another implementation. A cast is a copy into another dtype,
     of a tensor with dims, wherever it happens.
     """
-    ops = _with_called(trace)
-    steps = in_steps(ops.filter(~pl.col("compiling")), trace, steady)
-    found = [_called(steps), _moved(steps), _synced(steps), _read(trace, steps)]
     return (
-        pl.concat(found)
+        _calls(trace, steady)
+        .group_by(*KEY, "step")
+        .agg(pl.col("line").min(), pl.col("call_line"), count=pl.len())
         .group_by(KEY)
         .agg(
             pl.col("line").min(),
-            call_lines=pl.col("call_line").drop_nulls().unique().sort(),
-            count=pl.len() / steady.count,
+            call_lines=pl.col("call_line").explode().drop_nulls().unique().sort(),
+            count=pl.col("count").sum() / steady.count,
+            **_ends(steady),
         )
         .select(list(SCHEMA))
-        .cast({"count": pl.Float64})
+        .cast({"count": pl.Float64, "min": pl.Float64, "max": pl.Float64})
         .sort("kind", "what", pl.col("dtypes").list.join(","), "file", "function")
+    )
+
+
+def calls_by_step(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    """Return how many calls of each ``kind`` each step makes, with columns of steps.
+
+    A step without any has no row.
+    """
+    return _calls(trace, steady).group_by("kind", "step").agg(count=pl.len())
+
+
+def _ends(steady: SteadySteps) -> dict[str, pl.Expr]:
+    """Return the smallest and the largest count of a step; null where all are alike."""
+    everywhere = pl.len() == steady.count
+    least = pl.when(everywhere).then(pl.col("count").min()).otherwise(0)
+    most = pl.col("count").max()
+    return {
+        "min": pl.when(least != most).then(least),
+        "max": pl.when(least != most).then(most),
+    }
+
+
+@cached_per_trace
+def _calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
+    ops = _with_called(trace)
+    steps = in_steps(ops.filter(~pl.col("compiling")), trace, steady)
+    return pl.concat(
+        [_called(steps), _moved(steps), _synced(steps), _read(trace, steps)]
     )
 
 
@@ -131,6 +163,7 @@ def _rows(
         text("file"),
         text("function"),
         pl.col("line", "call_line").cast(pl.Int64),
+        "step",
     )
 
 

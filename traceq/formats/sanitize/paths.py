@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from traceq.model.owners import LIBRARIES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -20,6 +22,8 @@ _LIBRARY = re.compile(
     r"^.*?(?=/(?:site|dist)-packages/|/lib/python\d|/torch/(?:nn|optim|autograd|utils"
     r"|cuda|profiler|distributed|fx|_\w+|functional)[./])"
 )
+# What torch_geometric writes for its layers, in a temporary folder of its own.
+_WRITTEN = re.compile(r"^.*/(?=torch_geometric\.[^/]+_[0-9a-z_]{8}\.py$)")
 _INDUCTOR = re.compile(r"^.*/torchinductor(_[^/]*)?/")
 _OF_USER = re.compile(
     r"(?:[/\\](?:home|Users)[/\\]|torchinductor_)(?P<name>[^/\\\s\"']+)"
@@ -57,6 +61,11 @@ class Paths:
         self._names = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])")
         self._named = bool(names)
 
+    @staticmethod
+    def shortens(file: str | None) -> bool:
+        """Return whether a path tells whose machine it was."""
+        return bool(file and _ABSOLUTE.match(file))
+
     def short(self, file: str) -> str:
         """Return a path without the folders that are private."""
         if not _ABSOLUTE.match(file):
@@ -64,10 +73,10 @@ class Paths:
         path = _slashed(file)
         if found := _INDUCTOR.match(path):
             return "/tmp/torchinductor/" + path[found.end() :]  # noqa: S108 - a name
-        if found := _LIBRARY.match(path):
+        if found := _LIBRARY.match(path) or _WRITTEN.match(path):
             return path[found.end() :]
         if self._root and path.startswith(f"{self._root}/"):
-            return path[len(self._root) + 1 :]
+            return _unlike_a_library(path[len(self._root) + 1 :])
         return path.rpartition("/")[2]
 
     def frame(self, name: str) -> str:
@@ -81,12 +90,22 @@ class Paths:
         return self._names.sub("user", text) if self._named else text
 
 
+def _unlike_a_library(path: str) -> str:
+    """Return the user's own path less folders that would make it a library's.
+
+    >>> _unlike_a_library("sglang/python/sglang/srt/run.py")
+    'python/sglang/srt/run.py'
+    """
+    first, slash, rest = path.partition("/")
+    return _unlike_a_library(rest) if slash and first in LIBRARIES else path
+
+
 def _slashed(path: str) -> str:
     return path.replace("\\", "/")
 
 
 def _of_library(path: str) -> bool:
-    return bool(_LIBRARY.match(path) or _INDUCTOR.match(path))
+    return any(one.match(path) for one in (_LIBRARY, _INDUCTOR, _WRITTEN))
 
 
 def _common(folders: list[str]) -> str:

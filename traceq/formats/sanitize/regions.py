@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.model.names import describe_regions
+from traceq.model.names import USER_ITERATION, describe_regions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,13 @@ _KNOWN = re.compile(
     r"|dynamo|entire_(?:frame|backward)_compile|backend_compile|inductor_compile"
     r"|async_compile\.wait|CachingAutotuner\.benchmark_all_configs"
     r"|CUDAGraphNode\.record|cudagraphify"
-    r"|region-\d+(?: (?:forward|backward|optimizer|data loading))?"
+    # Iterations that engines and trainers mark, as names.ITERATIONS has them.
+    r"|step\[[A-Z_]+ bs=\d+(?: toks=\d+)?\]"
+    r"|execute_(?:\d+_)?context_\d+\([sqk\d]*\)_generation_\d+\([sqk\d]*\)"
+    r"|(?:prefill|decode)\[bs=\d+(?: [a-z]+=\d+)*\]"
+    r"|execute_diffusion_\d+_\d+x\d+"
+    r"|\[pl\]\[profile\]run_training_batch"
+    r"|region-\d+(?: (?:forward|backward|optimizer|data loading))?(?: step)?(?: \d+)?"
 )
 # Words that are in everybody's training loop.
 _COMMON = re.compile(
@@ -45,6 +51,7 @@ _COMMON = re.compile(
     r"|train|training|update|val|validation|wait|warmup|zero",
     re.IGNORECASE,
 )
+_DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _PLAIN = re.compile(r"[\w \-+>#().,:/]*")
 _LONGEST_NUMBER = 4
@@ -59,6 +66,8 @@ class Regions:
 
     A text that torch writes, or that is made of everybody's words, stays. Any other
     is ``region-3``, with the phase that its text names; equal texts are one region.
+    One that steps are known by is ``region-3 step 17``, with the last number of its
+    text; texts that differ in numbers are one region then.
     """
 
     def __init__(
@@ -67,6 +76,7 @@ class Regions:
         self._paths = paths
         self._keep = keep
         self._names: dict[str, str] = {}
+        self._kinds: dict[str, str] = {}
         numbers = [found[1] for text in taken if (found := _PLACEHOLDER.search(text))]
         self._last = max(map(int, numbers), default=0)
 
@@ -92,6 +102,19 @@ class Regions:
             return self._paths.text(text)
         if _KNOWN.fullmatch(text) or _is_common(text):
             return text
+        if re.search(USER_ITERATION, text):
+            return self._iteration(text)
+        return self._numbered(text)
+
+    def _iteration(self, text: str) -> str:
+        *_, number = ["", *_DIGITS.findall(text)]
+        kind = _DIGITS.sub("…", text)
+        if kind not in self._kinds:
+            self._kinds[kind] = f"{self._numbered(kind)} step"
+        short = number[-_LONGEST_NUMBER:]
+        return f"{self._kinds[kind]} {short}" if short else self._kinds[kind]
+
+    def _numbered(self, text: str) -> str:
         self._last += 1
         phase = describe_regions(pl.Series("name", [text]))["phase"].item()
         word = f" {_IN_WORDS.get(phase, phase)}" if phase else ""

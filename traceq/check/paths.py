@@ -1,0 +1,48 @@
+"""Source files of a recording, named as its fixture names them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.expressions import text
+from traceq.formats.sanitize.paths import Paths
+
+if TYPE_CHECKING:
+    from traceq.finding import Finding
+    from traceq.outcome import Outcome
+    from traceq.recording import Recording
+
+_FILE = r"^(.+)\(\d+\): "
+
+
+def with_short_path(finding: Finding, paths: Paths) -> Finding:
+    """Return a finding without the folders of a machine."""
+    file = finding.place.file
+    if not file or paths.short(file) == file:
+        return finding
+    return replace(finding, place=replace(finding.place, file=paths.short(file)))
+
+
+def with_short_paths(outcome: Outcome, recording: Recording) -> Outcome:
+    """Return what was found in a recording with the paths that a fixture of it has."""
+    if not any(Paths.shortens(one.place.file) for one in outcome.findings):
+        return outcome
+    paths = Paths(sorted(_source_files(recording)))
+    findings = tuple(with_short_path(one, paths) for one in outcome.findings)
+    return replace(outcome, findings=findings)
+
+
+def _source_files(recording: Recording) -> set[str]:
+    found = [snapshot.frames["file"] for snapshot in recording.snapshots.values()]
+    if recording.trace is not None:
+        frames, ops = recording.trace.frames, recording.trace.ops
+        found.append(frames.select(text("name").str.extract(_FILE)).to_series())
+        found.append(ops.select(text("file")).to_series())
+    return {
+        file
+        for one in found
+        for file in one.cast(pl.String).unique().drop_nulls().to_list()
+    }
