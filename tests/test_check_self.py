@@ -298,7 +298,7 @@ def test_limits_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_the_noise_of_a_mean_is_less_the_more_steps_were_timed() -> None:
-    few, many = (StepTime(100, 100, 50, 150, n, 60) for n in (5, 20))
+    few, many = (StepTime(100, 100, 50, 150, n, usual_range_ns=60) for n in (5, 20))
 
     assert few.noise_ns == pytest.approx(2 * many.noise_ns)
 

@@ -27,6 +27,8 @@ _DOUBTFUL = 3.0
 _LEAST_APART = 1.2
 # All recorded steps are long ones if they take this much of what those take, or more.
 _AS_LONG = 0.9
+# Between the tenth and the ninetieth percentile of a normal distribution.
+_DEVIATIONS = 2.563
 
 Window = Literal["period", "typical", "consecutive", ""]
 
@@ -71,8 +73,6 @@ def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
     gaps = [(high / max(low, 1), high) for low, high in pairwise(ordered)]
     widest, least = max(gaps, default=(0.0, 0))
     return [widest >= apart and time >= least for time in times]
-# Between the tenth and the ninetieth percentile of a normal distribution.
-_DEVIATIONS = 2.563
 
 
 @dataclass(frozen=True)
