@@ -215,3 +215,48 @@ def test_under_nsight_only_the_step_time_is_measured(tmp_path: Path) -> None:
     run = collect_program(tmp_path, program, env=env)
     assert "Nsight Systems is attached" in run.why_missing("trace")
     assert run.rank["step_time"]["steps"] == 3
+
+
+VALIDATES_FIRST = (
+    LOOP
+    + """
+import time
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.002)
+        return super().forward(x)
+model = Model(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.no_grad():
+    for _ in range(200):
+        model(torch.randn(4, 8))
+for _ in range(STEPS):
+    step()
+"""
+)
+
+
+def test_a_validation_before_the_training_is_replaced_by_the_training(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, VALIDATES_FIRST.replace("STEPS", "40"))
+    assert run.rank["steps"]["by"] == "optimizer"
+    assert run.rank["state"] == "done"
+    names = [one["name"] for one in run.annotations()]
+    assert "Optimizer.step#SGD.step" in names
+
+
+def test_a_validation_stays_if_too_few_training_steps_follow(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, VALIDATES_FIRST.replace("STEPS", "4"))
+    assert run.rank["steps"]["by"] == "forward"
+    assert run.rank["state"] == "done"
+    assert len(run.step_names()) == 2
+    assert run.rank["trace"]["bytes"] > 0
+
+
+def test_an_optimizer_that_never_steps_does_not_hide_an_inference(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, VALIDATES_FIRST.replace("STEPS", "0"))
+    assert run.rank["steps"]["of"] == "Model"
+    assert run.rank["state"] == "done"

@@ -163,6 +163,15 @@ class Actions:
                 "trace", "the program started its own profiler while it was traced"
             )
 
+    def begin_again(self) -> None:
+        """Record other steps in place of those that were recorded."""
+        self.size = TraceSize(
+            self.options["active"], stacks=not self.options["no_stack"]
+        )
+        self.attempts = []
+        self.incomplete = False
+        self.rank.begin_again()
+
     def wait(self) -> None:
         """Wait until all files are written."""
         self.background.wait(LONGEST_S)
@@ -427,7 +436,7 @@ class Actions:
                 facts = {what: None, "missing": [{"what": what, "why": why}]}
             additions.leave(folder, name, what, facts)
 
-        self.background.wait(LONGEST_S, f"{name}.{what}")  # the same file, as a window
+        self.background.cancel(f"{name}.{what}")  # of what is replaced now
         with self.pausing("fork to write"):
             self.background.run(f"{name}.{what}", write)
         self.rank.save()

@@ -57,19 +57,21 @@ class Background:
         # The launcher waits for it, even if this process ends before.
         status_files.mark(f"writer-{name}", said.decode())
 
-    def wait(self, seconds: float, name: str = "") -> None:
-        """Wait until they have ended: that of this name, or all."""
+    def wait(self, seconds: float) -> None:
+        """Wait until all of them have ended."""
         deadline = time.monotonic() + seconds
-        while self.runs(name) and time.monotonic() < deadline:
+        while self._any_runs() and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def runs(self, name: str = "") -> bool:
-        """Return whether one of them still runs: that of this name, or any."""
-        return any(
-            status_files.runs(writer)
-            for writing, writer in self._writers.items()
-            if name in ("", writing)
-        )
+    def _any_runs(self) -> bool:
+        return any(status_files.runs(writer) for writer in self._writers.values())
+
+    def cancel(self, name: str) -> None:
+        """End the process of this name, if it runs: nobody needs its file."""
+        writer = self._writers.pop(name, None)
+        if writer is not None and status_files.runs(writer):
+            with contextlib.suppress(OSError):
+                os.kill(writer, signal.SIGKILL)
 
 
 def available() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,10 @@ from .compiled_code import CompiledCode
 from .warning_log import WarningLog
 
 REPORT_S = 0.2
+_RECORDED = (
+    *("state", "steps", "warmup", "step_time", "trace", "memory", "pause"),
+    *("missing", "notes"),
+)
 
 
 class RankFile:
@@ -27,6 +32,7 @@ class RankFile:
         self.facts: dict[str, Any] = {"missing": [], "notes": [], "timeline": []}
         self.warnings = WarningLog()
         self._compiled = CompiledCode()
+        self._before: dict[str, Any] = {}  # what was recorded of other steps
         self._reported = 0.0
         self._phase = ""
 
@@ -102,6 +108,30 @@ class RankFile:
         entry = {"what": what, "why": why}
         if entry not in self.facts["missing"]:
             self.facts["missing"].append(entry)
+
+    def begin_again(self) -> None:
+        """Record anew; what there is stays until it is replaced."""
+        additions.add(self.facts, self.folder)
+        self._before = {key: self.facts[key] for key in _RECORDED}
+        self.facts.update(dict.fromkeys(_RECORDED), missing=[], notes=[])
+        self.facts["state"] = "recording"
+
+    def keep_newer(self) -> bool:
+        """Drop what was recorded before, or take it back if nothing has come since.
+
+        Returns whether it was taken back.
+        """
+        before, self._before = self._before, {}
+        if not before:
+            return False
+        if self.facts["trace"] is None:
+            self.facts.update(before)
+            return True
+        old, new = before["memory"], self.facts["memory"]
+        if old is not None and new is None:
+            with contextlib.suppress(OSError):
+                (self.folder / old["file"]).unlink()
+        return False
 
     def note(self, text: str) -> None:
         """Add a note, once."""

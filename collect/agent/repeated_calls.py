@@ -81,8 +81,7 @@ class RepeatedCalls:
 
     def install(self) -> None:
         """Start looking for candidates."""
-        with contextlib.suppress(Exception):  # another torch may lack it
-            self._undo.append(wrap(torch.cuda.CUDAGraph, "replay", self._replayed))
+        self._watch_graphs()
         for module, owner in _COMPILED_CODE:
             self._watch_compiled(module, owner)
         threading.Thread(target=self._sample, name="traceq", daemon=True).start()
@@ -99,12 +98,10 @@ class RepeatedCalls:
 
     def watch_graphs_only(self) -> None:
         """Remove all hooks but those of CUDA graphs: an optimizer makes the steps."""
-        replay, rest = self._undo[:1], self._undo[1:]
-        self._undo = rest
         self.remove()
-        self._undo = replay
         self._graphs_only = True
         self.chosen = None
+        self._watch_graphs()
 
     # Candidates.
 
@@ -125,6 +122,10 @@ class RepeatedCalls:
                 self._called(candidate)
 
         return count
+
+    def _watch_graphs(self) -> None:
+        with contextlib.suppress(Exception):  # another torch may lack it
+            self._undo.append(wrap(torch.cuda.CUDAGraph, "replay", self._replayed))
 
     def _watch_compiled(self, module: str, owner: str) -> None:
         def begin() -> None:

@@ -378,18 +378,36 @@ class Session:
     def _finish(self) -> None:
         self.rank.happened("done", self.schedule.seen)
         self._write_compiled()
+        self.rank.keep_newer()
         self._save(state="incomplete" if self.actions.incomplete else "done")
-        self._disarm()
+        if not self._awaits_optimizer():
+            self._disarm()
+
+    def _awaits_optimizer(self) -> bool:
+        """Return whether a recording of optimizer steps would replace this one.
+
+        What was recorded may be a validation before the training.
+        """
+        source = self.source
+        return (
+            isinstance(source, steps.AutoSteps)
+            and not self.options["then_exit"]
+            and "status_folder" in self.settings  # not if the program records itself
+            and source.await_optimizer()
+        )
 
     def _program_ends(self, what: str) -> None:
         """Write what was recorded when the program ends before the schedule does."""
         state = self.rank.facts.get("state")
         if self.rank.name is None or state in ("done", "incomplete", "failed"):
-            self._save()  # the warnings since then
+            self.rank.save()  # the warnings since then
             return
         phase = self.schedule.phase
         self._disarm()
         self.actions.end_early()
+        if self.rank.keep_newer():
+            self.rank.save()
+            return
         if self._has_window():
             self.rank.missing("step_time", "no steps were seen: seconds were traced")
             self._write_compiled()
@@ -483,7 +501,10 @@ class Session:
 
     def _restart(self) -> bool:
         """Count again from 0, another kind of step or thread; False once recording."""
-        if self.schedule.phase not in (WAITING, TIMING):
+        if self.schedule.phase == DONE:
+            self.actions.begin_again()
+            self.paused = 0.0
+        elif self.schedule.phase not in (WAITING, TIMING):
             return False
         self.actions.do("drop timing")
         self.schedule = self._make_schedule()

@@ -227,13 +227,13 @@ class CalledSteps(Source):
 
 
 class AutoSteps(Source):
-    """Optimizer steps if there are any, otherwise calls of the outermost module.
+    """Optimizer steps if there are any, otherwise calls that repeat.
 
-    Calls count from the first one; an optimizer that steps before the recording
-    starts takes over, and counting restarts. Where an optimizer exists but has not
-    stepped, calls count only after DOUBT_S seconds: they may be the first of many
-    micro-batches, or a validation before training. A CUDA graph that is replayed
-    REPLAYS times while the optimizer does not step has captured its steps.
+    Calls count from the first one; an optimizer that steps later takes over, and
+    counting restarts. Where an optimizer exists but has not stepped, calls that compute
+    gradients count only after DOUBT_S seconds: they are the first of many
+    micro-batches. A CUDA graph that is replayed REPLAYS times while the optimizer does
+    not step has captured its steps.
     """
 
     DOUBT_S = 30.0
@@ -273,6 +273,13 @@ class AutoSteps(Source):
         self._optimizer.remove()
         self._forward.remove()
 
+    def await_optimizer(self) -> bool:
+        """Stop counting calls; return whether optimizer steps may still come."""
+        if self._by != "forward" or self._captured:
+            return False
+        self._forward.remove()
+        return True
+
     def _optimizer_stepped(self) -> None:
         if self._by != "optimizer":
             if self._by == "forward" and not self.restart():
@@ -288,14 +295,18 @@ class AutoSteps(Source):
             if self._replays < self.REPLAYS or not self.restart():
                 return
             self._captured = True
+        elif self._is_micro_batch():
+            return
+        self._by = "forward"
+        self.boundary()
+
+    def _is_micro_batch(self) -> bool:
+        """Return whether an optimizer seems to step after some more of these calls."""
         now = time.monotonic()
         if self._first_call is None:
             self._first_call = now
         doubt = not self._captured and now - self._first_call < self.DOUBT_S
-        if doubt and optimizer_exists():
-            return
-        self._by = "forward"
-        self.boundary()
+        return doubt and torch.is_grad_enabled() and optimizer_exists()
 
 
 def optimizer_exists() -> bool:

@@ -60,7 +60,7 @@ class WindowIfNoSteps:
     def __init__(self, session: Any) -> None:
         self.session = session
         self._stop = threading.Event()
-        self._allocations = 0
+        self._allocations: int | None = None
         self._processor_s = 0.0
 
     def install(self) -> None:
@@ -73,16 +73,14 @@ class WindowIfNoSteps:
 
     def _run(self) -> None:
         worked = 0.0  # seconds of work since the last step
-        steps = -1
+        state = (-1, False)
         while not self._stop.wait(self.POLL_S):
-            seen = self.session.schedule.seen
-            if seen != steps:
-                steps, worked = seen, 0.0
+            on_gpu = torch_state.uses_cuda()
+            if state != (self.session.schedule.seen, on_gpu):
+                state, worked = (self.session.schedule.seen, on_gpu), 0.0
             if self._works():
                 worked += self.POLL_S
-            quiet = self.CPU_QUIET_S
-            if torch_state.uses_cuda():
-                quiet = self.GPU_QUIET_S
+            quiet = self.GPU_QUIET_S if on_gpu else self.CPU_QUIET_S
             if worked >= max(quiet, self.SLOW * self.session.usual_step_s()):
                 seconds = float(self.session.options["seconds"])
                 if self.session.record_window(self._stop, seconds):
@@ -94,9 +92,9 @@ class WindowIfNoSteps:
         processor_s = time.process_time()
         busy = processor_s - self._processor_s >= self.BUSY * self.POLL_S
         self._processor_s = processor_s
-        allocations = torch_state.gpu_allocations()
-        if allocations is None:
-            return busy and not torch_state.uses_cuda()
-        new = allocations - self._allocations
-        self._allocations = allocations
-        return new >= self.FEWEST_ALLOCATIONS
+        if not torch_state.uses_cuda():
+            return busy
+        before, self._allocations = self._allocations, torch_state.gpu_allocations()
+        if before is None or self._allocations is None:
+            return False
+        return self._allocations - before >= self.FEWEST_ALLOCATIONS

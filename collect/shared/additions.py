@@ -44,10 +44,10 @@ def _add(rank: dict[str, Any], key: str, value: Any) -> None:
     if key in _LISTS:
         entries = rank.setdefault(key, [])
         entries += [entry for entry in value if entry not in entries]
-    elif isinstance(value, dict) and isinstance(rank.get(key), dict):
+    elif value is None:  # it could not be written
+        rank[key] = None
+    elif isinstance(rank.get(key), dict):
         rank[key].update(value)
-    else:
-        rank[key] = value
 
 
 def remove(folder: Path, name: str) -> None:
