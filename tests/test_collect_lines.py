@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from collecting import QUICK, WITH_TORCH, Late, Run, collect_program
+from collecting import QUICK, WITH_TORCH, Late, Run, collect_program, module
 
 from traceq.loading import load
 
@@ -117,6 +117,34 @@ def test_a_source_with_a_credential_is_not_copied(tmp_path: Path) -> None:
 
     assert run.rank["sources"] == []
     assert any("seems to contain a credential" in text for text in run.rank["notes"])
+
+
+HASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("program", "is_credential"),
+    [
+        (f"# as of {HASH}\nx = 1\n", False),
+        (f'"""See https://example.org/blob/{HASH}/train.py."""\n', False),
+        (f'md5 = "{HASH[:32]}"\n', False),
+        (f'revision="{HASH}"\n', False),
+        (f'client = connect(key="{HASH}")\n', True),
+        (f'WANDB = "{HASH}"\n', True),
+    ],
+)
+def test_a_hash_is_a_credential_only_if_it_is_a_text_of_its_own(
+    program: str, *, is_credential: bool
+) -> None:
+    assert module("shared.redact").in_source(program) is is_credential
+
+
+def test_the_line_at_which_recording_starts_is_known_of_each_open_function(
+    recorded: Run,
+) -> None:
+    entries = recorded.rank["trace"]["open_functions"]
+    (top,) = [one for one in entries if one["function"] == "<module>"]
+    assert PROGRAM.splitlines()[top["at"] - 1].strip() == "optimizer.step()"
 
 
 def test_what_is_not_known_of_a_trace_stays_as_it_is() -> None:
