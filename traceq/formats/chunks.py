@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import field
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -29,6 +29,8 @@ _HEAD_LIMIT = 64 << 20
 _EVENT_LIMIT = 256 << 20
 _FOOTER_LIMIT = 4 << 20
 _MOST_ENDS = 1000
+# How much text is parsed to tell which bracket ends the events.
+_MOST_PARSED = 64 << 20
 _SAMPLE = 1 << 16
 # This many places tell how a file is laid out.
 _ENOUGH = 50
@@ -216,7 +218,7 @@ def _ended(
         skipped -= end - start
     if nothing := _NO_EVENTS.match(*pieces[0]):
         found = [(0, pieces[0].start, nothing.end() - 1)]
-    for number, events, bracket in found[-_MOST_ENDS:]:
+    for number, events, bracket in _few(found, pieces):
         block, start, end = pieces[number]
         rest = joined([Piece(block, bracket, end), *pieces[number + 1 :]], separator)
         try:
@@ -229,6 +231,19 @@ def _ended(
             footer if isinstance(footer, dict) else {},
         )
     return pieces, b"", None
+
+
+def _few(
+    found: list[tuple[int, int, int]], pieces: list[Piece]
+) -> list[tuple[int, int, int]]:
+    """Return the last places, no more than can be tried in a short time."""
+    behind = [*accumulate(one.end - one.start for one in reversed(pieces))][::-1]
+    left = _MOST_PARSED
+    for count, (number, _, bracket) in enumerate(reversed(found[-_MOST_ENDS:])):
+        left -= behind[number] - (bracket - pieces[number].start)
+        if left < 0:
+            return found[len(found) - max(1, count) :]
+    return found[-_MOST_ENDS:]
 
 
 def _before(text: bytes, at: int, characters: bytes = _BLANKS) -> int:
