@@ -51,15 +51,15 @@ _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
 _NO_EVENTS = re.compile(rb"\s*\]")
 _END = re.compile(rb"\}\s{0,64}\]")
 
-# Never found in a text: for files with a single event, or none.
-_NO_SEPARATOR = b"\0"
+NO_SEPARATOR = b"\0"
+"""Never found in a text: for files with a single event, or none."""
 
 
 @dataclass
 class Cut:
     """What is learnt of a file while its chunks go by."""
 
-    layout: Layout = field(default_factory=lambda: Layout(_NO_SEPARATOR))
+    layout: Layout = field(default_factory=lambda: Layout(NO_SEPARATOR))
     key_a_line: bool = False
     """Each key of an event stands on its own line, as torch 2.12 and later write."""
     header: dict[str, Any] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def layout_of(sample: bytes) -> Layout:
         for name, (before, pattern) in _LAYOUT.items()
         if (found := Counter(_found(sample, before, pattern)))
     }
-    separator = usual.pop("separator", _NO_SEPARATOR)
+    separator = usual.pop("separator", NO_SEPARATOR)
     texts = {name: text.decode() for name, text in usual.items()}
     return Layout(separator, **texts)
 
@@ -148,18 +148,6 @@ def _found(sample: bytes, before: bytes, pattern: re.Pattern[bytes]) -> Iterator
     """Yield what a pattern matches, with the characters that may stand before it."""
     for match in islice(pattern.finditer(sample), _ENOUGH):
         yield sample[_before(sample, match.start(), before) : match.end()]
-
-
-def events_end(head: bytes, text: bytes) -> int | None:
-    """Return where in the last part of the events' text the last one ends.
-
-    ``head`` stands before the events. It is None if the file is cut off; without any
-    event it is where one would begin.
-    """
-    (events,), _, footer = _ended(head, [Piece.all_of(text)], _NO_SEPARATOR)
-    if footer is None:
-        return None
-    return events.end if _NO_EVENTS.match(text) else text.index(b"}", events.end) + 1
 
 
 def events_begin(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
