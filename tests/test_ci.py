@@ -217,9 +217,15 @@ CHECK = {
     "RUN": "false",
     "CPU": "false",
     "TIMEOUT": "60",
+    "PACKS": "",
+    "START": STEPS["check"]["env"]["START"],
 }
-SARIF = {key: CHECK[key] for key in ("PYTHON", "FIXTURES", "RUN", "CPU")}
+SARIF = {
+    key: CHECK[key] for key in ("PYTHON", "FIXTURES", "RUN", "CPU", "PACKS", "START")
+}
 SARIF["BASELINE"] = "none.json"
+# Importing it leaves a file behind, which is how one sees that it ran.
+LEAVES_A_FILE = "from pathlib import Path\n(Path(__file__).parent / 'ran').touch()\n"
 
 
 @pytest.mark.slow
@@ -260,6 +266,35 @@ def test_the_action_writes_sarif_without_a_baseline(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", ["check", "sarif"])
+@pytest.mark.parametrize("packs", ["", "pack"])
+def test_the_action_runs_a_pack_only_if_it_is_named(
+    step: str, packs: str, checkout: Path
+) -> None:
+    (checkout / "pack").mkdir()
+    (checkout / "pack" / "rule.py").write_text(LEAVES_A_FILE)
+    (checkout / "traceq.toml").write_text("packs = ['pack']\n")
+
+    ran = run(step, checkout, {**(CHECK if step == "check" else SARIF), "PACKS": packs})
+
+    assert ran.status == 0, ran.out
+    assert (checkout / "pack" / "ran").exists() == bool(packs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["check", "sarif"])
+def test_the_action_imports_nothing_from_the_checkout(
+    step: str, checkout: Path
+) -> None:
+    (checkout / "polars.py").write_text(LEAVES_A_FILE)
+
+    ran = run(step, checkout, CHECK if step == "check" else SARIF)
+
+    assert ran.status == 0, ran.out
+    assert not (checkout / "ran").exists()
+
+
+@pytest.mark.slow
 def test_without_a_trace_there_is_no_sarif(tmp_path: Path) -> None:
     (tmp_path / "fixtures").mkdir()
 
@@ -291,7 +326,7 @@ def test_the_action_installs_what_is_asked_for(tmp_path: Path) -> None:
 
     ran = run("install", tmp_path, {"PYTHON": str(python), "TRACEQ": "traceq @ x y"})
 
-    assert ran.out == "-m|pip|install|--quiet|traceq @ x y|"
+    assert ran.out == "-I|-m|pip|install|--quiet|traceq @ x y|"
 
 
 @pytest.mark.slow
