@@ -19,7 +19,7 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 9
+#define INTERFACE 10
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -484,6 +484,45 @@ static PyObject *arrived(PyObject *self, PyObject *series) {
         }
     }
     drop_column(&leads);
+    return result;
+}
+
+/* ------------------------------------------------------------------ How deep rows are */
+
+/* Write how many rows are around each; false if one is not behind those around it. */
+static int find_depths(const uint32_t *up, size_t count, uint32_t *depth) {
+    for (size_t row = 0; row < count; row++) {
+        if (up[row] == count) {
+            depth[row] = 0;
+            continue;
+        }
+        if (up[row] >= row) return 0;
+        depth[row] = depth[up[row]] + 1;
+    }
+    return 1;
+}
+
+static PyObject *depths(PyObject *self, PyObject *series) {
+    (void)self;
+    Column up;
+    if (!take_column(series, "I", 4, &up)) return NULL;
+    uint32_t *found = malloc((up.length + 1) * sizeof *found);
+    PyObject *result = NULL;
+    if (!found) {
+        PyErr_NoMemory();
+    } else {
+        int whole;
+        Py_BEGIN_ALLOW_THREADS
+        whole = find_depths(up.values, up.length, found);
+        Py_END_ALLOW_THREADS
+        if (whole) {
+            result = made(found, up.length, "I");
+        } else {
+            free(found);
+            result = none();
+        }
+    }
+    drop_column(&up);
     return result;
 }
 
@@ -1015,6 +1054,7 @@ static PyMethodDef methods[] = {
     {"preorder", preorder, METH_VARARGS, "The rows in pre-order."},
     {"parents", parents, METH_VARARGS, "The row around each, in pre-order."},
     {"tree", tree, METH_VARARGS, "Rows of several tables, in pre-order."},
+    {"depths", depths, METH_O, "How many rows are around each."},
     {"arrived", arrived, METH_O, "Where one arrives from each row."},
     {"numbered", numbered, METH_VARARGS, "Rows by their codes and those around them."},
     {"counted", counted, METH_O, "Rows by their keys."},
