@@ -28,7 +28,7 @@
 #include "_arrow.h"
 
 /* What scan.py asks for: one more with each change between the two. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 /* What a column holds where an event has no such argument. Texts count from 1. */
 #define NO_NUMBER INT64_MIN
@@ -136,7 +136,7 @@ static int reserve(Texts *texts, size_t length) {
         texts->known = known;
         texts->known_room = room;
     }
-    if (texts->room - texts->used < length) {
+    if (!texts->bytes || texts->room - texts->used < length) {
         size_t room = texts->room ? texts->room : 1 << 16;
         while (room - texts->used < length) room *= 2;
         char *bytes = realloc(texts->bytes, room);
@@ -474,12 +474,17 @@ static Verdict read_args(Scan *scan, Table *table, const char **at_, int64_t *nu
         const char *name = at;
         at = skip_string(scan, at);
         if (!at || at == end || *at != ':') return ODD;
-        Key *key = key_named(table, name + 1, (size_t)(at - name) - 2, &expected);
+        size_t length = (size_t)(at - name) - 2;
+        Key *key = key_named(table, name + 1, length, &expected);
+        /* The reference searches the text for a quote, a key and a quote. */
+        if (!key && memchr(name + 1, '\\', length)) return ODD;
         const char *value = skip_blanks(at + 1, end);
         at = skip_value(scan, value);
         if (!at) return ODD;
         if (!go_on(scan, at)) return FAILED;
-        if (key && !(seen >> (key - table->keys) & 1)) {
+        if (key) {
+            /* Which of two counts, the reference tells by what they hold. */
+            if (seen >> (key - table->keys) & 1) return ODD;
             seen |= (uint64_t)1 << (key - table->keys);
             if (key->kind == REFUSED) return ODD;
             if (key->kind == NUMBER && !read_number(value, at, &numbers[key->column]))
@@ -742,6 +747,13 @@ static PyObject *told(const char *text, const Left *left) {
     return result;
 }
 
+/* Return whether a scanner was made as a whole, and no thread is scanning with it. */
+static int is_idle(const Scanner *scanner) {
+    if (!scanner->busy && scanner->classify) return 1;
+    PyErr_SetString(PyExc_RuntimeError, "the scanner is at work, or was not made");
+    return 0;
+}
+
 /* Scan bytes from one place to another: a part of a block is not copied to be scanned. */
 static PyObject *scanner_feed(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
@@ -756,10 +768,7 @@ static PyObject *scanner_feed(PyObject *self, PyObject *args) {
         return NULL;
     }
     text += start;
-    if (scanner->busy || !scanner->classify) {
-        PyErr_SetString(PyExc_RuntimeError, "the scanner is at work, or was not made");
-        return NULL;
-    }
+    if (!is_idle(scanner)) return NULL;
     Scan scan = {scanner, text + (end - start), NULL, NULL, NULL, text, 0};
     Left left = {0};
     scanner->busy = 1;
@@ -781,8 +790,9 @@ static PyObject *scanner_take(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
     int table;
     if (!PyArg_ParseTuple(args, "i", &table)) return NULL;
-    if (scanner->busy || table < 0 || table >= scanner->table_count) {
-        PyErr_SetString(PyExc_IndexError, "there is no such table, or it is at work");
+    if (!is_idle(scanner)) return NULL;
+    if (table < 0 || table >= scanner->table_count) {
+        PyErr_SetString(PyExc_IndexError, "there is no such table");
         return NULL;
     }
     return handed_over(&scanner->tables[table]);
@@ -801,13 +811,14 @@ static PyObject *listed(const Texts *texts) {
 
 static PyObject *scanner_heads(PyObject *self, PyObject *unused) {
     (void)unused;
+    if (!is_idle((Scanner *)self)) return NULL;
     return listed(&((Scanner *)self)->heads);
 }
 
 static PyObject *scanner_texts(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
     int table, column;
-    if (!PyArg_ParseTuple(args, "ii", &table, &column)) return NULL;
+    if (!PyArg_ParseTuple(args, "ii", &table, &column) || !is_idle(scanner)) return NULL;
     if (table < 0 || table >= scanner->table_count || column < 1 ||
         column >= scanner->tables[table].text_count) {
         PyErr_SetString(PyExc_IndexError, "there is no such column");
@@ -868,7 +879,8 @@ static int read_table(Table *table, PyObject *spec) {
         const char *name;
         Py_ssize_t length;
         int kind;
-        if (!PyArg_ParseTuple(PyList_GetItem(keys, i), "y#iipp", &name, &length, &kind,
+        PyObject *item = PyList_GetItem(keys, i);
+        if (!item || !PyArg_ParseTuple(item, "y#iipp", &name, &length, &kind,
                               &key->column, &key->in_span, &key->ends_span))
             return 0;
         int columns = kind == NUMBER ? table->number_count
@@ -899,7 +911,8 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
     PyObject *classify, *tables;
     unsigned long long seed;
     (void)named;
-    if (scanner->classify) {
+    /* After a failure a part of it is there, which nothing may replace. */
+    if (scanner->classify || scanner->separator || scanner->tables) {
         PyErr_SetString(PyExc_RuntimeError, "a scanner is made once");
         return -1;
     }
@@ -921,7 +934,8 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
     scanner->seed = seed;
     for (Py_ssize_t i = 0; i < count; i++) {
         scanner->table_count++;
-        if (!read_table(&scanner->tables[i], PyList_GetItem(tables, i))) return -1;
+        PyObject *item = PyList_GetItem(tables, i);
+        if (!item || !read_table(&scanner->tables[i], item)) return -1;
     }
     Py_INCREF(classify);
     scanner->classify = classify;

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceq.formats.events import Layout, Piece, Row
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 4
+_INTERFACE = 5
 _TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 _NUMBERS = {table: number for number, table in enumerate(_TABLES)}
 # What the scanner does with an argument, and what it puts where there is none.
