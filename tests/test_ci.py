@@ -25,6 +25,7 @@ BLOCKS = dict(re.findall(r"<!-- ([\w-]+) -->\n```yaml\n(.*?)```", DOCS, re.DOTAL
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 PAGES = ROOT / ".github" / "workflows" / "docs.yml"
+TESTS = ROOT / ".github" / "workflows" / "tests.yml"
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 STEPS: dict[str, Any] = {
     step["id"]: step for step in ACTION["runs"]["steps"] if "run" in step
@@ -69,6 +70,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 ("readme", WORKFLOW),
                 ("release", RELEASE.read_text(encoding="utf-8")),
                 ("docs", PAGES.read_text(encoding="utf-8")),
+                ("tests", TESTS.read_text(encoding="utf-8")),
             )
         ),
         pytest.param(
@@ -99,6 +101,32 @@ def test_a_release_tests_the_wheel_on_every_python_that_is_supported() -> None:
 
     assert runs == [" ".join([".ci/wheel", *(f"python{one}" for one in supported)])]
     assert supported
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+# Published by trusted publishing; no commit of its current release could be resolved.
+BY_BRANCH = ("pypa/gh-action-pypi-publish@release/v1",)
+
+
+@pytest.mark.parametrize(
+    "file", [*WORKFLOWS, ROOT / "action.yml"], ids=lambda file: file.name
+)
+def test_actions_are_pinned_by_commit(file: Path) -> None:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    used = [line.partition("uses: ")[2] for line in lines if "uses: " in line]
+
+    pinned = re.compile(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert used
+    assert [one for one in used if not pinned.fullmatch(one)] in ([], [*BY_BRANCH])
+
+
+def test_every_python_that_is_supported_is_tested() -> None:
+    jobs = yaml.safe_load(TESTS.read_text(encoding="utf-8"))["jobs"]
+    said = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+    assert jobs["versions"]["strategy"]["matrix"]["python"] == re.findall(
+        r"Python :: (3\.\d+)", said
+    )
 
 
 def test_only_a_tag_publishes_and_only_what_was_tested() -> None:
