@@ -68,6 +68,7 @@ class Trace:
         )
         self.profiler.record_steps = False  # the name of a step is ours to choose
         self._mark: Any = None
+        self._profile_function: Any = None
 
     def start(self) -> None:
         """Set the profiler up; it records once the lead-in is over."""
@@ -76,6 +77,8 @@ class Trace:
         # torch 2.10 to 2.12 warn whenever a profiler is set up that does not accumulate
         # events; one that does turns each event into a Python object when it stops.
         self.profiler.acc_events = True
+        # Torch's profiler of stacks puts its own in this place, and leaves it empty.
+        self._profile_function = sys.getprofile()
         self.profiler.start()
         self.profiler.acc_events = False
         if self.profiler.profiler is not None:
@@ -108,6 +111,8 @@ class Trace:
         """Stop recording, whatever the phase."""
         self._end_step()
         self.profiler.stop()
+        if self._profile_function is not None and sys.getprofile() is None:
+            sys.setprofile(self._profile_function)
 
     def grown(self) -> int:
         """Return by how many bytes the process has grown since the trace started."""
