@@ -35,17 +35,9 @@ def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start a program under collect, in a session without a terminal."""
     program, file = tmp_path / "program.py", tmp_path / "pid"
     program.write_text(PROGRAM)
-    command = [
-        sys.executable,
-        "-m",
-        "traceq",
-        "collect",
-        "--out",
-        tmp_path / "runs",
-        "--",
-    ]
+    words = ["-m", "traceq", "collect", "--out", str(tmp_path / "runs"), "--"]
     launcher = subprocess.Popen(
-        [*command, sys.executable, program, file],
+        [sys.executable, *words, sys.executable, str(program), str(file)],
         start_new_session=True,
         stderr=subprocess.DEVNULL,
     )

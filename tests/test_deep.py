@@ -42,7 +42,7 @@ def written(folder: Path, events: list[Event]) -> Path:
 def test_what_lies_too_deep_is_left_out_and_reported(
     table: str, tmp_path: Path
 ) -> None:
-    leaf = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2}
+    leaf: Event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2}
     leaf |= {"ts": 5, "dur": 1}
     path = written(tmp_path, [leaf, *nested(3 * MOST, **KINDS[table])])
 
@@ -58,9 +58,9 @@ def test_what_lies_too_deep_is_left_out_and_reported(
 
 def test_calls_stay_where_what_is_around_them_is_left_out(tmp_path: Path) -> None:
     depth_ = 3 * MOST
-    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+    call: Event = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}
     call |= {"pid": 1, "tid": 1, "ts": depth_, "dur": 0.5, "args": {"correlation": 1}}
-    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
+    kernel: Event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
     kernel |= {"ts": depth_ + 1, "dur": 5, "args": {"stream": 7, "correlation": 1}}
     path = written(tmp_path, [*nested(depth_, **KINDS["ops"]), call, kernel])
 

@@ -172,8 +172,8 @@ def test_numbers_that_go_beyond_64_bits_begin_again() -> None:
 
 
 def played(item: pl.Series, groups: int, rounds: int = 3) -> float:
-    steps = (part(0.0, 1.0), part(), index(), part(), index(), index())
-    steps += (part(), part(), part(), index(), index())
+    work = (part(), index(), part(), index(), index(), part(), part(), part())
+    steps = (part(0.0, 1.0), *work, index(), index())
     none = index(*[2**32 - 1] * len(item))
     zeros = index(*[0] * len(item))
     order = (item, zeros, zeros, none, index(), index(), part(), part(0.0))
@@ -195,8 +195,8 @@ def test_a_group_that_is_not_there_is_refused() -> None:
 
 
 def test_waits_between_the_ends_of_time_are_summed() -> None:
-    spans = (whole(LEAST), whole(MOST), index(0), index(0), whole(0), whole(1))
-    spans += (whole(LEAST), whole(MOST), part(1.0), part(1.0))
+    pieces = (whole(0), whole(1), whole(LEAST), whole(MOST), part(1.0), part(1.0))
+    spans = (whole(LEAST), whole(MOST), index(0), index(0), *pieces)
     removed = ((whole(LEAST), whole(MOST), 0.5),)
 
     time, calls = _play.waits(spans, removed, 1, 1, 0.0)

@@ -17,6 +17,7 @@ from conftest import ROOT
 
 from traceq import __version__, toml_text
 from traceq._folders import bundled
+from traceq.errors import ConfigError
 
 FOLDERS = ("rules", "collect")
 with_bin = pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
@@ -56,7 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_sdist_has_no_recordings() -> None:
-    content = toml_text.read(ROOT / "pyproject.toml", AssertionError)
+    content = toml_text.read(ROOT / "pyproject.toml", ConfigError)
     included = content["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 
     files = [
