@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from command import traceq
 from conftest import ROOT
 from test_lint import write_rule
 
+from traceq.linter import pack
 from traceq.linter.pack import load_rules
 from traceq.opening.trust import is_trusted
 
@@ -195,9 +197,18 @@ def test_a_rule_that_is_edited_twice_in_a_second_is_the_second_one(
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     found = []
     for code in ("USR001", "USR002"):
-        pack = write_rule(tmp_path / "pack", code=code)
+        folder = write_rule(tmp_path / "pack", code=code)
         # As Python sees it: of the same second and size.
-        os.utime(pack / "tooloud.py", (1_000_000_000, 1_000_000_000))
-        found += [one for one in load_rules([pack]) if one.startswith("USR")]
+        os.utime(folder / "tooloud.py", (1_000_000_000, 1_000_000_000))
+        found += [one for one in load_rules([folder]) if one.startswith("USR")]
 
     assert found == ["USR001", "USR002"]
+
+
+def test_threads_that_load_rules_at_once_all_get_them() -> None:
+    pack._own_rules.cache_clear()  # noqa: SLF001 - as in a process that has just begun
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: len(load_rules()), range(16)))
+
+    assert set(found) == {len(load_rules())}
