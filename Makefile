@@ -11,7 +11,7 @@ TEXTS := *.md docs rules collect traceq benchmarks fixtures tests action.yml mkd
 # Tests start many processes: let the first of them compile what all import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check tests docs fuzz goldens clean
+.PHONY: demo test quick check tests docs fuzz soak goldens clean
 
 demo: $(VENV)/installed
 	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
@@ -43,6 +43,11 @@ docs: $(VENV)/docs-installed
 # FUZZ="--count 300 --seed 2" make fuzz  runs others.
 fuzz: $(VENV)/test-installed
 	POLARS_MAX_THREADS=1 $(BIN)/python benchmarks/fuzz.py $(FUZZ)
+
+# A thousand files in one process, in turn and on 20 threads: nothing is left behind.
+soak: $(VENV)/test-installed
+	POLARS_MAX_THREADS=1 $(BIN)/python benchmarks/soak.py $(SOAK)
+	POLARS_MAX_THREADS=1 $(BIN)/python benchmarks/soak.py --threads 20 $(SOAK)
 
 # Writes again what someone has to read: golden files, the README's blocks and what is
 # expected of fixtures. Refused where CI is set.

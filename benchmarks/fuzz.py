@@ -6,7 +6,8 @@ Makes traces, snapshots, logs, configurations, run folders, fixtures and packs o
 real ones, and runs a command on each in a worker, which is replaced when it dies. An
 input fails where the command ends with a traceback, an internal error, a rule that
 crashed or a status above 2, takes more than 10 s of a processor, or more memory than
-10 times the input and 300 MB beyond what the worker had before. The input number N of
+10 times the input and 300 MB beyond what the worker had before, or where what it wrote
+is no JSON, SARIF or HTML, as its format should be. The input number N of
 a seed is always the same: ``--seed SEED --only N`` makes it again, and ``--keep
 FOLDER`` keeps the inputs that failed.
 """
@@ -31,6 +32,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,7 +91,18 @@ def _trace(rng: random.Random, seeds: Seeds, folder: Path) -> Made:
     both = [str(plain), str(file)]
     rng.shuffle(both)
     one = [str(file), "--no-cache"]
+    small = rng.choice(("", ".gz"))
     commands = (
+        ["annotate", *one, "-o", str(folder / f"annotated.json{small}")],
+        ["annotate", *one, "-o", str(folder / "annotated.json"), "--steps", "1"],
+        ["report", *one, "-o", str(folder / "page.html")],
+        ["report", *both, "--no-cache", "-o", str(folder / "page.html")],
+        ["ranks", *both, "--no-cache", "--format", rng.choice(("text", "json"))],
+        ["open", *one, "--no-browser"],
+        ["open", str(file), "--as-is", "--no-browser"],
+        ["regions", *one],
+        ["roofline", *one],
+        ["summary", *one, "--format", "json"],
         ["lint", *one, "--format", rng.choice(("full", "json", "markdown", "sarif"))],
         ["lint", *one],
         ["summary", *one],
@@ -225,6 +238,7 @@ def _work(seed: int, folder: Path, numbers: Connection) -> None:
     os.environ["TRACEQ_TRACEBACK"] = "1"
     os.environ["TRACEQ_CACHE"] = str(folder / "cache")
     seeds = read_seeds()
+    _let_open_end()
     _warm(seeds, folder, main)
     numbers.send("ready")
     while (number := numbers.recv()) is not None:
@@ -234,6 +248,15 @@ def _work(seed: int, folder: Path, numbers: Connection) -> None:
         made = _make(seed, number, seeds, place)
         numbers.send(made)
         numbers.send(_result(number, made, place, main))
+
+
+def _let_open_end() -> None:
+    """Let `traceq open` serve on any port, and not wait for a page to fetch."""
+    from traceq.annotate import serving  # noqa: PLC0415 - by the worker
+    from traceq.cli import open as opening  # noqa: PLC0415 - as above
+
+    opening._PATIENCE_S = 0.0  # noqa: SLF001
+    serving.server.__defaults__ = (0,)
 
 
 def _warm(seeds: Seeds, folder: Path, main: Callable[[], None]) -> None:
@@ -252,10 +275,12 @@ def _result(number: int, made: Made, place: Path, main: Callable[[], None]) -> R
     size = sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before, start = _memory("VmRSS"), time.process_time()
-    status, text = _call(made.arguments, main)
+    status, out, err = _call(made.arguments, main)
     seconds = time.process_time() - start
     more = max(_memory("VmHWM") - before, 0)
-    fault = _fault(made, status, text, seconds, more - _FACTOR * size)
+    fault = _fault(made, status, out + err, seconds, more - _FACTOR * size)
+    if not fault and status < _WORST_STATUS:
+        fault = _invalid(made.arguments, out, place)
     return Result(
         number, made.kind, made.arguments[0], status, seconds, size, more, fault
     )
@@ -268,20 +293,77 @@ def _memory(what: str) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def _call(arguments: list[str], main: Callable[[], None]) -> tuple[int, str]:
-    """Return the exit status of a command and what it wrote, a traceback included."""
-    out = io.StringIO()
+def _invalid(arguments: list[str], out: str, place: Path) -> str:
+    """Return why what a command wrote is not what its format says, or nothing."""
+    command, form = arguments[0], ""
+    if "--format" in arguments:
+        form = arguments[arguments.index("--format") + 1]
+    texts: dict[str, str | bytes] = {}
+    if form in ("json", "sarif"):
+        texts["output"] = out
+    for file in place.rglob("annotated.json*"):
+        texts[file.name] = file.read_bytes()
+    if command == "shrink":
+        texts |= {one.name: one.read_bytes() for one in place.glob("small/*.json*")}
+    for name, text in texts.items():
+        try:
+            plain = gzip.decompress(text) if name.endswith(".gz") else text  # type: ignore[arg-type]
+            found = json.loads(plain, parse_constant=_refuse)
+        except (ValueError, OSError, EOFError) as error:
+            return f"{name} is no JSON: {error}"
+        if form == "sarif" and found.get("version") != "2.1.0":
+            return f"{name} is no SARIF"
+    for page in place.rglob("page.html"):
+        if why := _unclosed(page.read_text(encoding="utf-8")):
+            return f"{page.name} is no HTML: {why}"
+    return ""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _unclosed(page: str) -> str:
+    """Return which elements of a page are not closed, or nothing."""
+    if not page.lstrip().lower().startswith("<!doctype html>"):
+        return "it does not begin as one"
+    tags = _Tags()
+    tags.feed(page)
+    tags.close()
+    odd = {name: n for name, n in tags.open.items() if n}
+    return f"elements that are not closed: {odd}" if odd else ""
+
+
+class _Tags(HTMLParser):
+    """Counts elements that have to be closed."""
+
+    counted = ("html", "head", "body", "script", "style", "table", "svg", "section")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, _: object) -> None:
+        self.open[tag] += tag in self.counted
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open[tag] -= tag in self.counted
+
+
+def _call(arguments: list[str], main: Callable[[], None]) -> tuple[int, str, str]:
+    """Return the exit status of a command, and what it wrote to stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
     sys.argv = ["traceq", *arguments]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(bool(end.code))
         except BaseException:  # noqa: BLE001 - that is what is looked for
-            return 3, out.getvalue() + traceback.format_exc()
+            return 3, out.getvalue(), err.getvalue() + traceback.format_exc()
         else:
             status = 0
-    return status, out.getvalue()
+    return status, out.getvalue(), err.getvalue()
 
 
 def _fault(made: Made, status: int, text: str, seconds: float, beyond: int) -> str:

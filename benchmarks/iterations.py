@@ -92,14 +92,14 @@ def compared(
 ) -> Iterator[Result]:
     """Find the marked steps of a trace without their marks."""
     begin = time.perf_counter()
-    marked = link(raw)[0]["steps"]
+    marked = link(raw).tables["steps"]
     loading = read_s + time.perf_counter() - begin
     for without, pattern in _MARKS.items():
         bare = stripped(raw, pattern)
         begin = time.perf_counter()
         found_in(bare)
         took = time.perf_counter() - begin
-        found = link(bare)[0]["steps"]
+        found = link(bare).tables["steps"]
         yield Result(
             name,
             without,
@@ -183,7 +183,7 @@ def main() -> None:
         if count > 1:
             results += compared(name, raw, took)
         elif given.get(name):
-            found = link(stripped(raw, ""))[0]["steps"].height
+            found = link(stripped(raw, "")).tables["steps"].height
             results.append(Result(name, "", given[name], found, 1.0, 0.0))
         else:
             found = found_in(stripped(raw, "")).windows.height

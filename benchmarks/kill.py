@@ -4,9 +4,11 @@
 
 Kills ``summary`` (which loads and caches a trace), ``lint``, ``shrink`` and ``collect``
 with SIGKILL when they have used a random share of the processor's time that a whole run
-takes. After each kill the cache has a whole entry or none, the fixture and the run
-folder have whole files or none; after every tenth the command is run to its end and has
-to answer as ever. Exits 1 if anything differs, and prints the moments.
+takes; ``collect`` with SIGINT and SIGTERM too, the launcher, the program or both, of
+which none may be running 20 s later. After each kill the cache has a whole entry or
+none, the fixture and the run folder have whole files or none; after every tenth the
+command is run to its end and has to answer as ever. Exits 1 if anything differs, and
+prints the moments.
 """
 
 from __future__ import annotations
@@ -50,6 +52,18 @@ for _ in range(40):
 _COLLECT = ("--no-overhead", "--warmup", "2", "--timed", "3", "--active", str(_STEPS))
 
 
+_WHO = ("launcher", "program", "both")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_PATIENCE = 20.0
+
+
+class Blow(NamedTuple):
+    """A signal, and who gets it."""
+
+    who: str
+    number: signal.Signals
+
+
 class Ended(NamedTuple):
     """How a command ended that nobody killed."""
 
@@ -86,6 +100,39 @@ def _killed(words: list[str], cache: Path, seconds: float, *, group: bool) -> No
         (os.killpg if group else os.kill)(child.pid, signal.SIGKILL)
     # What it started and was not killed ends by itself, and closes its streams then.
     child.communicate()
+
+
+def _struck(words: list[str], cache: Path, seconds: float, blow: Blow) -> list[str]:
+    """Send a signal to the processes of a command; return which of them go on."""
+    child = _start(words, cache)
+    while child.poll() is None and _used(child.pid) < seconds:
+        time.sleep(_POLL)
+    programs = [pid for pid in _session(child.pid) if pid != child.pid]
+    chosen = {"launcher": [child.pid], "program": programs}
+    for pid in chosen.get(blow.who, [child.pid, *programs]):
+        with suppress(ProcessLookupError):
+            os.kill(pid, blow.number)
+    # What is interrupted may write what it has.
+    end = time.monotonic() + _PATIENCE
+    while (left := _session(child.pid)) and time.monotonic() < end:
+        child.poll()
+        time.sleep(_POLL * 10)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    child.communicate()
+    return [f"{len(left)} processes keep running"] if left else []
+
+
+def _session(session: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def _used(session: int) -> float:
@@ -162,13 +209,16 @@ def _collect(shares: list[float], chance: random.Random, folder: Path) -> list[s
     whole = _whole(words("whole"), folder / "cache")
     faults = _half(folder / "runs" / "whole", must=True)
     for number, share in enumerate(shares):
-        name, group = f"killed-{number}", chance.random() < 0.5
-        _killed(words(name), folder / "cache", share * whole.seconds, group=group)
-        found = _half(folder / "runs" / name, must=False)
+        blow = Blow(chance.choice(_WHO), chance.choice(_SIGNALS))
+        name, seconds = f"killed-{number}", share * whole.seconds
+        found = _struck(words(name), folder / "cache", seconds, blow)
+        found += _half(folder / "runs" / name, must=False)
         if number % _OFTEN == 0:
             _whole(words(f"after-{number}"), folder / "cache")
             found += _half(folder / "runs" / f"after-{number}", must=True)
-        faults += [f"{share:.3f}, {'all' if group else 'one'}: {one}" for one in found]
+        faults += [
+            f"{share:.3f}, {blow.number.name}, {blow.who}: {one}" for one in found
+        ]
     return faults
 
 

@@ -42,6 +42,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = folder.parent
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_CACHE", str(folder / "traces"))
+        # What somebody trusts is not trusted in tests.
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "settings"))
         yield
 
 

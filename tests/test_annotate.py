@@ -17,6 +17,7 @@ from recordings import ROOT, loaded
 from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.idle_causes import causes_in, causes_of
+from traceq.annotate import words
 from traceq.annotate.one import write_annotated
 from traceq.errors import InputError, UsageError
 from traceq.loading import load
@@ -254,7 +255,7 @@ def test_a_cut_has_the_events_of_its_steps_and_the_names(
     written = _drawn(source, file, "2-2")
     step = load(source, cache=False).steps.row(1, named=True)
     start, end = step["start"], step["end"]
-    kept = _events(file)[: written.events]
+    kept = _events(file)[: written.copied.events]
     expected = [
         one
         for one in _events(source)
@@ -301,6 +302,50 @@ def test_arguments_with_objects_in_them_are_kept_whole(tmp_path: Path) -> None:
     source.write_text(json.dumps(document))
     _drawn(source, file, "2-2")
     assert odd in _events(file)
+
+
+_BROKEN = {
+    "an escape that is none": b'"aten::\\x"',
+    "a quote within a name": b'"aten::"odd""',
+    "a byte that is no text": b'"aten::\xff"',
+    "a line within a name": b'"aten::\n"',
+    "no value": b"",
+    "no number": b"NaN",
+    "an open object": b'{"a": 1',
+}
+
+
+@pytest.mark.parametrize("broken", _BROKEN)
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+@pytest.mark.parametrize("steps", [None, "1-2"])
+def test_an_event_that_is_no_json_is_left_out(
+    broken: str, ending: str, steps: str | None, tmp_path: Path
+) -> None:
+    document = _document()
+    document["traceEvents"].insert(3, timed("REPLACED", 60, 5))
+    source, file = tmp_path / f"trace{ending}", tmp_path / f"annotated{ending}"
+    text = json.dumps(document, indent=1).encode()
+    text = text.replace(b'"REPLACED"', _BROKEN[broken])
+    source.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+
+    written = _drawn(source, file, steps)
+
+    events = _events(file)
+    assert written.copied.lost == (broken != "a byte that is no text")
+    assert [one for one in events if one.get("name") == "aten::mm"]
+    said = words.sentences(written, _outcome(), file)
+    assert ("not valid JSON" in said) == bool(written.copied.lost)
+
+
+def test_a_header_that_is_no_json_is_left_out(tmp_path: Path) -> None:
+    source, file = tmp_path / "trace.json", tmp_path / "annotated.json"
+    text = json.dumps(_document())
+    source.write_text(text.replace("{", '{"odd": \\x, ', 1))
+
+    written = _drawn(source, file)
+
+    assert written.copied.header_lost
+    assert _events(file)
 
 
 def test_what_is_added_takes_at_most_a_fiftieth(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ BLOCKS = dict(re.findall(r"<!-- ([\w-]+) -->\n```yaml\n(.*?)```", DOCS, re.DOTAL
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 PAGES = ROOT / ".github" / "workflows" / "docs.yml"
+TESTS = ROOT / ".github" / "workflows" / "tests.yml"
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 STEPS: dict[str, Any] = {
     step["id"]: step for step in ACTION["runs"]["steps"] if "run" in step
@@ -69,6 +70,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 ("readme", WORKFLOW),
                 ("release", RELEASE.read_text(encoding="utf-8")),
                 ("docs", PAGES.read_text(encoding="utf-8")),
+                ("tests", TESTS.read_text(encoding="utf-8")),
             )
         ),
         pytest.param(
@@ -99,6 +101,32 @@ def test_a_release_tests_the_wheel_on_every_python_that_is_supported() -> None:
 
     assert runs == [" ".join([".ci/wheel", *(f"python{one}" for one in supported)])]
     assert supported
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+# Published by trusted publishing; no commit of its current release could be resolved.
+BY_BRANCH = ("pypa/gh-action-pypi-publish@release/v1",)
+
+
+@pytest.mark.parametrize(
+    "file", [*WORKFLOWS, ROOT / "action.yml"], ids=lambda file: file.name
+)
+def test_actions_are_pinned_by_commit(file: Path) -> None:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    used = [line.partition("uses: ")[2] for line in lines if "uses: " in line]
+
+    pinned = re.compile(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert used
+    assert [one for one in used if not pinned.fullmatch(one)] in ([], [*BY_BRANCH])
+
+
+def test_every_python_that_is_supported_is_tested() -> None:
+    jobs = yaml.safe_load(TESTS.read_text(encoding="utf-8"))["jobs"]
+    said = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+    assert jobs["versions"]["strategy"]["matrix"]["python"] == re.findall(
+        r"Python :: (3\.\d+)", said
+    )
 
 
 def test_only_a_tag_publishes_and_only_what_was_tested() -> None:
@@ -217,9 +245,15 @@ CHECK = {
     "RUN": "false",
     "CPU": "false",
     "TIMEOUT": "60",
+    "PACKS": "",
+    "START": STEPS["check"]["env"]["START"],
 }
-SARIF = {key: CHECK[key] for key in ("PYTHON", "FIXTURES", "RUN", "CPU")}
+SARIF = {
+    key: CHECK[key] for key in ("PYTHON", "FIXTURES", "RUN", "CPU", "PACKS", "START")
+}
 SARIF["BASELINE"] = "none.json"
+# Importing it leaves a file behind, which is how one sees that it ran.
+LEAVES_A_FILE = "from pathlib import Path\n(Path(__file__).parent / 'ran').touch()\n"
 
 
 @pytest.mark.slow
@@ -260,6 +294,35 @@ def test_the_action_writes_sarif_without_a_baseline(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", ["check", "sarif"])
+@pytest.mark.parametrize("packs", ["", "pack"])
+def test_the_action_runs_a_pack_only_if_it_is_named(
+    step: str, packs: str, checkout: Path
+) -> None:
+    (checkout / "pack").mkdir()
+    (checkout / "pack" / "rule.py").write_text(LEAVES_A_FILE)
+    (checkout / "traceq.toml").write_text("packs = ['pack']\n")
+
+    ran = run(step, checkout, {**(CHECK if step == "check" else SARIF), "PACKS": packs})
+
+    assert ran.status == 0, ran.out
+    assert (checkout / "pack" / "ran").exists() == bool(packs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["check", "sarif"])
+def test_the_action_imports_nothing_from_the_checkout(
+    step: str, checkout: Path
+) -> None:
+    (checkout / "polars.py").write_text(LEAVES_A_FILE)
+
+    ran = run(step, checkout, CHECK if step == "check" else SARIF)
+
+    assert ran.status == 0, ran.out
+    assert not (checkout / "ran").exists()
+
+
+@pytest.mark.slow
 def test_without_a_trace_there_is_no_sarif(tmp_path: Path) -> None:
     (tmp_path / "fixtures").mkdir()
 
@@ -291,7 +354,7 @@ def test_the_action_installs_what_is_asked_for(tmp_path: Path) -> None:
 
     ran = run("install", tmp_path, {"PYTHON": str(python), "TRACEQ": "traceq @ x y"})
 
-    assert ran.out == "-m|pip|install|--quiet|traceq @ x y|"
+    assert ran.out == "-I|-m|pip|install|--quiet|traceq @ x y|"
 
 
 @pytest.mark.slow

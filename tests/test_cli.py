@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -276,6 +277,20 @@ def test_a_fault_of_traceq_is_one_sentence_and_exit_2(
     assert answer.err.count("\n") == 1
     assert "internal error, ZeroDivisionError: wheels" in answer.err
     assert "TRACEQ_TRACEBACK=1" in answer.err
+
+
+def test_a_read_error_is_no_internal_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "/disk/trace.json")
+
+    monkeypatch.setattr("traceq.api.lint.lint", fails)
+
+    answer = traceq("lint", tmp_path)
+
+    assert answer.status == 2
+    assert answer.err == "traceq: /disk/trace.json cannot be read: Input/output error\n"
 
 
 def test_the_traceback_of_a_fault_is_shown_to_who_wants_it(

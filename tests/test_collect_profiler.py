@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -68,3 +69,21 @@ def test_no_python_object_is_made_of_each_event() -> None:
     trace = make_trace()
     record(trace)
     assert trace.profiler.profiler._function_events is None  # noqa: SLF001
+
+
+def test_the_profile_function_of_the_program_is_there_again_afterwards() -> None:
+    calls: list[str] = []
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        calls.append(event)
+
+    trace = profiler.Trace(cuda=False, active=2, stacks=True, memory=False)
+    sys.setprofile(note)
+    try:
+        record(trace)
+        after = sys.getprofile()
+    finally:
+        sys.setprofile(None)
+
+    assert after is note
+    assert calls

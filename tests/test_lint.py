@@ -409,8 +409,8 @@ def test_packs_of_a_configuration_lie_beside_it(
     write_rule(tmp_path / "ci" / "pack")
     config = write_config(tmp_path / "ci", "packs = ['pack']\nselect = ['USR']")
     trace = write_trace(tmp_path)
-    (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path / "ci" / "pack")
+    traceq("rules", "--trust", tmp_path / "ci" / "pack")
 
     assert "USR001" in traceq("lint", trace, "--config", config).out
     assert "USR001" in traceq("lint", trace).out
@@ -922,6 +922,7 @@ def test_the_configuration_of_the_folder_is_followed(
         """,
     )
     monkeypatch.chdir(tmp_path)
+    traceq("rules", "--trust", tmp_path / "pack")
 
     answer = traceq("lint", trace)
 

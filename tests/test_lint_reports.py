@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -34,7 +35,7 @@ from traceq.testing import draw, load_drawn
 from traceq.units import time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from traceq.linter import Finding
     from traceq.linter.pack import Rules
@@ -71,6 +72,26 @@ class Hostile(Rule):
             evidence=[Evidence("kernel", EVIL, count=3), Evidence(EVIL, EVIL)],
             data={"evil": EVIL},
             advice=EVIL,
+        )
+
+
+@dataclass(frozen=True)
+class Floods(Rule):
+    """Repeats a name of 200 kB."""
+
+    code = "FLO001"
+    priced = False
+    examples = (Bad(DRAWING, finds=()),)
+
+    def check(self, view: View) -> Iterator[Finding]:
+        name = "a" * 200_000
+        yield self.finding(
+            f"{name} is long",
+            subject=name,
+            place=Place("train.py", 3, name, name),
+            fix=Fix(ops=view.ops["id"]),
+            evidence=[Evidence("kernel", name)],
+            advice="shorten it",
         )
 
 
@@ -559,3 +580,22 @@ def test_many_minor_findings_of_one_rule_are_counted() -> None:
 
     assert len(minor) == 4
     assert minor[-1] == "  ABC001 6 more at other places"
+
+
+@pytest.mark.parametrize(
+    "render",
+    [
+        partial(lint_full.render, width=80, color=False),
+        lint_concise.render,
+        lint_github.render,
+        lint_markdown.render,
+    ],
+)
+def test_a_name_of_200_kb_is_cut(render: Callable[..., str]) -> None:
+    recording = Recording("drawn", load_drawn(DRAWING))
+    found = lint([recording], {"FLO001": Floods}, Config())
+
+    text = render(found)
+
+    assert "more letters)" in text
+    assert len(text) < 20_000

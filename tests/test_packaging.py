@@ -15,8 +15,9 @@ import pytest
 from collecting import LOOP, QUICK
 from conftest import ROOT
 
-from traceq import __version__
+from traceq import __version__, toml_text
 from traceq._folders import bundled
+from traceq.errors import ConfigError
 
 FOLDERS = ("rules", "collect")
 with_bin = pytest.mark.skipif(os.name != "posix", reason="bin/ is called otherwise")
@@ -53,6 +54,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("*.whl")
     return built
+
+
+def test_the_sdist_has_no_recordings() -> None:
+    content = toml_text.read(ROOT / "pyproject.toml", ConfigError)
+    included = content["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
+
+    files = [
+        file
+        for name in included
+        for file in [ROOT / name, *(ROOT / name).rglob("*")]
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
+
+    assert {"traceq", "rules", "collect", "hatch_build.py"} <= {*included}
+    assert sum(file.stat().st_size for file in files) < 8 << 20
+    assert not [file for file in files if file.suffix in {".gz", ".pickle"}]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
-"""Packs of rules run if they are the user's own, or asked for; a report names them."""
+"""Packs of rules run if they are trusted, or asked for; a report names them."""
 
 from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +12,12 @@ from command import traceq
 from conftest import ROOT
 from test_lint import write_rule
 
+from traceq.linter import pack
 from traceq.linter.pack import load_rules
+from traceq.opening.trust import is_trusted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 TRACE = ROOT / "fixtures" / "twins" / "norm_fused" / "trace.json.gz"
@@ -36,6 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     return inner
 
 
@@ -44,67 +49,124 @@ def ran(tmp_path: Path) -> bool:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_a_pack_above_the_folder_does_not_run(
+def test_a_pack_that_nobody_has_trusted_does_not_run(
     words: tuple[str, ...], folder: Path, tmp_path: Path
 ) -> None:
     answer = traceq(*words)
 
     assert folder.is_dir()
     assert not ran(tmp_path)
-    assert f"{tmp_path / 'traceq.toml'} is outside of this folder" in answer.err
-    assert "give --rules FOLDER or --config FILE" in answer.err
+    assert f"{tmp_path / 'pack'} were not loaded" in answer.err
+    assert "traceq rules --trust FOLDER, or give --rules FOLDER" in answer.err
     assert "with rules of" not in answer.out
 
 
-def test_a_pack_above_the_repository_does_not_run(folder: Path, tmp_path: Path) -> None:
-    (folder / ".git").mkdir()
+@pytest.mark.parametrize("where", [".", "a/b"])
+def test_a_repository_makes_no_pack_trusted(
+    where: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path / where)
 
-    answer = traceq("rules")
+    answer = traceq("lint", TRACE)
 
+    assert folder.is_dir()
     assert not ran(tmp_path)
-    assert "is outside of this repository" in answer.err
+    assert "were not loaded" in answer.err
 
 
 @pytest.mark.parametrize("words", COMMANDS[:3], ids=lambda words: words[0])
-def test_a_pack_of_the_repository_runs_and_is_named_first(
+def test_a_pack_that_was_trusted_once_runs_and_is_named_first(
     words: tuple[str, ...], folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / ".git").mkdir()
+    told = traceq("rules", "--trust", tmp_path / "pack")
 
     answer = traceq(*words)
 
     assert folder.is_dir()
+    assert "is trusted as it is now, with 1 file:" in told.out
     assert ran(tmp_path)
     assert answer.out.startswith(f"with rules of {tmp_path / 'pack'}\n")
     assert answer.err == ""
 
 
-def test_a_pack_of_the_folder_itself_runs(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_trusting_a_pack_does_not_run_it(folder: Path, tmp_path: Path) -> None:
+    traceq("rules", "--trust", tmp_path / "pack")
+
+    assert folder.is_dir()
+    assert not ran(tmp_path)
+
+
+def _edited(pack: Path) -> None:
+    (pack / "rule.py").write_text(PACK + "# changed\n")
+
+
+def _added(pack: Path) -> None:
+    (pack / "_other.py").write_text("")
+
+
+def _renamed(pack: Path) -> None:
+    (pack / "rule.py").rename(pack / "role.py")
+
+
+@pytest.mark.parametrize("change", [_edited, _added, _renamed])
+def test_a_pack_that_changes_is_no_longer_trusted(
+    change: Callable[[Path], None], folder: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    traceq("rules", "--trust", tmp_path / "pack")
+    change(tmp_path / "pack")
 
     answer = traceq("lint", TRACE)
 
     assert folder.is_dir()
-    assert ran(tmp_path)
-    assert answer.out.startswith("with rules of pack\n")
+    assert not ran(tmp_path)
+    assert "were not loaded" in answer.err
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away"
-)
-def test_a_pack_of_another_user_does_not_run(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pack_that_lies_elsewhere_is_trusted_by_its_content(
+    folder: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    os.chown(tmp_path / "traceq.toml", 12345, -1)
+    traceq("rules", "--trust", tmp_path / "pack")
+    (tmp_path / "pack").rename(tmp_path / "moved")
+    (tmp_path / "traceq.toml").write_text("packs = ['moved']\n")
 
-    answer = traceq("rules")
+    traceq("lint", TRACE)
+
+    assert folder.is_dir()
+    assert (tmp_path / "moved" / "ran").exists()
+
+
+@pytest.mark.parametrize("option", [(), ("--config", "../../traceq.toml")])
+def test_no_pack_of_a_configuration_runs_if_that_is_asked_for(
+    option: tuple[str, ...], folder: Path, tmp_path: Path
+) -> None:
+    traceq("rules", "--trust", tmp_path / "pack")
+
+    answer = traceq("lint", TRACE, "--no-packs", *option)
 
     assert folder.is_dir()
     assert not ran(tmp_path)
-    assert "belongs to another user" in answer.err
+    assert answer.err == ""
+
+
+def test_a_folder_that_is_no_pack_is_not_trusted(tmp_path: Path) -> None:
+    answer = traceq("rules", "--trust", tmp_path / "none")
+
+    assert answer.status == 2
+    assert "is not a rule pack" in answer.err
+
+
+def test_a_pack_as_large_as_a_disk_is_not_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceq.opening.trust._MOST_FILES", 3)
+    traceq("rules", "--trust", tmp_path / "pack")
+    for number in range(5):
+        (tmp_path / "pack" / f"more{number}.py").write_text("")
+
+    assert folder.is_dir()
+    assert not is_trusted(tmp_path / "pack")
+    assert "too large" in traceq("rules", "--trust", tmp_path / "pack").err
 
 
 @pytest.mark.parametrize("option", ["--rules", "--config"])
@@ -121,7 +183,7 @@ def test_a_pack_that_is_asked_for_runs(
 
 
 def test_json_has_no_line_before_it(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
+    traceq("rules", "--trust", tmp_path / "pack")
 
     answer = traceq("lint", TRACE, "--format", "json")
 
@@ -135,9 +197,18 @@ def test_a_rule_that_is_edited_twice_in_a_second_is_the_second_one(
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     found = []
     for code in ("USR001", "USR002"):
-        pack = write_rule(tmp_path / "pack", code=code)
+        folder = write_rule(tmp_path / "pack", code=code)
         # As Python sees it: of the same second and size.
-        os.utime(pack / "tooloud.py", (1_000_000_000, 1_000_000_000))
-        found += [one for one in load_rules([pack]) if one.startswith("USR")]
+        os.utime(folder / "tooloud.py", (1_000_000_000, 1_000_000_000))
+        found += [one for one in load_rules([folder]) if one.startswith("USR")]
 
     assert found == ["USR001", "USR002"]
+
+
+def test_threads_that_load_rules_at_once_all_get_them() -> None:
+    pack._own_rules.cache_clear()  # noqa: SLF001 - as in a process that has just begun
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: len(load_rules()), range(16)))
+
+    assert set(found) == {len(load_rules())}

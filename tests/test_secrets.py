@@ -51,6 +51,20 @@ def test_what_is_redacted_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
+        ("db -p hunter2", ["db", "-p", "[redacted]"]),
+        ("serve -p 8080", ["serve", "-p", "8080"]),
+        ("sh -c 'db -p hunter2'", ["sh", "-c", "db -p [redacted]"]),
+    ],
+)
+def test_what_follows_p_is_a_password_unless_it_is_a_port(
+    line: str, shown: list[str]
+) -> None:
+    assert redact.arguments(shlex.split(line)) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
         ("Authorization: Bearer abcdefgh", "Authorization: [redacted]"),
         ("using HF_TOKEN=hf_abcdefghijk", "using HF_TOKEN=[redacted]"),
         ("password: hunter2", "password: [redacted]"),

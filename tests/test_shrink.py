@@ -572,3 +572,24 @@ def test_a_step_time_can_be_given_for_a_fixture(tmp_path: Path) -> None:
     traceq("shrink", TWINS / "copies_fixed", "-o", tmp_path / "x", "--step-ms", "3.25")
 
     assert read_fixture(tmp_path / "x").step_ns == 3_250_000
+
+
+def test_half_of_a_surrogate_pair_in_a_region_is_no_obstacle(tmp_path: Path) -> None:
+    document = draw("""
+        host   [ProfilerStep#1      ] [ProfilerStep#2      ]
+        host    [REGION           ]    [aten::mm         ]
+        host      [aten::mm     ]
+    """)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document).replace("REGION", r"a region \ud800"))
+
+    answer = traceq("shrink", path, "-o", tmp_path / "fixture")
+
+    assert answer.status == 0, answer.err
+    content = gzip.decompress((tmp_path / "fixture" / "trace.json.gz").read_bytes())
+    names = [event["name"] for event in json.loads(content)["traceEvents"]]
+    assert "region-1" in names
+
+
+def test_a_number_that_json_does_not_have_is_no_member() -> None:
+    assert members('"a": NaN') is None

@@ -33,6 +33,22 @@ def bundled(name: Literal["rules", "collect"]) -> Path:
     raise InstallError(msg)
 
 
+def config_directory() -> Path:
+    """Return where a user's own settings are: the platform's usual place."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        msg = "this user has no home directory to keep settings in"
+        raise UsageError(msg) from None
+    if sys.platform == "win32":
+        base = os.environ.get("APPDATA") or home / "AppData" / "Roaming"
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Application Support"
+    else:
+        base = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
+    return Path(base) / "traceq"
+
+
 def cache_directory() -> Path:
     """Return where things are kept: $TRACEQ_CACHE, or the platform's usual place."""
     if chosen := os.environ.get("TRACEQ_CACHE"):

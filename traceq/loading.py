@@ -15,6 +15,7 @@ from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.run import is_run, read_run
 from traceq.given import trace_in
+from traceq.graph.deep import MOST
 from traceq.graph.link import link
 from traceq.graph.steps import SOURCES, representative
 from traceq.model.owners import Owners
@@ -313,6 +314,16 @@ def _read(
     if not any(raw.tables[name].height for name in _TELLING):
         raise InputError(_nothing_in(file, raw))
     tell("graph")
-    tables, steps = link(raw.tables, owners, steps_by)
+    linked = link(raw.tables, owners, steps_by)
+    tables, steps = linked.tables, linked.steps
     tables["devices"] = read_devices(raw)
-    return Trace.of(read_facts(file, raw, steps.source, steps.sure), tables)
+    facts = read_facts(file, raw, steps.source, steps.sure)
+    if linked.too_deep:
+        facts = replace(facts, damage=(*facts.damage, _cut(linked.too_deep)))
+    return Trace.of(facts, tables)
+
+
+def _cut(count: int) -> str:
+    """Return what to say of rows that were left out."""
+    have = "event is" if count == 1 else "events are"
+    return f"{count:,} {have} nested deeper than {MOST}, and left out"

@@ -72,6 +72,7 @@ class Trace:
         )
         self.profiler.record_steps = False  # the name of a step is ours to choose
         self._mark: Any = None
+        self._profile_function: Any = None
 
     def start(self) -> None:
         """Set the profiler up; it records once the lead-in is over."""
@@ -81,6 +82,8 @@ class Trace:
         # torch 2.10 to 2.12 warn whenever a profiler is set up that does not accumulate
         # events; one that does turns each event into a Python object when it stops.
         self.profiler.acc_events = True
+        # Torch's profiler of stacks puts its own in this place, and leaves it empty.
+        self._profile_function = sys.getprofile()
         with torch_state.without_import_of_inductor():
             self.profiler.start()
         self.profiler.acc_events = False
@@ -115,6 +118,8 @@ class Trace:
         self._end_step()
         self.profiler.stop()
         complete_detaching()
+        if self._profile_function is not None and sys.getprofile() is None:
+            sys.setprofile(self._profile_function)
 
     def recorded(self) -> bool:
         """Return whether there is anything to write."""

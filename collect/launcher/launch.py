@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import additions, manifest, rank_set, status_files
-from . import options, overhead, run_facts, run_folder
+from . import bound, options, overhead, run_facts, run_folder
 from .screen import Screen
 from .tee import Tee
 
@@ -133,6 +133,7 @@ class Launch:
                 self.options.command,
                 env=self._environment(),
                 stderr=tee.end,
+                preexec_fn=bound.to_parent(),  # noqa: PLW1509 - it calls one function
             )
         except OSError as error:
             os.close(tee.end)
@@ -176,11 +177,13 @@ class Launch:
             if self._child is not None:
                 self._child.send_signal(number)
 
-        def ignore(_number: int, _frame: Any) -> None:
+        def leave(number: int, frame: Any) -> None:
             # The terminal sends these to the program too, which decides what to do.
-            pass
+            # Without one, as where a scheduler started it, they came to this process.
+            if not bound.at_terminal():
+                pass_on(number, frame)
 
-        for names, handler in ((_PASSED_ON, pass_on), (_LEFT_TO_THE_PROGRAM, ignore)):
+        for names, handler in ((_PASSED_ON, pass_on), (_LEFT_TO_THE_PROGRAM, leave)):
             for name in names:
                 number = getattr(signal, name, None)
                 if number and signal.getsignal(number) is not signal.SIG_IGN:

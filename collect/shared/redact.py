@@ -77,6 +77,7 @@ _LOG_WORD = re.compile(
 )
 _USER_AND_PASSWORD = re.compile(r"(?P<user>[^:/\s]+:)[^/\s]+")
 _USER = ("-u", "--user", "--proxy-user")
+_SHORT_OPTION = "-p"
 _NEXT_IS_SECRET = re.compile(r"(?i)(?:bearer|authorization:)$")
 _DIGITS = 2
 _LIKELY_SECRET = 8
@@ -94,6 +95,8 @@ def arguments(words: list[str]) -> list[str]:
 
 def _argument(word: str, before: str) -> str:
     """Return a word of a command line; what comes before it may name it."""
+    if before == _SHORT_OPTION and not word.isdigit():  # a port is a number
+        return REDACTED
     if _takes_secret(before) and not _OPTION.match(word):
         return word if word.lower() == "bearer" else REDACTED
     if before in _USER and _USER_AND_PASSWORD.fullmatch(word):

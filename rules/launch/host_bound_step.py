@@ -543,9 +543,10 @@ def _evidence(
         often = counted(gaps / view.steps, "gap")
         note = f"a step in {often} of over {time(MOST_BETWEEN_OPS_NS)}, unrecorded"
         yield Evidence("gaps", value=gaps_ns / view.steps, unit="ns", note=note)
-    yield Evidence(
-        "kernels", value=_median(view.kernels), unit="ns", note="each at the median"
-    )
+    # CUPTI may have lost those of the steps, and have others.
+    if not view.kernels.is_empty():
+        median = float(view.kernels.select(pl.col("dur").median()).item())
+        yield Evidence("kernels", value=median, unit="ns", note="each at the median")
     stays_ns = _around_ns(view) if fixes else 0.0
     if stays_ns > _MUCH_AROUND * step_ns:
         note = "in operators outside of modules, which compiling the model leaves"
@@ -582,10 +583,6 @@ def _around_ns(view: View) -> float:
 
 def _uncompiled(obstacles: Sequence[Obstacle]) -> bool:
     return any(one.reason in UNCOMPILED for one in obstacles)
-
-
-def _median(events: pl.DataFrame) -> float:
-    return float(events.select(pl.col("dur").median()).item())
 
 
 def _trainer(view: View) -> tuple[str, str] | None:

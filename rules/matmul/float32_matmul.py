@@ -155,7 +155,8 @@ class Float32Matmul(Rule):
         tiny = tiny_matmuls(pl.col("left"), pl.col("right"))
         slow = with_fastest(calls.filter(wide, ~tiny), gpu, "tf32")
         least = self.min_share * int(view.kernels["dur"].sum())
-        if slow.height and slow.select(saved().sum()).item() >= least:
+        # Kernels that took no time, as recorded, save none.
+        if slow.height and slow.select(saved().sum()).item() >= max(1, least):
             yield self._finding(view, slow)
 
     def _finding(self, view: View, slow: pl.DataFrame) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.annotate.packed import spliced_packed
-from traceq.annotate.splice import Output, Window, cut, spliced
+from traceq.annotate.splice import Copied, Output, Window, copy
 from traceq.annotate.steps import chosen_steps
 from traceq.annotate.tracks import tracks_of
 from traceq.files import written_whole
@@ -39,8 +39,8 @@ class Annotated:
     bytes_after: int
     steps: tuple[int, ...] = ()
     """The steps that it was cut to."""
-    events: int | None = None
-    """How many of the file's own events it has, if not all."""
+    copied: Copied = Copied(None)
+    """What it has of the file's own events, and what not."""
 
 
 def room_for(text_bytes: int, file_bytes: int) -> int:
@@ -78,7 +78,6 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
     origin = trace.facts.origin_ns
     chosen = chosen_steps(trace.steps, steps) if steps else None
     found: list[Added] = []
-    kept = None
 
     def made(text_bytes: int) -> bytes:
         window = (chosen[0]["start"], chosen[-1]["end"]) if chosen else None
@@ -93,16 +92,18 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
         )
         return found[0].text
 
+    copied = Copied(None)
     added = b"" if chosen else made(trace.facts.unpacked_bytes)
     with written_whole(file) as stream:
-        copied = not chosen and is_packed(file)
-        if not copied or not spliced_packed(source, added, stream, progress):
-            output = Output(stream, packed=is_packed(file))
+        packed = is_packed(file)
+        as_it_is = packed and not chosen
+        if not as_it_is or not spliced_packed(source, added, stream, progress):
+            output = Output(stream, packed=packed)
             if chosen:
                 window = Window(chosen[0]["start"] + origin, chosen[-1]["end"] + origin)
-                kept = cut(source, window, output, made, progress)
+                copied = copy(source, output, made, window=window, progress=progress)
             else:
-                spliced(source, added, output, progress)
+                copied = copy(source, output, lambda _: added, progress=progress)
             output.finish()
         after = stream.tell()
     return Annotated(
@@ -110,5 +111,5 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
         source.stat().st_size,
         after,
         tuple(row["step"] for row in chosen or ()),
-        kept,
+        copied,
     )

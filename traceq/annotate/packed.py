@@ -56,7 +56,8 @@ def spliced_packed(
 ) -> bool:
     """Copy a gzipped trace with events added after its last one.
 
-    Returns False, and writes nothing, where it has to be packed again. Raises
+    Returns False, and writes nothing, where it has to be packed again, as where not all
+    of it is JSON. Raises
     ``InputError`` for a file that is cut off.
     """
     with path.open("rb") as file:
@@ -64,6 +65,8 @@ def spliced_packed(
             return False
     with unchanged(path):
         text = read_text(path, progress)
+        if text is None:
+            return False
         with path.open("rb") as file:
             block = _last_block(file, text)
             if block is None:

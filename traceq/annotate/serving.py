@@ -1,11 +1,15 @@
-"""One file, served to Perfetto's page in a browser on this machine, and then no more.
+"""One file, served once to Perfetto's page in a browser on this machine.
 
 Perfetto's page fetches a trace that ``url=`` names. It may do so from the loopback at
-port 9001 and nowhere else: its content security policy names that port.
+port 9001 and nowhere else: its content security policy names that port. Other users of
+this machine reach that port too, so the address has a part that nobody can guess, and
+only a request of that page is answered, once.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -31,12 +35,16 @@ class Served:
     page: str = PAGE
     """The origin of the page that may read it."""
     fetched: threading.Event = field(default_factory=threading.Event)
-    """Set once all of it was sent."""
+    """Set once all of it was sent to that page."""
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    """The part of the address that nobody can guess."""
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is sent, and from then on: nobody gets it a second time."""
 
     @property
     def place(self) -> str:
         """The path of its URL."""
-        return "/" + quote(self.file.name, safe="")
+        return f"/{self.secret}/{quote(self.file.name, safe='')}"
 
     def url(self, port: int) -> str:
         """Return where it is served."""
@@ -76,22 +84,37 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Send the file, if it is asked for by its name."""
+        """Send the file, if that page asks for it and nobody has it yet."""
         if not self._is_asked_for():
             return
-        try:
-            with self.what.file.open("rb") as file:
-                self.send_response(HTTPStatus.OK)
-                self.send_header("Content-Type", "application/octet-stream")
-                self.send_header("Content-Length", str(self.what.file.stat().st_size))
-                self._finish_headers()
-                copyfileobj(file, self.wfile)
-        except (BrokenPipeError, ConnectionResetError):
+        if not self.what.sending.acquire(blocking=False):
+            self.send_error(HTTPStatus.GONE)
             return
+        try:
+            sent = self._send()
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            sent = False
+        if sent:
+            self.what.fetched.set()
+        else:
+            # The page did not get all of it, and may ask again.
+            self.what.sending.release()
+
+    def _send(self) -> bool:
+        """Send the file; return whether it was there, and as long as it was."""
+        try:
+            file = self.what.file.open("rb")
         except OSError:
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
-            return
-        self.what.fetched.set()
+            return False
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Length", str(size))
+            self._finish_headers()
+            copyfileobj(file, self.wfile)
+            return file.tell() == size
 
     def do_OPTIONS(self) -> None:
         """Answer that the page may ask, as a page on the network asks the loopback."""
@@ -113,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != self.what.place or self.headers.get("Host") not in known:
             self.send_error(HTTPStatus.NOT_FOUND)
             return False
-        if origin not in {None, self.what.page}:
+        if origin != self.what.page:
             self.send_error(HTTPStatus.FORBIDDEN)
             return False
         return True

@@ -1,21 +1,23 @@
 """A trace with more events in it: all of the file's own as they are, or a window.
 
-The file is copied block by block. Of a window, the events that overlap it are copied,
-what names processes and threads, and arrows both of whose ends are there.
+The file is copied chunk by chunk. What in it is not JSON, the reader may have repaired;
+it is left out, so that what is written is JSON. Of a window, the events that overlap it
+are copied, what names processes and threads, and arrows both of whose ends are there.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
 
 from traceq.errors import InputError
-from traceq.formats.chunks import Cut, chunks, events_begin, events_end
+from traceq.formats.chunks import NO_SEPARATOR, Cut, chunks
+from traceq.formats.collector import collecting_paused
 from traceq.formats.events import joined, nanoseconds
 from traceq.formats.source import Source
 from traceq.records import dataclass
@@ -34,6 +36,10 @@ _CHUNK = 4 << 20
 _LEVEL = 6
 _GZIP = 31
 _FLOWS = ("s", "t", "f")
+# What a list of objects among an event's arguments may be put together of, and how
+# often a chunk's text is parsed again for this.
+_LONGEST_JOIN = 32
+_MOST_PARSED = 8
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -81,51 +87,72 @@ class Text:
         return first + comma + b"\n" + added + self.held[self.end - self.begins :]
 
 
-def read_text(
-    path: Path,
-    progress: Progress = None,
-    write: Callable[[bytes | memoryview], object] | None = None,
-) -> Text:
-    """Read a trace, and return the last part of its text.
-
-    ``write`` is given all that stands before it. Raises ``InputError`` for a file that
-    is cut off.
-    """
-    source = Source(path, progress)
-    blocks = source.blocks()
-    first = next(blocks)
-    head, events = events_begin(path, chain([first], blocks))
-    begins = crc = 0
-
-    def passed(part: bytes | memoryview) -> None:
-        nonlocal begins, crc
-        begins += len(part)
-        crc = zlib.crc32(part, crc)
-        if write:
-            write(part)
-
-    before = (_MARK if first.startswith(_MARK) else b"") + head
-    held, skipped = before + events, len(before)
-    for block in blocks:
-        held += block
-        if len(held) > 2 * _HELD:
-            passed(memoryview(held)[:-_HELD])
-            held, skipped = held[-_HELD:], 0
-    end = None if source.damage else events_end(head, held[skipped:])
-    if end is None:
-        raise InputError(_cut_off(path))
-    return Text(held, begins, crc, begins + skipped + end)
-
-
-def spliced(
-    path: Path, added: bytes, output: Output, progress: Progress = None
-) -> None:
-    """Copy a trace with events added after its last one.
+def read_text(path: Path, progress: Progress = None) -> Text | None:
+    """Read a trace, and return the last part of its text; None if not all is JSON.
 
     Raises ``InputError`` for a file that is cut off.
     """
-    text = read_text(path, progress, output.write)
-    output.write(text.spliced(text.begins, added))
+    source, found = Source(path, progress), Cut()
+    held = b""
+    begins = crc = 0
+
+    def passed(blocks: Iterator[bytes]) -> Iterator[bytes]:
+        nonlocal held, begins, crc
+        for block in blocks:
+            held += block
+            if len(held) > 2 * _HELD:
+                before = memoryview(held)[:-_HELD]
+                begins += len(before)
+                crc = zlib.crc32(before, crc)
+                held = held[-_HELD:]
+            yield block
+
+    valid = True
+    with collecting_paused():
+        for chunk in chunks(path, passed(source.blocks()), found, _CHUNK):
+            valid = valid and _are_events(joined(chunk, found.layout.separator))
+    if source.damage or not found.whole:
+        raise InputError(_cut_off(path))
+    if not valid or found.broken_header:
+        return None
+    end = begins + len(held) - len(found.ending) + _end_of_event(found.ending)
+    return Text(held, begins, crc, end)
+
+
+def _are_events(text: bytes | str) -> bool:
+    """Return whether a text is a row of events, without their outermost braces."""
+    around = ('[{"', "}]") if isinstance(text, str) else (b'[{"', b"}]")
+    try:
+        orjson.loads(text.join(around))  # type: ignore[arg-type]  # both of one type
+    except orjson.JSONDecodeError:
+        return not text.strip()
+    return True
+
+
+def _is_event(text: str) -> bool:
+    """Return whether a text is an event, without its outermost braces.
+
+    Half of a surrogate pair is JSON, which orjson does not take.
+    """
+    if _are_events(text):
+        return True
+    if "\\u" not in text:
+        return False
+    try:
+        json.loads('{"' + text + "}", parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(constant: str) -> None:
+    """Refuse what Python reads as a number and JSON does not have, as NaN."""
+    raise ValueError(constant)
+
+
+def _end_of_event(ending: bytes) -> int:
+    """Return where, in what follows the last event's value, the event ends."""
+    return ending.find(b"}") + 1 if ending.lstrip()[:1] == b"}" else 0
 
 
 def _cut_off(path: Path) -> str:
@@ -143,31 +170,54 @@ class Window:
     end: int
 
 
-def cut(
+@dataclass(frozen=True)
+class Copied:
+    """The events of a file that were copied, and what was left out."""
+
+    events: int | None
+    """How many were copied, if not all that are JSON."""
+    lost: int = 0
+    """How many parts between events are no event in JSON, and were left out."""
+    header_lost: bool = False
+    """Whether what stood before the events is no JSON, and was left out."""
+
+
+def copy(
     path: Path,
-    window: Window,
     output: Output,
     added: Callable[[int], bytes],
+    *,
+    window: Window | None = None,
     progress: Progress = None,
-) -> int:
-    """Copy what of a trace is in a window, and return how many events that are.
+) -> Copied:
+    """Copy a trace, or what of it is in a window, with events added after its last one.
 
-    ``added`` returns the events to add, given how many bytes were copied.
+    ``added`` returns the events to add, given how many bytes were copied. What is not
+    JSON is left out. Raises ``InputError`` for a file that is cut off.
     """
     source, found = Source(path, progress), Cut()
     writer = _Writer(output)
     arrows = _Arrows()
-    for chunk in chunks(path, source.blocks(), found, _CHUNK):
-        writer.layout = found
-        separator = found.layout.separator
-        pieces = _pieces(joined(chunk, separator), separator.decode())
-        inside = _inside(pieces, window)
-        writer.add(arrows.held(inside))
+    lost = 0
+    with collecting_paused():
+        for chunk in chunks(path, writer.marked(source.blocks()), found, _CHUNK):
+            writer.layout = found
+            separator = found.layout.separator
+            text = joined(chunk, separator)
+            if window is None and _are_events(text):
+                writer.add_text(text)
+                continue
+            pieces, damaged = _events(text, separator.decode())
+            lost += damaged
+            if window is None:
+                writer.add(pl.Series(pieces, dtype=pl.String))
+            else:
+                writer.add(arrows.held(_inside(_timed(pieces), window)))
     if source.damage or not found.whole:
         raise InputError(_cut_off(path))
     writer.add(arrows.whole())
     writer.finish(added(output.text_bytes))
-    return writer.count
+    return Copied(writer.count if window else None, lost, writer.header_lost)
 
 
 class _Writer:
@@ -176,43 +226,89 @@ class _Writer:
     def __init__(self, output: Output) -> None:
         self.layout = Cut()
         self.count = 0
+        self.header_lost = False
         self._output = output
+        self._mark = b""
+
+    def marked(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the blocks of a file, and note the mark that it begins with."""
+        for number, block in enumerate(blocks):
+            if not number and block.startswith(_MARK):
+                self._mark = _MARK
+            yield block
 
     def add(self, pieces: pl.Series) -> None:
         """Write events that lack their opening brace and quote and closing brace."""
-        if not len(pieces):
+        if len(pieces):
+            separator = self.layout.layout.separator
+            self.add_text(separator.join(text.encode() for text in pieces), len(pieces))
+
+    def add_text(self, text: bytes, count: int = 1) -> None:
+        """Write a row of such events, as it is."""
+        if not text.strip():
             return
         known = self.layout
         begin = known.layout.separator
+        if begin == NO_SEPARATOR:
+            begin = b'},{"'
         if not self.count:
-            begin = known.head + (known.opening or b'{"')
-        text = known.layout.separator.decode().join(pieces.to_list())
-        self._output.write(begin + text.encode())
-        self.count += len(pieces)
+            begin = self._head() + (known.opening or b'{"')
+        self._output.write(begin + text)
+        self.count += count
 
     def finish(self, added: bytes) -> None:
         """Write events that are whole, and what stood after the file's own."""
         known = self.layout
-        at = known.ending.find(b"}") + 1 if self.count else 0
-        if not self.count:
-            self._output.write(known.head)
-        self._output.write(known.ending[:at] + (b",\n" if self.count else b"\n"))
+        at = _end_of_event(known.ending)
         rest = known.ending[at:]
-        if not self.count:
+        if self.count:
+            self._output.write(known.ending[:at] + b",\n")
+        else:
+            self._output.write(self._head() + b"\n")
             rest = rest[max(0, rest.find(b"]")) :]
         self._output.write(added + rest)
 
+    def _head(self) -> bytes:
+        head = self.layout.head
+        if head.lstrip()[:1] == b"{":
+            try:
+                orjson.loads(head + b"]}")
+            except orjson.JSONDecodeError:
+                self.header_lost = True
+                return b'{"traceEvents": ['
+        return self._mark + head
 
-def _pieces(text: bytes, separator: str) -> pl.DataFrame:
-    """Return the events of a chunk: ``text``, and ``phase``, ``ts`` and ``dur``."""
-    pieces = [
-        piece
-        for piece in text.decode(errors="replace").split(separator)
-        if piece.strip()
-    ]
-    if "\n" not in separator:
-        # What separates events may separate objects in their arguments, too.
-        pieces = list(_rejoined(pieces, separator))
+
+def _events(text: bytes, separator: str) -> tuple[list[str], int]:
+    """Return the events of a chunk, and how many of its parts are none in JSON.
+
+    What separates events may separate objects in their arguments, too: what is no JSON
+    alone may be so together with what follows.
+    """
+    texts = text.decode(errors="replace").split(separator)
+    parts = [part for part in texts if part.strip()]
+    found: list[str] = []
+    lost = at = 0
+    left = _MOST_PARSED * len(text)
+    while at < len(parts):
+        whole, last = parts[at], at
+        while not (valid := _is_event(whole)) and left > 0:
+            last += 1
+            if last == len(parts) or last - at > _LONGEST_JOIN:
+                break
+            whole += separator + parts[last]
+            left -= len(whole)
+        if valid:
+            found.append(whole)
+            at = last + 1
+        else:
+            lost += 1
+            at += 1
+    return found, lost
+
+
+def _timed(pieces: list[str]) -> pl.DataFrame:
+    """Return events as ``text``, and their ``phase``, ``ts`` and ``dur``."""
     number = r'\s*:\s*"?([-+\d.eE]+)'
     found = pl.DataFrame({"text": pieces}, schema={"text": pl.String})
     at = pl.col("text")
@@ -221,20 +317,6 @@ def _pieces(text: bytes, separator: str) -> pl.DataFrame:
         ts=nanoseconds(at.str.extract(r'(?:^|")ts"' + number)),
         dur=nanoseconds(at.str.extract(r'(?:^|")dur"' + number)).fill_null(0),
     )
-
-
-def _rejoined(pieces: list[str], separator: str) -> Iterator[str]:
-    """Yield whole events: what is no JSON alone is so together with what follows."""
-    waiting = ""
-    for piece in pieces:
-        text = waiting + separator + piece if waiting else piece
-        try:
-            orjson.loads('{"' + text + "}")
-        except orjson.JSONDecodeError:
-            waiting = text
-            continue
-        waiting = ""
-        yield text
 
 
 def _inside(pieces: pl.DataFrame, window: Window) -> pl.DataFrame:

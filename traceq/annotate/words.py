@@ -31,6 +31,12 @@ def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:
         lines.append(_cut(written))
     if added.joined or added.left_out:
         lines.append(_coarser(added.joined, added.left_out))
+    if written.copied.lost:
+        events = counted(written.copied.lost, "event")
+        are = "is" if written.copied.lost == 1 else "are"
+        lines.append(f"{events} of the trace that {are} not valid JSON {are} left out")
+    if written.copied.header_lost:
+        lines.append("what the trace says about itself is not valid JSON: left out")
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +69,8 @@ def how_to_look(file: Path) -> str:
 def _cut(written: Annotated) -> str:
     first, last = written.steps[0], written.steps[-1]
     which = f"steps {first} to {last}" if first != last else f"step {first}"
-    return f"only {which}: {counted(written.events or 0, 'event')} of the trace's own"
+    events = counted(written.copied.events or 0, "event")
+    return f"only {which}: {events} of the trace's own"
 
 
 def _coarser(joined: int, left_out: int) -> str:

@@ -102,6 +102,7 @@ def lint(  # noqa: PLR0913 - as the command's options
     select: str | Iterable[str] | None = None,
     ignore: str | Iterable[str] | None = None,
     rules: Names | None = None,
+    packs: bool = True,
     fail_on: str | None = None,
     baseline: Name | None = None,
     config: Name | None = None,
@@ -126,8 +127,10 @@ def lint(  # noqa: PLR0913 - as the command's options
     program's log, ``step_ms`` the step time measured without the profiler, ``labels``
     what ``traceq.labels.read_labels`` returns, with such a time for each, ``select``
     and ``ignore`` codes, prefixes or names of rules, ``rules`` folders of your own
-    ones, ``fail_on`` the lowest severity that fails, ``baseline`` a file of findings
-    to hide, ``config`` the configuration instead of the nearest traceq.toml,
+    ones, ``packs`` whether those that the configuration names run too if you have
+    trusted them (``traceq rules --trust``), ``fail_on`` the lowest severity that
+    fails, ``baseline`` a file of findings to hide, ``config`` the configuration instead
+    of the nearest traceq.toml,
     ``captures`` traces of CUDA graphs' captures, ``kernels`` the folder of inductor's
     code, ``own`` packages that are your own code, ``steps_by`` what steps are taken
     from, ``root`` where the source is, and ``cache`` whether the cache is used. Without
@@ -139,7 +142,7 @@ def lint(  # noqa: PLR0913 - as the command's options
     """
     folder = path(root) or find_root(Path.cwd())
     with noted() as notes, _listed(folder) as listing:
-        wanted = settings.configuration(path(config))
+        wanted = settings.configuration(path(config), packs=packs)
         wanted = _overridden(wanted, several(select), several(ignore), fail_on)
         wanted = replace(wanted, packs=(*wanted.packs, *paths(rules)))
         known = known_findings(path(baseline))

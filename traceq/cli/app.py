@@ -64,6 +64,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in _FULL:
         streams.discard(sys.stdout)
         return f"{error.filename or 'the output'} cannot be written: {error.strerror}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{error.filename or 'a file'} cannot be read: {error.strerror}"
     return (
         f"internal error, {type(error).__name__}: {error}; set TRACEQ_TRACEBACK=1"
         " for the traceback, and report it with the file if you can"

@@ -15,6 +15,7 @@ from traceq.cli.options import (
     ConfigFile,
     FailOn,
     NoCache,
+    NoPacks,
     OutputFile,
     Overwrite,
     Packs,
@@ -93,6 +94,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     file: OutputFile = None,
     overwrite: Overwrite = False,
     packs: Packs = None,
+    no_packs: NoPacks = False,
     config: ConfigFile = None,
     no_cache: NoCache = False,
 ) -> None:
@@ -117,7 +119,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     from traceq.opening.settings import configuration, use_own
     from traceq.opening.trust import named
 
-    wanted = configuration(config)
+    wanted = configuration(config, packs=not no_packs)
     if fail_on:
         wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
     use_own(None, wanted)

@@ -8,9 +8,11 @@ from typing import Annotated
 from traceq.cli import output
 from traceq.cli.options import NoCache, Own, StepMs, paths_argument
 from traceq.cli.parameters import Option
-from traceq.errors import InputError
+from traceq.errors import InputError, UsageError
 
 _CHECKED_S = 0.2
+# Who has opened the page by then, has it.
+_PATIENCE_S = 600.0
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -38,8 +40,9 @@ def command(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Show a trace with its findings in Perfetto, in this machine's browser.
 
-    Serves one file to the page of Perfetto on 127.0.0.1, until the page has it. The
-    page runs in the browser, so the trace stays on this machine.
+    Serves one file to the page of Perfetto on 127.0.0.1, once, at an address that
+    nobody can guess. The page runs in the browser, so the trace stays on this machine.
+    Exits 0 once the page has it, and 2 if it did not ask for it within ten minutes.
     """
     import tempfile
 
@@ -64,6 +67,7 @@ def command(  # noqa: PLR0913 - one parameter an option
 def _serve(file: Path, *, browser: bool) -> None:
     import threading
     import webbrowser
+    from time import monotonic
 
     from traceq.annotate.serving import PAGE, Served, server
 
@@ -80,8 +84,16 @@ def _serve(file: Path, *, browser: bool) -> None:
         try:
             if browser and not webbrowser.open(link):
                 output.say("no browser was found: open the address in one")
-            while not served.fetched.wait(_CHECKED_S):
+            last = monotonic() + _PATIENCE_S
+            while not served.fetched.wait(_CHECKED_S) and monotonic() < last:
                 pass
         finally:
             serving.shutdown()
+    if not served.fetched.is_set():
+        minutes = f"{_PATIENCE_S / 60:.0f} minutes"
+        msg = (
+            f"{PAGE} did not fetch the trace within {minutes}: open the address sooner,"
+            " or drop the file on that page"
+        )
+        raise UsageError(msg)
     output.write("Perfetto has it: the trace stays in this browser\n")

@@ -65,6 +65,10 @@ Packs = Annotated[
     list[Path] | None,
     Option("--rules", help="A folder of your own rules.", metavar="FOLDER"),
 ]
+NoPacks = Annotated[
+    bool,
+    Option("--no-packs", help="Run no rules of packs that a configuration names."),
+]
 Log = Annotated[
     Path | None,
     Option(

@@ -14,6 +14,7 @@ from traceq.cli.parameters import Argument, Option
 from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 from traceq.files import write_folder
+from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,17 @@ def list_command(  # noqa: PLR0913 - one parameter an option
     file: OutputFile = None,
     overwrite: Overwrite = False,
     markdown: Annotated[bool, Option("--markdown", hidden=True)] = False,
+    trusted: Annotated[
+        Path | None,
+        Option(
+            "--trust",
+            help=(
+                "Let the rules in this folder run wherever a configuration names it,"
+                " until one of its files changes."
+            ),
+            metavar="FOLDER",
+        ),
+    ] = None,
     new: Annotated[
         str,
         Option(
@@ -54,6 +66,9 @@ def list_command(  # noqa: PLR0913 - one parameter an option
     from traceq.opening.cards import listed
     from traceq.report import rule_pages
 
+    if trusted:
+        _trust(trusted)
+        return
     refuse_to_lose(file, [], overwrite=overwrite)
     if markdown:
         renamed("--markdown", "--format markdown")
@@ -85,6 +100,16 @@ def page_command(
     if width and not raw and file is None:
         page = rule_pages.rendered_page(page, width=width, color=output.color())
     deliver(page, file)
+
+
+def _trust(folder: Path) -> None:
+    from traceq.opening.trust import trust
+
+    files = counted(trust(folder), "file")
+    output.write(
+        f"{folder} is trusted as it is now, with {files}: its rules run wherever a"
+        " configuration names it, until a file in it changes\n"
+    )
 
 
 def _write_new(

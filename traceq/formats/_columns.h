@@ -39,7 +39,7 @@ static inline int take_column(PyObject *series, const char *format, size_t width
         struct ArrowArray *array = &column->array;
         whole = array->n_buffers == 2 && !array->null_count && array->length >= 0 &&
                 array->length < UINT32_MAX;
-        if (whole) {
+        if (whole && array->length) {
             column->length = (size_t)array->length;
             column->values = (const char *)array->buffers[1] + array->offset * width;
         }
@@ -108,6 +108,41 @@ static inline PyObject *all_of(PyObject *const *parts, Py_ssize_t count) {
         if (!parts[at]) Py_CLEAR(result);
     }
     return result;
+}
+
+/* ------------------------------------------------------------------- Whole numbers */
+
+/* As Polars adds and subtracts: what is beyond all numbers begins again. */
+static inline int64_t plus(int64_t one, int64_t other) {
+    return (int64_t)((uint64_t)one + (uint64_t)other);
+}
+
+static inline int64_t minus(int64_t one, int64_t other) {
+    return (int64_t)((uint64_t)one - (uint64_t)other);
+}
+
+/* ------------------------------------------------------------------------- Signals */
+
+/* This many rows take far less than 0.1 s. */
+#define CHECKED_ROWS (1 << 21)
+
+/* A loop that runs without Python's lock, and lets signals be handled now and then. */
+typedef struct {
+    PyThreadState *released;
+    size_t rows; /* since they were looked for */
+    int stopped; /* whether a handler has raised */
+} Watch;
+
+/* Count rows that were passed; false if the loop has to end. */
+static inline int may_go_on(Watch *watch, size_t rows) {
+    if (watch->stopped) return 0;
+    watch->rows += rows;
+    if (watch->rows < CHECKED_ROWS) return 1;
+    watch->rows = 0;
+    PyEval_RestoreThread(watch->released);
+    watch->stopped = PyErr_CheckSignals() != 0;
+    watch->released = PyEval_SaveThread();
+    return !watch->stopped;
 }
 
 /* ---------------------------------------------------------------- Several at once */

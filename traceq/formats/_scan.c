@@ -28,7 +28,7 @@
 #include "_arrow.h"
 
 /* What scan.py asks for: one more with each change between the two. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 /* What a column holds where an event has no such argument. Texts count from 1. */
 #define NO_NUMBER INT64_MIN
@@ -40,6 +40,7 @@
 /* A text that finds no free slot is left to the reference: nobody can make it slow. */
 #define MOST_PROBES 256
 #define MOST_COLUMNS 64
+#define LONGEST_RUN (1 << 16)
 
 /* ------------------------------------------------------------------ Distinct texts */
 
@@ -135,7 +136,7 @@ static int reserve(Texts *texts, size_t length) {
         texts->known = known;
         texts->known_room = room;
     }
-    if (texts->room - texts->used < length) {
+    if (!texts->bytes || texts->room - texts->used < length) {
         size_t room = texts->room ? texts->room : 1 << 16;
         while (room - texts->used < length) room *= 2;
         char *bytes = realloc(texts->bytes, room);
@@ -219,18 +220,28 @@ typedef struct {
     const char *ts; /* the key ts that was found last; the next one, if not passed */
     PyThreadState *released;
     const char *event_end;
+    const char *checked; /* up to where signals were looked for */
+    int stopped;         /* whether a handler has raised */
 } Scan;
 
 static int is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 static int is_digit(char c) { return c >= '0' && c <= '9'; }
 
+/* The end of what is read as one run of blanks, or as one word: whatever is longer is
+ * left to the reference. */
+static const char *run_end(const char *at, const char *end) {
+    return end - at > LONGEST_RUN ? at + LONGEST_RUN : end;
+}
+
 static const char *skip_blanks(const char *at, const char *end) {
+    end = run_end(at, end);
     while (at < end && is_blank(*at)) at++;
     return at;
 }
 
 static const char *skip_commas(const char *at, const char *end) {
+    end = run_end(at, end);
     while (at < end && (is_blank(*at) || *at == ',')) at++;
     return at;
 }
@@ -246,11 +257,25 @@ static int ends_at(const Scanner *scanner, const char *at, const char *end) {
            reads(at, end, scanner->separator, scanner->separator_length);
 }
 
+/* A part of the text that takes far less than 0.1 s. */
+#define CHECKED_BYTES (4 << 20)
+
+/* Let signals be handled now and then; false if a handler has raised. */
+static int go_on(Scan *scan, const char *at) {
+    if (scan->stopped) return 0;
+    if (at - scan->checked < CHECKED_BYTES) return 1;
+    scan->checked = at;
+    PyEval_RestoreThread(scan->released);
+    scan->stopped = PyErr_CheckSignals() != 0;
+    scan->released = PyEval_SaveThread();
+    return !scan->stopped;
+}
+
 /* Return where the next separator begins, or the end. */
-static const char *next_separator(const Scanner *scanner, const char *at,
-                                  const char *end) {
+static const char *next_separator(Scan *scan, const char *at, const char *end) {
+    const Scanner *scanner = scan->scanner;
     size_t brace = scanner->brace;
-    while ((size_t)(end - at) > brace) {
+    while ((size_t)(end - at) > brace && go_on(scan, at)) {
         const char *found = memchr(at + brace, '}', (size_t)(end - at) - brace);
         if (!found) break;
         at = found - brace;
@@ -265,7 +290,7 @@ static const char *next_ts(Scan *scan, const char *at) {
     if (scan->ts && scan->ts >= at) return scan->ts;
     /* By its last character: there are fewer colons than quotes. */
     const char *colon = at;
-    while (colon < scan->end) {
+    while (colon < scan->end && go_on(scan, colon)) {
         colon = memchr(colon, ':', (size_t)(scan->end - colon));
         if (!colon) break;
         if (colon - at >= 4 && !memcmp(colon - 4, "\"ts\"", 4))
@@ -313,25 +338,29 @@ static int read_number(const char *at, const char *end, int64_t *value) {
 }
 
 /* Return what follows a string whose first quote is at ``at``; NULL if nothing does. */
-static const char *skip_string(const char *at, const char *end) {
-    for (;;) {
-        at++;
-        const char *quote = memchr(at, '"', (size_t)(end - at));
+static const char *skip_string(Scan *scan, const char *at) {
+    const char *end = scan->end, *quote = at++;
+    while (go_on(scan, at)) {
+        /* A quote is searched for again only if the last one was escaped. */
+        if (quote < at) quote = memchr(at, '"', (size_t)(end - at));
         if (!quote) return NULL;
         const char *escape = memchr(at, '\\', (size_t)(quote - at));
         if (!escape) return quote + 1;
-        /* The character behind it means nothing; from there on, look again. */
-        at = escape + 1;
-        if (at >= end) return NULL;
+        /* The character behind a backslash means nothing. It is no later than the
+         * quote, so this is within the text. */
+        at = escape + 2;
     }
+    return NULL;
 }
 
 /* Return what follows a list of numbers, strings and such lists; NULL if it is another,
  * as where a quote is missing and what should be outside of strings is inside. */
-static const char *skip_list(const char *at, const char *end) {
+static const char *skip_list(Scan *scan, const char *at) {
+    const char *end = scan->end;
     size_t depth = 0;
     while (at < end) {
         char c = *at;
+        if (!go_on(scan, at)) return NULL;
         if (is_digit(c) || is_blank(c) || c == ',' || c == '-' || c == '.' ||
             c == '+' || c == 'e' || c == 'E') {
             at++;
@@ -342,7 +371,7 @@ static const char *skip_list(const char *at, const char *end) {
             at++;
             if (!--depth) return at;
         } else if (c == '"') {
-            at = skip_string(at, end);
+            at = skip_string(scan, at);
             if (!at || at == end || !(is_blank(*at) || *at == ',' || *at == ']'))
                 return NULL;
         } else {
@@ -352,11 +381,13 @@ static const char *skip_list(const char *at, const char *end) {
     return NULL;
 }
 
-static const char *skip_value(const char *at, const char *end) {
+static const char *skip_value(Scan *scan, const char *at) {
+    const char *end = scan->end;
     if (at == end) return NULL;
-    if (*at == '"') return skip_string(at, end);
-    if (*at == '[') return skip_list(at, end);
+    if (*at == '"') return skip_string(scan, at);
+    if (*at == '[') return skip_list(scan, at);
     const char *first = at;
+    end = run_end(at, end);
     while (at < end && (is_digit(*at) || (*at >= 'a' && *at <= 'z') ||
                         (*at >= 'A' && *at <= 'Z') || *at == '.' || *at == '-' ||
                         *at == '+'))
@@ -398,11 +429,12 @@ static Verdict head_of(Scan *scan, const char *text, size_t length, uint32_t *nu
                        Table **table) {
     Scanner *scanner = scan->scanner;
     Texts *heads = &scanner->heads;
+    /* Without a key ts of its own, an event would take that of another. This comes
+     * before the hash: the next ts may be far away for each of many events. */
+    if (next_separator(scan, text, text + length) < text + length) return ODD;
     uint64_t hash = hash_of(text, length, scanner->seed);
     int64_t slot = slot_of(heads, text, length, hash);
     if (slot < 0 || !heads->slots[slot]) {
-        /* Without a key ts of its own, an event would take that of another. */
-        if (next_separator(scanner, text, text + length) < text + length) return ODD;
         int asked;
         if (!ask(scan, text, length, &asked) || !reserve(heads, length)) return FAILED;
         slot = slot_of(heads, text, length, hash);
@@ -440,13 +472,19 @@ static Verdict read_args(Scan *scan, Table *table, const char **at_, int64_t *nu
     at = skip_blanks(at, end);
     while (at < end && *at == '"') {
         const char *name = at;
-        at = skip_string(at, end);
+        at = skip_string(scan, at);
         if (!at || at == end || *at != ':') return ODD;
-        Key *key = key_named(table, name + 1, (size_t)(at - name) - 2, &expected);
+        size_t length = (size_t)(at - name) - 2;
+        Key *key = key_named(table, name + 1, length, &expected);
+        /* The reference searches the text for a quote, a key and a quote. */
+        if (!key && memchr(name + 1, '\\', length)) return ODD;
         const char *value = skip_blanks(at + 1, end);
-        at = skip_value(value, end);
+        at = skip_value(scan, value);
         if (!at) return ODD;
-        if (key && !(seen >> (key - table->keys) & 1)) {
+        if (!go_on(scan, at)) return FAILED;
+        if (key) {
+            /* Which of two counts, the reference tells by what they hold. */
+            if (seen >> (key - table->keys) & 1) return ODD;
             seen |= (uint64_t)1 << (key - table->keys);
             if (key->kind == REFUSED) return ODD;
             if (key->kind == NUMBER && !read_number(value, at, &numbers[key->column]))
@@ -562,16 +600,16 @@ static int read_pieces(Scan *scan, const char *text, Left *left) {
     const Scanner *scanner = scan->scanner;
     const char *at = text;
     for (;;) {
-        Verdict verdict = read_event(scan, at);
-        if (verdict == FAILED) return 0;
+        Verdict verdict = go_on(scan, at) ? read_event(scan, at) : FAILED;
+        if (verdict == FAILED || scan->stopped) return 0;
         const char *end = verdict == TAKEN ? scan->event_end
-                                           : next_separator(scanner, at, scan->end);
+                                           : next_separator(scan, at, scan->end);
         size_t index = left->events++;
         if (verdict == FLOW) left->flows++;
         if (verdict == ODD &&
             !leave(left, index, (size_t)(at - text), (size_t)(end - text)))
             return 0;
-        if (end == scan->end) return 1;
+        if (end == scan->end) return !scan->stopped;
         at = end + scanner->separator_length;
     }
 }
@@ -709,6 +747,13 @@ static PyObject *told(const char *text, const Left *left) {
     return result;
 }
 
+/* Return whether a scanner was made as a whole, and no thread is scanning with it. */
+static int is_idle(const Scanner *scanner) {
+    if (!scanner->busy && scanner->classify) return 1;
+    PyErr_SetString(PyExc_RuntimeError, "the scanner is at work, or was not made");
+    return 0;
+}
+
 /* Scan bytes from one place to another: a part of a block is not copied to be scanned. */
 static PyObject *scanner_feed(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
@@ -723,11 +768,8 @@ static PyObject *scanner_feed(PyObject *self, PyObject *args) {
         return NULL;
     }
     text += start;
-    if (scanner->busy || !scanner->classify) {
-        PyErr_SetString(PyExc_RuntimeError, "the scanner is at work, or was not made");
-        return NULL;
-    }
-    Scan scan = {scanner, text + (end - start), NULL, NULL, NULL};
+    if (!is_idle(scanner)) return NULL;
+    Scan scan = {scanner, text + (end - start), NULL, NULL, NULL, text, 0};
     Left left = {0};
     scanner->busy = 1;
     scan.released = PyEval_SaveThread();
@@ -748,8 +790,9 @@ static PyObject *scanner_take(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
     int table;
     if (!PyArg_ParseTuple(args, "i", &table)) return NULL;
-    if (scanner->busy || table < 0 || table >= scanner->table_count) {
-        PyErr_SetString(PyExc_IndexError, "there is no such table, or it is at work");
+    if (!is_idle(scanner)) return NULL;
+    if (table < 0 || table >= scanner->table_count) {
+        PyErr_SetString(PyExc_IndexError, "there is no such table");
         return NULL;
     }
     return handed_over(&scanner->tables[table]);
@@ -768,13 +811,14 @@ static PyObject *listed(const Texts *texts) {
 
 static PyObject *scanner_heads(PyObject *self, PyObject *unused) {
     (void)unused;
+    if (!is_idle((Scanner *)self)) return NULL;
     return listed(&((Scanner *)self)->heads);
 }
 
 static PyObject *scanner_texts(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
     int table, column;
-    if (!PyArg_ParseTuple(args, "ii", &table, &column)) return NULL;
+    if (!PyArg_ParseTuple(args, "ii", &table, &column) || !is_idle(scanner)) return NULL;
     if (table < 0 || table >= scanner->table_count || column < 1 ||
         column >= scanner->tables[table].text_count) {
         PyErr_SetString(PyExc_IndexError, "there is no such column");
@@ -835,7 +879,8 @@ static int read_table(Table *table, PyObject *spec) {
         const char *name;
         Py_ssize_t length;
         int kind;
-        if (!PyArg_ParseTuple(PyList_GetItem(keys, i), "y#iipp", &name, &length, &kind,
+        PyObject *item = PyList_GetItem(keys, i);
+        if (!item || !PyArg_ParseTuple(item, "y#iipp", &name, &length, &kind,
                               &key->column, &key->in_span, &key->ends_span))
             return 0;
         int columns = kind == NUMBER ? table->number_count
@@ -866,7 +911,8 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
     PyObject *classify, *tables;
     unsigned long long seed;
     (void)named;
-    if (scanner->classify) {
+    /* After a failure a part of it is there, which nothing may replace. */
+    if (scanner->classify || scanner->separator || scanner->tables) {
         PyErr_SetString(PyExc_RuntimeError, "a scanner is made once");
         return -1;
     }
@@ -888,7 +934,8 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
     scanner->seed = seed;
     for (Py_ssize_t i = 0; i < count; i++) {
         scanner->table_count++;
-        if (!read_table(&scanner->tables[i], PyList_GetItem(tables, i))) return -1;
+        PyObject *item = PyList_GetItem(tables, i);
+        if (!item || !read_table(&scanner->tables[i], item)) return -1;
     }
     Py_INCREF(classify);
     scanner->classify = classify;

@@ -84,11 +84,16 @@ def read(
     workers = 1 if scanned else _WORKERS
     with collecting_paused(), ThreadPoolExecutor(workers) as pool:
         work = _Work(pool, scanned)
-        for chunk in chunks(path, source.blocks(), cut, _CHUNK):
-            # Only of the last one can the end be missing.
-            work.add(chunk, cut, whole=cut.whole)
-        tell("tables", 0, _STAGES)
-        work.finish()
+        try:
+            for chunk in chunks(path, source.blocks(), cut, _CHUNK):
+                # Only of the last one can the end be missing.
+                work.add(chunk, cut, whole=cut.whole)
+            tell("tables", 0, _STAGES)
+            work.finish()
+        except BaseException:
+            # Nobody who interrupts it waits for chunks that were not begun.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     tally = work.tally
     if tally.events == tally.lost:
         msg = (

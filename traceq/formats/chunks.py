@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import field
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -29,6 +29,8 @@ _HEAD_LIMIT = 64 << 20
 _EVENT_LIMIT = 256 << 20
 _FOOTER_LIMIT = 4 << 20
 _MOST_ENDS = 1000
+# How much text is parsed to tell which bracket ends the events.
+_MOST_PARSED = 64 << 20
 _SAMPLE = 1 << 16
 # This many places tell how a file is laid out.
 _ENOUGH = 50
@@ -49,15 +51,15 @@ _KEY_A_LINE = re.compile(rb'"ph": "\w",\s*\n\s*"')
 _NO_EVENTS = re.compile(rb"\s*\]")
 _END = re.compile(rb"\}\s{0,64}\]")
 
-# Never found in a text: for files with a single event, or none.
-_NO_SEPARATOR = b"\0"
+NO_SEPARATOR = b"\0"
+"""Never found in a text: for files with a single event, or none."""
 
 
 @dataclass
 class Cut:
     """What is learnt of a file while its chunks go by."""
 
-    layout: Layout = field(default_factory=lambda: Layout(_NO_SEPARATOR))
+    layout: Layout = field(default_factory=lambda: Layout(NO_SEPARATOR))
     key_a_line: bool = False
     """Each key of an event stands on its own line, as torch 2.12 and later write."""
     header: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +139,7 @@ def layout_of(sample: bytes) -> Layout:
         for name, (before, pattern) in _LAYOUT.items()
         if (found := Counter(_found(sample, before, pattern)))
     }
-    separator = usual.pop("separator", _NO_SEPARATOR)
+    separator = usual.pop("separator", NO_SEPARATOR)
     texts = {name: text.decode() for name, text in usual.items()}
     return Layout(separator, **texts)
 
@@ -146,18 +148,6 @@ def _found(sample: bytes, before: bytes, pattern: re.Pattern[bytes]) -> Iterator
     """Yield what a pattern matches, with the characters that may stand before it."""
     for match in islice(pattern.finditer(sample), _ENOUGH):
         yield sample[_before(sample, match.start(), before) : match.end()]
-
-
-def events_end(head: bytes, text: bytes) -> int | None:
-    """Return where in the last part of the events' text the last one ends.
-
-    ``head`` stands before the events. It is None if the file is cut off; without any
-    event it is where one would begin.
-    """
-    (events,), _, footer = _ended(head, [Piece.all_of(text)], _NO_SEPARATOR)
-    if footer is None:
-        return None
-    return events.end if _NO_EVENTS.match(text) else text.index(b"}", events.end) + 1
 
 
 def events_begin(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
@@ -216,7 +206,7 @@ def _ended(
         skipped -= end - start
     if nothing := _NO_EVENTS.match(*pieces[0]):
         found = [(0, pieces[0].start, nothing.end() - 1)]
-    for number, events, bracket in found[-_MOST_ENDS:]:
+    for number, events, bracket in _few(found, pieces):
         block, start, end = pieces[number]
         rest = joined([Piece(block, bracket, end), *pieces[number + 1 :]], separator)
         try:
@@ -229,6 +219,19 @@ def _ended(
             footer if isinstance(footer, dict) else {},
         )
     return pieces, b"", None
+
+
+def _few(
+    found: list[tuple[int, int, int]], pieces: list[Piece]
+) -> list[tuple[int, int, int]]:
+    """Return the last places, no more than can be tried in a short time."""
+    behind = [*accumulate(one.end - one.start for one in reversed(pieces))][::-1]
+    left = _MOST_PARSED
+    for count, (number, _, bracket) in enumerate(reversed(found[-_MOST_ENDS:])):
+        left -= behind[number] - (bracket - pieces[number].start)
+        if left < 0:
+            return found[len(found) - max(1, count) :]
+    return found[-_MOST_ENDS:]
 
 
 def _before(text: bytes, at: int, characters: bytes = _BLANKS) -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceq.formats.events import Layout, Piece, Row
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 4
+_INTERFACE = 5
 _TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 _NUMBERS = {table: number for number, table in enumerate(_TABLES)}
 # What the scanner does with an argument, and what it puts where there is none.
@@ -158,7 +158,7 @@ class Scan:
         tally = Tally()
         pieces, rows = whole_events(chunk, self._layout, tally, whole=whole)
         for piece in pieces:
-            events, flows, left = self._scanner.feed(*piece)
+            events, flows, left = self.feed(*piece)
             self._left += [(self._events + at, text) for at, text in left]
             self._events += events
             tally.events += events
@@ -166,6 +166,12 @@ class Scan:
         if not rows and sum(len(text) for _, text in self._left) < _MOST_LEFT:
             return self._nothing, tally
         return self._decode_left(tally, rows), tally
+
+    def feed(
+        self, block: bytes, start: int, end: int
+    ) -> tuple[int, int, list[tuple[int, bytes]]]:
+        """Scan a part of a block; return events, flows, and what was left, by index."""
+        return self._scanner.feed(block, start, end)
 
     def finish(self) -> tuple[pl.DataFrame, Tally]:
         """Decode what the scanner left and is not decoded yet."""

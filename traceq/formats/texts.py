@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import orjson
 
 _AROUND = " ,\n\r\t"
-# Quotes inside a name, which torch up to 2.13 does not escape.
-_BARE_NAME = re.compile(r'^(.*?)"name":\s*"(.*)",\s*("pid":.*)$', re.DOTALL)
+# Around a name with quotes in it, which torch up to 2.13 does not escape. Each is
+# searched once: as one pattern they would be tried at every key of this name.
+_NAME = re.compile(r'"name":\s*"')
+_PID = '"pid":'
+_LONGEST_GAP = 64
 
 
 # The address of an object differs from call to call, what is called does not.
@@ -49,9 +52,7 @@ def parse(text: str) -> dict[str, Any]:
 @lru_cache(maxsize=1 << 16)
 def parse_head(text: str) -> Head:
     """Parse what stands before the times of an event."""
-    found = parse(text)
-    if not found and (bare := _BARE_NAME.match(text.strip(_AROUND))):
-        found = parse(bare[1]) | {"name": bare[2]} | parse(bare[3])
+    found = parse(text) or _parse_bare(text.strip(_AROUND))
     # There are thousands of them, each once: nothing is made that is not needed.
     phase, category, name, process, thread, caller = map(found.get, _KEYS)
     name = "" if name is None else str(name)
@@ -63,6 +64,19 @@ def parse_head(text: str) -> Head:
         "" if thread is None else str(thread),
         "" if caller is None else str(caller),
     )
+
+
+def _parse_bare(text: str) -> dict[str, Any]:
+    """Parse what has a name with quotes in it: up to the last key behind a text."""
+    name, pid = _NAME.search(text), text.rfind(_PID)
+    while name and pid >= name.end():
+        before = text[max(name.end(), pid - _LONGEST_GAP) : pid]
+        if (stripped := before.rstrip()).endswith('",'):
+            end = pid - len(before) + len(stripped) - len('",')
+            bare = {"name": text[name.end() : end]}
+            return parse(text[: name.start()]) | bare | parse(text[pid:])
+        pid = text.rfind(_PID, 0, pid)
+    return {}
 
 
 def tidy(args: str | None) -> str | None:

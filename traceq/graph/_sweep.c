@@ -19,7 +19,7 @@
 #include "../formats/_columns.h"
 
 /* What sweep.py asks for: one more with each change between the two. */
-#define INTERFACE 9
+#define INTERFACE 10
 
 /* --------------------------------------------------------------- Arguments and results */
 
@@ -84,9 +84,11 @@ static void merge(const Sorting *sorting, size_t first, size_t middle, size_t la
 }
 
 /* Sort rows by start, the longest first; most are in order, or are some runs that are. */
-static void sort_rows(Sorting *sorting, size_t first, size_t last, uint32_t *runs) {
+static int sort_rows(Sorting *sorting, size_t first, size_t last, uint32_t *runs,
+                     Watch *watch) {
     size_t count = find_runs(sorting, first, last, runs);
     while (count > 1) {
+        if (!may_go_on(watch, last - first)) return 0;
         size_t begin = first, merged = 0;
         for (size_t run = 0; run < count; run += 2) {
             size_t middle = runs[run], end = run + 1 < count ? runs[run + 1] : middle;
@@ -97,18 +99,22 @@ static void sort_rows(Sorting *sorting, size_t first, size_t last, uint32_t *run
                (last - first) * sizeof *sorting->order);
         count = merged;
     }
+    return may_go_on(watch, last - first);
 }
 
 /* Put rows in pre-order: by thread, then start, the longest first. ``after`` has room
  * for two more than there are threads. */
-static void find_order(Sorting *sorting, const uint32_t *thread, size_t count,
-                       size_t threads, uint32_t *after, uint32_t *runs) {
+static int find_order(Sorting *sorting, const uint32_t *thread, size_t count,
+                      size_t threads, uint32_t *after, uint32_t *runs, Watch *watch) {
     for (size_t row = 0; row < count; row++) after[thread[row] + 2]++;
     for (size_t at = 2; at < threads + 2; at++) after[at] += after[at - 1];
     for (size_t row = 0; row < count; row++)
         sorting->order[after[thread[row] + 1]++] = (uint32_t)row;
     for (size_t at = 0; at < threads; at++)
-        if (after[at + 1] > after[at]) sort_rows(sorting, after[at], after[at + 1], runs);
+        if (after[at + 1] > after[at] &&
+            !sort_rows(sorting, after[at], after[at + 1], runs, watch))
+            return 0;
+    return 1;
 }
 
 static PyObject *preorder(PyObject *self, PyObject *args) {
@@ -133,11 +139,13 @@ static PyObject *preorder(PyObject *self, PyObject *args) {
         uint32_t *after = calloc(threads + 2, sizeof *after);
         uint32_t *runs = malloc((count + 1) * sizeof *runs);
         if (sorting.order && sorting.other && after && runs) {
-            Py_BEGIN_ALLOW_THREADS
-            find_order(&sorting, thread, count, threads, after, runs);
-            Py_END_ALLOW_THREADS
-            result = made(sorting.order, count, "I");
-            sorting.order = NULL;
+            Watch watch = {PyEval_SaveThread(), 0, 0};
+            int whole = find_order(&sorting, thread, count, threads, after, runs, &watch);
+            PyEval_RestoreThread(watch.released);
+            if (whole) {
+                result = made(sorting.order, count, "I");
+                sorting.order = NULL;
+            }
         } else {
             PyErr_NoMemory();
         }
@@ -154,15 +162,18 @@ static PyObject *preorder(PyObject *self, PyObject *args) {
 
 /* The nearest row before each, of its thread, that ends no earlier, or nowhere.
  * Whoever is passed over ends before the one that passes, which is nearer. */
-static void find_parents(const uint32_t *thread, const int64_t *end, size_t count,
-                         uint32_t nowhere, uint32_t *parent, uint32_t *open) {
+static int find_parents(const uint32_t *thread, const int64_t *end, size_t count,
+                        uint32_t nowhere, uint32_t *parent, uint32_t *open,
+                        Watch *watch) {
     size_t depth = 0;
     for (size_t row = 0; row < count; row++) {
+        if (!may_go_on(watch, 1)) return 0;
         if (row && thread[row] != thread[row - 1]) depth = 0;
         while (depth && end[open[depth - 1]] < end[row]) depth--;
         parent[row] = depth ? open[depth - 1] : nowhere;
         open[depth++] = (uint32_t)row;
     }
+    return 1;
 }
 
 static PyObject *parents(PyObject *self, PyObject *args) {
@@ -178,11 +189,14 @@ static PyObject *parents(PyObject *self, PyObject *args) {
     uint32_t *open = malloc((count + 1) * sizeof *open);
     PyObject *result = NULL;
     if (parent && open) {
-        Py_BEGIN_ALLOW_THREADS
-        find_parents(columns[0].values, columns[1].values, count, nowhere, parent, open);
-        Py_END_ALLOW_THREADS
-        result = made(parent, count, "I");
-        parent = NULL;
+        Watch watch = {PyEval_SaveThread(), 0, 0};
+        int whole = find_parents(columns[0].values, columns[1].values, count, nowhere,
+                                 parent, open, &watch);
+        PyEval_RestoreThread(watch.released);
+        if (whole) {
+            result = made(parent, count, "I");
+            parent = NULL;
+        }
     } else {
         PyErr_NoMemory();
     }
@@ -289,13 +303,14 @@ static void fill_lists(Lists *lists, const uint32_t *ranks) {
 
 /* Sort each list by start, the longest first: of two that begin together that is also
  * the one that ends later. ``other`` is touched only by what is far out of order. */
-static void sort_lists(const Lists *lists, uint32_t *other, uint32_t *runs) {
+static int sort_lists(const Lists *lists, uint32_t *other, uint32_t *runs, Watch *watch) {
     for (size_t list = 0; list < lists->parts * lists->threads; list++) {
         const Table *table = &lists->tables[list % lists->parts];
         Sorting sorting = {table->start, table->dur, lists->rows, other};
         size_t first = lists->after[list], last = lists->after[list + 1];
-        if (last > first) sort_rows(&sorting, first, last, runs);
+        if (last > first && !sort_rows(&sorting, first, last, runs, watch)) return 0;
     }
+    return 1;
 }
 
 /* Return which of a thread's lists has the next row; as many as there are if none. */
@@ -348,7 +363,7 @@ static void merge_lists(const Lists *lists, Tree *found) {
 
 /* Make a tree of tables; false where memory ends. */
 static int try_tree(const Table *tables, size_t parts, const uint32_t *ranks,
-                    size_t threads, Tree *found) {
+                    size_t threads, Tree *found, Watch *watch) {
     size_t size = 1;
     for (size_t part = 0; part < parts; part++) size += tables[part].count;
     Lists lists = {tables, parts, threads, room(size, sizeof *lists.rows),
@@ -357,13 +372,15 @@ static int try_tree(const Table *tables, size_t parts, const uint32_t *ranks,
     int whole = lists.rows && lists.after && other && runs;
     if (whole) {
         fill_lists(&lists, ranks);
-        sort_lists(&lists, other, runs);
+        whole = sort_lists(&lists, other, runs, watch);
+    }
+    if (whole) {
         whole = make_tree(found, (size_t)lists.after[parts * threads] + 1);
     }
     if (whole) {
         merge_lists(&lists, found);
-        find_parents(found->thread, found->end, found->count, (uint32_t)found->count - 1,
-                     found->parent, other);
+        whole = find_parents(found->thread, found->end, found->count,
+                             (uint32_t)found->count - 1, found->parent, other, watch);
     }
     free(lists.rows);
     free(lists.after);
@@ -430,17 +447,18 @@ static PyObject *tree(PyObject *self, PyObject *args) {
     if (take_tables_of(args, 2, parts, columns, tables)) {
         Tree found = {0};
         int whole = 0;
-        if (!have_ranks(tables, parts, &ranks, threads)) {
+        /* Each of the threads that are counted has a rank. */
+        if (threads > ranks.length || !have_ranks(tables, parts, &ranks, threads)) {
             PyErr_SetString(PyExc_ValueError, "a thread without a rank");
         } else {
-            Py_BEGIN_ALLOW_THREADS
-            whole = try_tree(tables, parts, ranks.values, threads, &found);
-            Py_END_ALLOW_THREADS
+            Watch watch = {PyEval_SaveThread(), 0, 0};
+            whole = try_tree(tables, parts, ranks.values, threads, &found, &watch);
+            PyEval_RestoreThread(watch.released);
             if (whole) {
                 result = made_tree(&found);
             } else {
                 free_tree(&found);
-                PyErr_NoMemory();
+                if (!watch.stopped) PyErr_NoMemory();
             }
         }
         drop_columns(columns, WIDTH * parts);
@@ -484,6 +502,45 @@ static PyObject *arrived(PyObject *self, PyObject *series) {
         }
     }
     drop_column(&leads);
+    return result;
+}
+
+/* ------------------------------------------------------------------ How deep rows are */
+
+/* Write how many rows are around each; false if one is not behind those around it. */
+static int find_depths(const uint32_t *up, size_t count, uint32_t *depth) {
+    for (size_t row = 0; row < count; row++) {
+        if (up[row] == count) {
+            depth[row] = 0;
+            continue;
+        }
+        if (up[row] >= row) return 0;
+        depth[row] = depth[up[row]] + 1;
+    }
+    return 1;
+}
+
+static PyObject *depths(PyObject *self, PyObject *series) {
+    (void)self;
+    Column up;
+    if (!take_column(series, "I", 4, &up)) return NULL;
+    uint32_t *found = malloc((up.length + 1) * sizeof *found);
+    PyObject *result = NULL;
+    if (!found) {
+        PyErr_NoMemory();
+    } else {
+        int whole;
+        Py_BEGIN_ALLOW_THREADS
+        whole = find_depths(up.values, up.length, found);
+        Py_END_ALLOW_THREADS
+        if (whole) {
+            result = made(found, up.length, "I");
+        } else {
+            free(found);
+            result = none();
+        }
+    }
+    drop_column(&up);
     return result;
 }
 
@@ -900,7 +957,7 @@ static PyObject *segments(PyObject *self, PyObject *args) {
                           &given[2], &given[3], &given[4], &given[5]) ||
         !take_rows(given, "llIIlI", 4, columns))
         return NULL;
-    if (columns[4].length != columns[5].length ||
+    if (columns[4].length != columns[5].length || ranks > INT32_MAX ||
         !are_below(columns[3].values, columns[3].length, ranks)) {
         PyErr_SetString(PyExc_ValueError, "columns that do not fit together");
     } else {
@@ -1015,6 +1072,7 @@ static PyMethodDef methods[] = {
     {"preorder", preorder, METH_VARARGS, "The rows in pre-order."},
     {"parents", parents, METH_VARARGS, "The row around each, in pre-order."},
     {"tree", tree, METH_VARARGS, "Rows of several tables, in pre-order."},
+    {"depths", depths, METH_O, "How many rows are around each."},
     {"arrived", arrived, METH_O, "Where one arrives from each row."},
     {"numbered", numbered, METH_VARARGS, "Rows by their codes and those around them."},
     {"counted", counted, METH_O, "Rows by their keys."},

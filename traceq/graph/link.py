@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.expressions import constant, known
-from traceq.graph import autograd, host, launches, phases, source, steps, unclosed
+from traceq.graph import autograd, deep, host, launches, phases, source, steps, unclosed
 from traceq.graph.at_once import at_once
 from traceq.graph.nesting import INDEX, depth, row_numbers, self_times, sums_of
 from traceq.model import names, schema
 from traceq.model.owners import NOBODY
+from traceq.records import dataclass
 from traceq.watching import tell
 
 if TYPE_CHECKING:
@@ -23,10 +24,21 @@ if TYPE_CHECKING:
 _STAGES = 8
 
 
+@dataclass(frozen=True)
+class Linked:
+    """The linked tables of a trace."""
+
+    tables: dict[str, pl.DataFrame]
+    steps: Steps
+    """What the steps were taken from."""
+    too_deep: int
+    """How many rows were left out, as they lay too deep in others."""
+
+
 def link(
-    raw: Frames, owners: Owners = NOBODY, steps_by: str = ""
-) -> tuple[dict[str, pl.DataFrame], Steps]:
-    """Return the linked tables, and what the steps were taken from."""
+    raw: Frames, owners: Owners = NOBODY, steps_by: str = "", too_deep: int = 0
+) -> Linked:
+    """Return the linked tables."""
     raw = {**raw, "frames": unclosed.closed(raw["frames"])}
     frames, (regions, kinds, work) = at_once(
         lambda: _frames(raw["frames"], owners), lambda: _described(raw)
@@ -36,6 +48,9 @@ def link(
 
     tell("graph", 1, _STAGES)
     tree = host.build(raw, frames)
+    if (left_out := deep.too_deep(tree)) is not None:
+        shallow = deep.without(raw, left_out)
+        return link(shallow, owners, steps_by, too_deep + left_out.height)
     tell("graph", 2, _STAGES)
     place, moment = at_once(
         lambda: source.of_tree(tree, frames, autograd.is_node(raw["ops"])),
@@ -77,7 +92,7 @@ def link(
     linked["steps"] = steps.measure(
         windows, linked["kernels"], linked["runtime"], backlog
     )
-    return linked, found
+    return Linked(linked, found, too_deep)
 
 
 def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:

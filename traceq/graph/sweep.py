@@ -21,7 +21,7 @@ except ImportError:  # it was not built
     _sweep = None  # type: ignore[assignment]  # a module, where it was
 
 # What was built of another state of its source is left alone.
-_INTERFACE = 9
+_INTERFACE = 10
 _NO_RANK = 2**32 - 1
 _TREE = ["ts", "end", "part", "row", "thread", "code", "parent"]
 
@@ -62,6 +62,15 @@ def tree(
         return None
     found = [pl.Series(Arrow(*one)) for one in _sweep.tree(threads, *columns)]
     return pl.DataFrame(found, _TREE)
+
+
+def depths(up: pl.Series) -> pl.Series | None:
+    """Return how many rows are around each, given the one around it, or their count.
+
+    None also where one is not behind the one around it.
+    """
+    columns = _columns((up, pl.UInt32))
+    return None if columns is None else _series(_sweep.depths(*columns))
 
 
 def arrived(leads: pl.Series) -> pl.Series | None:

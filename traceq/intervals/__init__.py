@@ -145,7 +145,9 @@ class Cover:
             parts = disjoint(cover.select("start", "end"))
             spans = joined(parts.filter(pl.col("end") > pl.col("start")))
             length = spans["end"] - spans["start"]
-            found = [*spans.get_columns(), length.cum_sum() - length]
+            # As compiled code adds: to the last digit the same.
+            before = length.cum_sum().shift(1, fill_value=0)
+            found = [*spans.get_columns(), before]
         self._start, self._end, self._before = found
 
     @property

@@ -18,6 +18,11 @@
 
 /* ------------------------------------------------------------------------ The loops */
 
+#define PLUS_whole(one, other) plus(one, other)
+#define MINUS_whole(one, other) minus(one, other)
+#define PLUS_part(one, other) ((one) + (other))
+#define MINUS_part(one, other) ((one) - (other))
+
 /* Times are whole nanoseconds as recorded, and fractions in a replay. */
 #define LOOPS(Time, kind)                                                               \
                                                                                         \
@@ -33,7 +38,9 @@
                 if (end[row] > ends[made - 1]) ends[made - 1] = end[row];               \
                 continue;                                                               \
             }                                                                           \
-            before[made] = made ? before[made - 1] + (ends[made - 1] - starts[made - 1]) \
+            before[made] = made ? PLUS_##kind(before[made - 1],                         \
+                                              MINUS_##kind(ends[made - 1],              \
+                                                           starts[made - 1]))           \
                                 : 0;                                                    \
             starts[made] = start[row];                                                  \
             ends[made++] = end[row];                                                    \
@@ -76,7 +83,7 @@
             }                                                                           \
             size_t last = begun - 1;                                                    \
             Time until = moment[row] < end[last] ? moment[row] : end[last];             \
-            covered[row] = before[last] + (until - start[last]);                        \
+            covered[row] = PLUS_##kind(before[last], MINUS_##kind(until, start[last])); \
         }                                                                               \
     }
 
@@ -92,7 +99,8 @@ typedef struct {
 
 static int add_part(Parts *parts, size_t part, int64_t covered) {
     if (parts->count && parts->part[parts->count - 1] == part) {
-        parts->covered[parts->count - 1] += covered;
+        int64_t *last = &parts->covered[parts->count - 1];
+        *last = plus(*last, covered);
         return 1;
     }
     if (parts->count == parts->room) {
@@ -119,7 +127,7 @@ static int find_parts(const Column *spans, const Column *edges, Parts *parts) {
         for (; part < last && edge[part] < end[row]; part++) {
             int64_t from = start[row] > edge[part] ? start[row] : edge[part];
             int64_t to = end[row] < edge[part + 1] ? end[row] : edge[part + 1];
-            if (!add_part(parts, part, to - from)) return 0;
+            if (!add_part(parts, part, minus(to, from))) return 0;
         }
     }
     return 1;
@@ -136,7 +144,7 @@ static int64_t find_holding(const Column *spans, const Column *moments, uint32_t
         if (row && start[row] < start[row - 1]) return -1;
         while (next < moments->length && moment[next] < start[row]) next++;
         if (next == moments->length) break;
-        if (moment[next] - start[row] < dur[row]) found[count++] = (uint32_t)row;
+        if (minus(moment[next], start[row]) < dur[row]) found[count++] = (uint32_t)row;
     }
     return count;
 }

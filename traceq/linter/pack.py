@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import MISSING, fields
 from functools import cache
+from threading import RLock
 from typing import TYPE_CHECKING, TypeAlias
 
 from traceq._folders import bundled
@@ -22,14 +23,21 @@ Rules: TypeAlias = "Mapping[str, type[Rule]]"
 
 # The module of a rule tells its pack: traceq's own is the first.
 _MODULE = "_traceq_pack"
+_LOADING = RLock()
 _CODE = re.compile(r"[A-Z]{2,5}\d{3}")
 
 
 def load_rules(packs: Iterable[Path] = ()) -> Rules:
     """Return traceq's rules and those of ``packs``, by code.
 
-    Packs are read again each time, as their author may just have changed them.
+    Packs are read again each time, as their author may just have changed them. They
+    are imported under names of which there is one: threads wait for each other.
     """
+    with _LOADING:
+        return _load_rules(packs)
+
+
+def _load_rules(packs: Iterable[Path]) -> Rules:
     rules: dict[str, type[Rule]] = {}
     loaded = {
         folder: load_pack(folder, f"{_MODULE}{number}")

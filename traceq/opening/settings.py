@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,12 +89,15 @@ def asked(
             variable.set(value)  # type: ignore[arg-type]  # its own value
 
 
-def configuration(file: Path | None) -> Config:
-    """Return the configuration in a file, else the nearest one with packs to trust."""
-    if file:
-        return read_config(file)
-    here = Path.cwd()
-    return with_trusted_packs(find_config(here), here)
+def configuration(file: Path | None, *, packs: bool = True) -> Config:
+    """Return the configuration in a file, else the nearest one with packs to trust.
+
+    Without ``packs`` it names none, whoever trusts them.
+    """
+    found = read_config(file) if file else find_config(Path.cwd())
+    if not packs:
+        return replace(found, packs=())
+    return found if file else with_trusted_packs(found)
 
 
 def nanoseconds(step_ms: float | None) -> int | None:

@@ -130,13 +130,15 @@ typedef struct {
 } Round;
 
 /* Go through groups and blocking calls in their order, once. */
-static void play_round(const Column *steps, const Column *order, Round *round) {
+static int play_round(const Column *steps, const Column *order, Round *round,
+                      Watch *watch) {
     const uint32_t *item = order[ITEM].values, *lane = order[LANE].values;
     const uint32_t *epoch = order[ITS_EPOCH].values, *after = order[AFTER].values;
     const uint32_t *waits_for = order[WAITS_FOR].values, *blocks = order[BLOCKS].values;
     const double *resume = order[RESUME].values;
     for (size_t at = 0; at < order[ITEM].length; at++) {
         size_t mine = epoch[at];
+        if (!may_go_on(watch, 1)) return 0;
         if (item[at] != NO_GROUP) {
             double ready = round->lanes[lane[at]];
             if (after[at] != NO_GROUP) ready = greater(ready, round->done[after[at]]);
@@ -148,24 +150,27 @@ static void play_round(const Column *steps, const Column *order, Round *round) {
         }
         double now = round->host[mine] + (epoch_end(steps, mine) - epoch_begin(steps, mine));
         if (blocks[mine]) {
-            double done = waits_for[mine] == NO_GROUP
+            int all = waits_for[mine] == NO_GROUP;
+            if (all && !may_go_on(watch, order[BEHIND].length)) return 0;
+            double done = all
                               ? greatest(round->lanes, order[BEHIND].length)
                               : round->done[waits_for[mine]];
             now = greater(now, done) + resume[mine];
         }
         round->host[mine + 1] = now;
     }
+    return 1;
 }
 
 /* Play the rounds, and return how long the last of them took. */
 static double play_rounds(const Column *steps, const Column *order, double scale,
-                          int rounds, Round *round) {
+                          int rounds, Round *round, Watch *watch) {
     size_t last = steps[WAIT_START].length, lanes = order[BEHIND].length;
     double total = 0.0, before = 0.0, began = 0.0;
     memcpy(round->lanes, order[BEHIND].values, lanes * sizeof *round->lanes);
     sum_groups(steps, scale, round->time, round->reach);
     for (int number = 0; number < rounds; number++) {
-        play_round(steps, order, round);
+        if (!play_round(steps, order, round, watch) || !may_go_on(watch, 1)) break;
         began = round->host[0];
         round->host[0] =
             round->host[last] + (epoch_end(steps, last) - epoch_begin(steps, last));
@@ -225,10 +230,10 @@ static double left_of(Removed *removed, size_t count, int64_t start, int64_t end
         int64_t covered = 0;
         while (one->next < length && ends[one->next] <= start) one->next++;
         for (size_t row = one->next; row < length && starts[row] < end; row++)
-            covered += (ends[row] < end ? ends[row] : end) -
-                       (starts[row] > start ? starts[row] : start);
+            covered = plus(covered, minus(ends[row] < end ? ends[row] : end,
+                                          starts[row] > start ? starts[row] : start));
         if (!covered) continue;
-        double less = 1.0 - one->share * (double)covered / (double)(end - start);
+        double less = 1.0 - one->share * (double)covered / (double)minus(end, start);
         if (less < left) left = less;
     }
     return left;
@@ -280,7 +285,7 @@ static void count_others(Seen *seen, uint32_t *calls) {
  * memory. ``lengths`` has room for the spans of a piece. */
 static int sum_waits(const Column *waits, Removed *removed, size_t changes,
                      double shortest, Seen *seen, double *lengths, double *time,
-                     uint32_t *calls) {
+                     uint32_t *calls, Watch *watch) {
     const int64_t *start = waits[START].values, *end = waits[END].values;
     const uint32_t *at = waits[AT].values, *thing = waits[THING].values;
     const int64_t *first = waits[FIRST].values, *count = waits[COUNT].values;
@@ -288,12 +293,13 @@ static int sum_waits(const Column *waits, Removed *removed, size_t changes,
     const double *worked = waits[PIECE_WORKED].values, *share = waits[SHARE].values;
     for (size_t piece = 0; piece < waits[FIRST].length; piece++) {
         size_t begin = (size_t)first[piece], spans = (size_t)count[piece];
+        if (!may_go_on(watch, spans + 1)) return 0;
         double whole = 0.0;
         for (size_t row = 0; row < spans; row++) {
             int64_t from = start[begin + row], to = end[begin + row];
             if (from < piece_from[piece]) from = piece_from[piece];
             if (to > piece_to[piece]) to = piece_to[piece];
-            lengths[row] = (double)(to - from) * left_of(removed, changes, from, to);
+            lengths[row] = (double)minus(to, from) * left_of(removed, changes, from, to);
             whole += lengths[row];
         }
         /* Of a piece that the changes remove, nothing is left to wait for. */
@@ -408,19 +414,19 @@ static PyObject *played(PyObject *self, PyObject *args) {
     size_t groups = count, waits = steps[WAIT_START].length;
     if (steps_fit(steps, groups) && order_fits(order, groups, waits)) {
         size_t width = sizeof(double);
-        Round round = {malloc((groups + 1) * width),    malloc((groups + 1) * width),
+        /* A group that no work is in takes no time. */
+        Round round = {calloc(groups + 1, width),       calloc(groups + 1, width),
                        calloc(groups + 1, width),       calloc(groups + 1, width),
                        malloc(order[BEHIND].length * width), calloc(waits + 1, width)};
         if (round.time && round.reach && round.done && round.entered && round.lanes &&
             round.host) {
-            double took;
-            Py_BEGIN_ALLOW_THREADS
-            took = play_rounds(steps, order, scale, rounds, &round);
-            Py_END_ALLOW_THREADS
+            Watch watch = {PyEval_SaveThread(), 0, 0};
+            double took = play_rounds(steps, order, scale, rounds, &round, &watch);
+            PyEval_RestoreThread(watch.released);
             PyObject *host = made(round.host, waits + 1, "g");
             PyObject *entered = made(round.entered, groups, "g");
             round.host = round.entered = NULL;
-            if (host && entered) result = Py_BuildValue("dOO", took, host, entered);
+            if (host && entered && !watch.stopped) result = Py_BuildValue("dOO", took, host, entered);
             Py_XDECREF(host);
             Py_XDECREF(entered);
         } else {
@@ -542,17 +548,17 @@ static PyObject *waits(PyObject *self, PyObject *args) {
         int summed = 0;
         if (most >= 0 && time && calls && seen.thing && lengths) {
             memset(seen.thing, 0xff, ((size_t)nodes + 1) * sizeof *seen.thing);
-            Py_BEGIN_ALLOW_THREADS
+            Watch watch = {PyEval_SaveThread(), 0, 0};
             summed = sum_waits(columns, removed, (size_t)count, shortest, &seen, lengths,
-                               time, calls);
-            Py_END_ALLOW_THREADS
+                               time, calls, &watch);
+            PyEval_RestoreThread(watch.released);
         }
         if (summed) {
             PyObject *parts[] = {made(time, things, "g"), made(calls, things, "I")};
             time = NULL;
             calls = NULL;
             result = all_of(parts, 2);
-        } else if (most >= 0) {
+        } else if (most >= 0 && !PyErr_Occurred()) {
             PyErr_NoMemory();
         }
         free(time);

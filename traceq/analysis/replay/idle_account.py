@@ -33,6 +33,7 @@ _LINE = ("kind", "name", "file", "line", "function")
 _AT_ONCE = 10_000
 # Shorter waits, in ns, are of rounding.
 _SHORTEST = 1e-3
+_PARTS_OF_NS = 1024
 _EARLIEST, _LATEST = -(2**63), 2**63 - 1
 
 
@@ -87,7 +88,7 @@ class IdleAccount:
         return (
             self._things.group_by(keys)
             # A call is one thing of a kind: it does not count twice.
-            .agg(pl.col("time", "calls").sum())
+            .agg(_exact_sum("time"), pl.col("calls").sum())
             .sort("time", *keys, descending=[True, *(False for _ in keys)])
         )
 
@@ -120,7 +121,8 @@ class Waits:
             # Where the trace does not show what the host did, it is the same all over.
             things = things.with_columns(kind=pl.lit(UNKNOWN))
             by_thing = _summed(spans.select("thing", "at", waits=pl.lit(1.0)))
-        each = idle_ns / float(by_thing["time"].sum() or 1)
+        whole = by_thing.select(_exact_sum("time")).item()
+        each = idle_ns / float(whole or 1)
         by_thing = by_thing.with_columns(pl.col("time") * each).filter(
             pl.col("time") > 0
         )
@@ -227,21 +229,35 @@ def _waited(
         end=pl.min_horizontal("end", pieces["end"][piece]),
     )
     length = (spans["end"] - spans["start"]) * _left(spans, piece, after, changes)
-    reached = length.cum_sum()
-    end = reached[after - 1]
-    whole = end - end.shift(1, fill_value=0.0)
-    begin = end - whole * share
+    # Each piece for itself and one span after the other, as compiled code adds: to the
+    # last digit the same.
+    each = pl.DataFrame([length.alias("length"), piece.alias("piece")])
+    reached = each.select(pl.col("length").cum_sum().over("piece")).to_series()
+    whole = reached[after - 1]
+    since = whole - whole * share
     # Of a piece that the changes remove, nothing is left to wait for.
     rate = (worked / whole).zip_with(whole > 0, pl.Series([0.0]))
-    waited = (reached - begin[piece]).clip(lower_bound=0.0)
+    waited = reached - since[piece]
     waits = waited.zip_with(waited < length, length) * rate[piece]
     found = spans.select("thing", "at", waits.alias("waits"))
     return found.filter(pl.col("waits") > _SHORTEST)
 
 
+def _exact_sum(column: str) -> pl.Expr:
+    """Return the sum of nanoseconds that is the same in whichever order they come.
+
+    They are added as whole numbers, of parts of a nanosecond that nobody can measure.
+    """
+    parts = (pl.col(column) * _PARTS_OF_NS).round().cast(pl.Int64, strict=False)
+    return (parts.sum() / _PARTS_OF_NS).alias(column)
+
+
 def _summed(waited: pl.DataFrame) -> pl.DataFrame:
-    return waited.group_by("thing").agg(
-        time=pl.col("waits").sum(), calls=pl.col("at").n_unique()
+    # sum() adds in an order of its own.
+    return (
+        waited.group_by("thing", maintain_order=True)
+        .agg(time=pl.col("waits").cum_sum().last(), calls=pl.col("at").n_unique())
+        .sort("thing")
     )
 
 

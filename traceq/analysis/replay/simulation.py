@@ -428,7 +428,8 @@ def _sums(
         pl.DataFrame(work)
         .group_by("group", maintain_order=True)
         .agg(
-            pl.col("time").sum(),
+            # One after the other, as compiled code adds; sum() has an order of its own.
+            pl.col("time").cum_sum().last(),
             pl.max("reach") + pl.last("time_before") + pl.last("time"),
         )
     )

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 _KEY = re.compile(r'(\s*)("(?:[^"\\]|\\.)*")\s*:\s*')
 _NEXT = re.compile(r"\s*(,|\Z)")
-_DECODER = json.JSONDecoder()
+
+
+def _refuse(constant: str) -> None:
+    """Refuse what Python reads as a number and JSON does not have, as NaN."""
+    raise ValueError(constant)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Member(NamedTuple):
@@ -22,6 +29,7 @@ class Member(NamedTuple):
 
     key: str
     value: Any
+    """A text without halves of surrogate pairs, which no table holds."""
     before: str
     """Blanks, key and colon."""
     written: str
@@ -55,6 +63,8 @@ def members(text: str) -> list[Member] | None:
         following = _NEXT.match(text, end)
         if following is None:
             return None
+        if isinstance(value, str) and "\\u" in text[key.end() : end]:
+            value = value.encode(errors="replace").decode()
         written, after = text[key.end() : end], text[end : following.start(1)]
         found.append(Member(name, value, key[0], written, after))
         at = following.end()

@@ -31,6 +31,8 @@ _NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.IGNORECASE)
 _ANONYMOUS = "(anonymous namespace)::"
 _NAMESPACES = re.compile(r"\b(at::native|at::cuda|c10|std|pytorch_flash|cutlass|cub)::")
 _MOST_SHAPES = 3
+# No name that a compiler has made is as long, nor any sentence of traceq's.
+_LONGEST = 2_000
 # Words in the arguments of a kernel template that say what it computes.
 _TELLING = re.compile(
     r"\b(cutlass_\d\w*|multiplies|divides|plus|minus|Copy|Sqrt|launch_\w+|\w+Ops"
@@ -40,13 +42,25 @@ _TELLING = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Return a text that cannot move the cursor, ring the bell or hide itself.
+    r"""Return a text that cannot move the cursor, ring the bell, hide itself or flood.
 
     Names in a trace come from strangers, and terminals obey control codes.
 
     >>> print(printable("aten::mm"), printable("\x1b[2Jgone"))
     aten::mm \x1b[2Jgone
+    >>> printable("a" * 200_000)[-27:]
+    'aaa… (198,000 more letters)'
     """
+    left = len(text) - _LONGEST
+    return (
+        visible(text)
+        if left <= 0
+        else f"{visible(text[:_LONGEST])}… ({left:,} more letters)"
+    )
+
+
+def visible(text: str) -> str:
+    """Return a text as ``printable`` does, however long it is."""
     return _UNUSUAL.sub(lambda found: _made_visible(found[0], _python_escape), text)
 
 
@@ -92,7 +106,7 @@ def plain_csv(text: str) -> str:
     >>> plain_csv("=1+1"), plain_csv("aten::mm"), plain_csv("-1")
     ("'=1+1", 'aten::mm', '-1')
     """
-    text = printable(text)
+    text = visible(text)
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         return f"'{text}"
     return text

@@ -1,0 +1,50 @@
+"""Rows that are nested deeper than those of any program, and are left out.
+
+Some work grows with the depth of each row, as the names of nested modules do. Real
+traces stay below 500; a file that was made to hurt has tens of thousands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.graph.host import PARTS
+from traceq.graph.nesting import depth
+
+if TYPE_CHECKING:
+    from traceq.graph.host import Frames, HostTree
+
+MOST = 512
+"""How many rows may be around another one."""
+# What has others in it is left out before what rarely has.
+_AROUND = [PARTS.index(part) for part in ("annotations", "frames", "ops")]
+_MOST_LEAVES = MOST + 64
+
+
+def too_deep(tree: HostTree) -> pl.DataFrame | None:
+    """Return the rows of the tree that lie too deep, as ``part`` and ``row``; or none.
+
+    Where others were left out, those that were inside of them may still be too deep.
+    """
+    found = depth(tree.parent)
+    deepest = found.max()
+    if not isinstance(deepest, int) or deepest < MOST:
+        return None
+    rows = pl.DataFrame({"part": tree.part, "row": tree.row, "depth": found})
+    around = rows.filter(pl.col("part").is_in(_AROUND), pl.col("depth") >= MOST)
+    leaves = rows.filter(pl.col("depth") >= _MOST_LEAVES)
+    chosen = around if around.height else leaves
+    return chosen.select("part", "row") if chosen.height else None
+
+
+def without(raw: Frames, rows: pl.DataFrame) -> Frames:
+    """Return the tables without some of their rows."""
+    left = dict(raw)
+    for part, name in enumerate(PARTS):
+        mine = rows.filter(pl.col("part") == part)["row"]
+        if len(mine):
+            stays = pl.repeat(value=True, n=raw[name].height, eager=True)
+            left[name] = raw[name].filter(stays.scatter(mine, values=False))
+    return left
