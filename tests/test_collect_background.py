@@ -103,6 +103,25 @@ def test_the_pause_is_measured_and_said(tmp_path: Path) -> None:
     assert said in run.err
 
 
+LONG_TEXTS = (
+    LOOP
+    + """
+for _ in range(30):
+    step()
+    with torch.profiler.record_function("x" * 3_000_000):
+        pass
+"""
+)
+
+
+def test_the_size_of_a_trace_is_limited_by_its_text_not_by_its_events(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, LONG_TEXTS, (*QUICK, "--max-mb", "5"))
+    assert len(run.step_names()) == 1  # of the two that were asked for
+    assert any("1 step was traced" in text for text in run.rank["notes"])
+
+
 MARKED = """
 import sys, torch
 for _ in range(20):

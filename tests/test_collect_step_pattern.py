@@ -56,6 +56,11 @@ def test_a_pattern_in_a_pattern_repeats_with_the_longer_one() -> None:
     assert step_pattern.period(noisy(*steps)) == 12
 
 
+def test_steps_of_any_length_are_noise() -> None:
+    laps = [10.0 + step % 17 for step in range(50)]  # of a busy machine
+    assert step_pattern.long_places(laps) == []
+
+
 def test_one_slow_step_that_adds_little_is_noise() -> None:
     assert step_pattern.long_places([10.0] * 99 + [30.0]) == []
 

@@ -22,7 +22,7 @@ from .background import LONGEST_S, Background
 from .files import MEGABYTE, TooLargeError, free_memory
 from .memory_history import MemoryHistory
 from .other_profilers import OtherProfilers
-from .profiler import EVENT_BYTES, Trace
+from .profiler import Trace
 from .rank_file import RankFile
 from .schedule import LEAD_IN, Plan
 from .step_timer import StepTimer
@@ -244,17 +244,18 @@ class Actions:
             self.refused = True
             return
         probe = Probe(trace.size(), trace.python_share(), self._probed_ms())
+        most = self._most_events(trace.event_bytes(self.rank.folder))
         trace.release()
         self._is_large = probe.events > _LARGE
         free = self.alone and self.options["active"] == Plan.active
-        size = choose(self.size, probe, self._pattern(), self._most_events(), free=free)
+        size = choose(self.size, probe, self._pattern(), most, free=free)
         if size.stacks != self.size.stacks:
             self._drop_stacks(f"{size.why}: with stacks it exceeds --max-mb")
         if not size.steps:
             self.rank.missing("trace", f"{size.why}: one step exceeds --max-mb")
             self.refused = True
         elif size.steps < self.size.steps:
-            self.rank.note(f"{size.steps} steps were traced: {size.why}")
+            self.rank.note(f"{_steps(size.steps)} traced: {size.why}")
         self.size = size
 
     def _probed_ms(self) -> float:
@@ -267,9 +268,9 @@ class Actions:
         is_long = bool(period) and self.seen % period in self._long_residues()
         return float(long["ms"] if is_long else long["typical_ms"])
 
-    def _most_events(self) -> int:
+    def _most_events(self, event_bytes: int) -> int:
         """Return how many events a trace may have: by its size and by memory."""
-        most = int(self.options["max_mb"]) * MEGABYTE // EVENT_BYTES
+        most = int(self.options["max_mb"]) * MEGABYTE // event_bytes
         free = free_memory()
         return most if free is None else min(most, free // 2 // EVENT_MEMORY)
 
@@ -330,8 +331,7 @@ class Actions:
         trace = self._stop_trace()
         self.ended = True
         if trace is not None and trace.steps:
-            steps = len(trace.steps)
-            self.rank.note(f"{steps} steps were traced, then memory was short")
+            self.rank.note(f"{_steps(len(trace.steps))} traced, then memory was short")
             self._keep(trace)
         else:
             self.rank.missing("trace", "memory was short")
@@ -525,6 +525,10 @@ def _trace_facts(trace: Trace, file: Path, folder: Path | None) -> dict[str, Any
     if folder is not None:
         facts["sources"], facts["notes"] = sources.copy(trace.callers.files, folder)
     return facts
+
+
+def _steps(count: int) -> str:
+    return "1 step was" if count == 1 else f"{count} steps were"
 
 
 def _memory_is_short() -> bool:

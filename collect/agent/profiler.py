@@ -26,6 +26,7 @@ _CPU = autograd.DeviceType.CPU
 PROFILER_STEP = "ProfilerStep"
 COLLECTED_STEP = "traceq: step"
 EVENT_BYTES = 550  # of JSON per event with shapes and stacks, 3 sizes on an H200
+_FEW_EVENTS = 30_000  # which are written in 0.1 s
 _SAMPLED = 2000  # events that are looked at to tell how many are Python calls
 _PYTHON_CALL = re.compile(r".*\(\d+\): |<built-in |nn\.Module: ")
 
@@ -144,6 +145,24 @@ class Trace:
         sample = events[:: max(1, len(events) // _SAMPLED)]
         calls = sum(bool(_PYTHON_CALL.match(event.name())) for event in sample)
         return calls / len(sample) if sample else 0.0
+
+    def event_bytes(self, folder: Path) -> int:
+        """Return how many bytes of text an event has, on average.
+
+        Few events may have much of it, such as long lists of numbers: where there are
+        few, they are written to see.
+        """
+        if not 0 < self.size() <= _FEW_EVENTS:
+            return EVENT_BYTES
+        file = folder / f".{os.getpid()}.probe.json"
+        try:
+            self.profiler.export_chrome_trace(str(file))
+            return max(1, file.stat().st_size // self.size())
+        except (OSError, RuntimeError):  # the disk is full
+            return EVENT_BYTES
+        finally:
+            with contextlib.suppress(OSError):
+                file.unlink()
 
     def release(self) -> None:
         """Free the list of events, which would slow garbage collections down."""

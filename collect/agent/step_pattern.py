@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 LONG = 1.5  # times the median: a long step
+APART = 1.3  # times the slowest of the others: another kind of step, not noise
 MATTERS = 0.05  # fraction of the time that the long steps add, below which it is noise
 ALIKE = 0.6  # autocorrelation from which on a pattern repeats
 REPEATS = 3  # periods that must have been seen
@@ -44,13 +45,16 @@ def long_steps(laps: list[float]) -> LongSteps | None:
 
 
 def long_places(laps: list[float]) -> list[int]:
-    """Return which steps are long; none if together they add little."""
+    """Return which steps are long: a kind of their own, that adds to the time."""
     if not laps:
         return []
-    median = sorted(laps)[(len(laps) - 1) // 2]
+    ordered = sorted(laps)
+    median = ordered[(len(laps) - 1) // 2]
     places = [place for place, lap in enumerate(laps) if lap > LONG * median]
+    slowest = ordered[-len(places) - 1]
+    apart = all(laps[place] > APART * slowest for place in places)
     added = sum(laps[place] - median for place in places)
-    return places if added > MATTERS * sum(laps) else []
+    return places if apart and added > MATTERS * sum(laps) else []
 
 
 def period(laps: list[float]) -> int | None:
