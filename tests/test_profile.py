@@ -137,13 +137,13 @@ def test_an_error_of_the_loop_passes(step: Callable[[], None], tmp_path: Path) -
             for number in range(STEPS):
                 step()
                 run.step()
-                assert number < 6, "mine"
+                assert number < 9, "mine"
 
     with pytest.raises(AssertionError, match="mine"):
         loop()
 
     (why,) = {one for one in run.missing if "memory" in one}
-    assert "the loop raised AssertionError after 7 steps, while tracing them" in why
+    assert "the loop raised AssertionError after 10 steps, while tracing them" in why
     assert rank_of(run)["state"] == "ended early"
 
 

@@ -452,7 +452,7 @@ class Session:
             TIMING: "while timing them",
             PROBING: "while counting the events of one",
             MEETING: "while waiting for the other ranks",
-            ALIGNING: "while waiting for a typical one",
+            ALIGNING: "before tracing them",
             TRACING: "while tracing them",
         }.get(phase, "while recording memory history")
 
