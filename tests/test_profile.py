@@ -22,7 +22,7 @@ pytestmark = WITH_TORCH
 
 torch: Any = Late("torch")
 QUICK: dict[str, Any] = {"warmup": 2, "timed": 3, "active": 2, "overhead": False}
-STEPS = 12
+STEPS = 15
 
 
 @pytest.fixture(scope="module")

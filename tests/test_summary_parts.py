@@ -76,7 +76,7 @@ def test_phases_add_up_to_each_step(name: str) -> None:
 def test_a_warm_up_step_is_beside_the_steady_ones_not_among_them() -> None:
     trace = loaded(TRACES["attn_flash"])
     early = trace.steps["step"] == trace.steps["step"].min()
-    warm = replace(trace, steps=trace.steps.with_columns(warmup=early))
+    warm = replace(trace, steps=trace.steps.with_columns(warmup=early, averaged=~early))
     *_, step = by_phase(warm)
     (first, second) = trace.steps["time"]
 

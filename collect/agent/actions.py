@@ -66,7 +66,7 @@ class Actions:
         self._allocations: int | None = None  # on the GPU, when the trace started
         self._step_name = ""  # of traced steps, once that is known
         self._timed_until = 0  # boundaries when the steps had been timed
-        self._is_large = False  # whether a step has so many events that memory matters
+        self._is_large = False  # whether memory may get short while steps are traced
 
     @contextlib.contextmanager
     def pausing(self, what: str) -> Iterator[None]:
@@ -231,6 +231,7 @@ class Actions:
     def _begin_probe(self) -> None:
         if self._is_refused():
             return
+        self._drop_stacks_if_compiling()
         self._probes = True
         self._start_trace(1)
 
@@ -277,8 +278,7 @@ class Actions:
     def _begin_trace(self) -> None:
         if self._is_refused():
             return
-        if self._compiles and self._quiet < Plan.quiet:
-            self._drop_stacks("the program compiles in every step")
+        self._drop_stacks_if_compiling()
         self._start_trace(self.size.steps)
 
     def _is_refused(self) -> bool:
@@ -335,6 +335,10 @@ class Actions:
             self._keep(trace)
         else:
             self.rank.missing("trace", "memory was short")
+
+    def _drop_stacks_if_compiling(self) -> None:
+        if self._compiles and self._quiet < Plan.quiet:
+            self._drop_stacks("the program compiles in every step")
 
     def _drop_stacks(self, why: str) -> None:
         if self.size.stacks:

@@ -110,7 +110,7 @@ class RankFile:
             self.facts["missing"].append(entry)
 
     def begin_again(self) -> None:
-        """Record anew; what there is stays until it is replaced."""
+        """Record again; what there is stays until it is replaced."""
         additions.add(self.facts, self.folder)
         self._before = {key: self.facts[key] for key in _RECORDED}
         self.facts.update(dict.fromkeys(_RECORDED), missing=[], notes=[])

@@ -1,7 +1,7 @@
 """The pattern of a program's step times: steps that take longer, and how often.
 
 An RL program collects a rollout every 16 optimizer steps, others log, evaluate or save
-every so many. A trace of three consecutive steps then holds too many of the long ones,
+now and then. A trace of three consecutive steps then holds too many of the long ones,
 or none.
 """
 

@@ -255,11 +255,7 @@ STEPS = {
     "kernels": Column(ID, "Pieces of GPU work that the step launched."),
     "launches": Column(ID, "Calls that launched kernels or CUDA graphs."),
     "warmup": Column(pl.Boolean(), "An outlier at the start; left out of averages."),
-    "averaged": Column(
-        pl.Boolean(),
-        "Averages are over it: no warm-up, and of long and typical steps as many as"
-        " the program has.",
-    ),
+    "averaged": Column(pl.Boolean(), "Whether averages include it."),
 }
 
 FRAMES = {
