@@ -77,6 +77,26 @@ def test_a_trace_whose_writer_was_killed_is_said_to_be_missing(tmp_path: Path) -
     assert "the process that wrote it was ended" in run.why_missing("trace")
 
 
+SIGNALLED = (
+    LOOP
+    + """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+# A signal that comes while Python forks.
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
+for _ in range(40): step()
+"""
+)
+
+
+def test_a_signal_that_comes_while_a_writer_is_forked_is_not_lost(
+    tmp_path: Path,
+) -> None:
+    run = collect_program(tmp_path, SIGNALLED)
+    assert run.status == 7
+    assert run.events()
+
+
 NO_FORK = (
     LOOP
     + """

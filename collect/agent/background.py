@@ -13,9 +13,10 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from ..shared import status_files
 
@@ -87,13 +88,41 @@ def forks() -> bool:
 def _fork() -> int:
     _forking.append(True)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _signals_deferred():
             # Python 3.12 warns of threads whose locks are held in the new process: it
             # uses none of them.
             warnings.simplefilter("ignore", DeprecationWarning)
             return os.fork()
     finally:
         _forking.pop()
+
+
+@contextlib.contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Have the program's signal handlers run afterwards, in this process alone.
+
+    What a handler raises while Python forks is lost: it may run in one of the functions
+    that are called then, whose errors are ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in that one
+        return
+    process = os.getpid()
+    arrived: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    ours = [number for number, handler in handlers.items() if callable(handler)]
+    for number in ours:
+        signal.signal(
+            number, lambda signal_number, _frame: arrived.append(signal_number)
+        )
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, handlers[number])
+        if os.getpid() == process:
+            for late in arrived:
+                signal.raise_signal(late)
 
 
 def _become_writer(pipe: int, work: Callable[[], None]) -> Any:
