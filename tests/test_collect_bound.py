@@ -72,9 +72,14 @@ def test_a_program_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
     assert has_ended(program)
 
 
-def test_an_interrupt_of_the_launcher_alone_reaches_the_program(tmp_path: Path) -> None:
+def test_a_second_interrupt_of_the_launcher_alone_reaches_the_program(
+    tmp_path: Path,
+) -> None:
     launcher, program = started(tmp_path)
 
+    launcher.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    assert is_running(program)
     launcher.send_signal(signal.SIGINT)
 
     assert launcher.wait(60) == 3

@@ -21,6 +21,7 @@ from .tee import Tee
 BOOTSTRAP = Path(__file__).resolve().parent.parent / "bootstrap"
 POLL = 0.1
 LINGER = 1.0  # seconds for processes that outlive the command to write to stderr
+AGAIN = 1.0  # seconds after which a second interrupt is passed on
 WRITING_S = 600.0  # seconds for the processes that write the traces
 NOT_FOUND = 127
 NOT_RUN = 126
@@ -177,11 +178,16 @@ class Launch:
             if self._child is not None:
                 self._child.send_signal(number)
 
+        arrived: list[float] = []
+
         def leave(number: int, frame: Any) -> None:
             # The terminal sends these to the program too, which decides what to do.
-            # Without one, as where a scheduler started it, they came to this process.
-            if not bound.at_terminal():
+            # Without one, nothing tells whether they came to this process alone: a
+            # second one is passed on, as a first one twice would break its handler.
+            now = time.monotonic()
+            if arrived and now - arrived[0] > AGAIN and not bound.at_terminal():
                 pass_on(number, frame)
+            arrived.append(now)
 
         for names, handler in ((_PASSED_ON, pass_on), (_LEFT_TO_THE_PROGRAM, leave)):
             for name in names:
