@@ -1,4 +1,4 @@
-"""Whether a run passes the check against the fixture that was made from it.
+"""Checks of a run against the fixture that was made from it.
 
     python benchmarks/self_check.py traces/*.json.gz runs/train-1=runs/train-2
 

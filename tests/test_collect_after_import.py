@@ -1,4 +1,4 @@
-"""What is done once the program has imported a module."""
+"""Functions that are called once the program has imported a module."""
 
 from __future__ import annotations
 

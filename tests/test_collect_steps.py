@@ -230,6 +230,18 @@ def test_a_module_without_weights_makes_no_steps(count: Count) -> None:
     calls.remove()
 
 
+def test_a_module_that_nothing_can_be_asked_of_still_runs(count: Count) -> None:
+    class Strange(torch.nn.Linear):  # type: ignore[misc,name-defined]
+        def parameters(self, recurse: bool = True) -> Any:  # noqa: ANN401, ARG002, FBT001, FBT002
+            msg = "mine"
+            raise RuntimeError(msg)
+
+    calls = repeated_calls.RepeatedCalls(count)
+    called(calls, Strange(2, 2), 5)
+    assert calls.chosen is None
+    calls.remove()
+
+
 class Graph:
     """A stand-in for a CUDA graph, which cannot be made here."""
 

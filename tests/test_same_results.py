@@ -1,4 +1,4 @@
-"""What lint finds is the same with compiled code and without, to the last digit."""
+"""Findings with compiled code and without, which are equal to the last digit."""
 
 from __future__ import annotations
 

@@ -50,13 +50,13 @@ class Background:
         with contextlib.suppress(ChildProcessError):  # the program waits for all
             os.waitpid(first, 0)
         with os.fdopen(reader, "rb") as pipe:
-            said = pipe.read()
-        if not said.isdigit():
+            process = pipe.read()
+        if not process.isdigit():
             work()
             return
-        self._writers[name] = int(said)
+        self._writers[name] = int(process)
         # The launcher waits for it, even if this process ends before.
-        status_files.mark(f"writer-{name}", said.decode())
+        status_files.mark(f"writer-{name}", process.decode())
 
     def wait(self, seconds: float) -> None:
         """Wait until all of them have ended."""

@@ -118,7 +118,11 @@ class RepeatedCalls:
 
     def _counter(self, candidate: Candidate) -> Callable[[Module, Any], None]:
         def count(module: Module, result: Any) -> None:
-            if not torch_state.compiling() and _is_work(module, result):
+            try:
+                counts = not torch_state.compiling() and _is_work(module, result)
+            except Exception:  # noqa: BLE001 - a module and its result may be anything
+                return
+            if counts:
                 self._called(candidate)
 
         return count

@@ -61,9 +61,9 @@ class Schedule:
         self.active = plan.active
         """Steps to trace, which the probe may change."""
         self.starts_well: Callable[[int], bool] = lambda _seen: True
-        """Whether the traced steps may start after this many boundaries."""
+        """Says if the traced steps may start after this many boundaries."""
         self.pattern_is_open: Callable[[], bool] = lambda: False
-        """Whether some steps take longer and it is not known how often."""
+        """Says if some steps take longer, and it is not seen yet how often."""
         self.phase = WAITING
         self.seen = 0  # boundaries so far
         self.in_phase = 0  # steps done of this phase

@@ -23,7 +23,7 @@ class Probe:
     python_share: float
     """Fraction of the events that stacks add."""
     ms: float = 1.0
-    """How long such a step takes without the profiler."""
+    """Time of such a step without the profiler."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TraceSize:
     stacks: bool
     whole_period: bool = False
     why: str = ""
-    """Why it is less than what was asked for."""
+    """The reason, if it is less than what was asked for."""
 
 
 def choose(

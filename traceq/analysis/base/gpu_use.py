@@ -1,4 +1,4 @@
-"""Whether a program used a GPU, where its trace has no GPU work that would say so."""
+"""Signs that a program used a GPU, where its trace has no GPU work."""
 
 from __future__ import annotations
 
