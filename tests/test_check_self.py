@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import polars as pl
 import pytest
 from collecting import WITH_TORCH, collect
 from command import traceq
@@ -26,10 +27,11 @@ from traceq.check.budgets import (
 )
 from traceq.check.cpu import cpu_budgets, cpu_part, read_cpu_part, write_cpu_part
 from traceq.check.cpu_changes import cpu_differences
-from traceq.check.numbers import Backends, Layer, Numbers
-from traceq.check.spread import Spread
+from traceq.check.numbers import Backends, Layer, Numbers, numbers
+from traceq.check.spread import Spread, tidy
 from traceq.loading import load
 from traceq.model.run import StepTime
+from traceq.recording import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,6 +193,23 @@ def test_a_run_that_does_more_fails(
 
     assert answer.status == 1
     assert words in answer.out
+
+
+@pytest.mark.parametrize("averaged", [[True] * 3, [False, True, False]])
+def test_limits_hold_all_steps_whichever_are_averaged(
+    averaged: list[bool], tmp_path: Path
+) -> None:
+    trace = load(written(tmp_path, "run", drawn(UNEVEN)), cache=False)
+    steps = trace.steps.with_columns(averaged=pl.Series(averaged))
+    counts = [count for count, taken in zip(UNEVEN, averaged, strict=True) if taken]
+    mean = tidy(sum(counts) / len(counts))
+
+    run = numbers(Recording("run", replace(trace, steps=steps)))
+
+    assert run.values["launches"] == tidy(mean + 4)
+    assert run.spreads["launches"] == Spread(3, 40, 54)
+    assert run.layers["LM/LSTM"].kernels == mean
+    assert run.layers["LM/LSTM"].spread == Spread(3, 36, 50)
 
 
 def test_an_update_keeps_the_limits_of_the_run(uneven: Path) -> None:

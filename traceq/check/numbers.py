@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -19,7 +19,7 @@ from traceq.units import NS_PER_MS
 from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from traceq.recording import Recording
 
@@ -91,17 +91,19 @@ class Numbers:
 
 
 def numbers(recording: Recording, graph_breaks: int | None = None) -> Numbers:
-    """Return the numbers of a recording: of its steady steps, on average.
+    """Return the numbers of a recording: averages of its representative steps.
 
-    A run knows its graph breaks; of a fixture they are given.
+    Their spread is that of all steps after warm-up, since another recording of the
+    program may average over others. A run knows its graph breaks; of a fixture they
+    are given.
     """
     fullest = highest(snapshot_views(recording))
     if recording.trace is None:
         return Numbers({"peak-bytes": fullest.allocated} if fullest else {})
     view = View(recording.trace, recording.step_ns)
+    every_step = _view_of_every_step(view)
     steps = view.steps
-    by_step = _counts(view)
-    values = {name: float(counts.sum()) / steps for name, counts in by_step.items()}
+    values = {name: float(counts.sum()) / steps for name, counts in _counts(view)}
     if (rank := view.trace.rank) and rank.compiled:
         graph_breaks = len(rank.compiled.graph_breaks)
     if graph_breaks is not None:
@@ -112,25 +114,34 @@ def numbers(recording: Recording, graph_breaks: int | None = None) -> Numbers:
     if view.trace.facts.gpu:
         values["gpu-ms"] = view.steady.gpu_busy / steps / NS_PER_MS
     rounded = {name: tidy(value) for name, value in values.items()}
-    return Numbers(rounded, _layers(view), _backends(view), _spreads(view, by_step))
+    return Numbers(
+        rounded, _layers(view, every_step), _backends(every_step), _spreads(every_step)
+    )
 
 
-def _counts(view: View) -> dict[str, pl.Series]:
-    """Return what is counted, in each of the steps."""
+def _view_of_every_step(view: View) -> View:
+    """Return the view whose averages include every step after warm-up."""
+    trace = view.trace
+    if (trace.steps["averaged"] | trace.steps["warmup"]).all():
+        return view
+    steps = trace.steps.with_columns(averaged=~pl.col("warmup"))
+    return View(replace(trace, steps=steps), view.step_ns)
+
+
+def _counts(view: View) -> Iterator[tuple[str, pl.Series]]:
+    """Yield the name of each exact number, and its value in each averaged step."""
     trace, steady = view.trace, view.steady
-    steps = trace.steps.filter(~pl.col("warmup"))
-    launches = (
+    steps = trace.steps.filter("averaged")
+    yield (
+        "launches",
         steps["launches"]
         if steps.height
-        else pl.Series([launches_per_step(trace)], dtype=pl.Float64)
+        else pl.Series([launches_per_step(trace)], dtype=pl.Float64),
     )
-    return {
-        "launches": launches,
-        "syncs": _by_step(view, view.runtime.filter(pl.col("call") == "sync")),
-        "copies": _by_step(view, view.copies),
-        "captures": _captures(view),
-        "recompiles": _by_step(view, compilations(trace, steady)),
-    }
+    yield "syncs", _by_step(view, view.runtime.filter(pl.col("call") == "sync"))
+    yield "copies", _by_step(view, view.copies)
+    yield "captures", _captures(view)
+    yield "recompiles", _by_step(view, compilations(trace, steady))
 
 
 def _by_step(view: View, table: pl.DataFrame, amount: str = "") -> pl.Series:
@@ -146,11 +157,11 @@ def _by_step(view: View, table: pl.DataFrame, amount: str = "") -> pl.Series:
     return steps.join(counts, on="step", how="left")["found"].fill_null(0)
 
 
-def _spreads(view: View, by_step: Mapping[str, pl.Series]) -> dict[str, Spread]:
+def _spreads(view: View) -> dict[str, Spread]:
     """Return the spread of the numbers that are not the same in all steps."""
     trace = view.trace
-    steps = trace.steps.filter(~pl.col("warmup"))
-    found = {name: spread_of(counts) for name, counts in by_step.items()}
+    steps = trace.steps.filter("averaged")
+    found = {name: spread_of(counts) for name, counts in _counts(view)}
     found["peak-bytes"] = spread_of(peaks_by_step(trace, view.steady.windows["step"]))
     found["step-ms"] = _spread_of_time(view, steps)
     if trace.facts.gpu:
@@ -210,22 +221,29 @@ def _captures(view: View) -> pl.Series:
     return counted + _by_step(view, by_hand)
 
 
-def _layers(view: View) -> dict[str, Layer]:
-    kernels = view.kernels.filter(pl.col("module").is_not_null()).with_columns(
-        group=layer_names(pl.col("module"))
-    )
+def _layers(view: View, every_step: View) -> dict[str, Layer]:
+    """Return the layers of every step, with their kernels per averaged step."""
+    kernels = _kernels_by_layer(every_step)
     by_step = kernels.group_by("group", "step").agg(kernels=pl.len())
-    steps = pl.col("kernels").len()
-    counts = by_step.group_by("group").agg(
-        pl.col("kernels").sum().alias("all"),
+    steps, of = pl.col("kernels").len(), every_step.steps
+    limits = by_step.group_by("group").agg(
         # A step without the layer is no row.
-        min=pl.when(steps < view.steps).then(0).otherwise(pl.col("kernels").min()),
+        min=pl.when(steps < of).then(0).otherwise(pl.col("kernels").min()),
         max=pl.col("kernels").max(),
     )
-    known = {name: rest for name, *rest in counts.iter_rows()}
+    averaged = _kernels_by_layer(view).group_by("group").agg(total=pl.len())
+    limits = limits.join(averaged, on="group", how="left")
+    by_layer = {name: rest for name, *rest in limits.iter_rows()}
     layers = {}
     for name, backends in _libraries(kernels):
-        total, least, most = known[name]
-        spread = Spread(view.steps, least, most) if least != most else None
-        layers[name] = Layer(tidy(total / view.steps), backends, spread)
+        least, most, total = by_layer[name]
+        spread = Spread(of, least, most) if least != most else None
+        layers[name] = Layer(tidy((total or 0) / view.steps), backends, spread)
     return layers
+
+
+def _kernels_by_layer(view: View) -> pl.DataFrame:
+    """Return the kernels within modules, with the name of their layer as ``group``."""
+    return view.kernels.filter(pl.col("module").is_not_null()).with_columns(
+        group=layer_names(pl.col("module"))
+    )
