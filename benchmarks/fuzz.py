@@ -1,6 +1,6 @@
 """Mutated inputs through the commands: no crash, no hang, no flood of memory.
 
-    python benchmarks/fuzz.py --count 10000 --seed 1
+    python benchmarks/fuzz.py --count 20000 --seed 1
 
 Makes traces, snapshots, logs, configurations, run folders, fixtures and packs of small
 real ones, and runs a command on each in a worker, which is replaced when it dies. An
@@ -497,7 +497,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run only this input")
     parser.add_argument("--minutes", type=float, default=24 * 60, help="stop then")
