@@ -591,5 +591,20 @@ def test_half_of_a_surrogate_pair_in_a_region_is_no_obstacle(tmp_path: Path) -> 
     assert "region-1" in names
 
 
+def test_an_event_without_any_known_member_is_left_out(tmp_path: Path) -> None:
+    document = draw("""
+        host   [ProfilerStep#1      ] [ProfilerStep#2      ]
+        host    [aten::mm         ]    [aten::mm         ]
+    """)
+    document["traceEvents"].insert(1, {"a": []})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document))
+
+    events = json.loads(read_written(path).json())["traceEvents"]
+
+    assert len(events) == len(document["traceEvents"]) - 1
+    assert all(event["name"] for event in events)
+
+
 def test_a_number_that_json_does_not_have_is_no_member() -> None:
     assert members('"a": NaN') is None

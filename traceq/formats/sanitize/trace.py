@@ -114,7 +114,7 @@ class Written:
     unreadable: int = 0
     """Events that are not JSON, which are left out."""
     arrows: int = 0
-    """Arrows between events, which say nothing that their ids do not say."""
+    """Arrows between events, whose ids are enough, and events without known members."""
 
     def keeping(self, kept: pl.Expr) -> Written:
         """Return the trace with some of its events."""
@@ -299,7 +299,10 @@ def _foot(foot: str) -> str:
 
 
 def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
-    """Return an event as a row of EVENTS, with times as text; none for an arrow."""
+    """Return an event as a row of EVENTS, with times as text.
+
+    None for an arrow, and for an event without any known member.
+    """
     values = {one.key: one for one in event}
     said = {key: one.value for key, one in values.items()}
     if said.get("ph") in _ARROWS:
@@ -312,6 +315,8 @@ def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
     kind = category if category or said.get("ph") == "X" else "metadata"
     clean = fields.name(name, kind)
     text = changed(event, lambda one: _event_value(one, name, clean, fields))
+    if not text:
+        return None
     return (
         text.removeprefix('"'),
         str(said.get("ph", "")),
