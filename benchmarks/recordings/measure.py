@@ -1,0 +1,224 @@
+"""Record programs of others with ``collect``, and profile them plainly, on one GPU.
+
+    python benchmarks/recordings/measure.py CORPUS [NAME ...] --out results.jsonl
+
+CORPUS is a folder with the programs of ``programs.toml``, each at the commit named
+there, and ``run_one.sh``, which prepares data and runs one of them. Each program runs
+twice. The plain run is warmed up, timed and profiled by ``hook/sitecustomize.py``, and
+ended. The run under ``collect``, with its default options, goes to the end; the hook
+only counts steps. One line of JSON per program is appended as soon as it is known:
+``table.py`` makes the table of docs/record.md of them. Needs Python and torch alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import tomllib  # type: ignore[import-not-found]  # Python 3.11 has it
+
+_HERE = Path(__file__).resolve().parent
+_COLLECT = _HERE.parents[1] / "collect"
+_GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+# Steps to profile plainly, where an iteration is more than six optimizer steps.
+_PROFILED = {"cleanrl_ppo": 2, "cleanrl_sac": 20, "mamba_py": 10}
+_PROFILED_ELSE = 6
+# A wrapped function is compiled otherwise than the program's own.
+_NOT_HOOKED = ("gpt_fast_compile",)
+_NUMBERS = re.compile(rb"[-+]?\d[\d.,:e+-]*|\s+")
+
+
+def main() -> None:
+    """Measure the programs, in the order of their names on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--parallel", type=int, default=1, help="programs at a time")
+    parser.add_argument("--repeat", type=int, default=1, help="plain and recorded runs")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin none after")
+    parser.add_argument("--each", type=float, default=100, help="seconds of a run")
+    parser.add_argument("--keep", type=Path, help="keep run folders here")
+    parser.add_argument("--tiny", action="store_true", help="the commands for a CPU")
+    options = parser.parse_args()
+    programs = _programs()
+    end = time.monotonic() + options.seconds
+
+    def measured(name: str) -> None:
+        if time.monotonic() > end:
+            return
+        result = _measured(programs[name], options)
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result) + "\n")
+        print(_line(result), flush=True)
+
+    with ThreadPoolExecutor(options.parallel) as pool:
+        list(pool.map(measured, options.names or programs))
+
+
+def _programs() -> dict[str, dict[str, Any]]:
+    with (_HERE / "programs.toml").open("rb") as file:
+        return {one["name"]: one for one in tomllib.load(file)["program"]}
+
+
+def _measured(program: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the plain and the recorded runs of a program tell, in turns."""
+    plain, recorded = [], []
+    for _ in range(options.repeat):
+        plain.append(_plain(program, options))
+        recorded.append(_recorded(program, options))
+    same = all(
+        one["output"].startswith(other["output"])
+        for one, other in zip(recorded, plain, strict=True)
+    )
+    for run in (*plain, *recorded):
+        del run["output"]
+    return {
+        "name": program["name"],
+        "kind": program["kind"],
+        "plain": plain,
+        "recorded": recorded,
+        "output_is_the_same": same,
+    }
+
+
+def _plain(program: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        run = _run(program, options, Path(folder), [])
+        hooks = [one for one in run.pop("hooks") if "step_ms" in one]
+        for hook in hooks:
+            run |= {key: hook.get(key) for key in ("step_ms", "gpu_ms", "kernels")}
+            run |= {"timed": hook["timed"], "median_ms": _median_ms(hook["ends"])}
+    return run
+
+
+def _recorded(program: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        words = [sys.executable, str(_COLLECT), "--out", str(folder), "--name", "run"]
+        run = _run(program, options, folder, [*words, "--"])
+        hooks = run.pop("hooks")
+        run["author_steps"] = max((one["steps"] for one in hooks), default=None)
+        run |= _of_run(folder / "run")
+        done = run.get("done_at_step")
+        for hook in hooks:
+            later = hook["ends"][done + 5 if done else len(hook["ends"]) :]
+            run["median_after_ms"] = _median_ms(later)
+        if options.keep and (folder / "run").exists():
+            kept = options.keep / program["name"]
+            shutil.copytree(folder / "run", kept, dirs_exist_ok=True)
+    return run
+
+
+def _run(
+    program: dict[str, Any],
+    options: argparse.Namespace,
+    folder: Path,
+    launch: list[str],
+) -> dict[str, Any]:
+    """Run a program; return its exit status, seconds, output, and what the hook saw."""
+    name = program["name"]
+    hook = {
+        "call": program["step_call"],
+        "calls": program["calls_per_step"],
+        "out": str(folder),
+        "profile": not launch,
+        "profiled": _PROFILED.get(name, _PROFILED_ELSE),
+    }
+    environment = os.environ | {
+        "CORPUS": str(options.corpus),
+        "PYTHON": sys.executable,
+        "LAUNCH": " ".join(launch),
+        "TOML": str(_HERE / "programs.toml"),
+    }
+    if name not in _NOT_HOOKED:
+        environment |= {
+            "STEP_HOOK": json.dumps(hook),
+            "PYTHONPATH": str(_HERE / "hook"),
+        }
+    words = ["bash", str(options.corpus / "run_one.sh"), name]
+    output, errors = folder / "stdout", folder / "stderr"
+    began = time.monotonic()
+    with output.open("wb") as out, errors.open("wb") as err:
+        child = subprocess.Popen(
+            [*words, "tiny"] if options.tiny else words,
+            env=environment,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        try:
+            status: int | str = child.wait(options.each)
+        except subprocess.TimeoutExpired:
+            status = "timeout"
+            os.killpg(child.pid, 9)
+            child.wait()
+    hooks = [json.loads(one.read_text()) for one in sorted(folder.glob("hook-*.json"))]
+    return {
+        "status": status,
+        "seconds": round(time.monotonic() - began, 1),
+        "output": _NUMBERS.sub(b"", output.read_bytes()).decode(errors="replace"),
+        "errors": errors.read_text(errors="replace")[-600:],
+        "hooks": hooks,
+    }
+
+
+def _of_run(folder: Path) -> dict[str, Any]:
+    """Return what a run folder tells of its first rank."""
+    try:
+        rank = json.loads((folder / "run.json").read_text())["ranks"][0]
+    except (OSError, LookupError, ValueError):
+        return {"state": "no run folder"}
+    trace = rank.get("trace") or {}
+    result = {
+        "state": rank.get("state"),
+        "counted_steps": rank.get("steps"),
+        "traced_steps": len(trace.get("steps", [])),
+        "window": trace.get("window"),
+        "step_ms": (rank.get("step_time") or {}).get("ms"),
+        "timed": (rank.get("step_time") or {}).get("steps"),
+        "pause_s": (rank.get("pause") or {}).get("seconds"),
+        "missing": [one["what"] for one in rank.get("missing", [])],
+        "done_at_step": max(trace.get("steps", [0]), default=0),
+    }
+    files = sorted(folder.glob("rank-0.trace.json*"))
+    return result | (_gpu_work(files[0]) if files else {})
+
+
+def _gpu_work(file: Path) -> dict[str, Any]:
+    with gzip.open(file) as stream:
+        events = json.load(stream)["traceEvents"]
+    work = [one["dur"] for one in events if one.get("cat") in _GPU_WORK]
+    megabytes = round(file.stat().st_size / 1e6, 1)
+    return {"gpu_ms": sum(work) / 1e3, "kernels": len(work), "trace_mb": megabytes}
+
+
+def _median_ms(ends: list[float]) -> float | None:
+    laps = [after - before for before, after in pairwise(ends)]
+    return round(statistics.median(laps) * 1e3, 4) if laps else None
+
+
+def _line(result: dict[str, Any]) -> str:
+    plain, recorded = result["plain"][0], result["recorded"][0]
+    shown = {key: value for key, value in recorded.items() if key != "errors"}
+    return (
+        f"{result['name']}: plain {plain['status']} {plain.get('step_ms')} ms,"
+        f" gpu {plain.get('gpu_ms')}; {shown}; same {result['output_is_the_same']}"
+    )
+
+
+if __name__ == "__main__":
+    main()
