@@ -17,7 +17,7 @@ import polars as pl
 import traceq
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _HEAVY = ("gemm", "attention", "conv")
 _TEMPLATE = "triton_tem_"

@@ -28,7 +28,7 @@ from traceq.check.cpu import cpu_budgets, cpu_part, read_cpu_part, write_cpu_par
 from traceq.check.cpu_changes import cpu_differences
 from traceq.check.numbers import Backends, Layer, Numbers
 from traceq.check.spread import Spread
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.model.run import StepTime
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from test_lint import write_rule
 
 from traceq.linter import pack
 from traceq.linter.pack import load_rules
-from traceq.opening.trust import is_trusted
+from traceq.linter.trust import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +159,7 @@ def test_a_folder_that_is_no_pack_is_not_trusted(tmp_path: Path) -> None:
 def test_a_pack_as_large_as_a_disk_is_not_read(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceq.opening.trust._MOST_FILES", 3)
+    monkeypatch.setattr("traceq.linter.trust._MOST_FILES", 3)
     traceq("rules", "--trust", tmp_path / "pack")
     for number in range(5):
         (tmp_path / "pack" / f"more{number}.py").write_text("")
