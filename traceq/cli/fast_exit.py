@@ -1,4 +1,4 @@
-"""The end of the process: at once.
+"""Exit without interpreter teardown.
 
 Python takes apart every module and table before it ends, which takes as long as a tenth
 of a small lint. The system frees all of it anyway.

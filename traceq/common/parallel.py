@@ -1,4 +1,4 @@
-"""Two questions that do not need each other's answers, asked at once.
+"""Run two independent functions in parallel.
 
 Most steps of the linking keep a single core busy, and Polars lets go of Python.
 """

@@ -1,4 +1,4 @@
-"""Who works says how far it is, and what is to be known of it; who wants to listens.
+"""Progress and notices: long-running code reports them, the CLI displays them.
 
 Work that takes long is on many floors, and none of them has to pass a listener on.
 """

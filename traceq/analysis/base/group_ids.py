@@ -1,4 +1,4 @@
-"""Which rows are the same, as one number for each: few are looked at, not all."""
+"""Group ids for rows that are equal in several columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's tree by how things were called: what is the same, in the same, is one.
+"""The host call tree, deduplicated by call path.
 
 A program does the same over and over: of a million calls there are some thousand that
 differ in themselves or in what is around them. What a call is depends on nothing else,
