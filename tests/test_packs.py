@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -212,3 +213,22 @@ def test_threads_that_load_rules_at_once_all_get_them() -> None:
         found = list(pool.map(lambda _: len(load_rules()), range(16)))
 
     assert set(found) == {len(load_rules())}
+
+
+@pytest.mark.parametrize(
+    ("known", "now"),
+    [
+        ("traceq.words", "traceq.common.words"),
+        ("traceq.expressions", "traceq.common.expressions"),
+        ("traceq.records", "traceq.common.dataclass"),
+        ("traceq.linter.fused", "traceq.linter.fused_fix"),
+    ],
+)
+def test_packs_find_what_has_moved_under_its_documented_name(
+    known: str, now: str
+) -> None:
+    old, new = import_module(known), import_module(now)
+
+    assert old.__all__
+    for name in old.__all__:
+        assert getattr(old, name) is getattr(new, name)

@@ -1,6 +1,6 @@
 """How much of a compiled program's GPU time has a line and a module of the user.
 
-    python benchmarks/compiled.py RUN… [--eager RUN]
+    python benchmarks/compiled_lines.py RUN… [--eager RUN]
 
 RUN are run folders of ``traceq collect`` of compiled programs, --eager that of the same
 program without torch.compile: products, attention and convolutions are compared with
