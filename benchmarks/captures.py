@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from traceq.formats.run import is_run, read_overhead
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.model.run import Run
 
 if sys.version_info >= (3, 11):
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _MS = 1_000_000
 

@@ -27,7 +27,7 @@ _NAMES = ("before.json", "after.json")
 
 
 def _load(folder: Path) -> dict[str, Any]:
-    from traceq.loading import load  # noqa: PLC0415 - not counted as time
+    from traceq.inputs.load_trace import load  # noqa: PLC0415 - not counted as time
 
     start = time.perf_counter()
     for name in _NAMES:

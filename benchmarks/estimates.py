@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.analysis.replay.bound import bound_of
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 
 from captures import read_captures
 
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SHARED = _ROOT.parent / "shared"

@@ -40,13 +40,13 @@ from traceq.analysis.replay.model import (
     with_costs,
 )
 from traceq.analysis.replay.simulation import Replay, TimeScale
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.model.run import HostCost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _MS = 1_000_000
 _FACTORS = (1.6, 1.25, 1.1, 1.04)

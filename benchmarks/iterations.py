@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from recordings import TRACES
 
-from traceq.expressions import END
+from traceq.common.expressions import END
 from traceq.formats.chrome import read
 from traceq.graph import host, steps
 from traceq.graph.link import link

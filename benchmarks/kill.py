@@ -25,15 +25,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from traceq.cache.tables import find
 from traceq.errors import InputError
 from traceq.formats.run import is_run, read_run
-from traceq.loading import load
-from traceq.table_cache import find
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _ROOT = Path(__file__).resolve().parents[1]
 _TRACE = _ROOT / "fixtures" / "copies" / "trace.json.gz"

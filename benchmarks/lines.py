@@ -13,18 +13,18 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceq import toml_text
+from traceq.common import toml
 from traceq.errors import InputError
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.finding import Finding
+    from traceq.model.finding import Finding
 
 EXPECTED = Path(__file__).parent / "lines.toml"
 RIGHT, WRONG, FUNCTION, UNJUDGED = "right", "wrong line", "function only", "not judged"
@@ -44,7 +44,7 @@ def judged(finding: Finding, sources: Mapping[str, str], texts: list[str]) -> st
 
 def main(folders: list[str]) -> None:
     """Print each finding with a place, and how many are right."""
-    expected: dict[str, Any] = toml_text.read(EXPECTED, InputError)
+    expected: dict[str, Any] = toml.read(EXPECTED, InputError)
     rules, total = load_rules(), Counter[str]()
     for folder in sorted(map(Path, folders)):
         trace = load(folder)

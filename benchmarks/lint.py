@@ -25,7 +25,7 @@ _LARGEST_PAGE = 2_000_000
 
 
 def _load(path: Path) -> dict[str, Any]:
-    from traceq.loading import load  # noqa: PLC0415 - not counted as time
+    from traceq.inputs.load_trace import load  # noqa: PLC0415 - not counted as time
 
     start = time.perf_counter()
     load(path, cache=False)
@@ -33,11 +33,11 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _lint(path: Path) -> dict[str, Any]:
+    from traceq.inputs.load_trace import load  # noqa: PLC0415
     from traceq.linter.config import Config  # noqa: PLC0415
     from traceq.linter.engine import lint  # noqa: PLC0415
     from traceq.linter.pack import load_rules  # noqa: PLC0415
-    from traceq.loading import load  # noqa: PLC0415
-    from traceq.recording import Recording  # noqa: PLC0415
+    from traceq.model.recording import Recording  # noqa: PLC0415
 
     rules = load_rules()
     start = time.perf_counter()
@@ -57,11 +57,11 @@ def _lint(path: Path) -> dict[str, Any]:
 
 
 def _report(path: Path) -> dict[str, Any]:
+    from traceq.inputs.load_trace import load  # noqa: PLC0415
     from traceq.linter.config import Config  # noqa: PLC0415
     from traceq.linter.engine import lint  # noqa: PLC0415
     from traceq.linter.pack import load_rules  # noqa: PLC0415
-    from traceq.loading import load  # noqa: PLC0415
-    from traceq.recording import Recording  # noqa: PLC0415
+    from traceq.model.recording import Recording  # noqa: PLC0415
     from traceq.report.page.build import report_page  # noqa: PLC0415
 
     rules = load_rules()

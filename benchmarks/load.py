@@ -53,7 +53,7 @@ def _traceq(path: Path, *, cache: bool) -> dict[str, Any]:
     """Load the file into linked tables."""
     import polars as pl  # noqa: PLC0415
 
-    from traceq.loading import load  # noqa: PLC0415
+    from traceq.inputs.load_trace import load  # noqa: PLC0415
 
     pl.DataFrame({"warm": [1]}).lazy().select("warm").collect()
     start = time.perf_counter()

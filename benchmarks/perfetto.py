@@ -19,12 +19,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from traceq.annotate.one import write_annotated
+from traceq.annotate.trace import write_annotated
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 
 _SCRIPT = Path(__file__).with_name("perfetto.mjs")
 _ERRORS = "SELECT sum(value) FROM stats WHERE severity <> 'info'"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.ranks.collectives import COLLECTIVES
 from traceq.ranks.columns import total
 from traceq.ranks.digest import TABLES, Digest, encoded, make_digest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SLOWER, SLEEP, DATA, MALLOC, LINK = "slower", "sleep", "data", "malloc", "link"
 PLANTS = {

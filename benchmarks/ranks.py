@@ -28,11 +28,11 @@ import planting
 import polars as pl
 from files import make
 
-from traceq.fleet.local import Workers, cores
-from traceq.fleet.tasks import run_all
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.ranks.analysis import analyse
 from traceq.ranks.digest import Digest, digest_of
+from traceq.ranks.executors.local import Workers, cores
+from traceq.ranks.executors.tasks import run_all
 from traceq.ranks.gather import digest_tasks
 from traceq.ranks.job import assemble
 from traceq.ranks.timeline import PARTS

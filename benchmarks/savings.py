@@ -32,21 +32,21 @@ from typing import TYPE_CHECKING
 from captures import read_pairs
 
 from traceq.analysis.base.assumptions import MEASURED_SPREAD
-from traceq.finding import Severity
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.linter.savings import Savings
 from traceq.linter.view import View
-from traceq.recording import Recording
+from traceq.model.finding import Severity
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from captures import Pair
 
-    from traceq.finding import Finding
-    from traceq.trace import Trace
+    from traceq.model.finding import Finding
+    from traceq.model.trace import Trace
 
 FILES = ("pairs", "pairs_held_out", "pairs_models")
 RESULTS = Path(__file__).with_name("savings.json")

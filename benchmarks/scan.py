@@ -27,7 +27,7 @@ import polars as pl
 from fuzz_seeds import read_seeds
 from mutate import text_of
 
-from traceq.compiled_code import Arrow
+from traceq.common.native_loading import Arrow
 from traceq.formats import scan
 from traceq.formats.chunks import layout_of
 

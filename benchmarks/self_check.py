@@ -23,7 +23,7 @@ import polars as pl
 from traceq.formats.chrome import read
 from traceq.formats.run import is_run
 from traceq.formats.sanitize.trace import read_written
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.shrink.cuts import keeping_steps
 
 _FEWEST = 4

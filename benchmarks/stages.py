@@ -53,7 +53,7 @@ def _stages(
     path: str, options: dict[str, Any], started: float
 ) -> dict[str, tuple[float, float]]:
     """Lint as the command does, and return what each stage took."""
-    from traceq.watching import Watcher, watched  # noqa: PLC0415 - imports are timed
+    from traceq.common.progress import Watcher, watched  # noqa: PLC0415 - imports are timed
 
     clock = _Clock(started)
 
@@ -66,14 +66,14 @@ def _stages(
             return super().reading(name)
 
     with watched(Stages()):
-        from traceq import cache  # noqa: PLC0415
         from traceq.api.lint import lint  # noqa: PLC0415
+        from traceq.cache import store  # noqa: PLC0415
 
         result = lint(path, tables=False, **options)
         clock.begin("report")
         result.text(width=100)
         clock.begin("keeping the rest")
-        cache.finish()
+        store.finish()
         clock.begin("")
     return clock.found
 

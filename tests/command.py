@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from traceq.cli import ending, main
+from traceq.cli import fast_exit, main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,5 +54,5 @@ def traceq(*arguments: str | Path, width: int | None = None) -> Answer:
         finally:
             # A process ends with its own.
             signal.signal(signal.SIGINT, handler)
-            atexit.unregister(ending.at_once)
+            atexit.unregister(fast_exit.at_once)
     return Answer(status, out.getvalue(), err.getvalue())

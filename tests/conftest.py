@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from recordings import FIXTURE_TRACES, ROOT, TRACES, WHOLE_TRACES
 
-from traceq import cache
+from traceq.cache import store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ def _quick_to_compile() -> Iterator[None]:
 def _kept_by_its_end() -> Iterator[None]:
     """Wait for the threads that keep tables, which would write into another cache."""
     yield
-    cache.finish()
+    store.finish()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from recordings import CAPTURES, loaded, path_of
 from traceq.differ.compare import Diff, Half, compare, examine
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.report.diff import content as diff_content
 from traceq.testing import load_drawn
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 def half(

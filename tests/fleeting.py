@@ -1,4 +1,4 @@
-"""Tasks for the executors of traceq.fleet, importable in other processes."""
+"""Tasks for the executors of traceq.ranks.executors, importable in other processes."""
 
 from __future__ import annotations
 

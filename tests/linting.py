@@ -11,7 +11,7 @@ from traceq.formats.log import log_lines, read_log
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing import load_drawn, load_history
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
     from traceq.linter.pack import Rules
+    from traceq.model.lint_report import Outcome
     from traceq.model.snapshot import Snapshot
-    from traceq.outcome import Outcome
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import recordings
 
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.ranks.analysis import analyse
 from traceq.ranks.digest import TABLES, Digest, encoded, make_digest
 from traceq.ranks.job import assemble

@@ -11,11 +11,11 @@ import pytest
 from captures import read_captures
 
 from traceq.formats.snapshot import read_snapshot
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from traceq.model.snapshot import Snapshot
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = read_captures(ROOT / "fixtures" / "captures")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.analysis.base.alike import alike
+from traceq.analysis.base.group_ids import alike
 
 
 def test_rows_are_alike_where_all_columns_are_and_nothing_is_a_value_too() -> None:

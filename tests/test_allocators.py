@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from traceq.cli import allocators
+from traceq.cli import malloc
 
 if TYPE_CHECKING:
     import pytest
@@ -16,7 +16,7 @@ POLARS = "_RJEM_MALLOC_CONF"
 def test_what_a_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POLARS, "narenas:4")
 
-    allocators.free_soon()
+    malloc.free_soon()
 
     assert os.environ[POLARS] == "narenas:4"
 
@@ -25,6 +25,6 @@ def test_polars_is_told_where_nothing_was_set(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(POLARS, "")
     monkeypatch.delenv(POLARS)
 
-    allocators.free_soon()
+    malloc.free_soon()
 
     assert "dirty_decay_ms" in os.environ[POLARS]

@@ -17,18 +17,18 @@ from recordings import ROOT, loaded
 from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.idle_causes import causes_in, causes_of
-from traceq.annotate import words
-from traceq.annotate.one import write_annotated
+from traceq.annotate import messages
+from traceq.annotate.trace import write_annotated
 from traceq.errors import InputError, UsageError
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.inputs.load_trace import load
+from traceq.model.recording import Recording
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.annotate.one import Annotated
-    from traceq.outcome import Outcome
+    from traceq.annotate.trace import Annotated
+    from traceq.model.lint_report import Outcome
 
 FIXTURES = ROOT / "fixtures"
 COPIES = FIXTURES / "copies" / "trace.json.gz"
@@ -333,7 +333,7 @@ def test_an_event_that_is_no_json_is_left_out(
     events = _events(file)
     assert written.copied.lost == (broken != "a byte that is no text")
     assert [one for one in events if one.get("name") == "aten::mm"]
-    said = words.sentences(written, _outcome(), file)
+    said = messages.sentences(written, _outcome(), file)
     assert ("not valid JSON" in said) == bool(written.copied.lost)
 
 

@@ -15,8 +15,8 @@ from ranking import Works, analysed, write_job
 
 from traceq.annotate.job import write_job as write_one_file
 from traceq.annotate.splice import Output
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
-from traceq.loading import load
 from traceq.ranks.findings import lint_job
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from traceq.analysis.replay import host_account
 from traceq.analysis.replay.bound import bound_of, calibration_of, replay_of
 from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.analysis.summary import summarise
-from traceq.analysis.time import gpu_causes, host_kinds, idle_causes
+from traceq.analysis.time import gpu_causes, host_activity, idle_causes
 from traceq.check.numbers import numbers
 from traceq.differ.compare import compare, examine
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.view import View
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.report import bound as words
 from traceq.report.bound import NO_GPU, bar, sentence
 from traceq.report.diff import concise as diff_concise
@@ -41,7 +41,7 @@ from traceq.report.summary.content import content
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 HOST_ONLY = "host  [ProfilerStep#1   ]\nhost   [aten::mm    ]"
 HOST_BOUND = """
@@ -172,14 +172,14 @@ def test_a_trace_without_gpu_work_has_one_wording() -> None:
 
 
 def test_bars_have_a_glyph_for_each_word_of_the_analyses() -> None:
-    source = Path(host_kinds.__file__).read_text(encoding="utf-8")
+    source = Path(host_activity.__file__).read_text(encoding="utf-8")
     of_host = set(re.findall(r'^[A-Z][A-Z_]+ = "(.+)"$', source, re.MULTILINE))
     beyond = {host_account.NEW_SHAPE, host_account.LOADING, host_account.SLOW}
 
     assert tuple(words.FILL) == gpu_causes.ON_GPU
     assert {*words.LETTERS, words.UNKNOWN} == of_host | beyond | {*idle_causes.CAUSES}
-    assert words.OPERATORS == host_kinds.DISPATCH
-    assert words.UNKNOWN == host_kinds.UNKNOWN == idle_causes.UNKNOWN
+    assert words.OPERATORS == host_activity.DISPATCH
+    assert words.UNKNOWN == host_activity.UNKNOWN == idle_causes.UNKNOWN
 
 
 def test_a_measured_step_is_the_step_of_the_bound() -> None:

@@ -15,7 +15,7 @@ from conftest import FIXTURES, ROOT
 from polars.testing import assert_frame_equal
 
 import traceq
-from traceq import cache, table_cache
+from traceq.cache import store, tables
 from traceq.testing import draw
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ def write_trace(path: Path, text: str = DRAWING) -> Path:
 
 def load_and_keep(path: Path) -> traceq.Trace:
     trace = traceq.load(path)
-    cache.finish()
+    store.finish()
     return trace
 
 
 def is_kept(path: Path) -> bool:
-    return table_cache.find(path) is not None
+    return tables.find(path) is not None
 
 
 def entry_of(folder: Path) -> Path:
@@ -59,7 +59,7 @@ def assert_equal(one: traceq.Trace, other: traceq.Trace) -> None:
 def test_what_is_kept_equals_what_was_read(path: Path) -> None:
     read = load_and_keep(path)
 
-    found = table_cache.find(path)
+    found = tables.find(path)
 
     assert found is not None
     assert_equal(found, read)
@@ -82,7 +82,7 @@ def test_a_copy_under_another_name_is_found_and_has_its_own_name(
 ) -> None:
     load_and_keep(write_trace(tmp_path / "one.json"))
 
-    found = table_cache.find(write_trace(tmp_path / "two.json"))
+    found = tables.find(write_trace(tmp_path / "two.json"))
 
     assert found is not None
     assert found.facts.path == str(tmp_path / "two.json")
@@ -97,7 +97,7 @@ def test_changed_content_of_the_same_size_and_date_is_read_again(
 ) -> None:
     if settled:
         # As if the file had been there for long, so that its identity is believed.
-        monkeypatch.setattr(cache, "_UNSETTLED_NS", 0)
+        monkeypatch.setattr(store, "_UNSETTLED_NS", 0)
     path = write_trace(tmp_path / "trace.json")
     date = path.stat().st_mtime_ns
     load_and_keep(path)
@@ -119,8 +119,8 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     trace = traceq.load(path, cache=False)
     write_trace(path, DRAWING.replace("aten::mm", "aten::mv"))
 
-    table_cache.keep(path, trace, before)
-    cache.finish()
+    tables.keep(path, trace, before)
+    store.finish()
 
     assert not list(kept.glob("code-*/*"))
 
@@ -142,7 +142,7 @@ def test_a_damaged_byte_anywhere_makes_no_wrong_trace(
             flipped = bytes([content[at] ^ 1])
             (entry / damaged).write_bytes(content[:at] + flipped + content[at + 1 :])
 
-            assert table_cache.find(path) is None, (damaged, at)
+            assert tables.find(path) is None, (damaged, at)
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 10, -1])
@@ -268,7 +268,7 @@ def test_an_entry_larger_than_the_bound_is_not_kept(
     load_and_keep(FIXTURES[0])
 
     assert not is_kept(FIXTURES[0])
-    assert not list(cache.entries())
+    assert not list(store.entries())
 
 
 def test_what_a_killed_process_left_is_removed_after_a_day(
@@ -291,7 +291,7 @@ def test_entries_of_other_code_are_not_read(
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     load_and_keep(path)
-    monkeypatch.setattr(cache, "_code", lambda: "code-" + "0" * 16)
+    monkeypatch.setattr(store, "_code", lambda: "code-" + "0" * 16)
 
     assert not is_kept(path)
 
@@ -304,14 +304,22 @@ def test_every_edit_of_the_code_that_makes_tables_gives_it_another_name(
 
     def code() -> str:
         done = subprocess.run(
-            [sys.executable, "-c", "import traceq.cache as c; print(c._code())"],
+            [sys.executable, "-c", "import traceq.cache.store as c; print(c._code())"],
             cwd=tmp_path, capture_output=True, text=True, check=True,
         )  # fmt: skip
         return done.stdout
 
     names = [code()]
     assert code() == names[0]
-    for edited in ("graph/steps.py", "formats/_scan.c", "model/schema.py", "cache.py"):
+    for edited in (
+        "cache/store.py",
+        "common/expressions.py",
+        "formats/_scan.c",
+        "graph/source/places.py",
+        "graph/steps.py",
+        "inputs/load_trace.py",
+        "model/schema.py",
+    ):
         with (copy / edited).open("a", encoding="utf-8") as file:
             file.write("\n")
         names.append(code())
@@ -330,7 +338,7 @@ def test_clearing_removes_entries_and_nothing_else(tmp_path: Path, kept: Path) -
     path = write_trace(tmp_path / "trace.json")
     load_and_keep(path)
 
-    count, size = cache.clear()
+    count, size = store.clear()
 
     assert count == 1
     assert size > 0
@@ -343,7 +351,7 @@ def test_a_file_that_was_read_whole_is_not_read_again_for_its_name(
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     content = hashlib.sha256(path.read_bytes()).hexdigest()
-    monkeypatch.delattr(cache, "_hash")
+    monkeypatch.delattr(store, "_hash")
 
     load_and_keep(path)
 
@@ -355,7 +363,7 @@ def test_a_file_that_was_read_whole_is_not_read_again_for_its_name(
 def test_without_cache_nothing_is_read_or_written(tmp_path: Path, kept: Path) -> None:
     path = write_trace(tmp_path / "trace.json")
     traceq.load(path, cache=False)
-    cache.finish()
+    store.finish()
     assert not kept.exists()
     load_and_keep(path)
     heard: list[int] = []

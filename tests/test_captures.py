@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from traceq.graph.captures import mapped
+from traceq.graph.cuda_graphs.captures import mapped
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 BEGIN, END, FORK = (
     "cudaStreamBeginCapture",
@@ -348,7 +348,7 @@ def test_a_captured_call_outside_of_ops_has_none() -> None:
 def test_of_very_many_replays_only_launching_ops_are_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("traceq.graph.capture_copies._MOST_COPIES", 2)
+    monkeypatch.setattr("traceq.graph.cuda_graphs.replayed_ops._MOST_COPIES", 2)
     around = f"host   {' ' * (2 * _WIDTH - 1)}[aten::linear{' ' * 46}]\n"
     view = "aten::view cudaStreamIsCapturing"
     captured = load_drawn(around + host(BEGIN, view, "aten::mm", END))

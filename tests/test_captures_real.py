@@ -11,15 +11,15 @@ import pytest
 from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES, ROOT, SERVING
 
-from traceq.analysis.base.replayed import replayed
-from traceq.expressions import text
-from traceq.loading import load
-from traceq.outcome import Replayed
+from traceq.analysis.base.graph_replays import replayed
+from traceq.common.expressions import text
+from traceq.inputs.load_trace import load
+from traceq.model.lint_report import Replayed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 MASKED = ROOT / "tests" / "data" / "graphs" / "masked"
 """Forward and backward of a model in one graph, captured by hand, on an H200."""

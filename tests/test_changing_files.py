@@ -13,14 +13,14 @@ from command import traceq
 from layouts import timed
 
 import traceq.formats.source as reading
-from traceq.cache import finish
+from traceq.cache.store import finish
 from traceq.errors import InputError
-from traceq.formats import pickles, unpack
+from traceq.formats import compression, pickles
 from traceq.formats.snapshot import read_snapshot
-from traceq.formats.unchanged import unchanged
+from traceq.formats.unmodified_file import unchanged
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.pack import load_rules
-from traceq.loading import load
 from traceq.shrink.shrink import Given, shrink
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_a_snapshot_that_changes_while_it_is_read_is_refused(
     file = tmp_path / "snapshot.pickle"
     content = {"segments": [], "device_traces": [[]], "more": list(range(100_000))}
     file.write_bytes(pickle.dumps(content))
-    blocks = unpack.blocks
+    blocks = compression.blocks
 
     def growing(stream: BufferedReader, most: int) -> Iterator[bytes]:
         for block in blocks(stream, most):

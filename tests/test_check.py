@@ -14,10 +14,10 @@ from conftest import ROOT
 from goldens import assert_block
 from linting import bundled_rules
 
-from traceq import toml_text as toml
 from traceq.check.budgets import Budget, read_budgets
 from traceq.check.expected import read_expected
 from traceq.check.fixture import find_fixtures, read_fixture
+from traceq.common import toml
 from traceq.errors import ConfigError
 from traceq.linter.config import find_config
 

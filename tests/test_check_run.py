@@ -21,9 +21,9 @@ from traceq.check.cpu_changes import cpu_differences
 from traceq.check.fixture import read_fixture
 from traceq.check.program import ProgramError, command_of
 from traceq.check.run import check_run
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path

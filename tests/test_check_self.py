@@ -29,9 +29,9 @@ from traceq.check.cpu import cpu_budgets, cpu_part, read_cpu_part, write_cpu_par
 from traceq.check.cpu_changes import cpu_differences
 from traceq.check.numbers import Backends, Layer, Numbers, numbers
 from traceq.check.spread import Spread, tidy
-from traceq.loading import load
+from traceq.inputs.load_trace import load
+from traceq.model.recording import Recording
 from traceq.model.run import StepTime
-from traceq.recording import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -363,7 +363,7 @@ def test_an_interruption_while_tables_are_kept_is_one_line(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("traceq.cache.finish", interrupt)
+    monkeypatch.setattr("traceq.cache.store.finish", interrupt)
 
     answer = traceq("summary", TRACE)
 

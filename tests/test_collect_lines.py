@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from collecting import QUICK, WITH_TORCH, Late, Run, collect_program, module
 
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ import pytest
 from collecting import WITH_TORCH, Run, collect_program
 
 import traceq
-from traceq.finding import Place, Severity
 from traceq.formats.run import read_run
 from traceq.linter import Rule
-from traceq.outcome import Outcome, Report
-from traceq.report.located import with_sources
+from traceq.model.finding import Place, Severity
+from traceq.model.lint_report import Outcome, Report
+from traceq.report.repository_paths import with_sources
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from collecting import (
     collect_program,
 )
 
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,21 +12,21 @@ import polars as pl
 import pytest
 
 import traceq
-from traceq.analysis.base.fused import by_part
+from traceq.analysis.base.fused_kernels import by_part
 from traceq.analysis.base.lines import lines_are_known
 from traceq.errors import InputError
-from traceq.formats.compiled import generated_code, read_compiled, read_lowered
+from traceq.formats.inductor_code import generated_code, read_compiled, read_lowered
 from traceq.formats.run import read_run
+from traceq.inputs.load_trace import with_kernels
 from traceq.linter.config import Config
 from traceq.linter.need import Need
 from traceq.linter.pack import load_rules
 from traceq.linter.view import View
-from traceq.loading import with_kernels
 from traceq.model.owners import NOBODY
 from traceq.shrink.shrink import Given, shrink
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _DATA = Path(__file__).parent / "data" / "compiled"
 _HEAVY = ("gemm", "attention")

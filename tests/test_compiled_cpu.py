@@ -11,7 +11,7 @@ from collecting import WITH_TORCH, collect_program
 import traceq
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 pytestmark = WITH_TORCH
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq.analysis.time.contexts import contexts
+from traceq.analysis.time.call_paths import contexts
 
 # The code of each row, and how far before it the row around it is, if any.
 ROWS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=40)

@@ -16,9 +16,9 @@ from recordings import loaded, path_of
 from traceq.analysis.summary import summarise
 from traceq.differ.compare import compare
 from traceq.errors import InputError
-from traceq.finding import Severity
-from traceq.loading import load
-from traceq.outcome import Report
+from traceq.inputs.load_trace import load
+from traceq.model.finding import Severity
+from traceq.model.lint_report import Report
 from traceq.report.diff import full as diff_full
 from traceq.report.diff import markdown as diff_markdown
 from traceq.report.lint import full as lint_full

@@ -11,7 +11,7 @@ from command import traceq
 
 from traceq.graph.deep import MOST
 from traceq.graph.nesting import depth
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,15 +13,15 @@ from traceq.analysis.base.assumptions import MOST_LAUNCH_NS
 from traceq.differ.compare import compare
 from traceq.differ.kinds import ALL_OVER
 from traceq.differ.steps import Step, significant, typical
+from traceq.inputs.load_trace import load
 from traceq.linter import inputs
-from traceq.loading import load
 from traceq.report.diff.content import headline
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 MM = """
     host   [ProfilerStep#1                                              ]

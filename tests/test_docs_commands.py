@@ -15,7 +15,7 @@ from conftest import ROOT
 from goldens import assert_block
 from linting import bundled_rules
 
-from traceq import toml_text
+from traceq.common import toml as toml_text
 from traceq.errors import TraceqError
 from traceq.testing import draw
 from traceq.testing.examples import DEVICE

@@ -9,8 +9,8 @@ from command import traceq
 from linting import linted, outcome
 from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
-from traceq.finding import Severity
-from traceq.recording import Recording
+from traceq.model.finding import Severity
+from traceq.model.recording import Recording
 from traceq.report.lint import content as words
 from traceq.testing import load_drawn
 

@@ -12,8 +12,8 @@ from collecting import module
 from command import traceq
 from conftest import ROOT
 
+from traceq.common.atomic_files import write_files, write_folder
 from traceq.errors import UsageError
-from traceq.files import write_files, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

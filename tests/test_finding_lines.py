@@ -12,7 +12,7 @@ from command import traceq as command
 from linting import drawn_findings
 from test_runs import rank, write
 
-from traceq.graph.program import read_program
+from traceq.graph.source.control_flow import read_program
 from traceq.testing import draw
 
 if TYPE_CHECKING:

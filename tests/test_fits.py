@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceq.analysis.base.fits import best_fit, crossing
+from traceq.analysis.base.scaling_laws import best_fit, crossing
 
 LENGTHS = (512.0, 1024.0, 2048.0)
 

@@ -16,9 +16,9 @@ import pytest
 
 import traceq
 from traceq.errors import InstallError, UsageError
-from traceq.fleet import dask, local
-from traceq.fleet.local import Workers
-from traceq.fleet.tasks import Failed, Task, WorkerDiedError, run_all
+from traceq.ranks.executors import dask, local
+from traceq.ranks.executors.local import Workers
+from traceq.ranks.executors.tasks import Failed, Task, WorkerDiedError, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from textwrap import dedent
 
 import pytest
 
-from traceq.graph.follow import Event, Follower
-from traceq.graph.program import CALL, graph_of, read_program
+from traceq.graph.source.control_flow import CALL, graph_of, read_program
+from traceq.graph.source.follow import Event, Follower
 
 
 def events(text: str) -> list[Event]:

@@ -20,8 +20,8 @@ from traceq.analysis.replay.host_account import (
     host_account,
 )
 from traceq.analysis.replay.model import build_model
-from traceq.analysis.replay.unslowed import unslowed
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.replay.profiler_free_searches import unslowed
+from traceq.analysis.time.host_activity import (
     BLOCKING,
     COMPILED,
     DISPATCH,
@@ -42,7 +42,7 @@ from traceq.testing.timeline import draw, load_drawn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 STEP = """
     host   [ProfilerStep#1                                                       ]

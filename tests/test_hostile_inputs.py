@@ -19,9 +19,9 @@ from traceq.errors import InputError
 from traceq.formats import source
 from traceq.formats.log import read_log
 from traceq.formats.snapshot import read_snapshot
+from traceq.inputs.load_trace import load
 from traceq.linter import inputs
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ events = [op(at, "aten::mm", 0) for at in range(20_000)]
 events += [op(at, "MmBackward0", 1) for at in range(20_000, 40_000)]
 open(sys.argv[1], "w").write(json.dumps({"schemaVersion": 1, "traceEvents": events}))
 from pathlib import Path
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 most = 3 << 30
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))

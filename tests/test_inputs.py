@@ -20,10 +20,10 @@ import pytest
 from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
-from traceq import given
 from traceq.errors import InputError
-from traceq.formats import unpack
-from traceq.loading import load
+from traceq.formats import compression
+from traceq.inputs import discovery
+from traceq.inputs.load_trace import load
 from traceq.model.schema import TABLES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from command import Answer
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 TRACE = FIXTURE_TRACES["attn_mask_fmha"]
 CONTENT = gzip.decompress(TRACE.read_bytes())
@@ -103,7 +103,7 @@ def test_a_stream_that_is_cut_off_is_read_as_far_as_it_goes(
 def test_no_more_than_a_block_comes_out_of_a_bomb_at_once(name: str) -> None:
     bomb = io.BufferedReader(io.BytesIO(COMPRESSIONS[name](b" " * (64 << 20))))
 
-    sizes = {len(block) for block in unpack.blocks(bomb, 1 << 16)}
+    sizes = {len(block) for block in compression.blocks(bomb, 1 << 16)}
 
     assert max(sizes) <= 1 << 16
 
@@ -113,7 +113,7 @@ def test_what_to_install_for_zstd_is_said_where_it_is_missing(
 ) -> None:
     file = tmp_path / "trace.json.zst"
     file.write_bytes(b"\x28\xb5\x2f\xfdrest")
-    monkeypatch.setattr(unpack, "_ZSTD_MODULES", ())
+    monkeypatch.setattr(compression, "_ZSTD_MODULES", ())
 
     answer = traceq("summary", file)
 
@@ -289,7 +289,7 @@ def test_a_tar_header_that_claims_gigabytes_is_not_read(tmp_path: Path) -> None:
 def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(given, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(discovery, "MOST_BYTES", 1 << 20)
     file = zipped(tmp_path / "x.zip", {"trace.json": CONTENT})
 
     assert "unpacks to more than" in traceq("summary", file).err

@@ -15,10 +15,10 @@ import pytest
 from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
-from traceq import remote
 from traceq.errors import InputError
-from traceq.loading import load
-from traceq.shown import Shown, Url, typed, without_secrets
+from traceq.inputs import remote
+from traceq.inputs.display_path import Shown, Url, typed, without_secrets
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

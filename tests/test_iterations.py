@@ -19,7 +19,7 @@ from traceq.ranks.digest import Digest, digest_of
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 LAYER = "[aten::layer_norm][aten::linear][aten::gelu][aten::linear][aten::add]"
 DECODE = f"[aten::embedding]{LAYER * 3}[aten::matmul][aten::argmax][aten::item]"

@@ -21,16 +21,16 @@ from linting import linted, outcome
 from recordings import CAPTURES, loaded
 from test_lint import FINDS, WAITS, write_config, write_rule, write_trace
 
-from traceq import cache
+from traceq.api import settings
 from traceq.api.lint import lint
-from traceq.finding import CodeFrame, Evidence, Finding
-from traceq.given import Program
+from traceq.cache import store
+from traceq.cache.findings import decode, encode
+from traceq.inputs.discovery import Program
+from traceq.linter import cache_key as kept_outcomes
 from traceq.linter.config import Config, read_config
-from traceq.linter.kept import decode, encode
-from traceq.opening import kept as kept_outcomes
-from traceq.opening import settings
-from traceq.outcome import Allow, Allowed
-from traceq.recording import Recording
+from traceq.model.finding import CodeFrame, Evidence, Finding
+from traceq.model.lint_report import Allow, Allowed
+from traceq.model.recording import Recording
 from traceq.report.lint import concise, github, html, markdown, sarif
 from traceq.testing import load_drawn, load_history
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.api.lint import LintResult
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
 
 FORMATS = ("full", "concise", "json", "sarif", "github", "markdown", "html")
 COPIES = ROOT / "fixtures" / "copies" / "trace.json.gz"
@@ -49,7 +49,7 @@ OTHER = WAITS.replace("aten::item", "aten::adds")
 def found_in(*paths: Path, **settings: Any) -> LintResult:  # noqa: ANN401 - as lint's
     """Lint as the command does, and wait until the outcome is kept."""
     found = lint(paths, tables=False, **settings)
-    cache.finish()
+    store.finish()
     return found
 
 
@@ -330,7 +330,7 @@ def test_a_change_of_traceqs_own_code_is_another_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_outcomes, "bundled", lambda _: tmp_path)
-    monkeypatch.setattr(cache, "_UNSETTLED_NS", 0)
+    monkeypatch.setattr(store, "_UNSETTLED_NS", 0)
     file = tmp_path / "rule.py"
     file.write_text("a = 1")
     before = kept_outcomes.code_of(())
@@ -358,17 +358,17 @@ def test_an_outcome_with_a_crashed_rule_is_not_kept(tmp_path: Path, kept: Path) 
 
 
 def test_a_damaged_byte_anywhere_is_noticed(tmp_path: Path, kept: Path) -> None:
-    question = cache.Question.of([write_trace(tmp_path)], "")
-    cache.keep_answer(question, lambda: b"the answer")
-    cache.finish()
-    assert cache.find_answer(question) == b"the answer"
+    question = store.Question.of([write_trace(tmp_path)], "")
+    store.keep_answer(question, lambda: b"the answer")
+    store.finish()
+    assert store.find_answer(question) == b"the answer"
     file = answer(kept)
     whole = file.read_bytes()
 
     for at in range(len(whole)):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
 
-        assert cache.find_answer(question) is None, at
+        assert store.find_answer(question) is None, at
         assert not file.exists(), "it is out of the way"
 
 

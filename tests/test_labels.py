@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from traceq.errors import UsageError
-from traceq.labels import read_labels
+from traceq.inputs.labels import read_labels
 from traceq.model.run import Run
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ import pytest
 from conftest import ROOT
 from linting import linted
 
-from traceq import toml_text
+from traceq.common import toml
 from traceq.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.finding import Finding
+    from traceq.model.finding import Finding
 
 PROGRAMS = ROOT / "fixtures/programs"
-EXPECTED = toml_text.read(ROOT / "benchmarks/lines.toml", InputError)
+EXPECTED = toml.read(ROOT / "benchmarks/lines.toml", InputError)
 RECORDED = sorted((ROOT / "fixtures/lines").glob("*/trace.json.gz"))
 
 

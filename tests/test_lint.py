@@ -14,14 +14,14 @@ from command import traceq
 from linting import bundled_rules, outcome
 
 from traceq.errors import ConfigError, PackError, UsageError
-from traceq.finding import Place, Severity
 from traceq.linter import Evidence, Fix, Need, Rule, View
 from traceq.linter.config import Config, configured, find_config, read_config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.linter.select import find_rule, selected
-from traceq.outcome import Allow
-from traceq.recording import Recording
+from traceq.model.finding import Place, Severity
+from traceq.model.lint_report import Allow
+from traceq.model.recording import Recording
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.linter import Finding
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
 
 WAITS = """
 host   [ProfilerStep#1                                    ]

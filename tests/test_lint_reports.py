@@ -18,12 +18,13 @@ from command import traceq
 from conftest import FIXTURES
 from linting import bundled_rules
 
-from traceq.finding import Evidence, Place, Severity
+from traceq.common.units import time
 from traceq.linter import Bad, Fix, Rule, View
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
-from traceq.outcome import Allow, Report, Together
-from traceq.recording import Recording
+from traceq.model.finding import Evidence, Place, Severity
+from traceq.model.lint_report import Allow, Report, Together
+from traceq.model.recording import Recording
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full
 from traceq.report.lint import github as lint_github
@@ -32,7 +33,6 @@ from traceq.report.lint import markdown as lint_markdown
 from traceq.report.lint import sarif as lint_sarif
 from traceq.report.lint.content import together
 from traceq.testing import draw, load_drawn
-from traceq.units import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

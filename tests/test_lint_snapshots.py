@@ -15,8 +15,8 @@ from linting import memory_findings, outcome
 
 from traceq.analysis.memory.curve import memory_curve
 from traceq.formats.log import log_lines
-from traceq.outcome import Allow
-from traceq.recording import Recording
+from traceq.model.lint_report import Allow
+from traceq.model.recording import Recording
 from traceq.testing import draw_history, load_history
 
 if TYPE_CHECKING:

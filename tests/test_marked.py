@@ -9,9 +9,9 @@ import pytest
 from linting import linted
 from recordings import ROOT, loaded
 
-from traceq.finding import Finding, Fix, Severity
-from traceq.linter.marked import marked
+from traceq.linter.finding_spans import marked
 from traceq.linter.view import View
+from traceq.model.finding import Finding, Fix, Severity
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:

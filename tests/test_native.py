@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from traceq.compiled_code import Arrow
+from traceq.common.native_loading import Arrow
 from traceq.formats import scan
 
 if not scan.available():

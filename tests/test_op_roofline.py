@@ -10,11 +10,11 @@ import pytest
 from command import traceq
 from recordings import FIXTURE_TRACES, TRACES, loaded
 
-from traceq.analysis.replay.recoverable import by_op
+from traceq.analysis.replay.roofline_savings import by_op
 from traceq.analysis.time.bytes_moved import Call, least_bytes
 from traceq.analysis.time.flops import op_flops
 from traceq.analysis.time.roofline import roofline
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.testing.timeline import load_drawn
 
 if TYPE_CHECKING:

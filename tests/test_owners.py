@@ -16,10 +16,10 @@ from linting import bundled_rules
 
 import traceq as api
 from traceq.errors import ConfigError
-from traceq.finding import Place
 from traceq.linter.config import own_names, read_config
-from traceq.linter.libraries import with_libraries
+from traceq.linter.library_findings import with_libraries
 from traceq.linter.run import Ran
+from traceq.model.finding import Place
 from traceq.model.names import describe_frames
 from traceq.model.owners import Owners
 from traceq.testing import draw, load_drawn

@@ -15,8 +15,9 @@ import pytest
 from collecting import LOOP, QUICK
 from conftest import ROOT
 
-from traceq import __version__, toml_text
-from traceq._folders import bundled
+from traceq import __version__
+from traceq.common import toml
+from traceq.common.locations import bundled
 from traceq.errors import ConfigError
 
 FOLDERS = ("rules", "collect")
@@ -57,7 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_sdist_has_no_recordings() -> None:
-    content = toml_text.read(ROOT / "pyproject.toml", ConfigError)
+    content = toml.read(ROOT / "pyproject.toml", ConfigError)
     included = content["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 
     files = [
@@ -156,7 +157,7 @@ def test_an_installed_copy_runs(installed: Path) -> None:
 @with_bin
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_installed_copy_finds_its_own_folder(name: str, installed: Path) -> None:
-    code = f"from traceq._folders import bundled; print(bundled({name!r}))"
+    code = f"from traceq.common.locations import bundled; print(bundled({name!r}))"
 
     found = Path(run_installed(installed, "-c", code).strip())
 
@@ -205,7 +206,7 @@ def test_a_copy_without_its_folders_does_not_take_those_of_a_stranger(
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.read_bytes())
     (tmp_path / "rules").mkdir()
-    code = "from traceq._folders import bundled; bundled('rules')"
+    code = "from traceq.common.locations import bundled; bundled('rules')"
 
     done = subprocess.run(
         [sys.executable, "-c", code],

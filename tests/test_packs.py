@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from test_lint import write_rule
 
 from traceq.linter import pack
 from traceq.linter.pack import load_rules
-from traceq.opening.trust import is_trusted
+from traceq.linter.trust import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +160,7 @@ def test_a_folder_that_is_no_pack_is_not_trusted(tmp_path: Path) -> None:
 def test_a_pack_as_large_as_a_disk_is_not_read(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceq.opening.trust._MOST_FILES", 3)
+    monkeypatch.setattr("traceq.linter.trust._MOST_FILES", 3)
     traceq("rules", "--trust", tmp_path / "pack")
     for number in range(5):
         (tmp_path / "pack" / f"more{number}.py").write_text("")
@@ -212,3 +213,22 @@ def test_threads_that_load_rules_at_once_all_get_them() -> None:
         found = list(pool.map(lambda _: len(load_rules()), range(16)))
 
     assert set(found) == {len(load_rules())}
+
+
+@pytest.mark.parametrize(
+    ("known", "now"),
+    [
+        ("traceq.words", "traceq.common.words"),
+        ("traceq.expressions", "traceq.common.expressions"),
+        ("traceq.records", "traceq.common.dataclass"),
+        ("traceq.linter.fused", "traceq.linter.fused_fix"),
+    ],
+)
+def test_packs_find_what_has_moved_under_its_documented_name(
+    known: str, now: str
+) -> None:
+    old, new = import_module(known), import_module(now)
+
+    assert old.__all__
+    for name in old.__all__:
+        assert getattr(old, name) is getattr(new, name)

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from traceq.analysis.replay import play
+from traceq.analysis.replay import native_simulation
 from traceq.analysis.replay.idle_account import _summed, _waited
 from traceq.analysis.replay.model import StepModel
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
 
-compiled = pytest.mark.skipif(not play.available(), reason="it was not built")
+compiled = pytest.mark.skipif(
+    not native_simulation.available(), reason="it was not built"
+)
 examples = settings(max_examples=150, deadline=None)
 
 # Work on the GPU: its stream, when it was launched, how long it took to begin, its gap
@@ -143,7 +145,9 @@ def test_steps_that_do_not_fit_each_other_are_refused() -> None:
     behind_the_last = steps._replace(launch=steps.launch + 1000)
 
     with pytest.raises(ValueError, match="do not fit"):
-        play.timeline(behind_the_last, pl.Series([0.0]), pl.Series([0.0]), 1.0)
+        native_simulation.timeline(
+            behind_the_last, pl.Series([0.0]), pl.Series([0.0]), 1.0
+        )
 
 
 @compiled
@@ -187,7 +191,7 @@ def test_the_gpu_waits_for_what_it_does_in_the_reference(
     cover = pl.DataFrame(removed, _TIMES, orient="row")
     changes = [Change(spans=cover, host_share=0.9)] if changed else []
 
-    found = play.waits(
+    found = native_simulation.waits(
         host, waited, [(one.cover.spans, 0.9) for one in changes], 5, 1e-3
     )
 

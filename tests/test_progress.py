@@ -12,7 +12,7 @@ import pytest
 from recordings import FIXTURE_TRACES
 
 from traceq.cli.progress import LONG_RULES, Track
-from traceq.watching import Watcher, tell, watched
+from traceq.common.progress import Watcher, tell, watched
 
 WEIGHTS = {"reading": 20.0, "graph": 20.0, "rules": 50.0, "writing": 10.0}
 TRACE = FIXTURE_TRACES["attn_mask_fmha"]

@@ -12,7 +12,7 @@ import pytest
 from collecting import WITH_TORCH, environment
 from conftest import ROOT
 
-from traceq import toml_text
+from traceq.common import toml
 from traceq.errors import ConfigError, UsageError
 from traceq.testing.step import Checked, OverBudgetError, budgets_of, held
 
@@ -262,7 +262,7 @@ def test_what_was_not_recorded_is_never_green() -> None:
 
 
 def test_pytest_finds_the_plugin() -> None:
-    project = toml_text.read(ROOT / "pyproject.toml", ConfigError)
+    project = toml.read(ROOT / "pyproject.toml", ConfigError)
 
     assert project["project"]["entry-points"]["pytest11"] == {"traceq": PLUGIN}
     assert import_module(PLUGIN).traceq

@@ -13,10 +13,10 @@ import pytest
 import recordings
 from command import traceq
 
-from traceq.fleet import local
-from traceq.fleet.local import Workers
 from traceq.ranks import gather as gathering
 from traceq.ranks.digest import TABLES
+from traceq.ranks.executors import local
+from traceq.ranks.executors.local import Workers
 from traceq.ranks.gather import InProcess, digest_tasks, gather, local_executor
 
 if TYPE_CHECKING:

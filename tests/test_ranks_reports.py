@@ -19,16 +19,16 @@ from linting import bundled_rules, outcome
 from ranking import NAMES, real_job
 
 from traceq.linter.config import Config
+from traceq.model.recording import Recording
 from traceq.ranks.analysis import Analysis, analyse
 from traceq.ranks.findings import lint_job
-from traceq.recording import Recording
 from traceq.report.page.views import ranks_page
 from traceq.report.ranks import markdown
 from traceq.report.ranks.content import content, verdict
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
 
 
 @cache

@@ -10,19 +10,19 @@ import pytest
 from linting import outcome
 
 from traceq.analysis.base.assumptions import GRAPH_LAUNCH_SLOWDOWN
-from traceq.analysis.base.recorder import recorder_stalls
+from traceq.analysis.base.profiler_overhead import recorder_stalls
 from traceq.analysis.replay.bound import bound_of, host_account_of, replay_of
-from traceq.analysis.replay.wrappers import wrapper_time
-from traceq.analysis.time.host_kinds import COMPILED as COMPILED_KIND
+from traceq.analysis.replay.compile_wrappers import wrapper_time
+from traceq.analysis.time.host_activity import COMPILED as COMPILED_KIND
 from traceq.analysis.time.op_calls import op_calls
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.inputs.load_trace import load
+from traceq.model.recording import Recording
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SHORT = """
 host  [ProfilerStep#1                              ]

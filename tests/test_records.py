@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 
 @dataclass(frozen=True)

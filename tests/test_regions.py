@@ -10,12 +10,12 @@ import pytest
 from command import traceq
 from recordings import FIXTURE_TRACES, loaded
 
-from traceq.analysis.base.difference import difference
+from traceq.analysis.base.significance import difference
 from traceq.analysis.time.regions import BY_MODULE, by_path, regions
 from traceq.testing.timeline import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 WITH_REGIONS = "attn_mask_fmha"
 TWINS = ("copies", "twins/copies_fixed")

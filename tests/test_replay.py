@@ -28,12 +28,12 @@ from traceq.analysis.replay.critical_path import critical_path
 from traceq.analysis.replay.model import build_model, costs_of
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
 from traceq.analysis.time.gpu_causes import ON_GPU
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 from traceq.model.run import HostCost, RecorderOverhead, Run
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Sampled traces lack most of what a step did.
 _SAMPLED = ("diff_base", "diff_test")

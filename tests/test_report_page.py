@@ -15,7 +15,7 @@ from browser import browser
 from command import traceq
 from recordings import CAPTURES, FIXTURE_TRACES
 
-from traceq import units
+from traceq.common import units
 from traceq.report.page.page import render
 from traceq.report.page.section import Section
 from traceq.testing import draw

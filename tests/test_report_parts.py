@@ -17,8 +17,8 @@ from command import traceq
 from conftest import ROOT
 from recordings import FIXTURE_TRACES, loaded, path_of
 
-from traceq.outcome import Outcome
-from traceq.recording import Recording
+from traceq.model.lint_report import Outcome
+from traceq.model.recording import Recording
 from traceq.report.page.page import render
 from traceq.report.page.parts.kernels import kernels
 from traceq.report.page.parts.layers import layers

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from command import traceq
 
-from traceq.finding import Place, Severity
+from traceq.common.git_repository import Repository, find_root, read_repository
 from traceq.linter import Rule
-from traceq.outcome import Outcome, Report
-from traceq.report.located import located
-from traceq.repository import Repository, find_root, read_repository
+from traceq.model.finding import Place, Severity
+from traceq.model.lint_report import Outcome, Report
+from traceq.report.repository_paths import located
 from traceq.testing import draw
 
 if TYPE_CHECKING:

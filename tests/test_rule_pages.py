@@ -18,8 +18,8 @@ from conftest import ROOT
 from goldens import updating
 from linting import bundled_rules
 
-from traceq import toml_text
 from traceq.api.lint import lint
+from traceq.common import toml
 from traceq.errors import TraceqError
 from traceq.linter import Need
 from traceq.linter.config import Config
@@ -34,7 +34,7 @@ from traceq.testing.examples import drawn, drawn_job
 
 if TYPE_CHECKING:
     from traceq.linter import Rule
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
 
 RULES = bundled_rules()
 SEEN = {
@@ -188,6 +188,6 @@ def test_a_name_that_has_no_page_is_named_without_a_link() -> None:
 
 
 def test_the_site_is_named_alike_in_the_two_places() -> None:
-    project = toml_text.read(ROOT / "pyproject.toml", TraceqError)
+    project = toml.read(ROOT / "pyproject.toml", TraceqError)
 
     assert project["project"]["urls"]["Documentation"] == SITE

@@ -22,7 +22,7 @@ from recordings import FIXTURE_TRACES
 from traceq import load
 from traceq.linter import Bad, Good, Need
 from traceq.linter.run import Views, run_rule
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing import draw
 from traceq.testing.examples import DEVICE, run_example
 
@@ -48,10 +48,10 @@ OURS = (
     "traceq.linter",
     "traceq.analysis",
     "traceq.model",
-    "traceq.expressions",
+    "traceq.common.expressions",
     "traceq.intervals",
-    "traceq.records",
-    "traceq.words",
+    "traceq.common.dataclass",
+    "traceq.common.words",
 )
 RULES = list(bundled_rules().values())
 # A drawing whose last span is open: a file that was cut, in which order matters.

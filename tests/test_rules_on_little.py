@@ -14,7 +14,7 @@ from recordings import FIXTURE_TRACES
 from traceq import load
 from traceq.errors import TraceqError
 from traceq.linter import Bad
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing import draw
 from traceq.testing.examples import DEVICE
 

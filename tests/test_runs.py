@@ -13,7 +13,7 @@ from conftest import ROOT
 
 import traceq
 from traceq.errors import InputError, UsageError
-from traceq.opening.recordings import load_recording
+from traceq.inputs.load_recording import load_recording
 from traceq.testing import draw
 
 if TYPE_CHECKING:

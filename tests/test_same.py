@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from traceq.check.expected import expected
-from traceq.finding import Evidence, Finding, Place, Severity
-from traceq.linter.same import Extent, Growth, extent, growth, matched
+from traceq.linter.same_finding import Extent, Growth, extent, growth, matched
+from traceq.model.finding import Evidence, Finding, Place, Severity
 
 BEFORE = Extent(count=10, cost_bytes=0, saves_ns=1_000_000)
 FINDING = Finding(

@@ -16,15 +16,15 @@ from recordings import CAPTURES, ROOT, loaded
 
 from traceq.analysis.replay.model import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change
-from traceq.finding import Fix, Severity
 from traceq.linter.savings import Savings
 from traceq.linter.view import View
+from traceq.model.finding import Fix, Severity
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
 
 BENCHMARKS = ROOT / "benchmarks"
 _MS = 1_000_000

@@ -14,8 +14,8 @@ from ranking import NAMES as JOBS
 from ranking import Works, real_job, write_job
 
 from traceq.check.cpu import cpu_part, write_cpu_part
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
-from traceq.loading import load
 from traceq.ranks.analysis import analyse
 from traceq.ranks.findings import lint_job
 from traceq.report.ranks import json as ranks_json

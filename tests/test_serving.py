@@ -18,15 +18,15 @@ from traceq.analysis.patterns.iterations import ITERATIONS, iterations
 from traceq.analysis.patterns.kv_cache import reorders_cache
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.serving import serving
-from traceq.finding import Finding, Severity
 from traceq.linter.rule import inputs
-from traceq.recording import Recording
+from traceq.model.finding import Finding, Severity
+from traceq.model.recording import Recording
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import text as summary_text
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SDPA = "aten::scaled_dot_product_attention"
 FLASH = "aten::_scaled_dot_product_flash_attention"

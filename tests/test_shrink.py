@@ -22,10 +22,10 @@ from traceq.formats.sanitize.paths import Paths
 from traceq.formats.sanitize.regions import Regions
 from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import read_written
+from traceq.inputs.load_recording import load_recording
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
-from traceq.loading import load
-from traceq.opening.recordings import load_recording
 from traceq.shrink import shrink
 from traceq.shrink.lines import needed_lines
 from traceq.shrink.shrink import Given

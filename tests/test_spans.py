@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
 
-from traceq.compiled_code import usable
+from traceq.common.native_loading import usable
 from traceq.intervals import (
     _INTERFACE,
     Cover,

@@ -12,14 +12,14 @@ from linting import outcome
 
 from traceq.analysis.base.start_up import StartUp, start_up
 from traceq.api.lint import lint
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.inputs.load_trace import load
+from traceq.model.recording import Recording
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 FIRST_STEP = ROOT / "fixtures" / "twins" / "first_step" / "trace.json.gz"
 STARTS = """

@@ -10,13 +10,13 @@ from recordings import CAPTURES, FIXTURE_TRACES, ROOT, TRACES, loaded
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.attention_kernels import softmax_and_matmuls
-from traceq.analysis.replay.recoverable import by_op, recoverable_ns
+from traceq.analysis.replay.roofline_savings import by_op, recoverable_ns
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.modules import COLLECTIVES, by_module
 from traceq.analysis.time.phases import by_phase, phase_times
 from traceq.analysis.time.roofline import roofline
-from traceq.analysis.time.tokens import Tokens, tokens_of
-from traceq.loading import load
+from traceq.analysis.time.tokens_per_step import Tokens, tokens_of
+from traceq.inputs.load_trace import load
 from traceq.report.summary.content import content
 from traceq.testing import load_drawn
 

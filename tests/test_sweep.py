@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
 
-from traceq.analysis.base.alike import counted
-from traceq.analysis.time import contexts, host_segments
+from traceq.analysis.base.group_ids import counted
+from traceq.analysis.time import call_paths, host_segments
 from traceq.graph import nesting, sweep
 from traceq.graph.nesting import INDEX
 
@@ -118,8 +118,8 @@ def table_of(spans: list[tuple[int, int, int]], first_id: int) -> list[pl.Series
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 8))),
-        min_size=len(contexts.PARTS),
-        max_size=len(contexts.PARTS),
+        min_size=len(call_paths.PARTS),
+        max_size=len(call_paths.PARTS),
     )
 )
 def test_the_tree_of_several_tables_is_that_of_the_reference(
@@ -223,7 +223,7 @@ def test_numbers_of_rows_are_those_of_the_reference(
 
     assert found is not None
     with without_compiled_code():
-        for one, other in zip(found, contexts.by_paths(code, parent), strict=True):
+        for one, other in zip(found, call_paths.by_paths(code, parent), strict=True):
             assert_series_equal(one, other, check_names=False)
 
 

@@ -11,9 +11,9 @@ from recordings import loaded, path_of
 
 from traceq.analysis.memory.history import History
 from traceq.analysis.memory.trace_allocations import in_trace, made_by, modules
-from traceq.expressions import text
-from traceq.recording import Recording
-from traceq.words import layer_name
+from traceq.common.expressions import text
+from traceq.common.words import layer_name
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traceq.analysis.time.contexts import PARTS
+from traceq.analysis.time.call_paths import PARTS
 from traceq.analysis.time.host_segments import host_segments
-from traceq.graph.unclosed import closed
+from traceq.graph.unreturned_calls import closed
 from traceq.testing import load_drawn
 
 LOST = """

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from linting import outcome
 from test_start_up import loaded
 
-from traceq.finding import Severity
-from traceq.recording import Recording
+from traceq.model.finding import Severity
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.finding import Finding
+    from traceq.model.finding import Finding
 
 WORK = "[aten::mm            ]"
 CALL = " [cuLaunchKernel>{}]"

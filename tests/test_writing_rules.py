@@ -15,7 +15,7 @@ from traceq.linter import Fix, Rule, SnapshotView, View, retired
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing.timeline import load_drawn
 
 if TYPE_CHECKING:

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from traceq.api.regions import regions
     from traceq.api.roofline import roofline
     from traceq.api.summary import summary
-    from traceq.loading import load
-    from traceq.trace import Trace
+    from traceq.inputs.load_trace import load
+    from traceq.model.trace import Trace
 
 # No module of the package may have one of these names: it would take its place.
 _MODULES = {
-    "Trace": "traceq.trace",
+    "Trace": "traceq.model.trace",
     "diff": "traceq.api.diff",
     "job": "traceq.api.job",
     "lint": "traceq.api.lint",
-    "load": "traceq.loading",
+    "load": "traceq.inputs.load_trace",
     "memory": "traceq.api.memory",
     "profile": "traceq.api.profile",
     "regions": "traceq.api.regions",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.common.words import shape
 from traceq.linter import Evidence, Fix
 from traceq.model.dtypes import dtype_name
-from traceq.words import shape
 
 if TYPE_CHECKING:
     from traceq.analysis.base.ownership import Row

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import fallbacks, flash_share
+from traceq.common.dataclass import dataclass
+from traceq.common.words import often
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
 from traceq.linter.evidence import (
     kernel_lines,
@@ -14,8 +16,6 @@ from traceq.linter.evidence import (
     module_line,
     own_function,
 )
-from traceq.records import dataclass
-from traceq.words import often
 
 from ._shared import INPUTS, KERNELS, attention_lines, dtypes, fixes
 

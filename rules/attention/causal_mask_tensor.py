@@ -18,6 +18,8 @@ from traceq.analysis.patterns.attention import (
     causal_making,
     mask_kind,
 )
+from traceq.common.dataclass import dataclass
+from traceq.common.words import often, shape
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import (
     kernel_lines,
@@ -25,8 +27,6 @@ from traceq.linter.evidence import (
     module_line,
     own_function,
 )
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import attention_lines
 

@@ -17,7 +17,9 @@ from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
 )
-from traceq.expressions import known
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known
+from traceq.common.words import listed, often, shape
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import (
     kernel_lines,
@@ -26,10 +28,8 @@ from traceq.linter.evidence import (
     own_function,
     rewritten,
 )
-from traceq.linter.fused import fused_fixes
+from traceq.linter.fused_fix import fused_fixes
 from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
-from traceq.records import dataclass
-from traceq.words import listed, often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

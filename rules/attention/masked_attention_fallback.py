@@ -13,6 +13,8 @@ from traceq.analysis.patterns.attention import (
     mask_kind,
     mask_shape,
 )
+from traceq.common.dataclass import dataclass
+from traceq.common.words import often, shape
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import (
     kernel_lines,
@@ -21,8 +23,6 @@ from traceq.linter.evidence import (
     own_function,
 )
 from traceq.model.dtypes import dtype_name
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import KERNELS, attention_lines, fixes
 

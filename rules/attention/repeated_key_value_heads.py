@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
+from traceq.common.dataclass import dataclass
+from traceq.common.words import often, shape
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import (
     kernel_lines,
@@ -14,8 +16,6 @@ from traceq.linter.evidence import (
     module_line,
     own_function,
 )
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

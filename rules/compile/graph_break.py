@@ -18,7 +18,9 @@ from traceq.analysis.patterns.compilation import (
 )
 from traceq.analysis.patterns.compile_reasons import break_reason
 from traceq.analysis.patterns.fusion import unfused
-from traceq.expressions import END, asof, known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, asof, known, text
+from traceq.common.words import listed, often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -32,8 +34,6 @@ from traceq.linter import (
     View,
 )
 from traceq.linter.evidence import module_line
-from traceq.records import dataclass
-from traceq.words import listed, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,12 +16,12 @@ from traceq.analysis.patterns.compilation import (
     settled,
 )
 from traceq.analysis.patterns.compile_reasons import guard_reason
-from traceq.expressions import known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, text
+from traceq.common.words import listed, shape
 from traceq.intervals import overlap, spans
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
 from traceq.linter.evidence import share_of_steps
-from traceq.records import dataclass
-from traceq.words import listed, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import at_function, counted, often
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
-from traceq.records import dataclass
-from traceq.words import at_function, counted, often
 
 from ._shared import pass_lines
 

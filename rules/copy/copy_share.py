@@ -15,7 +15,9 @@ from traceq.analysis.patterns.copies_needless import (
 )
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.weights_stored import scaled_after
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import at_function
 from traceq.linter import (
     Bad,
     Evidence,
@@ -30,8 +32,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import dtype_name
-from traceq.records import dataclass
-from traceq.words import at_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,7 +8,9 @@ import polars as pl
 
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, direction
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import counted, often, size
 from traceq.intervals import overlap, spans
 from traceq.linter import (
     Bad,
@@ -24,8 +26,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, tensor
 from traceq.model.names import PINNED
-from traceq.records import dataclass
-from traceq.words import counted, often, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

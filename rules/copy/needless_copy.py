@@ -11,11 +11,11 @@ from traceq.analysis.patterns.copies_needless import (
     layout_round_trips,
     unwritten_clones,
 )
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import often
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line, tensor
-from traceq.records import dataclass
-from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

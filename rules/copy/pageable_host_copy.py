@@ -10,7 +10,9 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
 from traceq.analysis.time.device_syncs import waits_to_copy
-from traceq.expressions import known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, text
+from traceq.common.words import counted, often, size
 from traceq.intervals import overlap, spans
 from traceq.linter import (
     Bad,
@@ -27,8 +29,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, tensor
 from traceq.linter.savings import WORTH_FIXING
-from traceq.records import dataclass
-from traceq.words import counted, often, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

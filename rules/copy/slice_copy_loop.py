@@ -16,7 +16,9 @@ from traceq.analysis.patterns.copies_by_slice import (
     slice_gradients,
     slice_writes,
 )
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import counted, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -31,8 +33,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import FLOAT32, SIZES
-from traceq.records import dataclass
-from traceq.words import counted, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,7 +9,9 @@ import polars as pl
 from traceq.analysis.base.callers import called_inside, callers
 from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.analysis.base.ownership import named_like
-from traceq.expressions import END, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, text
+from traceq.common.words import at_function, counted
 from traceq.intervals import disjoint, overlap
 from traceq.linter import (
     NOWHERE,
@@ -26,8 +28,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.names import DATA_REGION
-from traceq.records import dataclass
-from traceq.words import at_function, counted
 
 from ._rows import RowByRow
 from ._workers import WorkerPlan, waited_ns

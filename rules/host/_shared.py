@@ -10,13 +10,13 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import inside
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.compilation import captures, compilations
-from traceq.expressions import known
+from traceq.common.expressions import known
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from traceq.linter import View
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 def own_time(view: View, ops: Collection[int]) -> pl.DataFrame:

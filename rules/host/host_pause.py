@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.time.host_activity import (
     ENGINE,
     LIBRARY,
     MODULES,
@@ -17,11 +17,11 @@ from traceq.analysis.time.host_kinds import (
     PYTHON,
     WITH_LIBRARIES,
 )
-from traceq.expressions import rows_where
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import rows_where
+from traceq.common.words import time
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import share_of_steps
-from traceq.records import dataclass
-from traceq.words import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
-from traceq.analysis.time.host_kinds import HOOKS, LIBRARY, PLACE, PYTHON
+from traceq.analysis.time.host_activity import HOOKS, LIBRARY, PLACE, PYTHON
 from traceq.analysis.time.serving import token_work
-from traceq.expressions import known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, text
+from traceq.common.words import often
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.records import dataclass
-from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.base.ownership import WHATEVER_LIBRARY
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import counted, listed, often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -21,8 +23,6 @@ from traceq.linter import (
     option,
 )
 from traceq.linter.evidence import located_advice, module_line, share_of_steps
-from traceq.records import dataclass
-from traceq.words import counted, listed, often
 
 from ._shared import launches, own_time, settled
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import inside
+from traceq.common.dataclass import dataclass
+from traceq.common.words import counted, listed, often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -20,8 +22,6 @@ from traceq.linter import (
     option,
 )
 from traceq.linter.evidence import module_line, share_of_steps
-from traceq.records import dataclass
-from traceq.words import counted, listed, often
 
 from ._shared import own_time, settled
 

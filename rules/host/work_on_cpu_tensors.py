@@ -13,9 +13,11 @@ from traceq.analysis.base.ownership import (
     named_like,
     outermost_ops,
 )
-from traceq.analysis.time.host_kinds import DATA
+from traceq.analysis.time.host_activity import DATA
 from traceq.analysis.time.op_calls import on_host
-from traceq.expressions import elements, known, nth, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import elements, known, nth, text
+from traceq.common.words import often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -30,8 +32,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import module_line, tensor
 from traceq.model.dtypes import ALL_SIZES
-from traceq.records import dataclass
-from traceq.words import often
 
 from ._shared import own_time, settled
 

@@ -9,7 +9,9 @@ from traceq.analysis.base.assumptions import (
     ADDED_ROWS_MOST_SAVED,
     SORTED_ROWS_NS,
 )
-from traceq.expressions import nth
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import nth
+from traceq.common.words import often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -23,8 +25,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import HALF, dtype_name
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import evidence, groups, judged
 

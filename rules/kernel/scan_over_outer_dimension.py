@@ -10,7 +10,9 @@ from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.expressions import nth
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import nth
+from traceq.common.words import often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -25,8 +27,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import ALL_SIZES, HALF, dtype_name
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import FLOAT32_ATOMICS_EFFICIENCY
-from traceq.expressions import nth
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import nth
+from traceq.common.words import often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -19,8 +21,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import HALF, dtype_name
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import evidence, groups, judged, saved
 

@@ -12,7 +12,9 @@ from traceq.analysis.base.assumptions import (
     PATCHES_SAVED,
 )
 from traceq.analysis.base.device import used_gpu
-from traceq.expressions import known, nth, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, nth, text
+from traceq.common.words import counted, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -26,8 +28,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import HALF, dtype_name
-from traceq.records import dataclass
-from traceq.words import counted, shape
 
 from ._shared import evidence, groups, judged
 

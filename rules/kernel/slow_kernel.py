@@ -9,6 +9,8 @@ import polars as pl
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.time.roofline import roofline
+from traceq.common.dataclass import dataclass
+from traceq.common.words import often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -21,8 +23,6 @@ from traceq.linter import (
     inputs,
     option,
 )
-from traceq.records import dataclass
-from traceq.words import often
 
 from ._shared import evidence, groups, long_enough, saved
 

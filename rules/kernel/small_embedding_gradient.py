@@ -10,7 +10,9 @@ import polars as pl
 from traceq.analysis.base.assumptions import ONE_HOT_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.expressions import nth
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import nth
+from traceq.common.words import often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -24,8 +26,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import ALL_SIZES, dtype_name
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import evidence, groups, judged
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import ONES_EFFICIENCY
-from traceq.expressions import known, nth
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, nth
+from traceq.common.words import often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -21,8 +23,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import FLOAT32, HALF, dtype_name
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import evidence, groups, judged, saved
 

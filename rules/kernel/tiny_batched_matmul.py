@@ -8,7 +8,9 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SHARED_MATRIX_SAVED, TINY_MATMULS_SAVED
 from traceq.analysis.patterns.matmul import tiny_matmuls
-from traceq.expressions import known, nth
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, nth
+from traceq.common.words import often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -22,8 +24,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import dtype_name
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import evidence, groups, judged
 

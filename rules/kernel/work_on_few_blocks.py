@@ -13,7 +13,9 @@ from traceq.analysis.base.assumptions import (
     STAGED_KERNELS,
 )
 from traceq.analysis.base.device import used_gpu
-from traceq.expressions import known, nth, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, nth, text
+from traceq.common.words import counted, often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -27,8 +29,6 @@ from traceq.linter import (
     option,
 )
 from traceq.model.dtypes import dtype_name
-from traceq.records import dataclass
-from traceq.words import counted, often, shape
 
 from ._shared import evidence, groups, judged, saved
 

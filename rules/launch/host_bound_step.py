@@ -21,7 +21,7 @@ from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.patterns.optimizers import closures
 from traceq.analysis.time.graph_obstacles import HARD, UNCOMPILED, graph_obstacles
 from traceq.analysis.time.graphed_model import OUTER_MODULE, accumulates, graphed_model
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.time.host_activity import (
     DISPATCH,
     ENGINE,
     LAUNCHES,
@@ -32,7 +32,9 @@ from traceq.analysis.time.host_kinds import (
     WITH_LIBRARIES,
 )
 from traceq.analysis.time.serving import serving
-from traceq.expressions import known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, text
+from traceq.common.words import at_function, counted, time
 from traceq.linter import (
     Bad,
     Evidence,
@@ -45,8 +47,6 @@ from traceq.linter import (
     View,
     option,
 )
-from traceq.records import dataclass
-from traceq.words import at_function, counted, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

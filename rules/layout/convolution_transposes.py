@@ -10,7 +10,9 @@ from traceq.analysis.base.device import Gpu, used_gpu
 from traceq.analysis.base.ownership import WHATEVER_LIBRARY, same_place
 from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.patterns.batch_norms import nchw_batch_norms
-from traceq.expressions import known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, text
+from traceq.common.words import counted, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -25,8 +27,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import SHORT_HALF
-from traceq.records import dataclass
-from traceq.words import counted, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,9 @@ import polars as pl
 from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
 from traceq.analysis.base.ownership import has_like, named, same_place
 from traceq.analysis.patterns.compilation import REGION
-from traceq.expressions import rows_where, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import rows_where, text
+from traceq.common.words import shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -24,8 +26,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
-from traceq.records import dataclass
-from traceq.words import shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.common.words import listed, shape
 from traceq.linter import Evidence
-from traceq.words import listed, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

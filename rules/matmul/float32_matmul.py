@@ -15,7 +15,9 @@ from traceq.analysis.patterns.matmul import (
     tiny_matmuls,
     with_fastest,
 )
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import at_function, counted, listed
 from traceq.linter import (
     Bad,
     Evidence,
@@ -30,8 +32,6 @@ from traceq.linter import (
 )
 from traceq.linter.evidence import kernel_lines
 from traceq.model.dtypes import FLOAT32
-from traceq.records import dataclass
-from traceq.words import at_function, counted, listed
 
 from ._shared import shape_lines
 

@@ -9,12 +9,12 @@ import polars as pl
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
-from traceq.expressions import nth, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import nth, text
+from traceq.common.words import counted
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import SHORT_HALF, dtype_name
-from traceq.records import dataclass
-from traceq.words import counted
 
 from ._shared import shape_lines
 

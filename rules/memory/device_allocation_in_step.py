@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.recorder import recorder_keeps
+from traceq.analysis.base.profiler_overhead import recorder_keeps
 from traceq.analysis.patterns.driver_allocations import (
     driver_calls,
     growth,
     shapes_change,
 )
+from traceq.common.dataclass import dataclass
+from traceq.common.words import size
 from traceq.intervals import overlap, spans
 from traceq.linter import Bad, Good, Seen, View
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.model.names import DEVICE_ALLOC, DEVICE_FREE
-from traceq.records import dataclass
-from traceq.words import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

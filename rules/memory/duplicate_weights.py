@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
+from traceq.common.words import counted, size
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
 from traceq.model.schema import NUMBER
-from traceq.records import dataclass
-from traceq.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.driver_allocations import driver_calls
+from traceq.common.dataclass import dataclass
 from traceq.linter import Bad, Good, Seen, View
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.linter.evidence import module_line
 from traceq.model.names import HOST_PIN, HOST_UNPIN
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from traceq.analysis.patterns.host_collectives import (
     exposed_through_host,
     serves_collective,
 )
+from traceq.common.dataclass import dataclass
+from traceq.common.words import counted, often
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines
-from traceq.records import dataclass
-from traceq.words import counted, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

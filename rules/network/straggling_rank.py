@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.patterns.collectives import exposed_by_collective
+from traceq.common.dataclass import dataclass
+from traceq.common.words import counted, often
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines
-from traceq.records import dataclass
-from traceq.words import counted, often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,6 +9,8 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share
 from traceq.analysis.patterns.norms_handwritten import handwritten_norms
+from traceq.common.dataclass import dataclass
+from traceq.common.words import listed, often, shape
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
 from traceq.linter.evidence import (
     kernel_lines,
@@ -17,10 +19,8 @@ from traceq.linter.evidence import (
     module_line,
     rewritten,
 )
-from traceq.linter.fused import fused_fixes
+from traceq.linter.fused_fix import fused_fixes
 from traceq.model.dtypes import dtype_name
-from traceq.records import dataclass
-from traceq.words import listed, often, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

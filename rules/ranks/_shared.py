@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traceq.common.words import listed
 from traceq.linter import Evidence
-from traceq.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

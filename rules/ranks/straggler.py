@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from traceq.common.dataclass import dataclass
 from traceq.linter import Bad, Good, Need, Rule, Seen
-from traceq.records import dataclass
 
 from ._shared import EARLY, LATE, hold, late_lines, ranks, saving
 

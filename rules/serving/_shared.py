@@ -8,7 +8,7 @@ import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
 from traceq.analysis.patterns.kv_cache import reorders_cache
-from traceq.expressions import text
+from traceq.common.expressions import text
 from traceq.linter import Need
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import polars as pl
 
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import iterations
-from traceq.expressions import END, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, text
+from traceq.common.words import counted, time
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
-from traceq.records import dataclass
-from traceq.words import counted, time
 
 from ._shared import DECODE as DRAWN
 

@@ -10,7 +10,7 @@ from traceq.analysis.base.assumptions import GRAPH_HOST_SAVED
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.time.device_syncs import device_syncs
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.time.host_activity import (
     DISPATCH,
     LAUNCHES,
     LIBRARY,
@@ -20,10 +20,10 @@ from traceq.analysis.time.host_kinds import (
     WITH_LIBRARIES,
 )
 from traceq.analysis.time.serving import gaps_before
+from traceq.common.dataclass import dataclass
+from traceq.common.words import counted
 from traceq.intervals import overlap
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.records import dataclass
-from traceq.words import counted
 
 from ._shared import (
     generates_with_transformers,

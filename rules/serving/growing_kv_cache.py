@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.kv_cache import cache_cats
+from traceq.common.dataclass import dataclass
+from traceq.common.words import often, shape
 from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 from traceq.linter.evidence import kernel_lines, module_line
-from traceq.records import dataclass
-from traceq.words import often, shape
 
 from ._shared import DECODE as DRAWN
 from ._shared import generates_with_transformers, static_cache

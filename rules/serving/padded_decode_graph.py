@@ -11,7 +11,9 @@ from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.matmul import MATMULS
 from traceq.analysis.time.roofline import roofline
-from traceq.expressions import nth
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import nth
+from traceq.common.words import counted
 from traceq.linter import (
     Bad,
     Evidence,
@@ -24,8 +26,6 @@ from traceq.linter import (
     inputs,
     option,
 )
-from traceq.records import dataclass
-from traceq.words import counted
 
 from ._shared import DECODE as DRAWN
 from ._shared import steady_iterations

@@ -8,6 +8,8 @@ import polars as pl
 
 from traceq.analysis.base.ownership import inside
 from traceq.analysis.patterns.kv_cache import padded_attention
+from traceq.common.dataclass import dataclass
+from traceq.common.words import often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -21,8 +23,6 @@ from traceq.linter import (
     option,
 )
 from traceq.linter.evidence import kernel_lines, module_line
-from traceq.records import dataclass
-from traceq.words import often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

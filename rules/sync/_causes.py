@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named, outermost_ops
-from traceq.expressions import END, asof, known
+from traceq.common.expressions import END, asof, known
 from traceq.intervals import count_before, count_until
 
 from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _VIEW = ("aten::view",)
 _KIND = ("cause", "file", "line", "function")

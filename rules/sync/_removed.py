@@ -8,7 +8,7 @@ import polars as pl
 
 from traceq.analysis.base.ownership import during, named, named_like, outermost_ops
 from traceq.analysis.replay.simulation import NO_SPANS
-from traceq.expressions import END, known
+from traceq.common.expressions import END, known
 from traceq.intervals import merged
 from traceq.linter import Evidence, Fix
 

@@ -9,11 +9,11 @@ import polars as pl
 from traceq.analysis.base.callers import innermost_calls, library_calls
 from traceq.analysis.base.ownership import same_place
 from traceq.analysis.time.device_syncs import sync_chains
-from traceq.expressions import known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, text
+from traceq.common.words import at_function, often
 from traceq.linter import Evidence, Fix, Rule, View
 from traceq.linter.evidence import module_line
-from traceq.records import dataclass
-from traceq.words import at_function, often
 
 from ._known_waits import known_wait, torch_file
 from ._removed import host_line, removed_checks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.lines import lines_are_known
+from traceq.common.dataclass import dataclass
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

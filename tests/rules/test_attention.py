@@ -10,10 +10,10 @@ import pytest
 from linting import case_findings, drawn_findings, outcome
 from recordings import saved_ns
 
+from traceq.inputs.load_trace import load
 from traceq.linter.rule import inputs
-from traceq.loading import load
+from traceq.model.recording import Recording
 from traceq.model.torch_versions import newer_than
-from traceq.recording import Recording
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:

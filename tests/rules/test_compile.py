@@ -8,10 +8,10 @@ import pytest
 from linting import case_findings, drawn_findings, outcome
 from recordings import CAPTURES, saved_ns
 
-from traceq.finding import Severity
 from traceq.linter.rule import inputs
+from traceq.model.finding import Severity
+from traceq.model.recording import Recording
 from traceq.model.run import Rank
-from traceq.recording import Recording
 from traceq.testing import load_drawn
 
 

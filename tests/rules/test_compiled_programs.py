@@ -12,7 +12,7 @@ import pytest
 from linting import outcome
 
 import traceq
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 
 DATA = Path(__file__).parents[1] / "data"
 FAMILIES = ("ATT", "NRM", "GEM", "CPY", "LAY", "JIT", "TRC007")

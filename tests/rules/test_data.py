@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from linting import case_findings, drawn_findings, outcome
 
-from traceq.finding import Severity
+from traceq.model.finding import Severity
+from traceq.model.recording import Recording
 from traceq.model.run import Rank, Run
-from traceq.recording import Recording
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ from linting import case_findings, drawn_findings, outcome
 from recordings import FIXTURE_TRACES, ROOT, loaded
 
 from traceq.analysis.replay.host_account import NEW_SHAPE
-from traceq.analysis.time.host_kinds import HOOKS, PYTHON, SYNC
+from traceq.analysis.time.host_activity import HOOKS, PYTHON, SYNC
 from traceq.check.fixture import read_fixture
+from traceq.inputs.load_trace import load
 from traceq.linter import View, inputs
-from traceq.loading import load
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.linter import Finding
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
 
 HST = ("HST001", "HST002", "HST003")
 SICK = ("moe_dropless", "varying_length", "python_in_step", "forward_hooks")

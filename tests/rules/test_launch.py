@@ -14,9 +14,9 @@ from recordings import CAPTURES, GPU_BOUND, ROOT, loaded, saved_ns
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.time.graph_obstacles import graph_obstacles
-from traceq.finding import Severity
 from traceq.linter import inputs
-from traceq.recording import Recording
+from traceq.model.finding import Severity
+from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 
 # Those of steps that wait for the host; LCH004 is of the GPU's time as well.

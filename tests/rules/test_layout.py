@@ -8,7 +8,7 @@ import pytest
 from linting import case_findings, outcome
 
 from traceq.linter import inputs
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 from linting import bundled_rules, case_findings, drawn_findings, log_findings, outcome
 
 from traceq.linter.need import Need
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 
 CAPTURED_AGAIN = (
     "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input"

@@ -18,7 +18,7 @@ from recordings import OWN_SNAPSHOTS, PUBLIC_SNAPSHOTS, loaded, path_of
 from traceq.analysis.memory.history import History
 from traceq.formats.snapshot import read_snapshot
 from traceq.linter.need import Need
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.report.lint.content import evidence
 from traceq.testing import draw_history, load_history
 

@@ -9,7 +9,7 @@ import pytest
 from linting import case_findings, drawn_findings, outcome
 
 from traceq import load
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.testing import draw
 
 if TYPE_CHECKING:

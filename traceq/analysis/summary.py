@@ -9,7 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.replayed import replayed
+from traceq.analysis.base.graph_replays import replayed
 from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
 from traceq.analysis.patterns.attention_kernels import (
@@ -19,7 +19,7 @@ from traceq.analysis.patterns.attention_kernels import (
 from traceq.analysis.replay.bound import bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
 from traceq.analysis.replay.host_account import HostAccount, host_account
-from traceq.analysis.replay.recoverable import recoverable_ns
+from traceq.analysis.replay.roofline_savings import recoverable_ns
 from traceq.analysis.time.gpu_time import (
     by_host_op,
     by_kernel,
@@ -34,16 +34,16 @@ from traceq.analysis.time.modules import by_module
 from traceq.analysis.time.phases import PhaseTime, by_phase
 from traceq.analysis.time.roofline import roofline
 from traceq.analysis.time.serving import Serving, serving
-from traceq.analysis.time.tokens import Tokens, tokens_of
-from traceq.records import dataclass
+from traceq.analysis.time.tokens_per_step import Tokens, tokens_of
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceq.model.facts import Facts
+    from traceq.model.lint_report import Bound, Replayed
     from traceq.model.run import Rank, Run
-    from traceq.outcome import Bound, Replayed
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Of less of the kernels' time than this, a roofline tells too little.
 _TOLD = 0.5

@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.base.fits import Crossing, Fit, best_fit, crossing, label_number
+from traceq.analysis.base.scaling_laws import (
+    Crossing,
+    Fit,
+    best_fit,
+    crossing,
+    label_number,
+)
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.patterns.attention_kernels import ATTENTION, kernels_by_part
 from traceq.analysis.replay.bound import bound_of
-from traceq.analysis.time.tokens import tokens_per_step
-from traceq.records import dataclass
+from traceq.analysis.time.tokens_per_step import tokens_per_step
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceq.outcome import By, StepFrom
-    from traceq.trace import Trace
+    from traceq.model.lint_report import By, StepFrom
+    from traceq.model.trace import Trace
 
 Figure = Literal["step", "part", "rest", "memory", "rate"]
 TOO_FAR = 0.1

@@ -8,13 +8,13 @@ import polars as pl
 
 from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.analysis.time.roofline import roofline
-from traceq.expressions import END, asof
+from traceq.common.expressions import END, asof
 from traceq.intervals import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _PERCENT = 100
 

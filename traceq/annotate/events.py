@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,21 +15,22 @@ import polars as pl
 from traceq.annotate.events import Writer, arguments, literal
 from traceq.annotate.slices import fitting, inside
 from traceq.annotate.steps import chosen_steps
-from traceq.expressions import END, text
+from traceq.common.expressions import END, text
+from traceq.common.safe_text import printable
+from traceq.common.units import size, time
 from traceq.ranks.clocks import on_one_clock
 from traceq.ranks.job import starts
-from traceq.report.base.text import printable, short_kernel, where
+from traceq.report.base.text import short_kernel, where
 from traceq.report.lint import content as words
-from traceq.units import size, time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceq.annotate.splice import Output
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
+    from traceq.model.trace import Trace
     from traceq.ranks.analysis import Analysis
     from traceq.ranks.job import Job
-    from traceq.trace import Trace
 
 MOST_TEXT = 180_000_000
 """Bytes of text that it has at most, about; Perfetto opens that in a browser."""

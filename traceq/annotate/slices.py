@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.annotate.events import arguments, literal
-from traceq.linter.marked import CALL, GAP, HOST, KERNEL, MARKS, OP, STEP, marked
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.linter.finding_spans import CALL, GAP, HOST, KERNEL, MARKS, OP, STEP, marked
 from traceq.report.base.text import where
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.finding import Finding
     from traceq.linter.view import View
-    from traceq.outcome import Outcome
-    from traceq.trace import Trace
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome
+    from traceq.model.trace import Trace
 
 # Marks of a finding this close to each other become one slice, first; then half as far
 # again, until they are few enough.

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.formats.chunks import NO_SEPARATOR, Cut, chunks
-from traceq.formats.collector import collecting_paused
 from traceq.formats.events import joined, nanoseconds
+from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.source import Source
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
-    from traceq.watching import Progress
+    from traceq.common.progress import Progress
 
 # As much as may follow the events; chunks.py looks no further either.
 _HELD = 4 << 20

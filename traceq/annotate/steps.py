@@ -6,8 +6,8 @@ import re
 
 import polars as pl
 
+from traceq.common.words import counted
 from traceq.errors import UsageError
-from traceq.words import counted
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 

@@ -17,16 +17,16 @@ from traceq.analysis.time.idle_causes import causes_of
 from traceq.annotate.counters import counters
 from traceq.annotate.events import Writer, arguments, literal
 from traceq.annotate.slices import arrows, finding_slices, inside
-from traceq.expressions import END
+from traceq.common.expressions import END
+from traceq.common.units import share, time
 from traceq.intervals import disjoint
 from traceq.report.bound import cause_name
 from traceq.report.lint import content as words
-from traceq.units import share, time
 
 if TYPE_CHECKING:
     from traceq.linter.view import View
-    from traceq.outcome import Outcome
-    from traceq.trace import Trace
+    from traceq.model.lint_report import Outcome
+    from traceq.model.trace import Trace
 
 PROCESS = "traceq"
 # Far above what systems give processes, and GPUs.

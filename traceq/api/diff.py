@@ -9,18 +9,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from traceq.api.ahead import importing, rules_of
+from traceq.api import settings
+from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.common.dataclass import dataclass
+from traceq.common.git_repository import find_root, read_repository
+from traceq.common.progress import expect, held, noted, reading, say, tell
 from traceq.differ.limits import broken, read_limits
 from traceq.errors import InputError, UsageError
-from traceq.given import local, refuse_two_stdins
-from traceq.opening import settings
-from traceq.opening.trust import named
-from traceq.records import dataclass
-from traceq.report.located import located_finding
-from traceq.repository import find_root, read_repository
-from traceq.shown import typed
-from traceq.watching import expect, held, noted, reading, say, tell
+from traceq.inputs.discovery import local, refuse_two_stdins
+from traceq.inputs.display_path import typed
+from traceq.linter.trust import named
+from traceq.report.repository_paths import located_finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from traceq.differ.limits import Broken
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.outcome import Outcome
-    from traceq.recording import Recording
+    from traceq.model.lint_report import Outcome
+    from traceq.model.recording import Recording
     from traceq.report.base.content import Content
 
 Compared: TypeAlias = "Diff | MemoryChange | JobDiff"
@@ -148,7 +148,7 @@ def _are_jobs(two: tuple[Path, Path]) -> bool:
     """Return whether both are jobs of several ranks; refuse one that is alone."""
     if not any(one.is_dir() for one in two):
         return False
-    from traceq.opening.jobs import is_job  # noqa: PLC0415 - few compare jobs
+    from traceq.ranks.load_job import is_job  # noqa: PLC0415 - few compare jobs
 
     jobs = [one for one in two if is_job(one)]
     if len(jobs) == 1:
@@ -173,8 +173,8 @@ def _jobs(
         msg = "--step-ms is of one trace, and these are jobs: leave it out"
         raise UsageError(msg)
     from traceq.differ.jobs import JobHalf, compare_jobs  # noqa: PLC0415 - as above
-    from traceq.opening.jobs import analysed_job  # noqa: PLC0415
     from traceq.ranks.findings import lint_job  # noqa: PLC0415
+    from traceq.ranks.load_job import analysed_job  # noqa: PLC0415
 
     halves = []
     for folder in two:
@@ -287,9 +287,11 @@ def _here(given: Path, *, cache: bool) -> Path:
 
 
 def _recording(given: Path, step_ns: int | None, *, cache: bool) -> Recording:
-    from traceq.opening.recordings import (  # noqa: PLC0415
-        load_recording,
+    from traceq.api.start_up import (  # noqa: PLC0415
         warn_of_start,
+    )
+    from traceq.inputs.load_recording import (  # noqa: PLC0415
+        load_recording,
     )
 
     recording = load_recording(given, log=None, cache=cache)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.common.dataclass import dataclass
+from traceq.common.progress import noted
 from traceq.linter.config import severity
 from traceq.linter.pack import load_rules
-from traceq.opening import settings
-from traceq.opening.jobs import analysed
 from traceq.ranks.findings import lint_job
-from traceq.records import dataclass
+from traceq.ranks.load_job import analysed
 from traceq.report.ranks import json as ranks_json
 from traceq.report.ranks import text as ranks_text
-from traceq.watching import noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from traceq.finding import Finding
-    from traceq.outcome import Report
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Report
     from traceq.ranks.analysis import Analysis
 
 

@@ -8,35 +8,37 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from traceq.api.ahead import importing, rules_of
+from traceq.api import settings
+from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.cache import findings as kept
+from traceq.common.dataclass import dataclass
+from traceq.common.git_repository import find_root, read_repository
+from traceq.common.progress import noted, say, tell
 from traceq.errors import TraceqError
+from traceq.inputs.discovery import programs
+from traceq.linter import cache_key
 from traceq.linter.baseline import read_baseline, without_known
 from traceq.linter.config import severity
-from traceq.opening import kept, settings
-from traceq.opening.programs import programs
-from traceq.opening.trust import named
-from traceq.outcome import Report
-from traceq.records import dataclass
+from traceq.linter.trust import named
+from traceq.model.lint_report import Report
 from traceq.report.lint import content as words
 from traceq.report.lint import full as lint_full
-from traceq.report.located import located, with_sources
-from traceq.repository import find_root, read_repository
-from traceq.watching import noted, say, tell
+from traceq.report.repository_paths import located, with_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from traceq.finding import Finding
-    from traceq.given import Program
-    from traceq.labels import Labels
+    from traceq.common.git_repository import Repository
+    from traceq.inputs.discovery import Program
+    from traceq.inputs.labels import Labels
     from traceq.linter.baseline import Known
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.outcome import Outcome
-    from traceq.recording import Recording
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome
+    from traceq.model.recording import Recording
     from traceq.report.base.content import Content
-    from traceq.repository import Repository
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -125,10 +127,10 @@ def lint(  # noqa: PLR0913 - as the command's options
     ``recording`` is a path or several: traces, snapshots, logs, folders or archives of
     them, run folders, URLs. The rest is as the options of ``traceq lint``: ``log`` the
     program's log, ``step_ms`` the step time measured without the profiler, ``labels``
-    what ``traceq.labels.read_labels`` returns, with such a time for each, ``select``
-    and ``ignore`` codes, prefixes or names of rules, ``rules`` folders of your own
-    ones, ``packs`` whether those that the configuration names run too if you have
-    trusted them (``traceq rules --trust``), ``fail_on`` the lowest severity that
+    what ``traceq.inputs.labels.read_labels`` returns, with such a time for each,
+    ``select`` and ``ignore`` codes, prefixes or names of rules, ``rules`` folders of
+    your own ones, ``packs`` whether those that the configuration names run too if you
+    have trusted them (``traceq rules --trust``), ``fail_on`` the lowest severity that
     fails, ``baseline`` a file of findings to hide, ``config`` the configuration instead
     of the nearest traceq.toml,
     ``captures`` traces of CUDA graphs' captures, ``kernels`` the folder of inductor's
@@ -157,7 +159,7 @@ def lint(  # noqa: PLR0913 - as the command's options
             if labels:
                 labels.refuse_unused([*paths(recording), *_places(given)])
             step_ns = settings.nanoseconds(step_ms)
-            code = "" if tables or not cache else kept.code_of(wanted.packs)
+            code = "" if tables or not cache else cache_key.code_of(wanted.packs)
             tasks = [
                 _Task(one, code, wanted, path(log), _said(labels, one) or step_ns)
                 for one in given
@@ -233,7 +235,7 @@ class _Task:
         step_ns: int | None,
     ) -> None:
         self.program, self.log, self.step_ns = program, log, step_ns
-        self.asked = kept.question(program, code, config, log, step_ns)
+        self.asked = cache_key.question(program, code, config, log, step_ns)
         self.recording: Recording | None = None
         self.outcome: Outcome | None = None
         self.notes: Sequence[str] = ()
@@ -312,7 +314,7 @@ def _loaded(
     program: Program, log: Path | None, *, cache: bool, alone: bool
 ) -> Recording | None:
     """Load a program; one that cannot be read does not keep the others from it."""
-    from traceq.opening.recordings import load_program  # noqa: PLC0415 - as above
+    from traceq.inputs.load_recording import load_program  # noqa: PLC0415 - as above
 
     try:
         return load_program(program, log=log, cache=cache)

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.memory.history import History
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
+from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.common.dataclass import dataclass
+from traceq.common.progress import noted, say
 from traceq.errors import InputError, TraceqError
 from traceq.formats.run import is_run, read_run
-from traceq.labels import Labels, labelled
-from traceq.opening import settings
-from traceq.opening.programs import programs
-from traceq.opening.recordings import load_shown, snapshot_of
-from traceq.records import dataclass
+from traceq.inputs.discovery import programs
+from traceq.inputs.labels import Labels, labelled
+from traceq.inputs.load_recording import load_shown, snapshot_of
 from traceq.report.base.content import Content
 from traceq.report.memory import content as words
 from traceq.report.memory import json as memory_json
 from traceq.report.memory import text as memory_text
-from traceq.watching import noted, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from traceq.given import Program
-    from traceq.trace import Trace
+    from traceq.inputs.discovery import Program
+    from traceq.model.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -6,8 +6,8 @@ from importlib import import_module
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
-from traceq._folders import bundled
-from traceq._import_folder import mount
+from traceq.common.import_folder import mount
+from traceq.common.locations import bundled
 from traceq.errors import InputError, UsageError
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named
 from traceq.analysis.time.regions import regions as regions_of
+from traceq.api import settings
 from traceq.api.result import Names, Result, paths, several
+from traceq.common.dataclass import dataclass
+from traceq.common.progress import noted
 from traceq.errors import InputError, UsageError
-from traceq.opening import settings
-from traceq.opening.programs import traces
-from traceq.opening.recordings import load_shown
-from traceq.records import dataclass
+from traceq.inputs.discovery import traces
+from traceq.inputs.load_recording import load_shown
 from traceq.report import regions as report
-from traceq.watching import noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

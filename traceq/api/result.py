@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from traceq.records import dataclass
-from traceq.shown import typed
+from traceq.common.dataclass import dataclass
+from traceq.inputs.display_path import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

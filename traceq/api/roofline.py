@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.replay.bound import bound_of
-from traceq.analysis.replay.recoverable import by_op
+from traceq.analysis.replay.roofline_savings import by_op
 from traceq.analysis.time.roofline import roofline as roofline_of
+from traceq.api import settings
 from traceq.api.result import Name, Result, several
+from traceq.common.dataclass import dataclass
+from traceq.common.progress import noted
 from traceq.errors import InputError, UsageError
-from traceq.opening import settings
-from traceq.opening.programs import traces
-from traceq.opening.recordings import load_shown
-from traceq.records import dataclass
+from traceq.inputs.discovery import traces
+from traceq.inputs.display_path import typed
+from traceq.inputs.load_recording import load_shown
 from traceq.report import roofline as report
-from traceq.shown import typed
-from traceq.watching import noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

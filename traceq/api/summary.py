@@ -5,25 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.summary import Summary, summarise
+from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
+from traceq.api.start_up import warn_of_start
+from traceq.common.dataclass import dataclass
+from traceq.common.progress import noted, say
 from traceq.errors import TraceqError
-from traceq.labels import Labels, labelled
-from traceq.opening import settings
-from traceq.opening.programs import traces
-from traceq.opening.recordings import load_shown, ranks_of, warn_of_start
-from traceq.records import dataclass
+from traceq.inputs.discovery import traces
+from traceq.inputs.labels import Labels, labelled
+from traceq.inputs.load_recording import load_shown, ranks_of
 from traceq.report.base.content import Content
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import text as summary_text
 from traceq.report.summary.content import content
 from traceq.report.summary.overview import overview
-from traceq.watching import noted, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

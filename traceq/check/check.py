@@ -15,34 +15,28 @@ from traceq.check.budgets import (
 )
 from traceq.check.difference import Difference
 from traceq.check.expected import Expected, expected, read_expected, write_expected
-from traceq.check.fixture import (
-    BUDGETS,
-    CPU,
-    FINDINGS,
-    ORIGIN,
-    Fixture,
-    read_fixture,
-)
+from traceq.check.fixture import BUDGETS, CPU, FINDINGS, Fixture, read_fixture
 from traceq.check.numbers import NOISY, Numbers, numbers
 from traceq.check.paths import with_short_paths
 from traceq.check.whole import Whole, read_whole
+from traceq.common.atomic_files import write_files
+from traceq.common.dataclass import dataclass
+from traceq.common.units import amount, size
 from traceq.errors import TraceqError
-from traceq.files import write_files
+from traceq.formats.fixture_origin import ORIGIN
 from traceq.linter.engine import lint
-from traceq.linter.same import extent, growth, matched
-from traceq.records import dataclass
-from traceq.units import amount, size
+from traceq.linter.same_finding import extent, growth, matched
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from traceq.finding import Finding, Severity
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.linter.same import Extent
-    from traceq.outcome import Outcome
-    from traceq.recording import Recording
+    from traceq.linter.same_finding import Extent
+    from traceq.model.finding import Finding, Severity
+    from traceq.model.lint_report import Outcome
+    from traceq.model.recording import Recording
 
 
 @dataclass(frozen=True)

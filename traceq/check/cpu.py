@@ -18,15 +18,15 @@ from traceq.analysis.patterns.host_calls import (
 )
 from traceq.check.budgets import Budget, budget_of
 from traceq.check.spread import Spread, tidy
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from traceq.model.run import CompiledPlace
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 VERSION = 1
 _LARGEST = 64 << 20

@@ -12,7 +12,7 @@ from traceq.check.budgets import shown
 from traceq.check.cpu import BREAK, KINDS, RECOMPILE
 from traceq.check.difference import Difference
 from traceq.check.spread import FEWEST, tidy
-from traceq.words import at_function, at_line, counted
+from traceq.common.words import at_function, at_line, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

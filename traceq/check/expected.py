@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
-from traceq.finding import Evidence, Place
-from traceq.records import dataclass
+from traceq.model.finding import Evidence, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from traceq.finding import Finding
+    from traceq.model.finding import Finding
 
 VERSION = 2
 _LARGEST = 16 << 20

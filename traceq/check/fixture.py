@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from traceq import toml_text
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError, UsageError
+from traceq.formats.fixture_origin import ORIGIN, origin_step_ns, read_origin
 from traceq.formats.log import read_log
-from traceq.loading import load
-from traceq.recording import Recording
-from traceq.records import dataclass
-from traceq.units import NS_PER_MS
+from traceq.inputs.load_trace import load
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 TRACES = ("trace.json.gz", "trace.json")
 SNAPSHOTS = ("snapshot.pickle.gz", "snapshot.pickle")
 LOG = "log.txt"
-ORIGIN = "origin.toml"
 FINDINGS = "findings.json"
 BUDGETS = "traceq.toml"
 CPU = "cpu.json"
@@ -43,9 +41,7 @@ class Fixture:
     @property
     def step_ns(self) -> int | None:
         """What a step took without the profiler, if that is known."""
-        said = self.origin.get("true_step_ms")
-        known = isinstance(said, (int, float)) and not isinstance(said, bool)
-        return round(said * NS_PER_MS) if said and known else None
+        return origin_step_ns(self.origin)
 
     @property
     def graph_breaks(self) -> int | None:
@@ -118,6 +114,5 @@ def read_fixture(folder: Path) -> Fixture:
     def first(names: Iterable[str]) -> Path | None:
         return next((folder / one for one in names if (folder / one).is_file()), None)
 
-    file = first([ORIGIN])
-    origin = toml_text.read(file, InputError) if file else {}
-    return Fixture(folder, first(TRACES), first(SNAPSHOTS), first([LOG]), origin)
+    parts = first(TRACES), first(SNAPSHOTS), first([LOG])
+    return Fixture(folder, *parts, read_origin(folder))

@@ -11,17 +11,17 @@ from traceq.analysis.memory.trace_peak import peak_memory, peaks_by_step
 from traceq.analysis.patterns.compilation import captures, compilations
 from traceq.analysis.time.launch_overhead import launches_per_step
 from traceq.check.spread import Spread, spread_of, tidy
+from traceq.common.dataclass import dataclass
+from traceq.common.units import NS_PER_MS
+from traceq.common.words import layer_names
 from traceq.linter.snapshot_view import highest, snapshot_views
 from traceq.linter.view import View
 from traceq.model.names import BEGIN_CAPTURE
-from traceq.records import dataclass
-from traceq.units import NS_PER_MS
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from traceq.recording import Recording
+    from traceq.model.recording import Recording
 
 EXACT = (
     "launches",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
+from traceq.common.expressions import text
 from traceq.formats.sanitize.paths import Paths
 
 if TYPE_CHECKING:
-    from traceq.finding import Finding
-    from traceq.outcome import Outcome
-    from traceq.recording import Recording
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome
+    from traceq.model.recording import Recording
 
 _FILE = r"^(.+)\(\d+\): "
 

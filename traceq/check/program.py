@@ -13,11 +13,11 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from traceq._folders import bundled
-from traceq.check.fixture import ORIGIN
+from traceq.common.dataclass import dataclass
+from traceq.common.locations import bundled
 from traceq.errors import UsageError
+from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.run import is_run, read_run
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,8 +18,8 @@ from traceq.check.cpu_changes import cpu_differences
 from traceq.check.difference import Difference
 from traceq.check.fixture import BUDGETS, CPU, FINDINGS
 from traceq.check.program import has_gpu
+from traceq.common.words import counted
 from traceq.errors import TraceqError
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.recording import Recording
+    from traceq.model.recording import Recording
 
 _REPLACE = (
     "--run --update writes what is expected without a GPU, and the program used one:"

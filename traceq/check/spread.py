@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,13 +10,13 @@ from dataclasses import field
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from traceq import toml_text as toml
 from traceq.check.numbers import KINDS, Backends, Layer, Numbers
 from traceq.check.spread import Spread
+from traceq.common import toml
+from traceq.common.dataclass import dataclass
 from traceq.errors import ConfigError, InputError
 from traceq.linter.config import number
-from traceq.linter.same import Extent, extent
-from traceq.records import dataclass
+from traceq.linter.same_finding import Extent, extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,7 +6,7 @@ import atexit
 import gc
 import sys
 
-from traceq.cli import allocators, ending, interruption, streams
+from traceq.cli import fast_exit, interruption, malloc, streams
 
 __all__ = ["main"]
 
@@ -20,11 +20,11 @@ def main() -> None:
     # again and again, a twentieth of the time of a small trace.
     gc.set_threshold(_OBJECTS_UNTIL_COLLECTED)
     if sys.argv[1:2] != ["collect"]:  # it runs a program that may use Polars, too
-        allocators.free_soon()
+        malloc.free_soon()
     streams.open_closed()
     # First of all, and so called last.
-    atexit.register(ending.at_once)
-    ending.noting(_call)
+    atexit.register(fast_exit.at_once)
+    fast_exit.noting(_call)
 
 
 def _call() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import refuse_to_lose
 from traceq.cli.options import (
     Captures,
     ConfigFile,
@@ -19,7 +20,6 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import refuse_to_lose
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -63,15 +63,11 @@ def command(  # noqa: PLR0913 - one parameter an option
     as they are. Of a job, one file has all ranks on one clock: steps, collectives with
     wait and transfer, kernels, and the findings on the job.
     """
-    from traceq.annotate import words
-    from traceq.cli.annotating import annotated, annotated_job
-    from traceq.opening.jobs import is_job
-    from traceq.opening.settings import (
-        configuration,
-        use_captures,
-        use_kernels,
-        use_own,
-    )
+    from traceq.annotate import messages
+    from traceq.api.settings import configuration, use_own
+    from traceq.cli._annotate import annotated, annotated_job
+    from traceq.inputs.options import use_captures, use_kernels
+    from traceq.ranks.load_job import is_job
 
     refuse_to_lose(file, paths, overwrite=overwrite)
     use_captures(captures)
@@ -80,7 +76,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         wanted = configuration(config)
         use_own(own, wanted, steps_by)
         text = annotated_job(paths, file, wanted, steps, cache=not no_cache)
-        output.write(text + words.how_to_look(file))
+        output.write(text + messages.how_to_look(file))
         return
     text = annotated(
         paths[0],
@@ -93,4 +89,4 @@ def command(  # noqa: PLR0913 - one parameter an option
         steps_by=steps_by,
         cache=not no_cache,
     )
-    output.write(text + words.how_to_look(file))
+    output.write(text + messages.how_to_look(file))

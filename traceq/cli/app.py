@@ -40,7 +40,7 @@ def _run() -> None:
         return
     try:
         with output.working(words):
-            from traceq.cli.call import call
+            from traceq.cli.dispatch import call
 
             status = call(words)
     finally:
@@ -52,11 +52,11 @@ def _run() -> None:
 
 def _finish() -> None:
     """Write what is to be kept, and remove what is not; nothing if nothing was read."""
-    if cache := sys.modules.get("traceq.cache"):
+    if cache := sys.modules.get("traceq.cache.store"):
         busy = cache.busy()
         with output.finishing("writing the cache") if busy else nullcontext():
             cache.finish()
-    if given := sys.modules.get("traceq.given"):
+    if given := sys.modules.get("traceq.inputs.discovery"):
         given.clean()
 
 

@@ -7,36 +7,38 @@ from traceq.cli import output
 
 def info() -> None:
     """Show where the cache is and how large it is."""
-    from traceq import cache, units
-    from traceq.words import counted
+    from traceq.cache import store
+    from traceq.common import units
+    from traceq.common.words import counted
 
-    every = (*cache.entries(), *cache.answers(), *cache.fetched())
+    every = (*store.entries(), *store.answers(), *store.fetched())
     size = units.size(sum(size for _, size, _ in every))
-    traces = counted(len(list(cache.entries())), "trace")
+    traces = counted(len(list(store.entries())), "trace")
     output.write(
-        f"{cache.directory()}: {traces}{_others()}, {size}"
-        f" of at most {units.size(cache.size_limit())}\n"
+        f"{store.directory()}: {traces}{_others()}, {size}"
+        f" of at most {units.size(store.size_limit())}\n"
     )
 
 
 def clear() -> None:
     """Clear the cache; a trace is read and linted again when it is needed again."""
-    from traceq import cache, units
-    from traceq.words import counted
+    from traceq.cache import store
+    from traceq.common import units
+    from traceq.common.words import counted
 
     others = _others()
-    count, size = cache.clear()
+    count, size = store.clear()
     traces = counted(count, "trace")
     output.write(f"removed the tables of {traces}{others}, {units.size(size)}\n")
 
 
 def _others() -> str:
-    from traceq import cache
-    from traceq.words import counted
+    from traceq.cache import store
+    from traceq.common.words import counted
 
     parts = (
-        (len(list(cache.answers())), "lint result"),
-        (len(list(cache.fetched())), "fetched file"),
+        (len(list(store.answers())), "lint result"),
+        (len(list(store.fetched())), "fetched file"),
     )
     found = [counted(count, what) for count, what in parts if count]
     return f" and {', '.join(found)}" if found else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import deliver, refuse_to_lose, renderer
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
@@ -22,9 +23,8 @@ from traceq.cli.options import (
     StepMs,
 )
 from traceq.cli.parameters import Argument, Option
-from traceq.cli.writing import deliver, refuse_to_lose, renderer
 from traceq.errors import UsageError
-from traceq.shown import typed
+from traceq.inputs.display_path import typed
 
 if TYPE_CHECKING:
     from traceq.check.check import FixtureResult
@@ -113,11 +113,11 @@ def command(  # noqa: PLR0913 - one parameter an option
         raise UsageError(msg)
     _refuse_mixed(update=update, against=against, run=run, step_ms=step_ms)
     refuse_to_lose(file, [against] if against else [], overwrite=overwrite)
-    from traceq.cli.checking import Running, compared
+    from traceq.api.settings import configuration, use_own
+    from traceq.cli._check import Running, compared
     from traceq.linter.config import severity
     from traceq.linter.pack import load_rules
-    from traceq.opening.settings import configuration, use_own
-    from traceq.opening.trust import named
+    from traceq.linter.trust import named
 
     wanted = configuration(config, packs=not no_packs)
     if fail_on:

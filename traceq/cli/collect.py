@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from traceq._folders import bundled
 from traceq.cli.commands import Command
+from traceq.common.locations import bundled
 
 
 class Untouched(Command):

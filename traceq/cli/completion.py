@@ -43,7 +43,7 @@ def codes(incomplete: str) -> Iterator[tuple[str, str]]:
     The last of several codes, as in ATT001,SYN, is completed, small letters as such.
     """
     before, comma, last = incomplete.rpartition(",")
-    from traceq.opening.cards import listed
+    from traceq.report.rule_index import listed
 
     for code, card in listed().items():
         if code.startswith(last.upper()):
@@ -71,7 +71,7 @@ def script(commands: click.Group) -> str:
 
 def install(commands: click.Group) -> Path:
     """Write the script to where the user's shell finds it, and return where."""
-    from traceq.files import write_files
+    from traceq.common.atomic_files import write_files
 
     place = _PLACES[_shell()]
     home = Path.home()

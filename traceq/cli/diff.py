@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import deliver, refuse_to_lose, renderer
 from traceq.cli.options import (
     FORMAT,
     Captures,
@@ -23,7 +24,6 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import deliver, refuse_to_lose, renderer
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:

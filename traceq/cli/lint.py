@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
 from traceq.cli.completion import codes
+from traceq.cli.deliver import deliver, refuse_to_lose, renderer, write_file
 from traceq.cli.options import (
     FORMAT,
     Captures,
@@ -30,14 +31,13 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import deliver, refuse_to_lose, renderer, write_file
+from traceq.common.words import counted
 from traceq.errors import UsageError
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from traceq.api.lint import LintResult
     from traceq.linter.baseline import Known
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
 
 _FOUND = 1
 _WORKFLOW = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_SHA")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import deliver, refuse_to_lose, renderer, write_file
 from traceq.cli.options import (
     FORMAT,
     GivenLabels,
@@ -19,7 +20,6 @@ from traceq.cli.options import (
     renamed,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import deliver, refuse_to_lose, renderer, write_file
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
     from traceq.api.memory import memory
-    from traceq.labels import labelled
+    from traceq.inputs.labels import labelled
 
     read = labelled(paths, label, runs)[0]
     refuse_to_lose(file, read, overwrite=overwrite)
@@ -139,7 +139,7 @@ def _scaled(
 
 
 def _value(summary: MemorySummary, label: str) -> float:
-    from traceq.analysis.base.fits import label_number
+    from traceq.analysis.base.scaling_laws import label_number
 
     text = summary.labels.get(label)
     place = summary.run.folder if summary.run else summary.name

@@ -46,7 +46,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     import tempfile
 
-    from traceq.cli.annotating import annotated
+    from traceq.cli._annotate import annotated
     from traceq.formats.kinds import kind_of
 
     if as_it_is:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from traceq.cli import output
 from traceq.cli.parameters import Argument, Option
-from traceq.shown import typed
+from traceq.inputs.display_path import typed
 
 
 def paths_argument(help_text: str, metavar: str = "PATH") -> Argument:

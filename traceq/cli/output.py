@@ -8,14 +8,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from traceq.cli import streams
-from traceq.watching import Watcher, watched
+from traceq.common.progress import Watcher, watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from traceq.cli.progress import Display
-    from traceq.watching import Progress
+    from traceq.common.progress import Progress
 
 
 def width() -> int | None:
@@ -59,7 +59,7 @@ def _encodable(text: str) -> str:
 
 def say(text: str) -> None:
     """Print one line to standard error, away from the result."""
-    from traceq.report.base.text import printable
+    from traceq.common.safe_text import printable
 
     try:
         sys.stderr.write(printable(f"traceq: {text}") + "\n")

@@ -14,8 +14,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from traceq import units
-from traceq.report.base.text import printable
+from traceq.common import units
+from traceq.common.safe_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import deliver, refuse_to_lose
 from traceq.cli.options import (
     FORMAT,
     NoCache,
@@ -17,13 +18,12 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Argument
-from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
 _QUESTION = re.compile(
@@ -57,8 +57,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     """Query the tables of a trace in SQL; `traceq schema` describes them."""
     import polars as pl
 
-    from traceq.opening.recordings import load_shown
-    from traceq.opening.settings import use_own
+    from traceq.api.settings import use_own
+    from traceq.inputs.load_recording import load_shown
 
     refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import deliver, refuse_to_lose, renderer
 from traceq.cli.options import (
     FORMAT,
     ConfigFile,
@@ -20,12 +21,11 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import deliver, refuse_to_lose, renderer
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     from traceq.api.job import JobResult
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
 
 _FOUND = 1
 

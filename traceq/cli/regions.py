@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
+from traceq.cli.deliver import deliver_table, refuse_to_lose
 from traceq.cli.options import (
     FORMAT,
     NoCache,
@@ -17,7 +18,6 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import deliver_table, refuse_to_lose
 
 
 class By(str, Enum):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import refuse_to_lose, write_file
 from traceq.cli.options import (
     Captures,
     ConfigFile,
@@ -24,14 +25,13 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import refuse_to_lose, write_file
+from traceq.common.words import listed
 from traceq.errors import UsageError
-from traceq.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.recording import Recording
+    from traceq.model.recording import Recording
 
 _MARK = b'<meta name="generator" content="traceq '
 _HEAD = 4096
@@ -82,8 +82,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     from traceq.api.job import job
     from traceq.api.lint import lint
-    from traceq.labels import labelled
-    from traceq.opening.jobs import is_job
+    from traceq.inputs.labels import labelled
+    from traceq.ranks.load_job import is_job
     from traceq.report.page.build import report_page
     from traceq.report.page.views import ranks_page
 

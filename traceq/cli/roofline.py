@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from traceq.cli.deliver import deliver_table, refuse_to_lose
 from traceq.cli.options import (
     FORMAT,
     NoCache,
@@ -17,7 +18,6 @@ from traceq.cli.options import (
     paths_argument,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import deliver_table, refuse_to_lose
 
 
 def command(  # noqa: PLR0913 - one parameter an option

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
 from traceq.cli.completion import codes
+from traceq.cli.deliver import deliver, refuse_to_lose
 from traceq.cli.options import FORMAT, OutputFile, Overwrite, Packs, renamed
 from traceq.cli.parameters import Argument, Option
-from traceq.cli.writing import deliver, refuse_to_lose
+from traceq.common.atomic_files import write_folder
+from traceq.common.words import counted
 from traceq.errors import UsageError
-from traceq.files import write_folder
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.opening.cards import Card
+    from traceq.report.rule_index import Card
 
 
 class Format(str, Enum):
@@ -63,8 +63,8 @@ def list_command(  # noqa: PLR0913 - one parameter an option
     ] = Path(),
 ) -> None:
     """List the rules: code, name, and what each one finds. Or start a new one."""
-    from traceq.opening.cards import listed
     from traceq.report import rule_pages
+    from traceq.report.rule_index import listed
 
     if trusted:
         _trust(trusted)
@@ -91,8 +91,8 @@ def page_command(
 ) -> None:
     """Print a rule's page: what it finds, why that is bad, how to fix it."""
     from traceq.linter.select import find_rule
-    from traceq.opening.cards import whole
     from traceq.report import rule_pages
+    from traceq.report.rule_index import whole
 
     refuse_to_lose(file, [], overwrite=overwrite)
     page = find_rule(whole(_packs(packs)), rule).said_page
@@ -103,7 +103,7 @@ def page_command(
 
 
 def _trust(folder: Path) -> None:
-    from traceq.opening.trust import trust
+    from traceq.linter.trust import trust
 
     files = counted(trust(folder), "file")
     output.write(
@@ -128,6 +128,6 @@ def _write_new(
 
 
 def _packs(given: list[Path] | None) -> tuple[Path, ...]:
-    from traceq.opening.settings import configuration
+    from traceq.api.settings import configuration
 
     return (*configuration(None).packs, *(given or ()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import deliver, refuse_to_lose
 from traceq.cli.options import OutputFile, Overwrite
 from traceq.cli.parameters import Argument
-from traceq.cli.writing import deliver, refuse_to_lose
 from traceq.errors import UsageError
 
 

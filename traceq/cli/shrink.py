@@ -7,7 +7,7 @@ from typing import Annotated
 
 from traceq.cli.options import Log, StepMs, paths_argument
 from traceq.cli.parameters import Option
-from traceq.shown import typed
+from traceq.inputs.display_path import typed
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -63,7 +63,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     harmless. Names of code stay: files, functions, modules, operators, kernels. The
     result is a fixture for traceq check.
     """
-    from traceq.cli.shrinking import make
+    from traceq.cli._shrink import make
 
     make(
         path,

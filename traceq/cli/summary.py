@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.cli import output
+from traceq.cli.deliver import deliver, refuse_to_lose, renderer, write_file
 from traceq.cli.options import (
     FORMAT,
     Captures,
@@ -23,7 +24,6 @@ from traceq.cli.options import (
     renamed,
 )
 from traceq.cli.parameters import Option
-from traceq.cli.writing import deliver, refuse_to_lose, renderer, write_file
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     One screen for one trace, one row each for several.
     """
     from traceq.api.summary import summary
-    from traceq.labels import labelled
+    from traceq.inputs.labels import labelled
 
     read = labelled(paths, label, runs)[0]
     refuse_to_lose(file, read, overwrite=overwrite)

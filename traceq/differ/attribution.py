@@ -24,7 +24,7 @@ from traceq.intervals import overlap
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SPECIAL = (COMPILING, LOADING, CAPTURING, ALLOCATING)
 """What the host may do instead of launching; of several at once the first counts."""

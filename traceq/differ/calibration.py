@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.differ.steps import Step

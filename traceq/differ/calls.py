@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.steady import in_steps
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
 from traceq.differ.structure import plain_op
-from traceq.expressions import text
 from traceq.model.names import REGION
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Marks of torch.compile, which have names of their own in every run.
 _COMPILER = r"compile_id=|^## Call CompiledFxGraph|\(dynamo_timed\)$"

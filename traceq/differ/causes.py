@@ -8,13 +8,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from traceq.analysis.base.assumptions import MOST_LAUNCH_NS, PROFILER_SLOWDOWN
-from traceq.analysis.time.host_kinds import DISPATCH
+from traceq.analysis.time.host_activity import DISPATCH
+from traceq.common.dataclass import dataclass
 from traceq.differ.align import aligned
 from traceq.differ.host import APART, APART_IF_SAME
 from traceq.differ.kinds import Kind, differ, first, key_of, kind_of, ranked, where_of
 from traceq.differ.structure import END_OF_STEP, NUMBERS
-from traceq.finding import Place
-from traceq.records import dataclass
+from traceq.model.finding import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

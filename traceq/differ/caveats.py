@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.device import used_gpu
+from traceq.common.words import counted
 from traceq.differ.structure import REGION
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.differ.structure import Parts
-    from traceq.recording import Recording
-    from traceq.trace import Trace
+    from traceq.model.recording import Recording
+    from traceq.model.trace import Trace
 
 
 def caveats_of(

@@ -17,6 +17,8 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.memory.diff import MemoryDiff, memory_diff
 from traceq.analysis.memory.history import History
 from traceq.analysis.replay.bound import bound_of
+from traceq.common.dataclass import dataclass
+from traceq.common.parallel import at_once
 from traceq.differ.attribution import SPECIAL
 from traceq.differ.calibration import scale_of
 from traceq.differ.calls import Calls, calls_of, compare_calls
@@ -30,9 +32,7 @@ from traceq.differ.modules import module_changes
 from traceq.differ.steps import Step, significant, steps_of, typical
 from traceq.differ.structure import parts_of
 from traceq.errors import InputError
-from traceq.graph.at_once import at_once
 from traceq.model.names import DATA_REGION
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from traceq.differ.causes import Entries
     from traceq.differ.modules import ModuleChanges
     from traceq.differ.structure import Parts
-    from traceq.outcome import Bound, Outcome
-    from traceq.recording import Recording
-    from traceq.trace import Trace
+    from traceq.model.lint_report import Bound, Outcome
+    from traceq.model.recording import Recording
+    from traceq.model.trace import Trace
 
 
 @dataclass(frozen=True)

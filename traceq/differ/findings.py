@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
-from traceq.linter.same import Extent, growth, matched
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.linter.same_finding import Extent, growth, matched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.finding import Finding
-    from traceq.linter.same import Growth
-    from traceq.outcome import Outcome
+    from traceq.linter.same_finding import Growth
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome
 
 State = Literal["new", "worse", "better", "gone", "same"]
 STATES: tuple[State, ...] = ("new", "worse", "better", "gone")

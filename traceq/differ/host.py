@@ -14,7 +14,7 @@ import polars as pl
 from traceq.analysis.replay.bound import host_account_of
 from traceq.analysis.replay.host_account import LOADING as LOADING_KERNELS
 from traceq.analysis.replay.host_account import NEW_SHAPE, SLOW
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.time.host_activity import (
     BLOCKED,
     BLOCKING,
     CAPTURING,
@@ -30,7 +30,7 @@ from traceq.intervals import Cover, count_until, overlap
 
 if TYPE_CHECKING:
     from traceq.differ.structure import Parts
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 APART = (NEW_SHAPE, LOADING_KERNELS, SLOW, HOOKS, BLOCKED, BLOCKING)
 """Kinds that are causes of their own: launches are not what they take their time by."""

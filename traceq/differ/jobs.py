@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
+from traceq.common.words import counted
 from traceq.differ.findings import FindingChanges, compare_findings
 from traceq.differ.metrics import Metric, metrics
 from traceq.differ.steps import Step, significant
 from traceq.ranks.analysis import by_kind
 from traceq.ranks.columns import highest, lowest, total
-from traceq.records import dataclass
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.differ.compare import Verdict
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
     from traceq.ranks.analysis import Analysis, Straggler
 
 StragglerState = Literal["new", "changed", "same", "gone"]

@@ -6,8 +6,8 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import UsageError
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.differ.compare import Diff, MemoryChange

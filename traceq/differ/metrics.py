@@ -8,13 +8,13 @@ import polars as pl
 
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.time.launch_overhead import launches_per_step
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.differ.calibration import Scale
     from traceq.differ.steps import Step
     from traceq.differ.structure import Parts
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 @dataclass(frozen=True)

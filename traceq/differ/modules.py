@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from traceq.analysis.time.modules import UNKNOWN, compiles, module_parts
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.differ.calibration import Scale
     from traceq.model.run import CompiledPlace
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 Became = Literal["fused", "faster", "same", "slower", "fell back", "uncompiled", ""]
 """In a word, what compiling did, whichever side is compiled. ``fell back``: it runs

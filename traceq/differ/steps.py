@@ -12,11 +12,11 @@ from traceq.analysis.base.assumptions import (
     SINGLE_STEP_NOISE,
 )
 from traceq.analysis.base.steady import SteadySteps, steady_steps
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from traceq.recording import Recording
-    from traceq.trace import Trace
+    from traceq.model.recording import Recording
+    from traceq.model.trace import Trace
 
 
 @dataclass(frozen=True)

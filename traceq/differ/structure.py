@@ -17,16 +17,16 @@ from traceq.analysis.base.steady import are_in_steps, in_steps
 from traceq.analysis.time.device_syncs import device_syncs, waits_long
 from traceq.analysis.time.gpu_time import busy_time
 from traceq.analysis.time.modules import OPTIMIZER
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, text
+from traceq.common.words import layer_names
 from traceq.differ.attribution import SPECIAL, idle_time
-from traceq.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import SHORT
-from traceq.records import dataclass
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 KEY = ("phase", "module", "file", "function", "line", "op", "shapes", "role")
 REGION = "Torch-Compiled Region"

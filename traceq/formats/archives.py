@@ -11,18 +11,18 @@ import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
+from traceq.formats.compression import DamagedError, blocks
 from traceq.formats.kinds import head_of, kind, kind_of
 from traceq.formats.source import most_unpacked
-from traceq.formats.unpack import DamagedError, blocks
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from traceq.formats.compression import Peekable
     from traceq.formats.kinds import Kind
-    from traceq.formats.unpack import Peekable
 
 MOST_MEMBERS = 10_000
 """How many members an archive may have."""

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import place_among
+from traceq.common.progress import tell
 from traceq.errors import InputError
-from traceq.expressions import place_among
-from traceq.formats import tables, texts
+from traceq.formats import event_heads, tables
 from traceq.formats.chunks import Cut, chunks
-from traceq.formats.collector import collecting_paused
 from traceq.formats.events import Piece, Tally, decode
+from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.inputs import decode_inputs
 from traceq.formats.scan import Scan, available
 from traceq.formats.source import Source
-from traceq.records import dataclass
-from traceq.watching import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,7 +243,9 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
     finished["threads"] = threads.drop("lane")
     finished["other"] = finished["other"].with_columns(
         pl.Series(
-            "args", [texts.tidy(args) for args in finished["other"]["args"]], pl.String
+            "args",
+            [event_heads.tidy(args) for args in finished["other"]["args"]],
+            pl.String,
         )
     )
     return finished, start
@@ -252,7 +254,7 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
 def _threads(raw: list[pl.DataFrame], metadata: pl.DataFrame) -> pl.DataFrame:
     """Make the table of threads, with the lane by which events name them."""
     names = {
-        lane: texts.parse(args or "").get("name")
+        lane: event_heads.parse(args or "").get("name")
         for name, lane, args in metadata.select("name", "lane", "args").iter_rows()
         if name == "thread_name"
     }

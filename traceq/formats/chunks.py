@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.formats.events import Layout, Piece, joined
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from traceq.formats.unpack import Peekable
+    from traceq.formats.compression import Peekable
 
 MAGIC = b"\x1f\x8b"
 _PACKED_BLOCK = 1 << 16

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from traceq.expressions import place_among
-from traceq.formats import texts
+from traceq.common.expressions import place_among
+from traceq.formats import event_heads
 from traceq.model import schema
 
 _KEYS = {
@@ -30,7 +30,7 @@ def decode_inputs(column: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
         None, 1
     )
     rows = row[place_among(column, pl.concat([known["inputs"], missing]))]
-    found = [texts.parse(text) for text in known["text"].to_list()]
+    found = [event_heads.parse(text) for text in known["text"].to_list()]
     lists = {
         column: [entry.get(key) for entry in found] for column, key in _KEYS.items()
     }

@@ -6,12 +6,12 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from traceq.formats.unpack import DamagedError, blocks
+from traceq.formats.compression import DamagedError, blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.formats.unpack import Peekable
+    from traceq.formats.compression import Peekable
 
 Kind: TypeAlias = Literal["trace", "snapshot", "log", "zip", "tar", ""]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.errors import InputError
-from traceq.formats.unpack import DamagedError, blocks
+from traceq.formats.compression import DamagedError, blocks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,8 +23,8 @@ from typing import Any
 
 import polars as pl
 
-from traceq.compiled_code import usable
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.common.native_loading import usable
 
 try:
     from traceq.formats import _history

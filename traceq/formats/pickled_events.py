@@ -25,8 +25,8 @@ from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
+from traceq.common.dataclass import dataclass
 from traceq.formats.pickled_columns import CompiledEvents, available
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -27,10 +27,10 @@ import re
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from traceq.errors import InputError
-from traceq.formats.collector import collecting_paused
+from traceq.formats.compression import DamagedError, blocks
+from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.pickled_events import GET, NUMBER, Events, any_put
-from traceq.formats.unchanged import unchanged
-from traceq.formats.unpack import DamagedError, blocks
+from traceq.formats.unmodified_file import unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

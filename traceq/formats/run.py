@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from traceq.common.units import NS_PER_MS
+from traceq.common.words import MODULE_LEVEL
 from traceq.errors import InputError
 from traceq.model.owners import Owners
 from traceq.model.run import (
@@ -22,8 +24,6 @@ from traceq.model.run import (
     StepTime,
     Window,
 )
-from traceq.units import NS_PER_MS
-from traceq.words import MODULE_LEVEL
 
 _FORMAT = 1
 _LARGEST = 64 << 20

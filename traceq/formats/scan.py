@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.compiled_code import Arrow, usable
-from traceq.expressions import constant, rows_where
-from traceq.formats import tables, texts
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import constant, rows_where
+from traceq.common.native_loading import Arrow, usable
+from traceq.formats import event_heads, tables
 from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
 from traceq.model import schema
-from traceq.records import dataclass
 
 try:
     from traceq.formats import _scan
@@ -127,7 +127,7 @@ def classify(text: bytes) -> int:
     """Return the number of the table that events with this head go to."""
     if _DUR in text or _ARGS in text:
         return _NO_TABLE
-    table = tables.table_of(texts.parse_head(text.decode(errors="replace")))
+    table = tables.table_of(event_heads.parse_head(text.decode(errors="replace")))
     return _NUMBERS.get(table, _NO_TABLE)
 
 
@@ -188,7 +188,7 @@ class Scan:
 
         Sets ``categories``.
         """
-        heads = [texts.parse_head(text) for text in self._scanner.heads()]
+        heads = [event_heads.parse_head(text) for text in self._scanner.heads()]
         taken = {
             number: pl.Series(Arrow(*self._scanner.take(number)))
             for number, _ in enumerate(_TABLES)
@@ -200,7 +200,7 @@ class Scan:
         }
 
     def _table(
-        self, number: int, taken: pl.Series, heads: list[texts.Head]
+        self, number: int, taken: pl.Series, heads: list[event_heads.Head]
     ) -> pl.DataFrame:
         asked, rows = columns()[number], taken.struct.unnest()
         rows.columns = asked.numbers + asked.texts

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
-from traceq.formats.collector import collecting_paused
+from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.pickled_columns import Column
 from traceq.formats.pickles import read_pickle
 from traceq.model.schema import ID, NUMBER, TEXT
@@ -21,7 +22,6 @@ from traceq.model.snapshot import (
     Snapshot,
     SnapshotFacts,
 )
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

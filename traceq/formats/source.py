@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from traceq.errors import InputError
-from traceq.formats.unchanged import unchanged
-from traceq.formats.unpack import DamagedError, blocks, compression
+from traceq.formats.compression import DamagedError, blocks, compression
+from traceq.formats.unmodified_file import unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.expressions import known
-from traceq.formats import texts
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known
+from traceq.formats import event_heads
 from traceq.model import names, schema
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,7 +210,8 @@ def _heads(column: pl.Series) -> pl.DataFrame:
     """Say of each distinct head the event's name, its category and its table."""
     distinct = column.unique()
     heads = [
-        texts.parse_head(text or "") for text in distinct.cast(pl.String).to_list()
+        event_heads.parse_head(text or "")
+        for text in distinct.cast(pl.String).to_list()
     ]
     return described(heads).select(
         pl.lit(distinct).alias("head"),
@@ -219,7 +220,7 @@ def _heads(column: pl.Series) -> pl.DataFrame:
     )
 
 
-def described(heads: Sequence[texts.Head]) -> pl.DataFrame:
+def described(heads: Sequence[event_heads.Head]) -> pl.DataFrame:
     """Return what events that begin so are called, and on which lane they ran."""
     columns = {
         "name": [head.name for head in heads],
@@ -230,11 +231,11 @@ def described(heads: Sequence[texts.Head]) -> pl.DataFrame:
     return pl.DataFrame(columns, dict.fromkeys(columns, pl.Categorical))
 
 
-def _lane(head: texts.Head) -> str:
+def _lane(head: event_heads.Head) -> str:
     return head.process + LANE_SEPARATOR + head.thread
 
 
-def table_of(head: texts.Head) -> str:
+def table_of(head: event_heads.Head) -> str:
     """Return the table of events that begin so; or the name of no table."""
     if head.phase in _NO_TABLE:
         return _NO_TABLE[head.phase]
@@ -308,7 +309,7 @@ def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
     return args.to_frame().select(_column(table, column).alias(column)).to_series()
 
 
-def from_heads(table: str, heads: Sequence[texts.Head]) -> pl.DataFrame:
+def from_heads(table: str, heads: Sequence[event_heads.Head]) -> pl.DataFrame:
     """Return the columns of a raw table that tell what an event's head tells."""
     columns: dict[str, list[Any]] = {
         "name": [head.name for head in heads],

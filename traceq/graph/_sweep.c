@@ -238,7 +238,7 @@ static void free_tree(Tree *tree) {
     memset(tree, 0, sizeof *tree);
 }
 
-/* What is large goes back to the system when it is freed (cli/allocators.py): make a
+/* What is large goes back to the system when it is freed (cli/malloc.py): make a
  * large block of what is not small. What of it is not used takes no memory. Each page
  * costs when it is first written to: of large ones there are few. */
 #define SMALL (1 << 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.expressions import known
+from traceq.common.expressions import known
 from traceq.graph.nesting import INDEX, nearest
 
 

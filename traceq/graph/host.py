@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
-from traceq.expressions import known, place_among
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known, place_among
 from traceq.graph.nesting import INDEX, in_preorder, nearest, parents, row_numbers
 from traceq.model.names import STEP
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

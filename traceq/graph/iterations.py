@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import END, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, text
 from traceq.model.names import LANDMARKS, TORCH_REGION
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.graph.host import Frames

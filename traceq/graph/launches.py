@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.graph import source
+from traceq.graph.source import places
 from traceq.model import schema
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
 
@@ -33,15 +33,15 @@ def link(
         pl.coalesce(runtime[column][launch], ops[column][op])
         for column in ("step", "phase")
     )
-    place = source.first_known(
-        source.gathered(runtime, launch), source.gathered(ops, op)
+    place = places.first_known(
+        places.gathered(runtime, launch), places.gathered(ops, op)
     )
     linked = kernels.with_columns(
         *context,
         launch=launch,
         op=op,
         certain=pl.lit(None, pl.Boolean),
-        **source.columns(place),
+        **places.columns(place),
     )
     return linked.with_columns(kind_in_context(ops, op))
 

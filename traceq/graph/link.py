@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import constant, known
-from traceq.graph import autograd, deep, host, launches, phases, source, steps, unclosed
-from traceq.graph.at_once import at_once
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import constant, known
+from traceq.common.parallel import at_once
+from traceq.common.progress import tell
+from traceq.graph import autograd, deep, host, launches, phases, steps, unreturned_calls
 from traceq.graph.nesting import INDEX, depth, row_numbers, self_times, sums_of
+from traceq.graph.source import places as source_places
 from traceq.model import names, schema
 from traceq.model.owners import NOBODY
-from traceq.records import dataclass
-from traceq.watching import tell
 
 if TYPE_CHECKING:
     from traceq.graph.host import Frames, HostTree
@@ -39,7 +40,7 @@ def link(
     raw: Frames, owners: Owners = NOBODY, steps_by: str = "", too_deep: int = 0
 ) -> Linked:
     """Return the linked tables."""
-    raw = {**raw, "frames": unclosed.closed(raw["frames"])}
+    raw = {**raw, "frames": unreturned_calls.closed(raw["frames"])}
     frames, (regions, kinds, work) = at_once(
         lambda: _frames(raw["frames"], owners), lambda: _described(raw)
     )
@@ -53,7 +54,7 @@ def link(
         return link(shallow, owners, steps_by, too_deep + left_out.height)
     tell("graph", 2, _STAGES)
     place, moment = at_once(
-        lambda: source.of_tree(tree, frames, autograd.is_node(raw["ops"])),
+        lambda: source_places.of_tree(tree, frames, autograd.is_node(raw["ops"])),
         lambda: _moments(tree, windows, kinds, regions, frames["module"]),
     )
     context = place.with_columns(*moment)
@@ -65,8 +66,8 @@ def link(
     tell("graph", 5, _STAGES)
     runtime = _runtime(raw["runtime"], tree, context, ops)
     if _has_callers(ops):
-        told = source.told(ops["caller"])
-        runtime = source.like_op(runtime, ops, told["file"].is_not_null())
+        told = source_places.told(ops["caller"])
+        runtime = source_places.like_op(runtime, ops, told["file"].is_not_null())
     linked_kernels = launches.link(work, runtime, ops)
     tell("graph", 6, _STAGES)
     kernels, backlog = steps.place_stray(linked_kernels, windows)
@@ -108,10 +109,10 @@ def _numbered(table: pl.DataFrame) -> pl.DataFrame:
 
 def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
     distinct, place = host.by_name(raw)
-    facts = source.describe_frames(distinct.cast(pl.String), owners).drop("name")
+    facts = source_places.describe_frames(distinct.cast(pl.String), owners).drop("name")
     frames = raw.hstack(facts[place].get_columns())
-    return source.with_first_lines(frames, facts, place).with_columns(
-        source.calls(raw["caller"], owners)
+    return source_places.with_first_lines(frames, facts, place).with_columns(
+        source_places.calls(raw["caller"], owners)
     )
 
 
@@ -159,15 +160,17 @@ def _ops(
 ) -> pl.DataFrame:
     ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
     if _has_callers(ops):
-        places = source.written(ops["caller"])
-        ops = source.filled(ops, places, row_numbers(ops.height))
+        places = source_places.written(ops["caller"])
+        ops = source_places.filled(ops, places, row_numbers(ops.height))
     nested, forward = at_once(lambda: _nested(ops), lambda: autograd.forward_twins(ops))
-    stacks = source.of_call_stacks(ops["call_stack"], owners)
-    own = source.first_known(source.own(ops), stacks)
-    told = source.told(ops["caller"])
-    place = source.first_known(told, own, source.gathered(own, forward), ops)
+    stacks = source_places.of_call_stacks(ops["call_stack"], owners)
+    own = source_places.first_known(source_places.own(ops), stacks)
+    told = source_places.told(ops["caller"])
+    place = source_places.first_known(
+        told, own, source_places.gathered(own, forward), ops
+    )
     return ops.with_columns(
-        *nested, forward, captured=pl.lit(value=False), **source.columns(place)
+        *nested, forward, captured=pl.lit(value=False), **source_places.columns(place)
     )
 
 
@@ -190,13 +193,13 @@ def _runtime(
     raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, ops: pl.DataFrame
 ) -> pl.DataFrame:
     runtime = _in_preorder(raw, tree, "runtime", context)
-    of_op = source.gathered(ops, runtime["op"])
-    place = source.first_known(source.own(runtime), of_op, runtime)
+    of_op = source_places.gathered(ops, runtime["op"])
+    place = source_places.first_known(source_places.own(runtime), of_op, runtime)
     runtime = runtime.with_columns(
         host.describe(runtime, names.describe_calls).to_series(),
-        **source.columns(place),
+        **source_places.columns(place),
     )
-    return source.filled(runtime, ops, runtime["op"])
+    return source_places.filled(runtime, ops, runtime["op"])
 
 
 def _count_kernels(runtime: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:

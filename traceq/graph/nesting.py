@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.expressions import constant, rows_where
+from traceq.common.expressions import constant, rows_where
 from traceq.graph import sweep
 
 INDEX = pl.UInt32()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import known
+from traceq.common.expressions import known
 from traceq.model import schema
 
 if TYPE_CHECKING:

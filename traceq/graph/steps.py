@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import END
-from traceq.graph import marks
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END
+from traceq.graph import marked_steps
 from traceq.graph.devices import busiest_device
 from traceq.graph.host import only
 from traceq.graph.launches import outside_captures
 from traceq.intervals import covered, overlap
 from traceq.model import schema
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,25 +75,25 @@ def _numbered(windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_profiler(host: pl.DataFrame, _: Frames) -> Steps | None:
-    windows = marks.of_profiler(host)
+    windows = marked_steps.of_profiler(host)
     return Steps(windows, "ProfilerStep", CERTAIN) if windows.height else None
 
 
 def _by_annotation(host: pl.DataFrame, raw: Frames) -> Steps | None:
-    if found := marks.of_engine(host):
+    if found := marked_steps.of_engine(host):
         windows, source = found
         return Steps(_numbered(windows), source, CERTAIN)
-    if found := marks.of_user(host, raw):
+    if found := marked_steps.of_user(host, raw):
         windows, source = found
         return Steps(_numbered(windows), source, LIKELY)
     return None
 
 
 def _by_optimizer(host: pl.DataFrame, raw: Frames) -> Steps | None:
-    calls = marks.optimizer_calls(host, raw["ops"])
+    calls = marked_steps.optimizer_calls(host, raw["ops"])
     if not calls.height:
         return None
-    turns = marks.turns(calls["name"])
+    turns = marked_steps.turns(calls["name"])
     if turns == 1 and calls.height > 1 and (loop := _loop(raw)):
         # Two optimizers of one class take turns in a loop of half as many iterations.
         turns = max(1, calls.height // loop.windows.height)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.compiled_code import Arrow, usable
+from traceq.common.native_loading import Arrow, usable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

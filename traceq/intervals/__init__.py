@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.compiled_code import Arrow, usable
-from traceq.expressions import constant
+from traceq.common.expressions import constant
+from traceq.common.native_loading import Arrow, usable
 
 try:
     from traceq.intervals import _spans

@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traceq.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
     from traceq.linter.view import View
+    from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
 
 __all__ = [
     "NOWHERE",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "finding": ("NOWHERE", "Evidence", "Finding", "Fix", "Place", "Severity"),
+    "model.finding": ("NOWHERE", "Evidence", "Finding", "Fix", "Place", "Severity"),
     "linter.need": ("Need",),
     "linter.rule": ("Bad", "Good", "Rule", "Seen", "inputs", "option"),
     "linter.snapshot_view": ("SnapshotView",),

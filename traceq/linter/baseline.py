@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
-from traceq.finding import Evidence
-from traceq.linter.same import extent, growth, matched
-from traceq.records import dataclass
+from traceq.linter.same_finding import extent, growth, matched
+from traceq.model.finding import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from traceq.finding import Finding
-    from traceq.outcome import Outcome, Report
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome, Report
 
 VERSION = 2
 _NO_BASELINE = "{file} is not a baseline: write one with --write-baseline"

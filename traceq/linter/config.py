@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
-from traceq import toml_text
+from traceq.common import toml
+from traceq.common.dataclass import dataclass
 from traceq.errors import ConfigError
-from traceq.finding import Severity
 from traceq.linter.select import ALL, find_rule
-from traceq.outcome import Allow
-from traceq.records import dataclass
+from traceq.model.finding import Severity
+from traceq.model.lint_report import Allow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -62,7 +62,7 @@ def find_config(start: Path) -> Config:
     for folder in (start, *start.parents):
         own = folder / _OWN_FILE
         # A fixture's own file has only budgets, and the one above applies to it too.
-        if own.is_file() and set(toml_text.read(own, ConfigError)) != {_BUDGETS}:
+        if own.is_file() and set(toml.read(own, ConfigError)) != {_BUDGETS}:
             return read_config(own)
         shared = folder / _SHARED_FILE
         if shared.is_file() and "traceq" in _tools(shared):
@@ -78,12 +78,12 @@ def _tools(file: Path) -> Mapping[str, Any]:
     with suppress(OSError):
         if not re.search(_MAY_SET, file.read_bytes(), re.MULTILINE):
             return {}
-    return _table(file, toml_text.read(file, ConfigError), "tool")
+    return _table(file, toml.read(file, ConfigError), "tool")
 
 
 def read_config(file: Path) -> Config:
     """Return the configuration that a file holds."""
-    content = toml_text.read(file, ConfigError)
+    content = toml.read(file, ConfigError)
     if file.name == _SHARED_FILE:
         content = _table(file, _table(file, content, "tool"), "traceq")
     known = {item.name.replace("_", "-") for item in fields(Config)} - {"file"}

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.replayed import replayed
+from traceq.analysis.base.graph_replays import replayed
 from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.errors import ConfigError
-from traceq.finding import Severity
 from traceq.linter.config import configured
-from traceq.linter.idle import explained_idle
-from traceq.linter.libraries import entry_of, with_libraries
+from traceq.linter.explained_idle import explained_idle
+from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
 from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
 from traceq.linter.savings import Savings, price
 from traceq.linter.select import selected
 from traceq.linter.snapshot_view import highest
 from traceq.linter.suppress import allows_by_code, suppress
-from traceq.outcome import Outcome, Report
+from traceq.model.finding import Severity
+from traceq.model.lint_report import Outcome, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.analysis.replay.simulation import Change
-    from traceq.finding import Finding
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
     from traceq.linter.run import Ran
-    from traceq.outcome import (
-        Allow,
-    )
-    from traceq.recording import Recording
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Allow
+    from traceq.model.recording import Recording
 
 
 def lint(

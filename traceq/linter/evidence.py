@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.finding import Evidence
+from traceq.common.words import counted, layer_name, shape
 from traceq.model.dtypes import dtype_name
+from traceq.model.finding import Evidence
 from traceq.model.torch_versions import newer_than
-from traceq.words import counted, layer_name, shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.callers import PLACE
-from traceq.finding import NOWHERE, Evidence, Place
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.model.finding import NOWHERE, Evidence, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from traceq.finding import Finding, Severity
     from traceq.linter.rule import Rule
+    from traceq.model.finding import Finding, Severity
 
 # A message may run over several lines, with its reason near the beginning: that of the
 # recompile limit is in the third line. Chosen by judgement.

@@ -8,8 +8,8 @@ from functools import cache
 from threading import RLock
 from typing import TYPE_CHECKING, TypeAlias
 
-from traceq._folders import bundled
-from traceq._import_folder import mount, walk
+from traceq.common.import_folder import mount, walk
+from traceq.common.locations import bundled
 from traceq.errors import PackError
 from traceq.linter.retired import RETIRED
 from traceq.linter.rule import Rule

@@ -7,9 +7,9 @@ import re
 from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from traceq.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
-from traceq.records import dataclass
-from traceq.words import rule_name
+from traceq.common.dataclass import dataclass
+from traceq.common.words import rule_name
+from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

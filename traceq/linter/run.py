@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.finding import Evidence, Severity
-from traceq.linter.lines import with_function, with_line
+from traceq.common.dataclass import dataclass
+from traceq.common.progress import tell
+from traceq.linter.finding_lines import with_function, with_line
 from traceq.linter.need import Need
 from traceq.linter.snapshot_view import SnapshotView, snapshot_views
 from traceq.linter.view import View
-from traceq.outcome import Crashed, Skipped
-from traceq.records import dataclass
-from traceq.watching import tell
+from traceq.model.finding import Evidence, Severity
+from traceq.model.lint_report import Crashed, Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from traceq.analysis.replay.simulation import Change
-    from traceq.finding import Finding
     from traceq.linter.rule import Rule
-    from traceq.recording import Recording
+    from traceq.model.finding import Finding
+    from traceq.model.recording import Recording
 
 # More would hold more of a large trace in memory at once.
 _MOST_AT_ONCE = 4

@@ -22,20 +22,20 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
-from traceq.finding import Fix, Severity
+from traceq.common.progress import tell
 from traceq.intervals import count_until, disjoint, merged
 from traceq.linter.need import Need
 from traceq.linter.run import crashed
-from traceq.outcome import Crashed, Together
-from traceq.watching import tell
+from traceq.model.finding import Fix, Severity
+from traceq.model.lint_report import Crashed, Together
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from traceq.finding import Finding
     from traceq.linter.rule import Rule
     from traceq.linter.view import View
-    from traceq.outcome import Memory
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Memory
 
 # A finding that costs less than this share of the step is minor. Chosen by judgement.
 WORTH_FIXING = 0.01

@@ -10,18 +10,18 @@ from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.history import History
 from traceq.analysis.memory.stacks import chain_of
 from traceq.analysis.memory.trace_allocations import in_trace, made_by, modules
-from traceq.expressions import text
-from traceq.finding import Evidence, Place
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
+from traceq.common.words import listed
 from traceq.linter.evidence import module_line
 from traceq.linter.need import Need
-from traceq.outcome import Memory
-from traceq.records import dataclass
-from traceq.words import listed
+from traceq.model.finding import Evidence, Place
+from traceq.model.lint_report import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.recording import Recording
+    from traceq.model.recording import Recording
 
 _TWO = 2
 _MOST_CALLERS = 3

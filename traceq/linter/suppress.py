@@ -9,16 +9,16 @@ import polars as pl
 
 from traceq.analysis.base.ownership import NOTHING, named_like
 from traceq.linter.select import find_rule
-from traceq.outcome import Allowed
+from traceq.model.lint_report import Allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceq.finding import Finding
     from traceq.linter.pack import Rules
-    from traceq.outcome import Allow
-    from traceq.recording import Recording
-    from traceq.trace import Trace
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Allow
+    from traceq.model.recording import Recording
+    from traceq.model.trace import Trace
 
 # Codes, beginnings of codes and names, with commas between them; then a reason.
 _REGION = r"(?i)^\s*traceq:\s*allow\s+([a-z0-9, -]+?)\s*(?::|$)"

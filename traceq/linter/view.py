@@ -26,11 +26,11 @@ from traceq.analysis.replay.bound import (
     replay_of,
     waits_after,
 )
-from traceq.expressions import known
-from traceq.finding import Place
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need
-from traceq.records import dataclass
+from traceq.model.finding import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.idle_account import IdleAccount
     from traceq.analysis.replay.simulation import Change, Replay
-    from traceq.outcome import Bound
-    from traceq.trace import Trace
+    from traceq.model.lint_report import Bound
+    from traceq.model.trace import Trace
 
 PLACE = ("file", "line", "function", "module", "via")
 

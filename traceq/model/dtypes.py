@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field, fields
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 
 def _fact(meaning: str) -> dict[str, str]:

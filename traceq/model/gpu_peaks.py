@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 TERA = 1e12
 GIGA = 1e9

@@ -15,7 +15,7 @@ import re
 
 import polars as pl
 
-from traceq.expressions import ascii_only
+from traceq.common.expressions import ascii_only
 from traceq.model import schema
 from traceq.model.owners import NOBODY, Owners, owned
 

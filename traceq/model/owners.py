@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     import polars as pl

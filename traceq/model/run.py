@@ -7,8 +7,8 @@ from itertools import pairwise
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from traceq.common.dataclass import dataclass
 from traceq.model.owners import NOBODY, Owners
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

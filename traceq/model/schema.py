@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

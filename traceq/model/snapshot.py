@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import UsageError
 from traceq.model.owners import NOBODY, Owners
 from traceq.model.schema import ID, NS, NUMBER, TEXT, Column, Table
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

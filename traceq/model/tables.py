@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import UsageError
 from traceq.model.schema import TABLES
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.facts import Facts

@@ -12,15 +12,15 @@ from traceq.analysis.base.assumptions import (
     STRAGGLER,
     TOGETHER,
 )
-from traceq.ranks.cause import LINK, Cause, cause_of, slow_links
+from traceq.common.dataclass import dataclass
 from traceq.ranks.columns import lowest, total
-from traceq.ranks.doubt import surely_late
+from traceq.ranks.counterfactual import WhatIf, WhatIfs
 from traceq.ranks.experts import Experts, experts
 from traceq.ranks.peers import IDEAL, stretches
 from traceq.ranks.pipeline import Pipeline, pipeline, with_stages
+from traceq.ranks.significance import surely_late
+from traceq.ranks.straggler_cause import LINK, Cause, cause_of, slow_links
 from traceq.ranks.waiting import rates
-from traceq.ranks.whatif import WhatIf, WhatIfs
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

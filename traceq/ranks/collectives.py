@@ -16,12 +16,12 @@ from traceq.analysis.base.assumptions import HELD_SYNC_NS, STREAM_HANDOVER_NS
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.patterns.collectives import described
 from traceq.analysis.patterns.host_collectives import host_collectives
-from traceq.expressions import END, asof, known, text
+from traceq.common.expressions import END, asof, known, text
 from traceq.graph.devices import busiest_device
 from traceq.intervals import disjoint, overlap, spans
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 COLLECTIVES = pl.Schema(
     {

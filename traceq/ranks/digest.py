@@ -16,22 +16,22 @@ import orjson
 import polars as pl
 
 from traceq.analysis.base.steady import steady_steps
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
 from traceq.errors import InputError
-from traceq.expressions import text
 from traceq.graph.devices import busiest_device
+from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
-from traceq.loading import load
+from traceq.model.recording import Recording
 from traceq.ranks.collectives import COLLECTIVES, collectives
 from traceq.ranks.timeline import MEETINGS, meetings
-from traceq.recording import Recording
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 VERSION = 1
 LARGEST = 256_000

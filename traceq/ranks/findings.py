@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import MEASURED_NOISE
-from traceq.finding import Severity
 from traceq.linter.config import configured
 from traceq.linter.need import Need
 from traceq.linter.run import Views, run, worst_first
 from traceq.linter.select import selected
 from traceq.linter.suppress import allows_by_code, suppress
-from traceq.outcome import Outcome, Report
-from traceq.recording import Recording
+from traceq.model.finding import Severity
+from traceq.model.lint_report import Outcome, Report
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
-    from traceq.finding import Finding
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
+    from traceq.model.finding import Finding
     from traceq.ranks.analysis import Analysis
 
 

@@ -6,11 +6,11 @@ import os
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
-from traceq.fleet.local import Workers, unpacked_size, workers_for
-from traceq.fleet.tasks import Failed, Task, run_all
+from traceq.inputs.display_path import Url
 from traceq.ranks.digest import Digest, digest_of
+from traceq.ranks.executors.local import Workers, unpacked_size, workers_for
+from traceq.ranks.executors.tasks import Failed, Task, run_all
 from traceq.ranks.job import Unread
-from traceq.shown import Url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

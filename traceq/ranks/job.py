@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.base.assumptions import ALIGNED_END_NS, STRAGGLER
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known
+from traceq.common.units import time
 from traceq.errors import InputError, UsageError
-from traceq.expressions import known
 from traceq.ranks.clocks import clocks, on_one_clock
 from traceq.ranks.columns import highest, lowest
 from traceq.ranks.matching import matched
 from traceq.ranks.peers import slots, with_stretches
 from traceq.ranks.timeline import PARTS, READY
 from traceq.ranks.waiting import impossible, instances, waits
-from traceq.records import dataclass
-from traceq.units import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

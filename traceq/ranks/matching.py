@@ -22,8 +22,8 @@ from traceq.analysis.base.assumptions import (
     TRUSTED_CLOCK_NS,
     USUAL_NOISE,
 )
+from traceq.common.dataclass import dataclass
 from traceq.ranks.columns import highest, lowest
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.ranks.columns import highest, total
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
+    from traceq.ranks.counterfactual import WhatIfs
     from traceq.ranks.job import Job
-    from traceq.ranks.whatif import WhatIfs
 
 _POINT_TO_POINT = ("send", "recv")
 _PAIR = 2

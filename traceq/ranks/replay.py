@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.ranks.timeline import READY
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

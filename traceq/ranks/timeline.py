@@ -23,14 +23,14 @@ from traceq.analysis.time.idle_causes import (
     WAITING,
     host_spans,
 )
-from traceq.expressions import END, asof, text
+from traceq.common.expressions import END, asof, text
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered_until, disjoint, spans
 from traceq.model.names import REGION
 from traceq.ranks.collectives import host_compute
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 COMPUTE, STALLED, DATA, ALLOCATION, SYNC, HOST = (
     "compute",

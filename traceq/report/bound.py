@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from traceq.report.base.text import of_function, printable, styled
-from traceq.units import share, time
-from traceq.words import counted
+from traceq.common.safe_text import printable
+from traceq.common.units import share, time
+from traceq.common.words import counted
+from traceq.report.base.text import of_function, styled
 
 if TYPE_CHECKING:
-    from traceq.outcome import Bound, Entry, Waits
+    from traceq.model.lint_report import Bound, Entry, Waits
 
 NO_GPU = "no GPU work in the trace"
 AS_RECORDED = "as recorded"

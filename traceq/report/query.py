@@ -9,11 +9,12 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
+from traceq.common.safe_text import plain_csv, plain_json, printable
 from traceq.model.facts import FACTS
 from traceq.model.schema import TABLES
 from traceq.report.base.columns import Column, fitted
 from traceq.report.base.screen import PIPE
-from traceq.report.base.text import bold, plain_csv, plain_json, printable, rendered
+from traceq.report.base.text import bold, rendered
 
 if TYPE_CHECKING:
     from traceq.model.schema import Dtype

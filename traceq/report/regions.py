@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
-from traceq import __version__, units
-from traceq.analysis.base.difference import difference
+from traceq import __version__
+from traceq.analysis.base.significance import difference
 from traceq.analysis.time.regions import BY_MODULE, by_path, ops_of
-from traceq.records import dataclass
+from traceq.common import units
+from traceq.common.dataclass import dataclass
+from traceq.common.safe_text import as_unicode, plain_json, printable
+from traceq.common.words import counted
 from traceq.report.base.columns import Column, cut_middle
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.markdown import section
 from traceq.report.base.screen import line_width, screen
-from traceq.report.base.text import as_unicode, plain_json, printable, rendered
+from traceq.report.base.text import rendered
 from traceq.report.query import render_csv
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.analysis.base.difference import Difference
+    from traceq.analysis.base.significance import Difference
     from traceq.analysis.time.regions import Regions
 
 VERSION = 1

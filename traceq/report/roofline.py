@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
-from traceq import __version__, units
+from traceq import __version__
+from traceq.common import units
+from traceq.common.dataclass import dataclass
+from traceq.common.safe_text import as_unicode, plain_json, printable
 from traceq.model.gpu_peaks import GIGA, TERA
-from traceq.records import dataclass
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.markdown import section
 from traceq.report.base.screen import line_width, screen
-from traceq.report.base.text import as_unicode, plain_json, printable, rendered
+from traceq.report.base.text import rendered
 from traceq.report.query import render_csv
 
 if TYPE_CHECKING:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from traceq import toml_text as toml
-from traceq.check.fixture import ORIGIN, TRACES
+from traceq.check.fixture import TRACES
 from traceq.check.whole import written_whole
+from traceq.common import toml
+from traceq.common.safe_text import printable
+from traceq.common.units import NS_PER_MS
+from traceq.common.words import counted
+from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.sanitize.fields import gpu_name
-from traceq.report.base.text import printable
 from traceq.shrink.shrink import OTHER_STEPS
-from traceq.units import NS_PER_MS
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from traceq.model.trace import Trace
     from traceq.shrink import Shrunk
-    from traceq.trace import Trace
 
 _KILOBYTE = 1000
 _NS_PER_S = 1e9

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.report.base.text import printable
-from traceq.units import share, time
-from traceq.words import counted
+from traceq.common.safe_text import printable
+from traceq.common.units import share, time
+from traceq.common.words import counted
 
 if TYPE_CHECKING:
     from traceq.model.facts import Facts
-    from traceq.outcome import StepKinds
+    from traceq.model.lint_report import StepKinds
 
 _MARKED = "ProfilerStep"
 _CERTAIN = "certain"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from traceq import units
 from traceq.analysis.patterns.attention_kernels import ATTENTION
+from traceq.common import units
+from traceq.common.words import counted
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.diff.causes import KIND_WORDS
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.model import names
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

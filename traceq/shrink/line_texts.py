@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
+from traceq.common.expressions import text
 
 if TYPE_CHECKING:
     from traceq.formats.sanitize.paths import Paths

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.check.expected import expected
 from traceq.formats.log import log_lines
 from traceq.linter.engine import lint
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.shrink.probe import without_quotes
 
 if TYPE_CHECKING:

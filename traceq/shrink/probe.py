@@ -12,20 +12,20 @@ import polars as pl
 from traceq.check.expected import Expected, expected
 from traceq.check.numbers import Numbers, numbers
 from traceq.check.paths import with_short_path
+from traceq.common.dataclass import dataclass
+from traceq.common.words import at_function, at_line
 from traceq.formats.chrome import read
 from traceq.formats.snapshot import read_snapshot
+from traceq.inputs.load_trace import load
 from traceq.linter.engine import lint
-from traceq.loading import load
-from traceq.recording import Recording
-from traceq.records import dataclass
-from traceq.words import at_function, at_line
+from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
-    from traceq.finding import Finding
     from traceq.formats.sanitize.paths import Paths
     from traceq.formats.sanitize.regions import Regions
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
+    from traceq.model.finding import Finding
 
 # A name that no entry of a configuration means.
 _NAME = "fixture"

@@ -16,10 +16,10 @@ from traceq.formats.sanitize.regions import Regions
 from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import Written, read_written
 from traceq.formats.snapshot import read_snapshot
-from traceq.formats.unchanged import unchanged
-from traceq.loading import load, with_compiled_code, with_sources
+from traceq.formats.unmodified_file import unchanged
+from traceq.inputs.load_trace import load, with_compiled_code, with_sources
 from traceq.model.owners import NOBODY, Owners
-from traceq.recording import Recording
+from traceq.model.recording import Recording
 from traceq.shrink.cuts import REMOVABLE, Removable, keeping_steps
 from traceq.shrink.line_texts import with_lines
 from traceq.shrink.lines import needed_lines
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceq.check.expected import Expected
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # How many steps to try before keeping all of them.
 _STEPS = (2, 3, 5, 10, 20)

@@ -7,14 +7,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceq.common.dataclass import dataclass
 from traceq.formats.log import log_lines
 from traceq.linter.rule import Bad
 from traceq.linter.run import Views, run_rule
+from traceq.model.recording import Recording
 from traceq.ranks.analysis import analyse
 from traceq.ranks.digest import Digest, make_digest
 from traceq.ranks.job import assemble
-from traceq.recording import Recording
-from traceq.records import dataclass
 from traceq.testing.history import load_history
 from traceq.testing.timeline import load_drawn
 

@@ -19,12 +19,13 @@ from traceq.check.budgets import (
 from traceq.check.cpu import cpu_part
 from traceq.check.cpu_changes import spent_on
 from traceq.check.numbers import numbers
+from traceq.common.dataclass import dataclass
+from traceq.common.safe_text import printable
+from traceq.common.words import counted, listed
 from traceq.errors import ConfigError, UsageError
+from traceq.inputs.load_recording import load_recording
 from traceq.linter.config import find_config
-from traceq.opening.recordings import load_recording
-from traceq.records import dataclass
-from traceq.report.base.text import printable, where
-from traceq.words import counted, listed
+from traceq.report.base.text import where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from traceq.api.lint import LintResult
     from traceq.check.cpu import CpuPart
-    from traceq.recording import Recording
+    from traceq.model.recording import Recording
 
 _MOST_CALLS = 300
 _TIMED = 3

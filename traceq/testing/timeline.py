@@ -23,12 +23,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceq.loading import load
+from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _SPAN = re.compile(r"\[([^\]]*)\]")
 _UNFINISHED = re.compile(r"\[[^\]]*\Z")

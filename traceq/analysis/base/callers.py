@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END, asof, text
+from traceq.common.expressions import END, asof, text
 from traceq.graph.nesting import in_preorder, nearest, parents, row_numbers
 from traceq.intervals import holding
 from traceq.model.owners import third_party

@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.common.dataclass import dataclass
 from traceq.model.gpu_peaks import Peak, peak_of
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _AMD = re.compile(r"AMD|Instinct|Radeon|\bMI\d{3}")
 

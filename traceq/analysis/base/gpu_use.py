@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.ownership import named_like
+from traceq.common.words import counted
 from traceq.graph.launches import outside_captures
-from traceq.words import counted
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 MISSING = "GPU work"
 """What a run folder calls it."""

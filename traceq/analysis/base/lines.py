@@ -10,7 +10,7 @@ from traceq.analysis.base.assumptions import LINES_KNOWN
 from traceq.analysis.base.cached import cached_per_trace
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 @cached_per_trace

@@ -16,16 +16,16 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.pattern_texts import Lines, texts_of
-from traceq.expressions import END, ascii_only, asof, constant, known, rows_where
+from traceq.common.expressions import END, ascii_only, asof, constant, known, rows_where
+from traceq.common.words import layer_names
 from traceq.graph.nesting import INDEX, nearest, nearest_of, upwards
 from traceq.intervals import covered
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceq.model.tables import Tables
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 Row: TypeAlias = "dict[str, Any]"
 """A row of a frame, by its columns."""

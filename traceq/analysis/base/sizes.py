@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import elements, nth
+from traceq.common.expressions import elements, nth
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Tensors of more dimensions are not multiplied one dimension after the other.
 _MOST_DIMENSIONS = 16

@@ -19,11 +19,11 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps, steady_steps
-from traceq.expressions import END
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Whichever of these is called first makes the context. So would cudaFree, but that also
 # waits for work of the GPU that began before the trace.

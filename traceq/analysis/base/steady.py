@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.expressions import END, constant, known
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, constant, known
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 @dataclass(frozen=True)

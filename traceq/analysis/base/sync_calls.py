@@ -21,12 +21,12 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
-from traceq.expressions import constant, known, rows_where
+from traceq.common.expressions import constant, known, rows_where
 from traceq.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SYNC = "sync"
 """A call that does nothing but wait, as cudaStreamSynchronize."""

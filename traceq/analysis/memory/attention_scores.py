@@ -10,10 +10,10 @@ from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
 )
-from traceq.expressions import text
+from traceq.common.expressions import text
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Of an element: 32-bit, 16-bit, and a mask of dropout.
 _BYTES = (4, 2, 1)

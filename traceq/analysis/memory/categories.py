@@ -14,7 +14,7 @@ import polars as pl
 
 from traceq.analysis.memory.lifetimes import LIFETIMES
 from traceq.analysis.memory.stacks import SOURCE
-from traceq.expressions import known, text
+from traceq.common.expressions import known, text
 from traceq.model.schema import Column, Table
 from traceq.model.snapshot import DEFAULT_POOL
 from traceq.model.snapshot_names import FLAGS

@@ -14,9 +14,9 @@ import polars as pl
 from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.timeline import category_curves, category_peaks
 from traceq.analysis.memory.weight_copies import weight_copies
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
 from traceq.model.schema import NUMBER, PHASES, Column, Table
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.memory.history import History

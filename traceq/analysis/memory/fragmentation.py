@@ -11,10 +11,10 @@ from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.curve import RELEASING, RESERVING
 from traceq.analysis.memory.lifetimes import live_at
 from traceq.analysis.memory.stacks import SOURCE
-from traceq.expressions import asof, known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import asof, known, text
 from traceq.model.schema import ID, NUMBER, TEXT, Column, Table
 from traceq.model.snapshot import DEFAULT_POOL
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

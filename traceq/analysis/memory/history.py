@@ -19,13 +19,13 @@ from traceq.analysis.memory.trace_allocations import (
     modules,
     trace_ops,
 )
-from traceq.expressions import known
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import known
 from traceq.model.snapshot_names import FLAGS
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.snapshot import Snapshot
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _KEY = ["stack", "size"]
 

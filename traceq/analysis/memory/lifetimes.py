@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import asof
+from traceq.common.expressions import asof
 from traceq.model.schema import ID, NS, NUMBER, PHASES, TEXT, Column, Table
 
 if TYPE_CHECKING:

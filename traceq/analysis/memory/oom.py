@@ -9,9 +9,9 @@ import polars as pl
 from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.fragmentation import holders, shared_free_blocks
 from traceq.analysis.memory.stacks import SOURCE
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
 from traceq.model.schema import ID, NS, NUMBER, Column, Table
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

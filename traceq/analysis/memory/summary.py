@@ -13,7 +13,7 @@ from traceq.analysis.memory.fragmentation import Fragmentation, fragmentation
 from traceq.analysis.memory.leaks import memory_leaks
 from traceq.analysis.memory.oom import failures
 from traceq.analysis.memory.timeline import category_curves
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

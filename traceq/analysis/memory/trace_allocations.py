@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named
-from traceq.expressions import known, text
+from traceq.common.expressions import known, text
+from traceq.common.words import layer_names
 from traceq.graph.nesting import nearest
 from traceq.model.schema import ID, NUMBER, Column, Table
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _TEXT = pl.String()
 _FUNCTION = {

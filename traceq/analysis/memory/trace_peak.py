@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.records import dataclass
-from traceq.words import at_function
+from traceq.common.dataclass import dataclass
+from traceq.common.words import at_function
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _CPU = 0
 

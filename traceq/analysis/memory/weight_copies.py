@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
+from traceq.common.expressions import text
 from traceq.model.schema import NUMBER
 
 if TYPE_CHECKING:

@@ -28,17 +28,17 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.expressions import ascii_only, known, rows_where, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import ascii_only, known, rows_where, text
 from traceq.graph.nesting import INDEX
 from traceq.model.dtypes import BFLOAT16, HALF, SIZES
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceq.analysis.base.device import Gpu
     from traceq.analysis.base.ownership import Row
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SDPA = "aten::scaled_dot_product_attention"
 # Batch, heads, sequence, head dim.

@@ -27,11 +27,11 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.patterns.attention import SDPA
-from traceq.expressions import known, rows_where
+from traceq.common.expressions import known, rows_where
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Which input of a batched matmul is the first of its two matrices.
 _MATMULS = {"aten::bmm": 0, "aten::baddbmm": 1}

@@ -12,11 +12,11 @@ from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
 )
-from traceq.expressions import text
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 ATTENTION = "attention"
 

@@ -16,10 +16,10 @@ from traceq.analysis.base.ownership import (
     owned,
 )
 from traceq.analysis.patterns.attention import attention_calls
-from traceq.expressions import asof, nth
+from traceq.common.expressions import asof, nth
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Kernels that support grouped heads, and so need no copies.
 _WITH_GROUPS = ("flash", "cudnn")

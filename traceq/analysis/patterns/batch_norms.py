@@ -8,12 +8,12 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import CHANNELS_LAST_BATCH_NORM
 from traceq.analysis.base.roofline import roofline_ns
-from traceq.expressions import nth, text
+from traceq.common.expressions import nth, text
 from traceq.model.dtypes import SIZES
 
 if TYPE_CHECKING:
     from traceq.analysis.base.device import Gpu
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Those for channels_last have that in their names.
 _NCHW = rf"\bbatch_norm_({'|'.join(CHANNELS_LAST_BATCH_NORM)})_kernel\b"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import COLLECTIVE_LATENCY_NS
-from traceq.expressions import END, known, text
+from traceq.common.expressions import END, known, text
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import nearest
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.dtypes import SENT_SIZES, SHORT_SIZES
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # NCCL calls the dtype of all that it only sends int8, so that one is not known.
 _UNKNOWN_BYTES = 4

@@ -13,13 +13,13 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, known, rows_where, text
+from traceq.common.expressions import END, asof, known, rows_where, text
 from traceq.model.names import BEGIN_CAPTURE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.model.run import CompiledPlace
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # The ids of regions of compiled autograd begin with "!": they run a backward, and are
 # not matched here.

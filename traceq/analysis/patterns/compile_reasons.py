@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 # What torch quotes after a guard: the program's line, then hints.
 _QUOTED = re.compile(r"\s{2,}#\s*(?P<code>.*)$", re.DOTALL)

@@ -23,13 +23,13 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.base.sizes import first_sizes
 from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.analysis.patterns.weights_stored import dequantizes_weight
-from traceq.expressions import ascii_only, known, nth, rows_where
+from traceq.common.expressions import ascii_only, known, nth, rows_where
 from traceq.graph.nesting import INDEX, nearest
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 from traceq.model.names import PAGEABLE, TRANSFER
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 COPYING = (
     "aten::copy_",

@@ -13,11 +13,11 @@ from traceq.analysis.base.ownership import (
     named_like,
     plain,
 )
-from traceq.expressions import END, known, nth, text
+from traceq.common.expressions import END, known, nth, text
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _CUTTING = ("aten::select", "aten::slice")
 # Ops that may stand between cutting a slice out and writing to it.

@@ -12,11 +12,11 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named, named_like
 from traceq.analysis.base.sizes import first_sizes
-from traceq.expressions import END, asof, known, nth, text
+from traceq.common.expressions import END, asof, known, nth, text
 from traceq.model.dtypes import FLOAT32, FLOATING, HALF
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Ops that write into their first input, as aten::add_.
 _IN_PLACE = r"^aten::[a-z]\w*[a-z0-9]_(\.\w+)?$"

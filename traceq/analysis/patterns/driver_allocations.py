@@ -8,12 +8,12 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named_like, plain
 from traceq.analysis.base.sizes import first_sizes
-from traceq.expressions import known, text
+from traceq.common.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.names import GRAPH_CAPTURE
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _CPU = 0
 _FEWEST_STEPS = 2

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.patterns.compilation import REGION
-from traceq.expressions import known, text
+from traceq.common.expressions import known, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # What inductor fuses with what comes before it: pointwise kernels and reductions.
 _FUSIBLE = r"^triton_(poi|per|red)_fused_"

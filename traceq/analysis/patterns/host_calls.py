@@ -15,13 +15,13 @@ from traceq.analysis.base.callers import innermost_calls
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.copies import COPYING
-from traceq.expressions import END, asof, known, nth, text
+from traceq.common.expressions import END, asof, known, nth, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "kind": pl.String,

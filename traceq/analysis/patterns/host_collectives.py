@@ -14,14 +14,14 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, constant, known, text
+from traceq.common.expressions import END, asof, constant, known, text
 from traceq.graph.nesting import INDEX, nearest
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.names import HOST_COLLECTIVE, TRANSFER
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _PLACE = ("file", "line", "function")
 _SPANS = {

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import END, text
+from traceq.common.expressions import END, text
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 PREFILL, DECODE, MIXED, DIFFUSION = "prefill", "decode", "mixed", "diffusion"
 

@@ -25,12 +25,12 @@ from traceq.analysis.patterns.iteration_marks import (
     marked_iterations,
 )
 from traceq.analysis.patterns.matmul import MATMULS
-from traceq.expressions import known, nth, text
+from traceq.common.expressions import known, nth, text
 from traceq.model.schema import NS, NUMBER, Column, Table
 from traceq.model.tables import COPY
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 PHASES = (PREFILL, DECODE, MIXED, DIFFUSION)
 RUNS = ("graph", "in parts", "eager")

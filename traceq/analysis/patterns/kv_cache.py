@@ -17,11 +17,11 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, SDPA
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import iterations
-from traceq.expressions import known, nth
+from traceq.common.expressions import known, nth
 from traceq.model.tables import COPY
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # A cache has at least three dimensions, and is longer than what a token adds to it.
 _RANK = 3

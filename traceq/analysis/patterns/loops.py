@@ -31,18 +31,18 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import NOTHING, named_like, nobody, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, constant, rows_where, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, constant, rows_where, text
+from traceq.common.words import layer_names
 from traceq.graph.nesting import nearest, parents, row_numbers, sums_of
 from traceq.intervals import overlap
-from traceq.records import dataclass
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _PLACE = ("file", "line", "function", "module")
 _LOOP = ("file", "line", "function", "layer")

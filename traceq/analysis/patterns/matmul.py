@@ -14,13 +14,13 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import NOTHING, named, named_like, plain
 from traceq.analysis.base.roofline import roofline_ns
-from traceq.expressions import known
+from traceq.common.expressions import known
 from traceq.graph.nesting import INDEX
 from traceq.model.dtypes import SIZES
 
 if TYPE_CHECKING:
     from traceq.analysis.base.device import Gpu
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 MATMULS = {
     "aten::mm": (0, 1),

@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.base.ownership import NOTHING, named_like
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # A pointwise kernel cannot compute a matmul: one that is named after it pads for it.
 _PADS = r"^triton_poi_fused_(\w+_)?(add|b|badd)?mm_"

@@ -27,14 +27,14 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.analysis.base.sizes import first_sizes
-from traceq.expressions import END, asof, nth, rows_where
+from traceq.common.expressions import END, asof, nth, rows_where
 from traceq.model.dtypes import BFLOAT16, FLOAT32, HALF, SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceq.analysis.base.device import Gpu
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _RMS = "aten::rms_norm"
 _FUSED_RMS = "aten::_fused_rms_norm"

@@ -18,10 +18,10 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.patterns.norms import OF_KERNELS, grouped
-from traceq.expressions import END, constant, known, nth, rows_where
+from traceq.common.expressions import END, constant, known, nth, rows_where
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Every such norm scales its input by the root of a mean.
 _ROOTS = ("aten::rsqrt", "aten::sqrt")

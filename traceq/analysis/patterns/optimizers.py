@@ -9,14 +9,14 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.expressions import END, asof, constant, rows_where, text
+from traceq.common.expressions import END, asof, constant, rows_where, text
 from traceq.graph.nesting import sums_of
 from traceq.model.names import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.model.tables import Tables
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _STEP_OF = "Optimizer.step#"
 # Ops that update many tensors at once.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
+from traceq.model.lint_report import StepKinds
 from traceq.model.run import longer_ones
-from traceq.outcome import StepKinds
 
 if TYPE_CHECKING:
     from traceq.model.run import StepTime, Window
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Chosen by judgement. Where nothing was measured, recorded steps are of two kinds if
 # both their times and what they do differ by these factors: a pause does nothing.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import PINNED_RATES, RATED_COPY_BYTES
-from traceq.expressions import text
+from traceq.common.expressions import text
 from traceq.model.names import HTOD, PINNED
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.sizes import first_sizes
-from traceq.expressions import constant, elements, known, nth
+from traceq.common.expressions import constant, elements, known, nth
 from traceq.model.dtypes import BYTE, FLOATING
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Ops whose second input is a weight: always, and if it has two dims.
 _WEIGHTED = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d")

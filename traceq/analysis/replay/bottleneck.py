@@ -14,15 +14,15 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.gpu_causes import BETWEEN, ON_GPU, gpu_causes
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
+from traceq.common.dataclass import dataclass
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered, disjoint, uncovered
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.replay.simulation import Change, Replay, TimeScale
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # What is asked of the work in replayed steps.
 _WORK = ["id", "launched_at", "host_ns", "begin", "done", "by_launch"]

@@ -16,18 +16,18 @@ from traceq.analysis.replay.calibration import Calibration, calibrate
 from traceq.analysis.replay.host_account import REPLAY_STAGES, HostAccount, host_account
 from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model, costs_of
+from traceq.analysis.replay.profiler_free_searches import unslowed
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
-from traceq.analysis.replay.unslowed import unslowed
 from traceq.analysis.time.op_calls import op_calls
-from traceq.graph.at_once import at_once
-from traceq.outcome import Bound, By
-from traceq.watching import tell
+from traceq.common.parallel import at_once
+from traceq.common.progress import tell
+from traceq.model.lint_report import Bound, By
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.replay.simulation import Change
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 def bound_by(busy: float) -> By:

@@ -23,7 +23,7 @@ from traceq.analysis.base.assumptions import (
     SLOWEST_SEARCHED,
 )
 from traceq.analysis.replay.simulation import AS_RECORDED, TimeScale
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.time.idle_causes import causes_in
-from traceq.expressions import text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
 from traceq.intervals import disjoint
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay, TimeScale
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.patterns.optimizers import closures
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.time.host_activity import (
     ENGINE,
     HOOKS,
     LIBRARY,
@@ -34,20 +34,20 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
-from traceq.expressions import constant, known, rows_where
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import constant, known, rows_where
+from traceq.common.progress import tell
+from traceq.common.words import layer_names
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, marked_at
 from traceq.intervals import covered_until, overlap
-from traceq.records import dataclass
-from traceq.watching import tell
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from traceq.analysis.replay.simulation import Replay, TimeScale
     from traceq.analysis.time.host_segments import HostSegments
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 REPLAY_STAGES = 7
 """How often it is said how far the replay and this account of it are."""

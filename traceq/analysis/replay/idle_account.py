@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.replay import play
+from traceq.analysis.replay import native_simulation
 from traceq.analysis.replay.bottleneck import late_work
-from traceq.analysis.time.host_kinds import UNKNOWN
+from traceq.analysis.time.host_activity import UNKNOWN
+from traceq.common.dataclass import dataclass
 from traceq.intervals import count_before, count_until, covered_until, disjoint
-from traceq.outcome import MOST_LINES, Entry
-from traceq.records import dataclass
+from traceq.model.lint_report import MOST_LINES, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.simulation import Change, Replay, TimeScale
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _LINE = ("kind", "name", "file", "line", "function")
 # This many pieces of the host's time at once: their spans fit the processor's cache.
@@ -135,7 +135,7 @@ class Waits:
     def _by_thing(self, spans: pl.DataFrame, things: int) -> pl.DataFrame:
         """Return ``thing``, ``time`` and ``calls``, as far as the GPU waits."""
         changes = [(one.cover.spans, one.host_share) for one in self.changes]
-        found = play.waits(spans, self.pieces, changes, things, _SHORTEST)
+        found = native_simulation.waits(spans, self.pieces, changes, things, _SHORTEST)
         if found is not None:
             return found
         nothing = spans.clear().select("thing", "at", waits=pl.lit(0.0))

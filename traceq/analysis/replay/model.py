@@ -30,21 +30,21 @@ from traceq.analysis.base.assumptions import (
     STREAM_WAIT_NS,
     TOLERATED_OVERHEAD,
 )
-from traceq.analysis.base.recorder import graph_launches, recorder_stalls
+from traceq.analysis.base.profiler_overhead import graph_launches, recorder_stalls
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
-from traceq.analysis.replay.wrappers import wrapper_time
-from traceq.expressions import END, asof, constant
+from traceq.analysis.replay.compile_wrappers import wrapper_time
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, asof, constant
 from traceq.graph.nesting import INDEX, counts_between, row_numbers
 from traceq.intervals import Cover, overlap, spans
 from traceq.model.run import HostCost
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _SIDES = ("start", "end")
 

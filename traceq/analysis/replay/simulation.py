@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.replay import play
+from traceq.analysis.replay import native_simulation
+from traceq.common.dataclass import dataclass
 from traceq.intervals import Cover, count_before, count_until
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +133,7 @@ class Replay:
         )
         # Work whose launch is not in the file may begin when the host is done.
         late = (self.work["launched_at"] - self._edges.last()).clip(lower_bound=0)
-        self._usual = play.Steps(
+        self._usual = native_simulation.Steps(
             worked=pl.Series([0.0]),
             stays=pl.repeat(1.0, model.work.height, dtype=pl.Float64, eager=True),
             launch=launch,
@@ -155,7 +155,7 @@ class Replay:
         order = _ordered(
             groups.with_columns(group_of[groups["after"]].alias("after")), waits
         )
-        self._order = play.Order(
+        self._order = native_simulation.Order(
             group=_places(order["group"]),
             lane=_places(order["lane"]),
             epoch=_places(order["epoch"]),
@@ -202,7 +202,7 @@ class Replay:
         self,
         changes: Sequence[Change],
         scale: TimeScale,
-        order: play.Order,
+        order: native_simulation.Order,
         rounds: int,
     ) -> Result:
         """Go from blocking call to blocking call and from group to group."""
@@ -212,7 +212,7 @@ class Replay:
             calls = self.model.waits["id"]
             stay = ~calls.is_in(pl.Series(list(gone), dtype=calls.dtype).implode())
             order = order._replace(blocks=stay.cast(pl.UInt32))
-        took, host, entered = play.played(
+        took, host, entered = native_simulation.played(
             steps, order, self._groups, scale.gpu, rounds
         ) or _rounds(steps, order, scale.gpu, rounds)
         return Result(took / self.model.steps, host, entered)
@@ -229,7 +229,7 @@ class Replay:
         run = self.run(changes, scale)
         steps = self._steps(changes, scale)
         return self.work.hstack(
-            play.timeline(steps, run.host, run.entered, scale.gpu)
+            native_simulation.timeline(steps, run.host, run.entered, scale.gpu)
             or _timeline(steps, run, scale.gpu)
         )
 
@@ -250,7 +250,9 @@ class Replay:
         length = edges[piece + 1] - edges[piece]
         return edges[piece] + (inside * length).cast(pl.Int64)
 
-    def _steps(self, changes: Sequence[Change], scale: TimeScale) -> play.Steps:
+    def _steps(
+        self, changes: Sequence[Change], scale: TimeScale
+    ) -> native_simulation.Steps:
         """Return the steps with these changes."""
         _, worked = self.host_time(scale, changes)
         return self._usual._replace(worked=worked, stays=self._stays(changes))
@@ -269,7 +271,7 @@ class Replay:
             before = left[rows]
             left = left.scatter(rows, less.zip_with(less < before, before))
         own = self._length if scale.recorded else self.model.host["own"]
-        worked = play.worked(own, left, scale.host)
+        worked = native_simulation.worked(own, left, scale.host)
         if worked is None:
             sums = (own * left * scale.host).cum_sum()
             worked = pl.concat([pl.Series([0.0]), sums], rechunk=True)
@@ -318,8 +320,11 @@ class Replay:
 
 
 def _rounds(
-    steps: play.Steps, order: play.Order, scale: float, rounds: int
-) -> play.Played:
+    steps: native_simulation.Steps,
+    order: native_simulation.Order,
+    scale: float,
+    rounds: int,
+) -> native_simulation.Played:
     """Return how the steps go, as compiled code does."""
     clock, times = _host_clock(steps), _times(steps, scale)
     epochs = clock.epochs.to_list()
@@ -333,9 +338,9 @@ def _rounds(
     totals = [0.0]
     for _ in range(rounds):
         for group, lane, epoch, after in items:
-            if group != play.NO_GROUP:
+            if group != native_simulation.NO_GROUP:
                 ready = lanes[lane]
-                if after != play.NO_GROUP and done[after] > ready:
+                if after != native_simulation.NO_GROUP and done[after] > ready:
                     ready = done[after]
                 entered[group] = ready
                 launched = host[epoch] + reach[group]
@@ -348,21 +353,23 @@ def _rounds(
                 now = host[epoch] + epochs[epoch]
                 if blocks[epoch]:
                     target = waits_for[epoch]
-                    every = target == play.NO_GROUP
+                    every = target == native_simulation.NO_GROUP
                     finished = max(lanes) if every else done[target]
                     now = max(now, finished) + resume[epoch]
                 host[epoch + 1] = now
         began, host[0] = host[0], host[-1] + epochs[-1]
         totals.append(max(host[0], *lanes))
     host[0] = began
-    return play.Played(
+    return native_simulation.Played(
         totals[-1] - totals[-2],
         pl.Series(host, dtype=pl.Float64),
         pl.Series(entered, dtype=pl.Float64),
     )
 
 
-def _timeline(steps: play.Steps, run: Result, scale: float) -> list[pl.Series]:
+def _timeline(
+    steps: native_simulation.Steps, run: Result, scale: float
+) -> list[pl.Series]:
     """Return what ``Replay.timeline`` adds, as compiled code does."""
     clock, times = _host_clock(steps), _times(steps, scale)
     worked_before = clock.epochs.cum_sum().shift(1, fill_value=0.0)
@@ -392,7 +399,7 @@ def _timeline(steps: play.Steps, run: Result, scale: float) -> list[pl.Series]:
     )
 
 
-def _host_clock(steps: play.Steps) -> _HostClock:
+def _host_clock(steps: native_simulation.Steps) -> _HostClock:
     """Return the host's own work in its epochs."""
     worked = steps.worked
     begins = pl.concat([worked[:1], worked[steps.wait_end]])
@@ -401,7 +408,7 @@ def _host_clock(steps: play.Steps) -> _HostClock:
     return _HostClock(launched - begins[steps.epoch] + steps.late, ends - begins)
 
 
-def _times(steps: play.Steps, scale: float) -> _Times:
+def _times(steps: native_simulation.Steps, scale: float) -> _Times:
     """Return what each piece of work takes."""
     # With removed work the gap before it is removed too.
     gap = steps.gap * (steps.stays > 0) * scale
@@ -409,13 +416,15 @@ def _times(steps: play.Steps, scale: float) -> _Times:
     return _Times(time, gap, time.cum_sum() - time)
 
 
-def _reach_alone(steps: play.Steps, times: _Times, clock: _HostClock) -> pl.Series:
+def _reach_alone(
+    steps: native_simulation.Steps, times: _Times, clock: _HostClock
+) -> pl.Series:
     """Return when launches let work begin, without the time of work before it."""
     return steps.latency + clock.launches - times.gap - times.before
 
 
 def _sums(
-    steps: play.Steps, times: _Times, clock: _HostClock
+    steps: native_simulation.Steps, times: _Times, clock: _HostClock
 ) -> tuple[list[float], list[float]]:
     """Return ``time`` and ``reach`` of each group."""
     work = {
@@ -438,7 +447,7 @@ def _sums(
 
 def _places(column: pl.Series) -> pl.Series:
     """Return numbers of groups or others, as compiled code takes them."""
-    return column.cast(pl.UInt32).fill_null(play.NO_GROUP)
+    return column.cast(pl.UInt32).fill_null(native_simulation.NO_GROUP)
 
 
 def _grouped(model: StepModel) -> pl.DataFrame:

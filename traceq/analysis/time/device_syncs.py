@@ -29,12 +29,12 @@ from traceq.analysis.base.sync_calls import (
 )
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import serves_collective
-from traceq.expressions import END, asof, constant, known, rows_where
+from traceq.common.expressions import END, asof, constant, known, rows_where
 from traceq.model.names import DTOH, PAGEABLE
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _METHOD = r"^<built-in (?:method|function) (\w+)"
 _PRINTING = r"torch/_tensor_str\.py\(\d+\): _str$"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.fused import by_part
+from traceq.analysis.base.fused_kernels import by_part
 from traceq.analysis.time.gpu_causes import gpu_causes
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.time.host_activity import (
     BLOCKING,
     CAPTURING,
     COMPILING,
@@ -24,12 +24,12 @@ from traceq.analysis.time.host_kinds import (
     OPTIMIZER,
     SYNC,
 )
-from traceq.expressions import text
-from traceq.words import layer_names
+from traceq.common.expressions import text
+from traceq.common.words import layer_names
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _OTHER = "other"
 # What the host does in these is of a phase, whatever ops are around it.

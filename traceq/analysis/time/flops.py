@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import ATTENTION_BACKWARD
+from traceq.analysis.base.group_ids import alike
 from traceq.analysis.base.ownership import named, plain
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, attention_flops
 from traceq.analysis.patterns.matmul import MATMULS
@@ -22,7 +22,7 @@ from traceq.model.dtypes import FLOAT32, SHORT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Which inputs of an op are the two matrices.
 _MATMULS = MATMULS | {"aten::_scaled_mm": (0, 1), "aten::_grouped_mm": (0, 1)}

@@ -10,7 +10,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.model.names import TRANSFER
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # By the kinds of its kernels; a copy to or from the host is its own.
 _COMPUTING = ("gemm", "attention", "conv")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.expressions import text
+from traceq.common.expressions import text
 from traceq.graph.devices import busiest_device
 from traceq.intervals import disjoint, overlap, spans
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _SOURCE = ("module", "file", "line", "function")
 

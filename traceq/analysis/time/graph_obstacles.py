@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.base.alike import alike
 from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.group_ids import alike
 from traceq.analysis.base.ownership import (
     has_like,
     has_named,
@@ -24,15 +24,15 @@ from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.time.device_syncs import device_syncs
-from traceq.expressions import END, asof, known, rows_where, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, asof, known, rows_where, text
 from traceq.graph.nesting import row_numbers
 from traceq.model.names import HTOD, MODULE
 from traceq.model.tables import COPY
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 Reason = Literal[
     "shapes",

@@ -22,15 +22,15 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.time.graph_obstacles import forward_calls
-from traceq.expressions import END, known, rows_where, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, known, rows_where, text
 from traceq.intervals import Cover
 from traceq.model.names import MODULE
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.model.tables import Tables
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 OUTER_MODULE = text("module").str.extract("^([^/]+)")
 """The outermost module of a path."""

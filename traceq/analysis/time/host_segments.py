@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.alike import alike
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.time.contexts import PARTS, contexts
-from traceq.expressions import END, known, text
+from traceq.analysis.base.group_ids import alike
+from traceq.analysis.time.call_paths import PARTS, contexts
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, known, text
 from traceq.graph import sweep
 from traceq.graph.host import only
 from traceq.graph.nesting import (
@@ -29,13 +30,12 @@ from traceq.graph.nesting import (
     row_numbers,
 )
 from traceq.model.names import STEP
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.analysis.time.contexts import Contexts
-    from traceq.trace import Trace
+    from traceq.analysis.time.call_paths import Contexts
+    from traceq.model.trace import Trace
 
 # What makes rows of a table the same to the account.
 _SAME = {

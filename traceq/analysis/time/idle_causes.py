@@ -16,7 +16,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import host_collectives
-from traceq.expressions import constant
+from traceq.common.expressions import constant
 from traceq.intervals import Cover, merged, spans
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 COMPILING = "compiling"
 LOADING = "loading data"

@@ -8,10 +8,10 @@ import polars as pl
 
 from traceq.analysis.base.steady import in_steps, steady_steps
 from traceq.analysis.time.launch_overhead import launches_outside_captures
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 _BINS_PER_DECADE = 4
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.graph.launches import outside_captures as launches_outside_captures
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 __all__ = ["launches_outside_captures", "launches_per_step"]
 

@@ -8,10 +8,10 @@ import polars as pl
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.attention_kernels import kernels_by_part
-from traceq.words import layer_names
+from traceq.common.words import layer_names
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 OUTSIDE = "outside of modules"
 OPTIMIZER = "optimizer"

@@ -10,12 +10,12 @@ import polars as pl
 from traceq.analysis.base.assumptions import COUNTED_SHARE
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.expressions import text
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import text
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Kinds of kernels whose operations can be counted.
 _COUNTED_KINDS = ("gemm", "conv", "attention")

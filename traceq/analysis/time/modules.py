@@ -14,13 +14,13 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import are_in_steps
 from traceq.analysis.patterns.compilation import without_capture
 from traceq.analysis.time.gpu_time import busy_time
-from traceq.expressions import constant, known, text
+from traceq.common.expressions import constant, known, text
+from traceq.common.words import layer_names
 from traceq.graph.nesting import nearest
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 OPTIMIZER = "Optimizer.step"
 COLLECTIVES = "collectives"

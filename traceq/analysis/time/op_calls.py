@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.alike import alike, counted
 from traceq.analysis.base.assumptions import (
     EXCESS_FACTOR,
     EXCESS_NS,
@@ -22,15 +21,16 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
+from traceq.analysis.base.group_ids import alike, counted
 from traceq.analysis.base.ownership import named_like
-from traceq.analysis.base.recorder import recorder_stalls
+from traceq.analysis.base.profiler_overhead import recorder_stalls
 from traceq.analysis.time.host_segments import host_segments
-from traceq.expressions import constant, known, rows_where
+from traceq.common.expressions import constant, known, rows_where
 from traceq.graph.nesting import sums_of
 from traceq.intervals import count_before, overlap
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Ops for which a library chooses an algorithm, or makes a plan, for each new shape.
 PLANNED = (

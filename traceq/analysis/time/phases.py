@@ -15,13 +15,13 @@ import polars as pl
 from traceq.analysis.base.gpu_idle import gaps_in
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.idle_causes import LOADING, host_spans
+from traceq.common.dataclass import dataclass
 from traceq.graph.devices import busiest_device
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.schema import PHASES
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 STEP = "step"
 """The name of the row for all phases together."""

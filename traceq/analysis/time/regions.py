@@ -14,17 +14,17 @@ import polars as pl
 from traceq.analysis.base.callers import innermost
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.steady import steady_steps
-from traceq.expressions import END, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, text
+from traceq.common.words import layer_names
 from traceq.graph.nesting import INDEX, parents
-from traceq.graph.source import module_paths
+from traceq.graph.source.places import module_paths
 from traceq.graph.steps import step_at
 from traceq.intervals import overlap
 from traceq.model.names import MODULE, STEP
-from traceq.records import dataclass
-from traceq.words import layer_names
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 REGION, BY_MODULE = "region", "module"
 DEEPEST = 64

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.alike import alike
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.group_ids import alike
 from traceq.analysis.base.ownership import (
     inside,
     named,
@@ -25,15 +25,15 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.expressions import constant, elements, known, nth, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import constant, elements, known, nth, text
 from traceq.graph.nesting import INDEX, row_numbers
 from traceq.model.dtypes import ALL_SIZES
 from traceq.model.names import TRANSFER
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.base.device import Gpu
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 # Work this short is as short as it gets: launching and ending it is most of it.
 # Measured on an H200: the smallest kernels take 1 to 3 µs.

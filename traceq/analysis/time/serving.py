@@ -18,7 +18,7 @@ from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import PHASES, iterations
 from traceq.analysis.patterns.matmul import MATMULS
 from traceq.analysis.time.device_syncs import device_syncs
-from traceq.analysis.time.host_kinds import (
+from traceq.analysis.time.host_activity import (
     BLOCKING,
     CAPTURING,
     COMPILING,
@@ -28,15 +28,15 @@ from traceq.analysis.time.host_kinds import (
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.roofline import roofline
-from traceq.expressions import END, known, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, known, text
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import row_numbers
 from traceq.intervals import overlap
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.time.host_segments import HostSegments
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 SYNCING = "sync"
 SAMPLING = "sampling"

@@ -15,13 +15,13 @@ import polars as pl
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.gpu_causes import gpu_causes
 from traceq.analysis.time.idle_causes import idle_stretches
-from traceq.expressions import END, text
+from traceq.common.dataclass import dataclass
+from traceq.common.expressions import END, text
 from traceq.graph.nesting import depth, parents
 from traceq.model.names import MODULE, STEP
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
-    from traceq.trace import Trace
+    from traceq.model.trace import Trace
 
 KERNELS, OPS, CALLS, REGIONS, FRAMES = TABLES = (
     "kernels",

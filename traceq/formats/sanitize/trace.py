@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.formats.chunks import Cut, chunks
-from traceq.formats.collector import collecting_paused
 from traceq.formats.events import joined, nanoseconds
 from traceq.formats.facts import integer
+from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.sanitize.fields import Fields, header_value
 from traceq.formats.sanitize.members import Member, changed, members, rewritten
 from traceq.formats.sanitize.paths import Paths
 from traceq.formats.sanitize.regions import Regions
 from traceq.formats.source import Source
-from traceq.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from traceq.report.base.text import printable
+from traceq.common.safe_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,115 +1,37 @@
-"""What all reports share: safe text, short names, and rich tables as strings."""
+"""Text that all reports share: short names, and rich tables as strings."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import textwrap
-import unicodedata
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from traceq.words import at_function, at_line, counted
+from traceq.common.safe_text import printable
+from traceq.common.words import at_function, at_line, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rich.console import RenderableType
 
-    from traceq.finding import Place
+    from traceq.model.finding import Place
 
 TIE = "\ue000"
 """A space at which no line is broken, and which is printed as any other."""
 
 # A number and its unit stay on one line, and so do a step and its time.
 _TIED = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B|[MGTP]?FLOP)\b|\d)")
-_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-_UNUSUAL = re.compile(r"[^ -~]")
-_FORMULA = ("=", "+", "-", "@")
-_NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.IGNORECASE)
 _ANONYMOUS = "(anonymous namespace)::"
 _NAMESPACES = re.compile(r"\b(at::native|at::cuda|c10|std|pytorch_flash|cutlass|cub)::")
 _MOST_SHAPES = 3
-# No name that a compiler has made is as long, nor any sentence of traceq's.
-_LONGEST = 2_000
 # Words in the arguments of a kernel template that say what it computes.
 _TELLING = re.compile(
     r"\b(cutlass_\d\w*|multiplies|divides|plus|minus|Copy|Sqrt|launch_\w+|\w+Ops"
     r"|\w*Functor\w*|\w*(?:_functor|Epilogue|KernelImpl)"
     r"|(?!gpu_kernel)\w+_kernel(?:_cuda|_impl)?)\b"
 )
-
-
-def printable(text: str) -> str:
-    r"""Return a text that cannot move the cursor, ring the bell, hide itself or flood.
-
-    Names in a trace come from strangers, and terminals obey control codes.
-
-    >>> print(printable("aten::mm"), printable("\x1b[2Jgone"))
-    aten::mm \x1b[2Jgone
-    >>> printable("a" * 200_000)[-27:]
-    'aaa… (198,000 more letters)'
-    """
-    left = len(text) - _LONGEST
-    return (
-        visible(text)
-        if left <= 0
-        else f"{visible(text[:_LONGEST])}… ({left:,} more letters)"
-    )
-
-
-def visible(text: str) -> str:
-    """Return a text as ``printable`` does, however long it is."""
-    return _UNUSUAL.sub(lambda found: _made_visible(found[0], _python_escape), text)
-
-
-def as_unicode(text: str) -> str:
-    r"""Return a file's name as text that can be written, whatever its bytes are.
-
-    >>> as_unicode("run/\udcff.json") == "run/\ufffd.json"
-    True
-    """
-    return text.encode(errors="surrogateescape").decode(errors="replace")
-
-
-def _made_visible(character: str, escape: Callable[[str], str]) -> str:
-    """Escape a character that acts instead of being seen, and keep any other."""
-    acts = unicodedata.category(character) in _INVISIBLE
-    return escape(character) if acts else character
-
-
-def _python_escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
-def _json_escape(character: str) -> str:
-    return json.dumps(character)[1:-1] if character != "\x7f" else r"\u007f"
-
-
-def plain_json(text: str) -> str:
-    r"""Return JSON in which no character can act on a terminal, with the same meaning.
-
-    >>> print(plain_json('"\u202egnp.exe"'))
-    "\u202egnp.exe"
-    """
-    # Its line ends are its own: those of names are escaped already.
-    return "\n".join(
-        _UNUSUAL.sub(lambda found: _made_visible(found[0], _json_escape), line)
-        for line in text.split("\n")
-    )
-
-
-def plain_csv(text: str) -> str:
-    r"""Return a text for a cell of a sheet, which would compute what begins like "=".
-
-    >>> plain_csv("=1+1"), plain_csv("aten::mm"), plain_csv("-1")
-    ("'=1+1", 'aten::mm', '-1')
-    """
-    text = visible(text)
-    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
-        return f"'{text}"
-    return text
 
 
 def short_kernel(name: str) -> str:
@@ -178,7 +100,7 @@ def of_function(file: str | None, line: int | None, function: str | None) -> str
 def where(at: Place) -> str:
     """Return a place: the line if it is known, else the function, and the module.
 
-    >>> from traceq.finding import Place
+    >>> from traceq.model.finding import Place
     >>> where(Place("model.py", 42, "forward", "Net_0", "call"))
     'model.py:42 forward in Net_0'
     >>> where(Place("model.py", 40, "forward", "Net_0")), where(Place(module="Net_0"))
@@ -202,7 +124,7 @@ def where(at: Place) -> str:
 def at(place: Place) -> str:
     """Return a place as it follows a noun; empty if it is not known.
 
-    >>> from traceq.finding import Place
+    >>> from traceq.model.finding import Place
     >>> at(Place("model.py", 42, "forward", line_is="call")), at(Place("a.py", 4, "f"))
     (' at model.py:42 forward', ' in f (a.py:4)')
     """

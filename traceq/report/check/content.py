@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.report.base.text import at, printable
-from traceq.words import counted
+from traceq.common.safe_text import printable
+from traceq.common.words import counted
+from traceq.report.base.text import at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

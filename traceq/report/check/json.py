@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.base.text import as_unicode, plain_json
+from traceq.common.safe_text import as_unicode, plain_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

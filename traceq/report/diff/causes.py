@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.common.safe_text import printable
+from traceq.common.units import time
+from traceq.common.words import counted, listed
 from traceq.differ.kinds import ALL_OVER
 from traceq.differ.structure import REGION
 from traceq.report.base.columns import cut_middle
-from traceq.report.base.text import at, printable, short_kernel, where
-from traceq.units import time
-from traceq.words import counted, listed
+from traceq.report.base.text import at, short_kernel, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

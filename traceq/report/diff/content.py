@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.common.dataclass import dataclass
+from traceq.common.safe_text import printable
+from traceq.common.units import average, size, time
+from traceq.common.words import counted, listed
 from traceq.differ.kinds import ALL_OVER
-from traceq.records import dataclass
 from traceq.report import bound as bound_words
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.text import place as written_place
-from traceq.report.base.text import printable, where
+from traceq.report.base.text import where
 from traceq.report.diff.causes import (
     a_step,
     cause_details,
@@ -19,8 +22,6 @@ from traceq.report.diff.causes import (
     op_name,
     signed,
 )
-from traceq.units import average, size, time
-from traceq.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

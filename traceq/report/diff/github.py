@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.report.base.text import printable
+from traceq.common.safe_text import printable
 from traceq.report.diff import content as words
 from traceq.report.lint.github import command
 

@@ -8,27 +8,21 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
+from traceq.common.safe_text import as_unicode, plain_json, printable
+from traceq.common.units import share, time
+from traceq.common.words import listed
 from traceq.report import bound as bound_words
 from traceq.report.base import markdown as as_markdown
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.base.markdown import escaped
 from traceq.report.base.screen import line_width, table_lines
-from traceq.report.base.text import (
-    as_unicode,
-    bold,
-    plain_json,
-    printable,
-    styled,
-    wrapped,
-)
+from traceq.report.base.text import bold, styled, wrapped
 from traceq.report.diff import content as words
 from traceq.report.diff.github import annotation
 from traceq.report.diff.json import KEYS, VERSION, change_data
 from traceq.report.lint.github import command
 from traceq.report.ranks import content as ranks_words
-from traceq.units import share, time
-from traceq.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

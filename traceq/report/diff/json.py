@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.base.text import as_unicode, plain_json
+from traceq.common.safe_text import as_unicode, plain_json
 from traceq.report.bound import bound_data
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content

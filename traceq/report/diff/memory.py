@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.memory.diff import COPIES
+from traceq.common.safe_text import printable
+from traceq.common.units import share, size
+from traceq.common.words import counted
 from traceq.report.base.columns import Column, fitted
 from traceq.report.base.content import TextTable
 from traceq.report.base.markdown import escaped
 from traceq.report.base.screen import PIPE, WIDEST
-from traceq.report.base.text import bold, place, printable
-from traceq.units import share, size
-from traceq.words import counted
+from traceq.report.base.text import bold, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from traceq.common.safe_text import printable
+from traceq.common.units import time
+from traceq.common.words import counted
 from traceq.report.base.columns import Column, cut_middle, fitted
-from traceq.report.base.text import place, printable
-from traceq.units import time
-from traceq.words import counted
+from traceq.report.base.text import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

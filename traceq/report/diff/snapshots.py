@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from traceq import __version__
+from traceq.common.safe_text import as_unicode, plain_json
 from traceq.report.base.markdown import escaped
-from traceq.report.base.text import as_unicode, plain_json
 from traceq.report.diff import content as words
 from traceq.report.diff import memory as memory_diff_content
 from traceq.report.diff.json import VERSION, change_data

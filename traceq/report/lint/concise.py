@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.report.base.text import printable, styled
+from traceq.common.safe_text import printable
+from traceq.report.base.text import styled
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
 
 
 def render(report: Report, *, color: bool = False) -> str:

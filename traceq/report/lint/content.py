@@ -8,21 +8,22 @@ from pathlib import PurePath
 from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
-from traceq.finding import Evidence, Severity
+from traceq.common.safe_text import printable
+from traceq.common.units import amount, share, size, time
+from traceq.common.words import counted
+from traceq.model.finding import Evidence, Severity
 from traceq.report import bound as bound_words
-from traceq.report import replayed as replayed_words
+from traceq.report import graph_replays as replayed_words
 from traceq.report import steps as steps_words
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
-from traceq.report.base.text import at, printable, short_kernel, where
-from traceq.units import amount, share, size, time
-from traceq.words import counted
+from traceq.report.base.text import at, short_kernel, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.finding import CodeFrame, Finding
-    from traceq.outcome import Outcome, Report
+    from traceq.model.finding import CodeFrame, Finding
+    from traceq.model.lint_report import Outcome, Report
 
 SEVERITY_COLORS = {
     Severity.error: "red",
@@ -247,7 +248,7 @@ def _count(count: float) -> str:
 def code_lines(frame: CodeFrame) -> list[str]:
     """Return the lines of a code frame with their numbers, the place marked.
 
-    >>> from traceq.finding import CodeFrame
+    >>> from traceq.model.finding import CodeFrame
     >>> code_lines(CodeFrame(9, ("x = 1", "y = x.item()"), 10))
     ['   9 | x = 1', '> 10 | y = x.item()']
     """

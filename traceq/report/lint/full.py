@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.finding import Severity
+from traceq.common.safe_text import printable
+from traceq.model.finding import Severity
 from traceq.report.base.screen import line_width
-from traceq.report.base.text import bold, printable, styled, where, wrapped
+from traceq.report.base.text import bold, styled, where, wrapped
 from traceq.report.bound import colored_bar
 from traceq.report.lint import content as words
 from traceq.report.lint.content import SEVERITY_COLORS
@@ -14,8 +15,8 @@ from traceq.report.lint.content import SEVERITY_COLORS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.finding import Finding
-    from traceq.outcome import Outcome, Report
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome, Report
 
 _LABEL = 10
 _EXAMPLE = "e.g."

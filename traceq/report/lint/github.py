@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.finding import Severity
-from traceq.report.base.text import printable
+from traceq.common.safe_text import printable
+from traceq.model.finding import Severity
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
 
 _COMMAND = {
     Severity.info: "notice",

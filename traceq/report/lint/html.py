@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.report.page.build import lint_page
 
 if TYPE_CHECKING:
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
 
 
 def render(report: Report) -> str:

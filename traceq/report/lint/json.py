@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.base.text import as_unicode, plain_json
+from traceq.common.safe_text import as_unicode, plain_json
 from traceq.report.bound import bound_data, entry_data
 
 if TYPE_CHECKING:
-    from traceq.finding import Finding
     from traceq.model.facts import Facts
-    from traceq.outcome import ExplainedIdle, Outcome, Report
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import ExplainedIdle, Outcome, Report
 
 VERSION = 2
 

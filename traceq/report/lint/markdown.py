@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from traceq.finding import Severity
+from traceq.common.safe_text import printable
+from traceq.model.finding import Severity
 from traceq.report.base.markdown import code, escaped, fenced
-from traceq.report.base.text import printable, where
+from traceq.report.base.text import where
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.finding import Finding, Place
-    from traceq.outcome import Outcome, Report
+    from traceq.model.finding import Finding, Place
+    from traceq.model.lint_report import Outcome, Report
 
 _SIGN = {
     Severity.info: "info",

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.finding import Place, Severity
+from traceq.common.safe_text import as_unicode, plain_json
 from traceq.linter.pack import is_own
+from traceq.model.finding import Place, Severity
 from traceq.report.base.site import rule_address
-from traceq.report.base.text import as_unicode, plain_json
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
-    from traceq.finding import Finding
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
-    from traceq.outcome import Outcome, Report
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome, Report
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # SARIF makes a link of [text](target).

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq import units
 from traceq.analysis.memory.categories import CONFIDENCE
 from traceq.analysis.memory.stacks import chain_of
+from traceq.common import units
+from traceq.common.safe_text import printable
+from traceq.common.words import counted
 from traceq.report.base.columns import Column, cut_middle, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
-from traceq.report.base.text import place, printable
-from traceq.words import counted
+from traceq.report.base.text import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ import orjson
 
 from traceq import __version__
 from traceq.analysis.memory.stacks import chain_of
-from traceq.report.base.text import as_unicode, plain_json
+from traceq.common.safe_text import as_unicode, plain_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

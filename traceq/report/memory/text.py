@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from traceq import units
 from traceq.analysis.memory.timeline import highest_moments, timeline
+from traceq.common import units
 from traceq.report.base.columns import fitted
 from traceq.report.base.screen import PIPE, WIDEST, screen, table_lines
 from traceq.report.base.text import TIE, rendered

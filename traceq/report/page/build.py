@@ -20,8 +20,8 @@ from traceq.report.page.views import OF_TRACE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from traceq.outcome import Report
-    from traceq.recording import Recording
+    from traceq.model.lint_report import Report
+    from traceq.model.recording import Recording
     from traceq.report.page.section import Section
 
 OF_LINT: tuple[Callable[[Subject], Section | None], ...] = (

@@ -10,10 +10,10 @@ import math
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from traceq import units
-from traceq.records import dataclass
+from traceq.common import units
+from traceq.common.dataclass import dataclass
+from traceq.common.safe_text import printable
 from traceq.report.base.columns import cut_middle
-from traceq.report.base.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

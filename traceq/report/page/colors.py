@@ -7,7 +7,7 @@ and in the dark.
 from __future__ import annotations
 
 from traceq.analysis.replay import host_account
-from traceq.analysis.time import gpu_causes, host_kinds, idle_causes
+from traceq.analysis.time import gpu_causes, host_activity, idle_causes
 
 OTHER = "other"
 
@@ -17,29 +17,29 @@ _COLORS = {
     gpu_causes.COMMUNICATING: "network",
     gpu_causes.COPYING: "copying",
     gpu_causes.BETWEEN: "between",
-    host_kinds.DISPATCH: "ops",
+    host_activity.DISPATCH: "ops",
     host_account.NEW_SHAPE: "ops",
     host_account.SLOW: "ops",
     idle_causes.OPERATORS: "ops",
-    host_kinds.LAUNCHES: "launch",
+    host_activity.LAUNCHES: "launch",
     idle_causes.LAUNCHING: "launch",
-    host_kinds.PYTHON: "python",
-    host_kinds.WITH_LIBRARIES: "python",
-    host_kinds.NO_STACKS: "python",
-    host_kinds.LIBRARY: "python",
-    host_kinds.MODULES: "python",
-    host_kinds.HOOKS: "python",
-    host_kinds.OPTIMIZER: "python",
-    host_kinds.ENGINE: "python",
-    host_kinds.COMPILED: "python",
+    host_activity.PYTHON: "python",
+    host_activity.WITH_LIBRARIES: "python",
+    host_activity.NO_STACKS: "python",
+    host_activity.LIBRARY: "python",
+    host_activity.MODULES: "python",
+    host_activity.HOOKS: "python",
+    host_activity.OPTIMIZER: "python",
+    host_activity.ENGINE: "python",
+    host_activity.COMPILED: "python",
     idle_causes.PYTHON: "python",
-    host_kinds.DATA: "data",
-    host_kinds.BLOCKED: "data",
-    host_kinds.COMPILING: "compile",
-    host_kinds.CAPTURING: "compile",
+    host_activity.DATA: "data",
+    host_activity.BLOCKED: "data",
+    host_activity.COMPILING: "compile",
+    host_activity.CAPTURING: "compile",
     host_account.LOADING: "compile",
-    host_kinds.SYNC: "sync",
-    host_kinds.BLOCKING: "sync",
+    host_activity.SYNC: "sync",
+    host_activity.BLOCKING: "sync",
     idle_causes.ALLOCATING: "memory",
     idle_causes.COMMUNICATING: "network",
 }

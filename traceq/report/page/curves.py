@@ -10,7 +10,7 @@ from traceq.report.page import charts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from traceq.analysis.base.fits import Crossing
+    from traceq.analysis.base.scaling_laws import Crossing
     from traceq.analysis.sweep import Curve
     from traceq.report.page.charts import Mark, Picture
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.base.text import printable
+from traceq.common.safe_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.outcome import Outcome
-    from traceq.recording import Recording
+    from traceq.model.lint_report import Outcome
+    from traceq.model.recording import Recording
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.sweep import point_of, sweeps
-from traceq.outcome import Outcome
-from traceq.recording import Recording
+from traceq.model.lint_report import Outcome
+from traceq.model.recording import Recording
 from traceq.report.base.content import telling_names
 from traceq.report.page.page import render
 from traceq.report.page.parts import changes, ranks
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from traceq.differ.compare import Diff, MemoryChange
     from traceq.differ.jobs import JobDiff
     from traceq.differ.limits import Broken
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
+    from traceq.model.trace import Trace
     from traceq.ranks.analysis import Analysis
-    from traceq.trace import Trace
 
 OF_TRACE: tuple[Callable[[Subject], Section | None], ...] = (
     roofline,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq import units
+from traceq.common import units
+from traceq.common.dataclass import dataclass
+from traceq.common.safe_text import printable
+from traceq.common.words import counted
 from traceq.ranks.analysis import by_kind, heat
-from traceq.ranks.cause import LINK, MORE, SLOWER, UNATTRIBUTED
 from traceq.ranks.columns import highest, median, total
+from traceq.ranks.straggler_cause import LINK, MORE, SLOWER, UNATTRIBUTED
 from traceq.ranks.timeline import ALLOCATION, COMPUTE, DATA, HOST, STALLED, SYNC
-from traceq.records import dataclass
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
-from traceq.report.base.text import at, printable
-from traceq.words import counted
+from traceq.report.base.text import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

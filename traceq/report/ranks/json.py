@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traceq import __version__
-from traceq.report.base.text import as_unicode, plain_json
+from traceq.common.safe_text import as_unicode, plain_json
 from traceq.report.lint.json import finding_data
 from traceq.report.ranks.content import verdict
 
 if TYPE_CHECKING:
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
     from traceq.ranks.analysis import Analysis, Straggler
-    from traceq.ranks.whatif import WhatIf
+    from traceq.ranks.counterfactual import WhatIf
 
 VERSION = 1
 

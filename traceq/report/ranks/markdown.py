@@ -9,7 +9,7 @@ from traceq.report.lint.markdown import findings
 from traceq.report.ranks.content import content
 
 if TYPE_CHECKING:
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
     from traceq.ranks.analysis import Analysis
 
 

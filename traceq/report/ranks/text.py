@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceq.outcome import Report
+    from traceq.model.lint_report import Report
     from traceq.ranks.analysis import Analysis
 
 

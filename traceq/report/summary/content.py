@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.common.safe_text import printable
 from traceq.report.base.content import Content
-from traceq.report.base.text import printable
-from traceq.report.summary.asked import critical_tables, host_tables
 from traceq.report.summary.facts import facts_of, unrecorded
+from traceq.report.summary.optional_tables import critical_tables, host_tables
 from traceq.report.summary.serving import serving_table
 from traceq.report.summary.tables import kernels, kinds, modules, ops, phases
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time.phases import STEP
+from traceq.common.safe_text import plain_csv
 from traceq.model.schema import KINDS, PHASES
-from traceq.report.base.text import plain_csv
 from traceq.report.summary.overview import label_keys
 from traceq.report.summary.serving import serving_cells
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.analysis.summary import Reached, Summary
-    from traceq.outcome import Bound
+    from traceq.model.lint_report import Bound
 
 _NS_PER_MS = 1e6
 

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq import units
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.time.idle_causes import UNKNOWN
+from traceq.common import units
+from traceq.common.words import counted
 from traceq.report import bound as bound_words
-from traceq.report import replayed as replayed_words
+from traceq.report import graph_replays as replayed_words
 from traceq.report import steps as steps_words
 from traceq.report.summary.rates import rates
 from traceq.report.summary.serving import phases_of_steps, serving_facts
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.replay.critical_path import CriticalPath
     from traceq.analysis.summary import Summary
+    from traceq.model.lint_report import Bound
     from traceq.model.run import StepTime
-    from traceq.outcome import Bound
 
 _MOST_STEPS = 6
 _MOST_CAUSES = 4

@@ -9,7 +9,8 @@ import orjson
 import polars as pl
 
 from traceq import __version__
-from traceq.report.base.text import as_unicode, of_function, plain_json
+from traceq.common.safe_text import as_unicode, plain_json
+from traceq.report.base.text import of_function
 from traceq.report.bound import bound_data
 from traceq.report.summary.serving import serving_data
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq import units
-from traceq.analysis.time.tokens import EMBEDDING
+from traceq.analysis.time.tokens_per_step import EMBEDDING
+from traceq.common import units
+from traceq.common.safe_text import printable
 from traceq.report.base.columns import Column, cut_middle
 from traceq.report.base.content import TextTable, telling_names
-from traceq.report.base.text import printable
 from traceq.report.summary.facts import percent
 
 if TYPE_CHECKING:

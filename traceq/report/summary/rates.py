@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq import units
-from traceq.analysis.time.tokens import EMBEDDING
+from traceq.analysis.time.tokens_per_step import EMBEDDING
+from traceq.common import units
 from traceq.report import bound as bound_words
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from traceq.analysis.patterns.attention_kernels import AttentionParts
     from traceq.analysis.summary import Reached, Summary
-    from traceq.analysis.time.tokens import Tokens
+    from traceq.analysis.time.tokens_per_step import Tokens
 
 # With more of the time known than this, how much it is says nothing new.
 _MOST_COVERED = 0.9

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq import units
 from traceq.analysis.patterns.iteration_marks import DECODE, MIXED, PREFILL
 from traceq.analysis.time.serving import times_of
+from traceq.common import units
+from traceq.common.safe_text import printable
+from traceq.common.words import counted, listed
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
-from traceq.report.base.text import printable
-from traceq.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

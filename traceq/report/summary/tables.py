@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq import units
 from traceq.analysis.time.modules import UNKNOWN
 from traceq.analysis.time.phases import STEP
+from traceq.common import units
+from traceq.common.dataclass import dataclass
+from traceq.common.safe_text import printable
 from traceq.model.schema import PHASES
-from traceq.records import dataclass
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
 from traceq.report.base.content import TextTable
-from traceq.report.base.text import of_function, printable, shapes, short_kernel
+from traceq.report.base.text import of_function, shapes, short_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from traceq.common.units import time
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.diff import content as words
@@ -13,7 +14,6 @@ from traceq.report.diff import memory as memory_words
 from traceq.report.diff import modules as by_module
 from traceq.report.page import charts
 from traceq.report.page.section import Section
-from traceq.units import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

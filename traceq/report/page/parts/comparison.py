@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq import units
+from traceq.common import units
 from traceq.report import bound as bound_words
 from traceq.report.base.content import telling_names
 from traceq.report.page import charts

@@ -6,18 +6,18 @@ from string import digits
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
-from traceq.finding import Severity
-from traceq.records import dataclass
+from traceq.common.dataclass import dataclass
+from traceq.common.words import counted
+from traceq.model.finding import Severity
 from traceq.report.base.text import where
 from traceq.report.lint import content as words
 from traceq.report.page.section import Section
-from traceq.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.finding import CodeFrame, Finding
-    from traceq.outcome import Outcome
+    from traceq.model.finding import CodeFrame, Finding
+    from traceq.model.lint_report import Outcome
     from traceq.report.page.section import Subject
 
 MOST = 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq import units
+from traceq.common import units
 from traceq.report.lint import content as words
 from traceq.report.page.parts.findings import cards_of
 from traceq.report.page.section import Section
@@ -12,7 +12,7 @@ from traceq.report.page.section import Section
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.outcome import Outcome
+    from traceq.model.lint_report import Outcome
     from traceq.report.page.section import Subject
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from traceq import units
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bound import host_account_of
 from traceq.analysis.time.flame import gpu_flame, host_flame
+from traceq.common import units
 from traceq.model.schema import PHASES
 from traceq.report.base.text import short_kernel
 from traceq.report.page.colors import color

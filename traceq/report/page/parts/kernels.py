@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq import units
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.gpu_time import by_host_op, by_kernel, by_op
+from traceq.common import units
 from traceq.report.base.text import of_function, shapes, short_kernel
 from traceq.report.page import charts
 from traceq.report.page.section import Section
@@ -14,9 +14,9 @@ from traceq.report.page.section import Section
 if TYPE_CHECKING:
     import polars as pl
 
+    from traceq.model.trace import Trace
     from traceq.report.page.charts import Tip
     from traceq.report.page.section import Subject
-    from traceq.trace import Trace
 
 _MOST = 150
 _NAME = 110

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq import units
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.layers import OPTIMIZER, OUTSIDE, by_layer
+from traceq.common import units
 from traceq.report.base.content import telling_names
 from traceq.report.page import charts
 from traceq.report.page.section import Section

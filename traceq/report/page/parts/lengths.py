@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq import units
 from traceq.analysis.time.kernel_lengths import kernel_lengths
+from traceq.common import units
+from traceq.common.words import counted
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.page import charts
 from traceq.report.page.section import Section
-from traceq.words import counted
 
 if TYPE_CHECKING:
     import polars as pl

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceq import units
 from traceq.analysis.memory.history import History
 from traceq.analysis.memory.summary import summarise_memory
 from traceq.analysis.memory.timeline import highest_moments, timeline
+from traceq.common import units
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.memory.content import content

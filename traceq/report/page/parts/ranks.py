@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq import units
+from traceq.common import units
 from traceq.ranks.analysis import heat
 from traceq.ranks.columns import lowest
 from traceq.report.page import charts

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq import units
-from traceq.analysis.replay.recoverable import op_groups
+from traceq.analysis.replay.roofline_savings import op_groups
 from traceq.analysis.time.roofline import roofline as judged
+from traceq.common import units
 from traceq.model.gpu_peaks import GIGA, TERA
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable

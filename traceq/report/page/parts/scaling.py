@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.fits import best_fit
+from traceq.analysis.base.scaling_laws import best_fit
 from traceq.analysis.sweep import Curve
 from traceq.report.memory.content import scaling as scaling_table
 from traceq.report.page import charts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq import units
 from traceq.analysis.time.gpu_causes import ON_GPU
+from traceq.common import units
 from traceq.report import bound as bound_words
 from traceq.report.page.colors import color
 from traceq.report.page.section import Section

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
-from traceq import units
 from traceq.analysis.time import timeline as analysis
 from traceq.analysis.time.idle_causes import CAUSES, UNKNOWN
-from traceq.expressions import END
+from traceq.common import units
+from traceq.common.expressions import END
 from traceq.intervals import overlap
-from traceq.linter.marked import CALL, GAP, HOST, KERNEL, OP, marked
+from traceq.linter.finding_spans import CALL, GAP, HOST, KERNEL, OP, marked
 from traceq.linter.run import Views
 from traceq.report import bound as bound_words
 from traceq.report.base.text import of_function, place, shapes, short_kernel
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.analysis.time.timeline import Timeline
+    from traceq.model.trace import Trace
     from traceq.report.page.section import Subject
-    from traceq.trace import Trace
 
 # What the data of a picture may take, so that the page stays below 2 MB.
 _MOST_BYTES = 800_000

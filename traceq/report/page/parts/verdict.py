@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq import units
+from traceq.common import units
+from traceq.common.words import counted, listed
 from traceq.report import bound as bound_words
 from traceq.report.lint import content as words
 from traceq.report.page.section import Section
-from traceq.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.outcome import Bound, Outcome
+    from traceq.model.lint_report import Bound, Outcome
+    from traceq.model.trace import Trace
     from traceq.report.page.section import Subject
-    from traceq.trace import Trace
 
 
 class Figure(NamedTuple):

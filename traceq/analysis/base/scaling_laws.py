@@ -1,0 +1,157 @@
+"""Which simple law a few measurements follow: constant, linear, quadratic or cubic.
+
+A law is a + b·x^p with neither a nor b below zero: what a program does takes some time
+however little it is, and more of it never takes less.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from traceq.common.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ENOUGH = 3
+"""Two points are on any line: with fewer than this, nothing is fitted."""
+_LAWS = {0: "constant", 1: "linear", 2: "quadratic", 3: "cubic"}
+# Differences below this share of the largest amount say nothing: of two laws that are
+# this near, the one with fewer parameters is taken. Chosen by judgement: what steps
+# differ by from one run to the next.
+_NOISE = 0.01
+# How far beyond the largest value a crossing is still told, as a factor.
+_FARTHEST = 4.0
+_HALVINGS = 60
+# Cubes of larger ones are no numbers.
+_LARGEST = 1e30
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The law that fits best, as ``base + slope * x ** power``."""
+
+    power: int
+    base: float
+    slope: float
+    error: float
+    """The largest distance of a point from it, as a share of the largest amount."""
+    points: int
+
+    @property
+    def law(self) -> str:
+        """The name of the law."""
+        return _LAWS[self.power]
+
+    def at(self, value: float) -> float:
+        """Return what the law says at a value."""
+        return self.base + self.slope * value**self.power
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where one curve overtakes another."""
+
+    at: float
+    extrapolated: bool
+    """Whether that is outside of what was measured."""
+
+
+def label_number(text: str) -> float | None:
+    """Return a label's value as a number that can be computed with; else none.
+
+    >>> label_number("512"), label_number("eager"), label_number("nan")
+    (512.0, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) <= _LARGEST else None
+
+
+def best_fit(values: Sequence[float], amounts: Sequence[float]) -> Fit | None:
+    """Return the law with the smallest squared error, with a penalty for parameters.
+
+    None with fewer than three different values. What shrinks fits none of them: its
+    error is large.
+    """
+    if len(set(values)) < ENOUGH:
+        return None
+    fits = [_fitted(values, amounts, power) for power in _LAWS]
+    return min(fits, key=lambda fit: _score(fit, values, amounts))
+
+
+def crossing(
+    first: Fit, second: Fit, values: Sequence[float]
+) -> tuple[bool, Crossing] | None:
+    """Return whether ``first`` overtakes ``second`` or the reverse, and where.
+
+    None where neither does from the smallest value to four times the largest.
+    """
+    low, high = min(values), max(values) * _FARTHEST
+
+    def ahead(value: float) -> float:
+        return first.at(value) - second.at(value)
+
+    # Two laws may meet twice: the last meeting is what holds from there on.
+    steps = 200
+    grid = [low + (high - low) * step / steps for step in range(steps + 1)]
+    for start, end in reversed(list(pairwise(grid))):
+        if (ahead(start) > 0) != (ahead(end) > 0):
+            below, above = start, end
+            for _ in range(_HALVINGS):
+                middle = (below + above) / 2
+                if (ahead(middle) > 0) == (ahead(start) > 0):
+                    below = middle
+                else:
+                    above = middle
+            return ahead(end) > 0, Crossing(above, above > max(values))
+    return None
+
+
+def _fitted(values: Sequence[float], amounts: Sequence[float], power: int) -> Fit:
+    """Return a law of this power, by least squares, with nothing negative in it."""
+    base, slope = _line([value**power for value in values], amounts)
+    if slope < 0 or power == 0:
+        base, slope = sum(amounts) / len(amounts), 0.0
+    elif base < 0:
+        terms = [value**power for value in values]
+        base = 0.0
+        slope = sum(x * y for x, y in zip(terms, amounts, strict=True)) / sum(
+            x * x for x in terms
+        )
+    distances = (
+        abs(base + slope * value**power - amount)
+        for value, amount in zip(values, amounts, strict=True)
+    )
+    error = max(distances) / (max(map(abs, amounts)) or 1.0)
+    return Fit(power, base, slope, error, len(values))
+
+
+def _line(terms: Sequence[float], amounts: Sequence[float]) -> tuple[float, float]:
+    count = len(terms)
+    middle, mean = sum(terms) / count, sum(amounts) / count
+    spread = sum((term - middle) ** 2 for term in terms)
+    if not spread:
+        return mean, 0.0
+    together = sum(
+        (term - middle) * (amount - mean)
+        for term, amount in zip(terms, amounts, strict=True)
+    )
+    slope = together / spread
+    return mean - slope * middle, slope
+
+
+def _score(fit: Fit, values: Sequence[float], amounts: Sequence[float]) -> float:
+    """Return the Bayesian information criterion, with a floor under the error."""
+    count = len(values)
+    largest = max(map(abs, amounts)) or 1.0
+    squares = sum(
+        ((fit.at(value) - amount) / largest) ** 2
+        for value, amount in zip(values, amounts, strict=True)
+    )
+    parameters = 1 if fit.power == 0 else 2
+    return count * math.log(squares / count + _NOISE**2) + parameters * math.log(count)

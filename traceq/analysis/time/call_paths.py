@@ -1,0 +1,95 @@
+"""The host call tree, deduplicated by call path.
+
+A program does the same over and over: of a million calls there are some thousand that
+differ in themselves or in what is around them. What a call is depends on nothing else,
+so it is found for one of each, and holds for all of them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import polars as pl
+
+from traceq.analysis.base.group_ids import Alike, alike, counted
+from traceq.common.dataclass import dataclass
+from traceq.graph import sweep
+from traceq.graph.host import only
+from traceq.graph.nesting import nearest
+
+# From the outside in, where two begin and end together.
+PARTS = ("annotations", "frames", "ops", "runtime")
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Rows of the host's tree that are the same, in the same, as one row each."""
+
+    number: pl.Series
+    """For each row of the host's tree the row of ``tree`` that stands for it."""
+    tree: pl.DataFrame
+    """The first row of each: ``first`` (its row of the host's tree), ``part`` and
+    ``row`` (of that table), as there, and ``parent``, a row of this frame."""
+
+    @cached_property
+    def op(self) -> pl.Series:
+        """For each of these an op that it is, or is in."""
+        op = self.rows_of("ops")
+        return op[self.nearest(op.is_not_null())]
+
+    def nearest(self, marked: pl.Series) -> pl.Series:
+        """Return for each of these itself, if marked, or the nearest around."""
+        return nearest(self.tree["parent"], marked)
+
+    def around(self, marked: pl.Series) -> pl.Series:
+        """Return for each of these the nearest marked one around it."""
+        return self.nearest(marked)[self.tree["parent"]]
+
+    def rows_of(self, part: str) -> pl.Series:
+        """Return for each of these its row in a table, if it is of that."""
+        return only(self.tree["row"], self.tree["part"] == PARTS.index(part))
+
+    def apart(self, rows: pl.DataFrame) -> Contexts:
+        """Return these with some rows of the host's tree apart from the others.
+
+        ``first`` is a row there, ``row`` the one of its table; those that have all
+        other columns in common are together. These are columns of the tree then, none
+        for all others.
+        """
+        same = alike(self.number[rows["first"]], *rows.drop("first", "row"))
+        more = rows[same.first]
+        before = self.tree[["part", "parent"]][self.number[more["first"]]]
+        return Contexts(
+            self.number.clone().scatter(rows["first"], same.number + self.tree.height),
+            pl.concat([self.tree, before.hstack(more)], how="diagonal"),
+        )
+
+
+def contexts(tree: pl.DataFrame) -> Contexts:
+    """Return the rows of the host's tree by how they were called.
+
+    Of rows with the same ``code`` in rows with the same codes, all the way up, one is
+    enough.
+    """
+    code, parent = tree["code"], tree["parent"]
+    number, first = sweep.numbered(code, parent) or by_paths(code, parent)
+    outer = number[parent[first]]
+    above = only(outer, parent[first] < tree.height - 1)
+    firsts = tree[["part", "row"]][first]
+    return Contexts(
+        number, firsts.hstack([first.alias("first"), above.alias("parent")])
+    )
+
+
+def by_paths(code: pl.Series, parent: pl.Series) -> Alike:
+    """Return which rows have the same code, and the same codes around them.
+
+    Paths are the same whose inner halves are, and whose outer halves are: with every
+    round they are twice as long, so the rounds are few.
+    """
+    found, up = counted(code), parent
+    nothing = len(parent) - 1
+    while up.min() != nothing:
+        found = alike(found.number, found.number[up])
+        up = up[up]
+    return found

@@ -1,0 +1,72 @@
+"""How many tokens a step computes, by what it looks up or by what its loss compares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from traceq.analysis.base.ownership import named
+from traceq.analysis.base.steady import in_steps, steady_steps
+from traceq.common.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from traceq.model.trace import Trace
+
+TokensFrom = Literal["embedding", "cross-entropy"]
+EMBEDDING: TokensFrom = "embedding"
+_LOOKUP = ("aten::embedding",)
+_LOSS = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a step computes, on average."""
+
+    per_step: float
+    source: TokensFrom
+    """Rows looked up in an embedding are tokens; targets of a cross-entropy may be
+    tokens, images or pixels: nobody says which."""
+
+    def per_second(self, step_ns: float) -> float:
+        """Return the rate if a step takes this long."""
+        return self.per_step / step_ns * 1e9 if step_ns else 0.0
+
+
+def tokens_of(trace: Trace) -> Tokens | None:
+    """Return what a step computes; none without shapes, and where nothing tells."""
+    if found := tokens_per_step(trace):
+        return Tokens(found, EMBEDDING)
+    targets = int(_second_inputs(trace, _LOSS)["rows"].sum())
+    each = targets / steady_steps(trace).count
+    return Tokens(each, "cross-entropy") if targets else None
+
+
+def tokens_per_step(trace: Trace) -> float | None:
+    """Return the rows that a step looks up in its largest table, the vocabulary.
+
+    Positions, their distances and token types are looked up in smaller tables. None
+    without shapes, and where nothing is looked up: then nobody says what a token is.
+    """
+    entries = pl.col("table").list.eval(pl.element().product()).list.first()
+    found = (
+        _second_inputs(trace, _LOOKUP)
+        .group_by("table")
+        .agg(pl.col("rows").sum())
+        .sort(entries, "rows")
+    )
+    rows = found["rows"].last() if found.height else None
+    return rows / steady_steps(trace).count if isinstance(rows, int) and rows else None
+
+
+def _second_inputs(trace: Trace, names: tuple[str, ...]) -> pl.DataFrame:
+    """Return calls of ops by the shape of their first input and the second's size."""
+    called = trace.ops.filter(named(trace.ops, names) & ~trace.ops["compiling"])
+    dims = pl.col("dims")
+    sizes = dims.list.get(1, null_on_oob=True).list.eval(pl.element().product())
+    return (
+        in_steps(called, trace, steady_steps(trace))
+        .join(trace.inputs.select("dims", inputs="id"), on="inputs")
+        .select(table=dims.list.first(), rows=sizes.list.first())
+        .drop_nulls()
+    )

@@ -1,0 +1,415 @@
+"""What was worked out before, kept in the user's cache directory.
+
+Tables of a trace are a folder named after the size and the SHA-256 of the trace file,
+inside a folder named after the code that made them: a changed file or a changed traceq
+never meets old tables. An answer, as what lint found, is a file named after the size
+and the content of all that it depends on. Reading a large file only to hash it would
+take longer than the tables take to load, so what was hashed is remembered by the file's
+identity, as git does. Nothing here may keep a trace from being read: trouble means that
+nothing is kept. ``tables`` reads and writes the tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+import zlib
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from traceq.common.dataclass import dataclass
+from traceq.common.locations import KEPT_PAGES, cache_directory
+from traceq.errors import TraceqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+FACTS = "facts.json"
+"""The file of an entry that says when the entry was last used."""
+_SEEN = "seen"
+_FETCHED = "fetched"
+_ANSWERS = "answers"
+# The names that traceq gives, and nobody else.
+_CODE = "code-[0-9a-f]{16}"
+_ENTRY = ".*-[0-9a-f]{64}"
+_SEEN_NAME = r"[0-9a-f]{32}\.json"
+_FETCHED_NAME = "[0-9a-f]{64}"
+_ANSWER_NAME = r".*-[0-9a-f]{64}\.json"
+_MOST_SEEN = 10_000
+_ASIDE = "traceq-new-"
+_ASIDE_LEFT_S = 24 * 3600
+_DEFAULT_LIMIT = 4 << 30
+# A file changed this shortly before it was hashed could change again unnoticed.
+_UNSETTLED_NS = 2_000_000_000
+_BLOCK = 8 << 20
+_SUM = 9
+_PACKAGE = Path(__file__).parents[1]
+# Folders of the code that makes tables.
+_MAKES_TABLES = (
+    ".",
+    "cache",
+    "common",
+    "formats",
+    "graph",
+    "graph/cuda_graphs",
+    "graph/inductor",
+    "graph/source",
+    "inputs",
+    "model",
+)
+TROUBLE = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError)
+"""What keeping may run into, none of which is the user's concern."""
+
+_writers: list[threading.Thread] = []
+_given_up = threading.Event()
+_hashing = threading.Lock()
+_noted: dict[tuple[object, ...], str] = {}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What an answer depends on, as it was before the files were read."""
+
+    files: tuple[Path, ...]
+    statuses: tuple[os.stat_result, ...]
+    rest: str
+    """All that is no file, as text."""
+
+    @classmethod
+    def of(cls, files: Iterable[Path], rest: str) -> Question:
+        """Return the question; raise ``OSError`` if a file is not there."""
+        known = tuple(files)
+        return cls(known, tuple(file.stat() for file in known), rest)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(status.st_size for status in self.statuses)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the files are still as they were."""
+        pairs = zip(self.files, self.statuses, strict=True)
+        return all(identity(file.stat()) == identity(then) for file, then in pairs)
+
+    def key(self) -> str:
+        """Return the name of the answer: another one for any other content."""
+        pairs = zip(self.files, self.statuses, strict=True)
+        # Answers speak of the files by their names.
+        known = [(str(file), digest(file, then)) for file, then in pairs]
+        name = hashlib.sha256(repr((self.rest, known)).encode(errors="surrogatepass"))
+        return f"{self.size}-{name.hexdigest()}"
+
+
+def directory() -> Path:
+    """Return where entries are kept."""
+    return cache_directory()
+
+
+def size_limit() -> int:
+    """Return how many bytes the entries may take: $TRACEQ_CACHE_MB, or 4 GiB."""
+    with suppress(ValueError):
+        return int(os.environ.get("TRACEQ_CACHE_MB", "")) << 20
+    return _DEFAULT_LIMIT
+
+
+def find_answer(question: Question) -> bytes | None:
+    """Return the answer that was kept, if there is one and it is whole."""
+    with suppress(*TROUBLE):
+        folder = directory() / _ANSWERS
+        # Hashing pays only if there may be an answer at all.
+        if not _named(folder, f"{question.size}-.*"):
+            return None
+        file = folder / f"{question.key()}.json"
+        known = file.read_bytes()
+        content = known[_SUM:]
+        if known[:_SUM] != _sum(content):
+            file.unlink(missing_ok=True)
+            return None
+        with suppress(OSError):
+            os.utime(file)
+        return content
+    return None
+
+
+def keep_answer(question: Question, written: Callable[[], bytes]) -> None:
+    """Write an answer down and keep it, both behind the caller's back."""
+    later(_write_answer, question, written)
+
+
+def later(work: Callable[..., None], *given: object) -> None:
+    """Let a thread write something; the program ends when it is written."""
+    writer = threading.Thread(target=work, args=given)
+    _writers.append(writer)
+    writer.start()
+
+
+def busy() -> bool:
+    """Return whether something is being written."""
+    return any(writer.is_alive() for writer in _writers)
+
+
+def finish() -> None:
+    """Wait until all is written; who interrupts the waiting gives it up."""
+    try:
+        while _writers:
+            _writers[0].join()
+            del _writers[0]
+    except KeyboardInterrupt:
+        _given_up.set()
+        raise
+
+
+def given_up() -> bool:
+    """Return whether nobody waits for what is being written."""
+    return _given_up.is_set()
+
+
+def entries() -> Iterator[tuple[Path, int, float]]:
+    """Yield the tables of each trace: folder, size in bytes, and when last used."""
+    for entry in _entries():
+        with suppress(OSError):
+            files = [file.stat().st_size for file in entry.iterdir()]
+            yield entry, sum(files), (entry / FACTS).stat().st_mtime
+
+
+def _entries() -> Iterator[Path]:
+    for code in _named(directory(), _CODE):
+        yield from _named(code, _ENTRY)
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    """Return what in a folder has a name like this; nothing where there is none.
+
+    Of long names ``Path.glob`` takes milliseconds to compile its pattern.
+    """
+    with suppress(OSError), os.scandir(folder) as inside:
+        return [folder / one.name for one in inside if re.fullmatch(pattern, one.name)]
+    return []
+
+
+def fetched_folder() -> Path:
+    """Return where copies of other machines' files are, each in a folder."""
+    return directory() / _FETCHED
+
+
+def fetched() -> Iterator[tuple[Path, int, float]]:
+    """Yield each copy of another machine's file as ``entries`` does."""
+    for folder in _named(fetched_folder(), _FETCHED_NAME):
+        with suppress(OSError):
+            files = [file.stat().st_size for file in folder.iterdir()]
+            yield folder, sum(files), folder.stat().st_mtime
+
+
+def answers() -> Iterator[tuple[Path, int, float]]:
+    """Yield each answer as ``entries`` does."""
+    for file in _named(directory() / _ANSWERS, _ANSWER_NAME):
+        with suppress(OSError):
+            status = file.stat()
+            yield file, status.st_size, status.st_mtime
+
+
+def clear() -> tuple[int, int]:
+    """Remove everything; return of how many traces it was, and how many bytes."""
+    count = len(list(entries()))
+    size = sum(size for _, size, _ in (*entries(), *answers(), *fetched()))
+    # Only what traceq puts there: the directory may be the user's choice.
+    for place in (
+        *_entries(),
+        *_named(directory(), f"{_ASIDE}.*"),
+        *_named(directory() / _SEEN, _SEEN_NAME),
+        *_named(directory() / _ANSWERS, _ANSWER_NAME),
+        *directory().glob(KEPT_PAGES),
+        *_named(fetched_folder(), _FETCHED_NAME),
+    ):
+        _remove(place)
+    names = (_SEEN, _ANSWERS, _FETCHED)
+    codes = _named(directory(), _CODE)
+    for folder in (*codes, *(directory() / name for name in names)):
+        with suppress(OSError):
+            folder.rmdir()
+    return count, size
+
+
+@cache
+def _code() -> str:
+    """Identify the code that makes tables, so that an edit of it finds no entries.
+
+    As git does, files are told by their status: reading them would take longer than
+    writing the tables of a small trace.
+    """
+    digest = hashlib.sha256()
+    for folder in _MAKES_TABLES:
+        with os.scandir(_PACKAGE / folder) as inside:
+            files = [one for one in inside if one.name.endswith((".py", ".c"))]
+            known = sorted((one.name, *identity(one.stat())) for one in files)
+        digest.update(repr(known).encode(errors="replace"))
+    return f"code-{digest.hexdigest()[:16]}"
+
+
+def entry_of(status: os.stat_result, content: str, key: str) -> Path:
+    """Return where the tables of a content are, or would be."""
+    if key:
+        content = hashlib.sha256(f"{content}\n{key}".encode()).hexdigest()
+    return directory() / _code() / f"{status.st_size}-{content}"
+
+
+def any_of_size(size: int) -> bool:
+    """Return whether there are tables of a file of this size."""
+    name = f"{size}-.*"
+    # The code is many files: they are not asked where there is nothing of any code.
+    if not any(_named(code, name) for code in _named(directory(), _CODE)):
+        return False
+    return bool(_named(directory() / _code(), name))
+
+
+class Heard:
+    """What was heard of a file while it was read, so that it is not read again."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def hear(self, block: bytes) -> None:
+        """Take the next bytes of the file."""
+        self._digest.update(block)
+        self._size += len(block)
+
+    def note(self, path: Path, status: os.stat_result) -> None:
+        """Note the digest for this process, if the whole file was heard."""
+        if self._size == status.st_size:
+            _noted[_name(path, status)] = self._digest.hexdigest()
+
+
+def digest(path: Path, status: os.stat_result) -> str:
+    """Return the SHA-256 of a file's content; a file that is as it was is not read."""
+    if known := _seen(path, status):
+        return known
+    # Tables and answers of one file are kept at the same time.
+    with _hashing:
+        if known := _seen(path, status):
+            return known
+        found = _noted.get(_name(path, status)) or _hash(path)
+        with suppress(OSError):
+            if not given_up():
+                _remember(path, status, found)
+        return found
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while (block := file.read(_BLOCK)) and not _given_up.is_set():
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _seen_file(path: Path) -> Path:
+    name = hashlib.sha256(str(path.resolve()).encode(errors="surrogatepass"))
+    return directory() / _SEEN / f"{name.hexdigest()[:32]}.json"
+
+
+def identity(status: os.stat_result) -> list[int]:
+    """Return what tells a file from another one, and from what it was before."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def settled(status: os.stat_result) -> bool:
+    """Return whether a file was not changed just now, so that a change will show."""
+    changed = max(status.st_mtime_ns, status.st_ctime_ns)
+    return time.time_ns() - changed >= _UNSETTLED_NS
+
+
+def _name(path: Path, status: os.stat_result) -> tuple[object, ...]:
+    return (path, *identity(status))
+
+
+def _seen(path: Path, status: os.stat_result) -> str | None:
+    with suppress(*TROUBLE):
+        known = orjson.loads(_seen_file(path).read_bytes())
+        if known["identity"] == identity(status):
+            return str(known["digest"])
+    return None
+
+
+def _remember(path: Path, status: os.stat_result, content: str) -> None:
+    if not settled(status):
+        return
+    file = _seen_file(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _replace(file, orjson.dumps({"identity": identity(status), "digest": content}))
+
+
+def _replace(file: Path, content: bytes) -> None:
+    # Where it is found if this process is killed.
+    handle, name = tempfile.mkstemp(dir=directory(), prefix=_ASIDE)
+    with os.fdopen(handle, "wb") as temporary:
+        temporary.write(content)
+    Path(name).replace(file)
+
+
+def _write_answer(question: Question, written: Callable[[], bytes]) -> None:
+    # What goes wrong while it is written down is not the user's concern either.
+    with suppress(Exception, KeyboardInterrupt):
+        content = written()
+        key = question.key()
+        if given_up() or not question.unchanged or len(content) > size_limit():
+            return
+        file = directory() / _ANSWERS / f"{key}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _replace(file, _sum(content) + content)
+        make_room()
+
+
+def _sum(content: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(content)
+
+
+@contextmanager
+def aside() -> Iterator[Path]:
+    """Give a new folder in the cache, which is removed after it."""
+    directory().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory(), prefix=_ASIDE) as folder:
+        yield Path(folder)
+
+
+def make_room() -> None:
+    """Remove what was not used for longest, until the rest fits."""
+    every = [*entries(), *answers(), *fetched()]
+    kept = 0
+    for place, size, _ in sorted(every, key=lambda one: one[2], reverse=True):
+        kept += size
+        if kept > size_limit():
+            _remove(place)
+    seen = sorted(_named(directory() / _SEEN, _SEEN_NAME), key=_last_change)
+    for file in seen[:-_MOST_SEEN]:
+        file.unlink(missing_ok=True)
+    # What a process that was killed left behind.
+    for folder in _named(directory(), f"{_ASIDE}.*"):
+        if _last_change(folder) < time.time() - _ASIDE_LEFT_S:
+            _remove(folder)
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            place.unlink()
+
+
+def _last_change(file: Path) -> float:
+    # Another process may have removed it.
+    with suppress(OSError):
+        return file.stat().st_mtime
+    return 0.0

@@ -1,0 +1,216 @@
+"""How `traceq shrink` makes a fixture of what it is given."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from traceq.api.settings import configuration, nanoseconds
+from traceq.check.fixture import LOG, SNAPSHOTS, TRACES, is_fixture, read_fixture
+from traceq.check.program import LEFT_OUT, repository
+from traceq.cli import output
+from traceq.common.atomic_files import write_folder
+from traceq.common.dataclass import dataclass
+from traceq.errors import UsageError
+from traceq.formats.fixture_origin import ORIGIN
+from traceq.formats.run import is_run, read_run
+from traceq.formats.sanitize.trace import packed
+from traceq.inputs.discovery import one_program
+from traceq.inputs.load_recording import load_recording, log_shown
+from traceq.linter.pack import load_rules
+from traceq.report import shrink as shrink_report
+from traceq.shrink import Shrunk, shrink
+from traceq.shrink.command_line import collect_command, shown_command
+from traceq.shrink.shrink import Given
+
+if TYPE_CHECKING:
+    from traceq.check.fixture import Fixture
+
+_KILOBYTE = 1000
+_TRUE_STEP = "true_step_ms"
+_VERSION = re.compile(
+    r"\d+(?:\.\d+)+(?:(?:a|b|rc|\.dev)\d+)?(?:\+(?:cu|rocm|cpu|xpu)[\d.]*)?"
+)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What was given, and what is known of how it was made."""
+
+    given: Given
+    origin: dict[str, Any] = field(default_factory=dict)
+    kept: str | None = None
+    """An origin.toml that goes along as it is."""
+
+
+def make(  # noqa: PLR0913 - what the command was given
+    path: Path,
+    folder: Path,
+    *,
+    program: str | None,
+    run_by: str | None,
+    log: Path | None,
+    snapshot: Path | None,
+    step_ms: float | None,
+    keep_regions: bool,
+    replace_it: bool,
+    max_kb: int,
+) -> None:
+    """Write a fixture, and say what is in it."""
+    before = _before(folder, replace_it=replace_it)
+    source = _source(path, repository(folder))
+    given = source.given
+    if log:
+        given = replace(given, log=log_shown(log))
+    if snapshot:
+        given = replace(given, snapshot=snapshot)
+    if not source.kept:
+        # Check reads it so, too: with lines, captures and packages that a run knows.
+        read = load_recording(path, log=log, cache=False)
+        given = replace(given, recording=read, step_ns=read.step_ns)
+    given = replace(given, step_ns=nanoseconds(step_ms) or given.step_ns)
+    if given.recording:
+        read = replace(given.recording, step_ns=given.step_ns)
+        given = replace(given, recording=read)
+    wanted = replace(configuration(None), min_cost_us=0)
+    rules = load_rules(wanted.packs)
+    with output.reading(path.name) as progress:
+        shrunk = shrink(
+            given,
+            rules,
+            wanted,
+            limit=max_kb * _KILOBYTE,
+            keep_regions=keep_regions,
+            progress=progress,
+        )
+    known = _origin(source, before, program, run_by)
+    origin = _kept(source, step_ms) or shrink_report.origin(
+        shrunk, known, given.step_ns
+    )
+    _write(folder, shrunk, origin, replace_it=replace_it)
+    named = bool(source.kept or known.get("program"))
+    whole = LEFT_OUT not in str(known.get("command", ""))
+    output.write(shrink_report.render(folder, shrunk, max_kb, named=named, whole=whole))
+
+
+def _before(folder: Path, *, replace_it: bool) -> Fixture | None:
+    """Return the fixture to replace, if that is asked for."""
+    if replace_it:
+        if not folder.is_dir() or not is_fixture(folder):
+            msg = (
+                f"{folder} is not a fixture that --replace could replace: leave it out"
+            )
+            raise UsageError(msg)
+        return read_fixture(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        hint = ", or --replace" if folder.is_dir() and is_fixture(folder) else ""
+        msg = f"{folder} exists already and is not empty: give another name{hint}"
+        raise UsageError(msg)
+    return None
+
+
+def _origin(
+    source: _Source, before: Fixture | None, program: str | None, run_by: str | None
+) -> dict[str, Any]:
+    """Return what is known of how it was made; what people wrote before stays."""
+    said = before.origin if before else {}
+    kept = {key: said[key] for key in ("program", "command", "folder") if said.get(key)}
+    given = {"program": program, "command": run_by}
+    return source.origin | kept | {key: one for key, one in given.items() if one}
+
+
+def _kept(source: _Source, step_ms: float | None) -> str | None:
+    """Return the origin.toml of a fixture, with a step time that was given."""
+    if source.kept is None or step_ms is None:
+        return source.kept
+    lines = [
+        line for line in source.kept.splitlines() if not line.startswith(_TRUE_STEP)
+    ]
+    tables = (at for at, line in enumerate(lines) if line.startswith("["))
+    first = next(tables, len(lines))
+    return (
+        "\n".join([*lines[:first], f"{_TRUE_STEP} = {step_ms}", *lines[first:]]) + "\n"
+    )
+
+
+def _source(path: Path, root: Path) -> _Source:
+    """Return what a path stands for; the program's files are below ``root``."""
+    if is_run(path):
+        run = read_run(path)
+        ranks = [rank for rank in run.ranks if rank.trace or rank.memory]
+        if not ranks:
+            msg = f"{path} has no trace and no snapshot: nothing was recorded"
+            raise UsageError(msg)
+        first = ranks[0]
+        versions = _first(run.manifest, first.name).get("versions")
+        known = versions if isinstance(versions, dict) else {}
+        lines = [log_shown(one) for one in run.logs]
+        shown = shown_command(run.command, root)
+        options = run.manifest.get("options")
+        options = options if isinstance(options, dict) else {}
+        breaks = first.compiled.graph_breaks if first.compiled else None
+        return _Source(
+            Given(
+                first.trace,
+                first.memory,
+                pl.concat(lines) if lines else None,
+                sources=first.sources,
+                compiled=first.compiled_code,
+                owners=first.owners,
+            ),
+            {
+                "program": shown,
+                "command": collect_command(shown, options),
+                **_torch(known),
+                **({"graph_breaks": len(breaks)} if breaks is not None else {}),
+            },
+        )
+    if path.is_dir() and is_fixture(path):
+        fixture = read_fixture(path)
+        lines = [log_shown(fixture.log)] if fixture.log else []
+        given = Given(
+            fixture.trace,
+            fixture.snapshot,
+            pl.concat(lines) if lines else None,
+            fixture.step_ns,
+        )
+        file = path / ORIGIN
+        kept = file.read_text(encoding="utf-8") if file.is_file() else None
+        return _Source(given, {}, kept)
+    program = one_program(path)
+    lines = [log_shown(one) for one in program.logs]
+    log = pl.concat(lines) if lines else None
+    return _Source(Given(program.trace, program.snapshot, log))
+
+
+def _torch(versions: dict[str, Any]) -> dict[str, str]:
+    version = str(versions.get("torch") or "")
+    return {"torch": version} if _VERSION.fullmatch(version) else {}
+
+
+def _first(manifest: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    ranks = manifest.get("ranks")
+    for rank in ranks if isinstance(ranks, list) else []:
+        if isinstance(rank, dict) and rank.get("name") == name:
+            return rank
+    return {}
+
+
+def _write(folder: Path, shrunk: Shrunk, origin: str, *, replace_it: bool) -> None:
+    snapshot = shrunk.snapshot
+    contents = {
+        TRACES[0]: shrunk.trace,
+        SNAPSHOTS[0]: packed(snapshot) if snapshot is not None else None,
+        LOG: shrunk.log.encode() if shrunk.log is not None else None,
+        ORIGIN: origin.encode(),
+    }
+    new = {name: content for name, content in contents.items() if content is not None}
+    write_folder(folder, new)
+    if replace_it:
+        for name in (*TRACES, *SNAPSHOTS, LOG):
+            if name not in new:
+                (folder / name).unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""General-purpose helpers that know nothing of traces."""

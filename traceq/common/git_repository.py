@@ -1,0 +1,148 @@
+"""The user's repository: which of its files a recorded path means, and their lines.
+
+The profiler cuts paths to what follows an entry of sys.path, and traces come from other
+machines. A file is found by the end of its path, if just one file ends like that.
+Nothing outside of the root is ever opened.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+from dataclasses import field
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from traceq.common.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# What Python calls the function that a file's own statements are in.
+_MODULE_LEVEL = "<module>"
+_GIT_S = 30
+_MOST_FILES = 200_000
+_LARGEST = 2_000_000
+_NO_FOLDERS = {"node_modules", "__pycache__", "site-packages", "dist-packages"}
+_LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+# A repository's own configuration may name programs to run.
+_GIT = ("git", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A folder with the files in it, by their last name."""
+
+    root: Path
+    files: dict[str, list[str]] = field(repr=False)
+
+    def find(
+        self, file: str, function: str | None = None, line: int | None = None
+    ) -> str | None:
+        """Return the one file that a recorded path means, from the root; else none.
+
+        Where several end alike, it is the one in which the function begins at the line.
+        """
+        path = PurePosixPath(file.replace("\\", "/"))
+        ends = self.files.get(path.name, [])
+        parts = path.parts
+        for count in range(len(parts), 0, -1):
+            tail = "/".join(parts[-count:])
+            found = [one for one in ends if one == tail or one.endswith(f"/{tail}")]
+            if len(found) > 1:
+                found = [one for one in found if self.begins(one, function, line)]
+            if found:
+                return found[0] if len(found) == 1 else None
+            if not path.is_absolute():
+                return None
+        return None
+
+    def lines(self, file: str) -> Sequence[str]:
+        """Return the lines of a file of the repository; none if it cannot be read."""
+        path = self.root / file
+        try:
+            inside = path.resolve().is_relative_to(self.root.resolve())
+            if not inside or not path.is_file() or path.stat().st_size > _LARGEST:
+                return ()
+            return path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            return ()
+
+    def begins(self, file: str, function: str | None, line: int | None) -> bool:
+        """Return whether a function begins at a line, with its decorators.
+
+        A file's own statements begin anywhere in it.
+        """
+        if function == _MODULE_LEVEL:
+            return self.holds(file, function, line)
+        return any(line == first for first, _ in self._spans(file, function))
+
+    def holds(self, file: str, function: str | None, line: int | None) -> bool:
+        """Return whether a line is one of a function of this name."""
+        return line is not None and any(
+            first <= line <= last for first, last in self._spans(file, function)
+        )
+
+    def _spans(self, file: str, function: str | None) -> list[tuple[int, int]]:
+        found = _functions("\n".join(self.lines(file)))
+        return [(first, last) for name, first, last in found if name == function]
+
+
+@lru_cache(maxsize=256)
+def _functions(source: str) -> frozenset[tuple[str, int, int]]:
+    """Return the functions of a file: name, first and last line."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    found = {(_MODULE_LEVEL, 1, source.count("\n") + 1)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = [node.lineno, *(one.lineno for one in node.decorator_list)]
+            found.add((node.name, min(first), node.end_lineno or node.lineno))
+        elif isinstance(node, ast.Lambda):
+            found.add(("<lambda>", node.lineno, node.end_lineno or node.lineno))
+    return frozenset(found)
+
+
+def find_root(start: Path) -> Path | None:
+    """Return the root of the git repository that a folder is in, if it is in one."""
+    return next(
+        (one for one in (start, *start.parents) if (one / ".git").exists()), None
+    )
+
+
+def read_repository(root: Path) -> Repository:
+    """List the files under a root: those that git knows, else all of them."""
+    files: dict[str, list[str]] = {}
+    listed = _from_git(root)
+    for number, file in enumerate(_walked(root) if listed is None else listed):
+        if number >= _MOST_FILES:
+            break
+        files.setdefault(file.rpartition("/")[2], []).append(file)
+    return Repository(root, files)
+
+
+def _from_git(root: Path) -> list[str] | None:
+    try:
+        listed = subprocess.run(  # noqa: S603 - fixed words and the user's folder
+            [*_GIT, "-C", str(root), *_LIST],
+            capture_output=True,
+            timeout=_GIT_S,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+
+
+def _walked(root: Path) -> Iterator[str]:
+    for folder, inner, names in os.walk(root):
+        inner[:] = sorted(
+            one for one in inner if not one.startswith(".") and one not in _NO_FOLDERS
+        )
+        for name in sorted(names):
+            yield (Path(folder) / name).relative_to(root).as_posix()

@@ -1,0 +1,67 @@
+"""Where folders are: rules/ and collect/ beside the package, and the user's cache.
+
+A wheel carries them inside the package, under ``_bundled/``; in a checkout, and
+so in an editable install, they are the package's neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from traceq.errors import InstallError, UsageError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CHECKOUT = _PACKAGE.parent
+KEPT_PAGES = "rules-*.json"
+"""The names of files with pages of rules in the cache directory."""
+
+
+def bundled(name: Literal["rules", "collect"]) -> Path:
+    """Return the folder ``name`` that belongs to this copy of traceq."""
+    installed = _PACKAGE / "_bundled" / name
+    if installed.is_dir():
+        return installed
+    # Only a checkout may look next door: in an installed copy that would be
+    # site-packages, where a folder called "rules" is somebody else's.
+    neighbour = _CHECKOUT / name
+    if (_CHECKOUT / "pyproject.toml").is_file() and neighbour.is_dir():
+        return neighbour
+    msg = f"traceq is installed without its {name}/ folder; reinstall it"
+    raise InstallError(msg)
+
+
+def config_directory() -> Path:
+    """Return where a user's own settings are: the platform's usual place."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        msg = "this user has no home directory to keep settings in"
+        raise UsageError(msg) from None
+    if sys.platform == "win32":
+        base = os.environ.get("APPDATA") or home / "AppData" / "Roaming"
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Application Support"
+    else:
+        base = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
+    return Path(base) / "traceq"
+
+
+def cache_directory() -> Path:
+    """Return where things are kept: $TRACEQ_CACHE, or the platform's usual place."""
+    if chosen := os.environ.get("TRACEQ_CACHE"):
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        msg = "this user has no home directory: set TRACEQ_CACHE to keep tables"
+        raise UsageError(msg) from None
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    return Path(base) / "traceq"

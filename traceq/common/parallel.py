@@ -1,0 +1,22 @@
+"""Run two independent functions in parallel.
+
+Most steps of the linking keep a single core busy, and Polars lets go of Python.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+def at_once(one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
+    """Return what both return."""
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(other)
+        return one(), second.result()

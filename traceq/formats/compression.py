@@ -1,0 +1,155 @@
+"""A file's bytes, block by block, whatever they are compressed with.
+
+What a file is compressed with is told by its first bytes, not by its name. However far
+a file unpacks, no more than a block of it is held at a time.
+"""
+
+from __future__ import annotations
+
+import bz2
+import importlib
+import lzma
+from typing import TYPE_CHECKING, Any, Protocol
+
+from traceq.common.dataclass import dataclass
+from traceq.formats import gunzip
+from traceq.formats.gunzip import DamagedGzipError as DamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["DamagedError", "Peekable", "blocks", "compression"]
+
+_PACKED_BLOCK = 1 << 16
+_LONGEST_MAGIC = 6
+# What `xz -9` needs is a quarter of it; a stream may ask for 4 GiB.
+_XZ_MEMORY = 256 << 20
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd")
+
+
+class Peekable(Protocol):
+    """A file that can be looked into, as a buffered one can."""
+
+    def read(self, count: int, /) -> bytes:
+        """Return the next bytes, none at the end."""
+
+    def peek(self, count: int, /) -> bytes:
+        """Return some of the next bytes and stay before them."""
+
+
+class _Unpacker(Protocol):
+    """What the standard library's decompressors have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How a compression is told, and undone."""
+
+    name: str
+    magics: tuple[bytes, ...]
+    new: Callable[[], _Unpacker]
+
+
+def _new_zstd() -> _Unpacker:
+    """Return a decompressor of zstd, which Python has from 3.14 on."""
+    for name in _ZSTD_MODULES:
+        try:
+            module: Any = importlib.import_module(name)
+        except ImportError:
+            continue
+        unpacker: _Unpacker = module.ZstdDecompressor()
+        return unpacker
+    msg = "it is compressed with zstd: pip install backports.zstd"
+    raise DamagedError(msg)
+
+
+_FORMATS = (
+    # pzstd begins with a frame to skip, one of sixteen kinds.
+    _Format(
+        "zstd",
+        (
+            b"\x28\xb5\x2f\xfd",
+            *(bytes((kind, 0x2A, 0x4D, 0x18)) for kind in range(0x50, 0x60)),
+        ),
+        _new_zstd,
+    ),
+    _Format(
+        "xz",
+        (b"\xfd7zXZ\x00",),
+        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY),
+    ),
+    _Format(
+        "bzip2", tuple(b"BZh%d" % level for level in range(1, 10)), bz2.BZ2Decompressor
+    ),
+)
+
+
+def compression(head: bytes) -> str:
+    """Return what a file that begins like this is compressed with, or nothing.
+
+    >>> compression(b"BZh91AY&SY"), compression(b"[1]")
+    ('bzip2', '')
+    """
+    if head.startswith(gunzip.MAGIC):
+        return "gzip"
+    return next((one.name for one in _FORMATS if head.startswith(one.magics)), "")
+
+
+def blocks(
+    file: Peekable, most: int, read: Callable[[int], bytes] | None = None
+) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked if need be, in blocks of at most ``most``.
+
+    ``read`` reads from the file in another way than its own. Raises ``DamagedError``
+    after the last block that can be unpacked.
+    """
+    # A pipe cannot be read twice, only looked into.
+    head = file.peek(_LONGEST_MAGIC)
+    known = next((one for one in _FORMATS if head.startswith(one.magics)), None)
+    if known:
+        yield from _unpacked(known, read or file.read, most)
+    else:
+        yield from gunzip.blocks(file, most, read)
+
+
+def _unpacked(
+    form: _Format, read: Callable[[int], bytes], most: int
+) -> Iterator[bytes]:
+    unpacker = form.new()
+    while True:
+        packed = b""
+        if unpacker.eof:
+            packed = unpacker.unused_data
+            while len(packed) < _LONGEST_MAGIC and (more := read(_PACKED_BLOCK)):
+                packed += more
+            # Another stream follows, or padding that every tool ignores.
+            if not packed.startswith(form.magics):
+                return
+            unpacker = form.new()
+        elif unpacker.needs_input:
+            packed = read(_PACKED_BLOCK)
+            if not packed:
+                msg = f"the {form.name} stream is cut off"
+                raise DamagedError(msg)
+        try:
+            block = unpacker.decompress(packed, most)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one base of their errors
+            msg = f"the {form.name} stream {_why(error)}"
+            raise DamagedError(msg) from None
+        if block:
+            yield block
+
+
+def _why(error: Exception) -> str:
+    needs_much = "memory" in str(error).lower()
+    return "needs too much memory to unpack" if needs_much else "is damaged"

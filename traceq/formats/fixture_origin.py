@@ -1,0 +1,28 @@
+"""``origin.toml`` of a fixture: how it was made, and what a step took then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from traceq.common import toml
+from traceq.common.units import NS_PER_MS
+from traceq.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ORIGIN = "origin.toml"
+
+
+def read_origin(folder: Path) -> dict[str, Any]:
+    """Return what a folder's origin.toml says; nothing if it is not there."""
+    file = folder / ORIGIN
+    return toml.read(file, InputError) if file.is_file() else {}
+
+
+def origin_step_ns(origin: Mapping[str, Any]) -> int | None:
+    """Return what a step took without the profiler, if that is known."""
+    said = origin.get("true_step_ms")
+    known = isinstance(said, (int, float)) and not isinstance(said, bool)
+    return round(said * NS_PER_MS) if said and known else None

@@ -1,0 +1,423 @@
+"""Read what ``traceq collect`` recorded of torch.compile: graphs and generated code.
+
+All of it is text that strangers may have written: it is read line by line, never run,
+and what does not look as expected is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import islice
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq.errors import InputError
+from traceq.formats.compression import DamagedError, blocks
+from traceq.model.compiled_graphs import (
+    CPP,
+    EXTERN,
+    TRITON,
+    CompiledCode,
+    Frame,
+    GeneratedCode,
+    KernelCall,
+    LoweredNode,
+    Module,
+    Node,
+    Size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+_FORMAT = 1
+_LARGEST = 256 << 20
+_MOST_FILES = 20_000
+_LONGEST_TEXT = 32 << 20
+_MOST_CODE = 4096
+_MOST_NODES = 1 << 20
+_BLOCK = 1 << 20
+# How the graph's text shortens dtypes, where torch's own name is not the same.
+_DTYPES = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u8": "uint8",
+    "b8": "bool",
+}
+# Operators that generated code calls by another name than the profiler gives them.
+_EXTERN_NAMES = {"bias_addmm": "addmm", "fp8_mm": "_scaled_mm"}
+
+# Code that runs kernels, and the files of its graph beside it, the best one first.
+_MARK = re.compile(r"^ *def call\(", re.MULTILINE)
+_GRAPH_FILES = ("fx_graph_transformed.py", "fx_graph_readable.py")
+_AOT = re.compile(r"# AOT ID: \['(\d+)_(\w+)'\]")
+
+_NODES = re.compile(
+    r" *# Topologically Sorted Source Nodes: \[([^\]]*)\], Original ATen: \[([^\]]*)\]"
+)
+_PATH = re.compile(r"# kernel path: (\S+)")
+_MAPPED = re.compile(r"#   (\w+) => ([\w, ]+)$")
+_DEFINED = re.compile(r"(\w+) = async_compile\.(triton|cpp_pybinding|cpp)\(")
+_BODY = re.compile(r"( *)def (call|partition_\d+)\(")
+_PARTITION = re.compile(r"\bpartitions\[(\d+)\]\(|= (partition_\d+)\(")
+_RUN = re.compile(r" *(\w+)\.run\(")
+_EXTERN = re.compile(r" *(?:\w+ = )?extern_kernels\.(\w+)\(")
+_OPERATOR = re.compile(r" *(?:\w+ = )?(?:torch\.ops\.(\w+)|aten)\.(\w+)")
+_CPP = re.compile(r" *(?:\w+ = )?(cpp_\w+)\(")
+
+_INPUT = re.compile(r"\bprimals_(\d{1,9})\b")
+
+_LOWERED = re.compile(r' *(\w+)(?:: "([^"]*)")? = (?:torch\.ops\.)?([\w.]+)([^;]*)')
+_PARAMETER = re.compile(r'\b(\w{1,500}): "([^"]*)"')
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_SIZE = re.compile(r"(\w+)\[([^\]]*)\]")
+_RETURN = " return ("
+# A size of a changing shape: what is computed with it ties no ops together.
+_NUMBER = "Sym("
+# Before it may be what activation checkpointing says of the ops.
+_FILE = " File: "
+_NO_FILE = "# No stacktrace"
+
+
+def read_compiled(file: Path) -> CompiledCode:
+    """Return what a file of ``traceq collect`` says of the compiled code.
+
+    Raises ``InputError`` for a file that cannot be read.
+    """
+    found = _content(file)
+    version = found.get("format")
+    if version != _FORMAT:
+        msg = f"{file} has another format than this traceq reads: update traceq"
+        raise InputError(msg)
+    left = _MOST_NODES
+    graphs: dict[str, tuple[Node, ...]] = {}
+    for one in _entries(found.get("graphs"))[:_MOST_CODE]:
+        nodes = [*_nodes(_entries(one.get("nodes"))[:left])]
+        left -= len(nodes)
+        inner = _entries(one.get("inner"))[:left]
+        left -= len(inner)
+        graphs[str(one.get("id"))] = tuple(_with_inner(nodes, inner))
+    code = [_code(one) for one in _entries(found.get("code"))[:_MOST_CODE]]
+    return CompiledCode(graphs, tuple(code))
+
+
+def read_generated(folder: Path, names: Collection[str] = ()) -> CompiledCode:
+    """Return the code in a folder of inductor's: its cache, or torch_compile_debug.
+
+    Files of the program are named as in ``names``, where they are there. Raises
+    ``InputError`` for a folder without any code.
+    """
+    found: dict[tuple[KernelCall, ...], GeneratedCode] = {}
+    left = _LARGEST
+    for file in islice(sorted(folder.rglob("*.py")), _MOST_FILES):
+        text = _limited(file, left)
+        left -= len(text)
+        if not _MARK.search(text):
+            continue
+        graphs = (_limited(file.with_name(name), left) for name in _GRAPH_FILES)
+        graph = next(filter(None, graphs), "")
+        code = _named(generated_code(text, graph, **_aot_id(text)), names)
+        # The same code lies in several places; with its graph it tells more.
+        if code.calls not in found or code.lowered:
+            found[code.calls] = code
+    if not found:
+        msg = (
+            f"{folder} has no code that inductor generated: give"
+            " TORCHINDUCTOR_CACHE_DIR or torch_compile_debug of the run"
+        )
+        raise InputError(msg)
+    return CompiledCode({}, tuple(found.values()))
+
+
+def _limited(file: Path, most: int) -> str:
+    try:
+        if file.stat().st_size > min(most, _LONGEST_TEXT):
+            return ""
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _aot_id(text: str) -> dict[str, Any]:
+    known = _AOT.search(text)
+    if not known:
+        return {}
+    return {"graph_id": known[1], "backward": known[2] == "backward"}
+
+
+def _named(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
+    """Return code whose lines are in files as the trace names them."""
+    by_base: dict[str, list[str]] = {}
+    for name in names:
+        by_base.setdefault(PurePath(name).name, []).append(name)
+
+    def renamed(frame: Frame) -> Frame:
+        known = by_base.get(PurePath(frame.file).name, ())
+        same = [name for name in known if f"/{frame.file}".endswith(f"/{name}")]
+        return frame._replace(file=max(same, key=len)) if same else frame
+
+    lowered = {
+        name: replace(node, frame=renamed(node.frame)) if node.frame else node
+        for name, node in code.lowered.items()
+    }
+    return replace(code, lowered=lowered)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    content = bytearray()
+    try:
+        with file.open("rb") as stream:
+            for block in blocks(stream, _BLOCK):
+                content += block
+                if len(content) > _LARGEST:
+                    msg = f"{file} is larger than {_LARGEST >> 20} MiB"
+                    raise InputError(msg)
+        found = orjson.loads(bytes(content))
+    except (OSError, ValueError, DamagedError):
+        found = None
+    if not isinstance(found, dict):
+        msg = f"{file} is damaged: compiled kernels have no lines without it"
+        raise InputError(msg)
+    return found
+
+
+def _entries(value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        return []
+    return [one for one in value if isinstance(one, dict)]
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    found = value if isinstance(value, list) else []
+    return tuple(one for one in found if isinstance(one, str))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _with_inner(nodes: list[Node], inner: list[dict[str, Any]]) -> Iterator[Node]:
+    """Yield the nodes of a graph, those of the graphs that it calls before the call."""
+    bodies: dict[str, list[Node]] = {}
+    for entry, node in zip(inner, _nodes(inner), strict=True):
+        if node.op not in ("placeholder", "output"):
+            bodies.setdefault(_text(entry.get("within")), []).append(node)
+    for node in nodes:
+        for name in node.inputs:
+            # Once: a graph that is called again has the same names.
+            yield from bodies.pop(name, [])
+        yield node
+
+
+def _nodes(entries: list[dict[str, Any]]) -> Iterator[Node]:
+    for one in entries:
+        dtype = _text(one.get("dtype")).removeprefix("torch.")
+        frames = one.get("frames")
+        modules = one.get("modules")
+        yield Node(
+            name=_text(one.get("name")),
+            op=_text(one.get("op")),
+            target=_text(one.get("target")),
+            inputs=_texts(one.get("inputs")),
+            frames=tuple(_frames(frames if isinstance(frames, list) else [])),
+            modules=tuple(
+                Module(*texts)
+                for entry in (modules if isinstance(modules, list) else [])
+                if len(texts := _texts(entry)) == len(Module._fields)
+            ),
+            size=Size(_texts(one.get("shape")), dtype) if dtype else None,
+        )
+
+
+def _frames(entries: list[Any]) -> Iterator[Frame]:
+    for one in entries:
+        if not isinstance(one, list) or len(one) != len(Frame._fields):
+            continue
+        file, first, function, line = one
+        if isinstance(file, str) and isinstance(function, str) and _is_line(line):
+            yield Frame(file, first if _is_line(first) else None, function, line)
+
+
+def _is_line(value: object) -> bool:
+    return type(value) is int and 0 < value < 1 << 31
+
+
+def _code(entry: dict[str, Any]) -> GeneratedCode:
+    graph_id, key, name = (_text(entry.get(part)) for part in ("id", "key", "name"))
+    text, graph = (
+        _text(entry.get(part))[:_LONGEST_TEXT] for part in ("text", "post_grad")
+    )
+    reason = entry.get("cudagraphs_disabled")
+    return generated_code(
+        text,
+        graph,
+        graph_id=graph_id,
+        key=key,
+        name=name,
+        backward=entry.get("backward") is True,
+        cudagraphs_disabled=reason if isinstance(reason, str) else None,
+    )
+
+
+def generated_code(  # noqa: PLR0913 - what an entry has
+    text: str,
+    graph: str = "",
+    *,
+    graph_id: str = "",
+    key: str = "",
+    name: str = "",
+    backward: bool = False,
+    cudagraphs_disabled: str | None = None,
+) -> GeneratedCode:
+    """Return what inductor's output code runs, in order, and from which ops it is.
+
+    ``graph`` is the text of the graph that it was generated from, if that is known.
+    """
+    lines = text.splitlines()
+    bodies = _bodies(lines)
+    hashes, made_of = _definitions(lines)
+    return GeneratedCode(
+        graph=graph_id,
+        key=key,
+        name=name,
+        backward=backward,
+        cudagraphs_disabled=cudagraphs_disabled,
+        calls=tuple(_calls("call", bodies)),
+        hashes=hashes,
+        lowered=read_lowered(graph),
+        outputs=_outputs(graph),
+        made_of=made_of,
+    )
+
+
+def _bodies(lines: list[str]) -> dict[str, list[str]]:
+    """Return the lines of the functions that run kernels, by their names."""
+    found: dict[str, list[str]] = {}
+    body: list[str] | None = None
+    depth = 0
+    for line in lines:
+        if start := _BODY.match(line):
+            depth = len(start[1])
+            body = found[start[2]] = []
+        elif body is not None and line.strip():
+            if len(line) - len(line.lstrip()) <= depth:
+                body = None
+            else:
+                body.append(line)
+    return found
+
+
+def _calls(name: str, bodies: Mapping[str, list[str]]) -> Iterator[KernelCall]:
+    """Yield what a function runs; a partition where it is called."""
+    nodes: tuple[str, ...] = ()
+    aten: tuple[str, ...] = ()
+    for line in bodies.get(name, []):
+        if known := _NODES.match(line):
+            nodes, aten = _names(known[1]), _names(known[2])
+        elif name == "call" and (part := _PARTITION.search(line)):
+            yield from _calls(part[2] or f"partition_{part[1]}", bodies)
+        elif called := _called(line):
+            reads = tuple(map(int, _INPUT.findall(line)))
+            yield KernelCall(*called, nodes, aten, reads)
+            nodes, aten = (), ()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _called(line: str) -> tuple[str, str] | None:
+    """Return what kind of kernel or operator a line runs, and its name in a trace."""
+    if found := _RUN.match(line):
+        return TRITON, found[1]
+    if found := _EXTERN.match(line):
+        return EXTERN, f"aten::{_EXTERN_NAMES.get(found[1], found[1])}"
+    if found := _OPERATOR.match(line):
+        return EXTERN, f"{found[1] or 'aten'}::{found[2]}"
+    if found := _CPP.match(line):
+        return CPP, found[1]
+    return None
+
+
+def _definitions(
+    lines: Iterable[str],
+) -> tuple[dict[str, str], dict[str, dict[str, tuple[str, ...]]]]:
+    """Return the file of each kernel, and which nodes it was made of."""
+    hashes: dict[str, str] = {}
+    made_of: dict[str, dict[str, tuple[str, ...]]] = {}
+    path, mapping = "", dict[str, tuple[str, ...]]()
+    for line in lines:
+        if line.startswith("#"):
+            if known := _PATH.match(line):
+                path, mapping = PurePath(known[1]).stem, {}
+            elif pair := _MAPPED.match(line):
+                mapping[pair[1]] = _names(pair[2])
+        elif defined := _DEFINED.match(line):
+            made_of[defined[1]] = mapping
+            if path:
+                hashes[defined[1]] = path
+            path, mapping = "", {}
+    return hashes, made_of
+
+
+def read_lowered(text: str) -> dict[str, LoweredNode]:
+    """Return the nodes of a graph that was written as text, by name, in order."""
+    found: dict[str, LoweredNode] = {}
+    frame: Frame | None = None
+    for raw in text.splitlines():
+        line = raw.strip()
+        if line.startswith("#") and _FILE in line:
+            frame = _frame(line)
+        elif line.startswith(_NO_FILE):
+            frame = None
+        elif line.startswith("def forward("):
+            for name, size in _PARAMETER.findall(line):
+                if size.startswith(_NUMBER):
+                    continue
+                found[name] = LoweredNode(name, "placeholder", (), None, _size(size))
+        elif node := _LOWERED.match(raw):
+            name, size, target, rest = node.groups()
+            # A name that is given twice could make a node depend on itself.
+            if name in found or (size and size.startswith(_NUMBER)):
+                continue
+            words = (target, *_WORD.findall(rest))
+            used = tuple(dict.fromkeys(word for word in words if word in found))
+            short = target.rsplit(".", 1)[0] if "." in target else "getitem"
+            found[name] = LoweredNode(name, short, used, frame, _size(size or ""))
+    return found
+
+
+def _outputs(text: str) -> tuple[str, ...]:
+    _, _, last = text.rpartition(_RETURN)
+    inside, closed, _ = last.partition(")")
+    return _names(inside) if closed else ()
+
+
+def _frame(line: str) -> Frame | None:
+    """Return the place in ``# File: model.py:17 in forward, code: …``."""
+    place = line.split(_FILE, 1)[1].split(", code: ", 1)[0]
+    where, _, function = place.rpartition(" in ")
+    file, _, number = where.rpartition(":")
+    if not file or not number.isascii() or not number.isdigit():
+        return None
+    at = int(number[:10])
+    return Frame(file, None, function, at) if _is_line(at) else None
+
+
+def _size(text: str) -> Size | None:
+    found = _SIZE.match(text)
+    if not found:
+        return None
+    return Size(_names(found[2]), _DTYPES.get(found[1], found[1]))

@@ -1,0 +1,1 @@
+"""CUDA graphs: the ops of replayed kernels, from traces of their captures."""

@@ -1,0 +1,1 @@
+"""Code that torch.compile generated: the program's lines and ops in each kernel."""

@@ -1,0 +1,1 @@
+"""Source lines: the place in the program that each op was called from."""

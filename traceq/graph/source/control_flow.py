@@ -1,0 +1,450 @@
+"""What a function may do, in which order, and at which line: a graph of its source.
+
+A node is something that a trace may show: a call, an operator between tensors, an
+index, an attribute, a truth value. An edge leads to what may come next. Nothing is
+run: the source is parsed, and that is all.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import field
+
+from traceq.common.dataclass import dataclass
+from traceq.common.words import MODULE_LEVEL
+
+ENTRY, EXIT = 0, 1
+CALL, ATTRIBUTE, TRUTH, OTHER = "call", "attribute", "truth", "other"
+GET, SET = "get item", "set item"
+IN_PLACE = "="
+"""What the kind of an operator ends with if it changes what it is given, as Add=."""
+# Types whose call asks a tensor for its value, without a call that a trace shows.
+SCALARS = ("float", "int", "bool", "complex", "range")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+# Functions of their own: a generator always, the others before Python 3.12.
+_COMPREHENSIONS = {
+    ast.ListComp: "<listcomp>",
+    ast.SetComp: "<setcomp>",
+    ast.DictComp: "<dictcomp>",
+    ast.GeneratorExp: "<genexpr>",
+}
+
+Ends = set[int]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One thing that a function does."""
+
+    kind: str
+    """CALL and its like, or the operator's name in the syntax tree, as Mult."""
+    name: str
+    """Of a call or an attribute: the last name of what is called."""
+    line: int
+    """Where Python is when it does it."""
+    last: int
+    """The last line of the expression."""
+
+
+@dataclass
+class Graph:
+    """All that a function does, and what may come after what."""
+
+    nodes: list[Node]
+    after: list[set[int]]
+    first: int = 0
+    """The lines of the function."""
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a source file."""
+
+    begins: int
+    name: str
+    node: ast.AST
+
+    @property
+    def ends(self) -> int:
+        """The last line of the function."""
+        return getattr(self.node, "end_lineno", None) or self.begins
+
+    def loop(self, first: int, last: int) -> tuple[int, int] | None:
+        """Return the lines of its smallest loop around these lines, if there is one."""
+        spans = [
+            (one.lineno, one.end_lineno or one.lineno)
+            for one in ast.walk(self.node)
+            if isinstance(one, _LOOPS)
+        ]
+        around = [one for one in spans if one[0] <= first and last <= one[1]]
+        return min(around, key=lambda one: one[1] - one[0], default=None)
+
+
+@dataclass
+class Program:
+    """The functions of a source file, by where they begin and what they are called."""
+
+    functions: list[Function] = field(default_factory=list)
+
+    def find(self, name: str, line: int | None) -> Function | None:
+        """Return the function of a name that begins at a line, if there is one.
+
+        A line that is not known leaves the only one of that name; a module has no
+        line to speak of.
+        """
+        named = [one for one in self.functions if one.name == name]
+        if name != MODULE_LEVEL and line is not None:
+            named = [one for one in named if one.begins == line]
+        return named[0] if len(named) == 1 else None
+
+
+def read_program(source: str) -> Program:
+    """Return the functions of a source; none if it cannot be parsed."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Program()
+    found = [Function(1, MODULE_LEVEL, tree)]
+    for node in ast.walk(tree):
+        if isinstance(node, _FUNCTIONS):
+            lines = [one.lineno for one in node.decorator_list]
+            found.append(Function(min([node.lineno, *lines]), node.name, node))
+        elif isinstance(node, ast.Lambda):
+            found.append(Function(node.lineno, "<lambda>", node))
+        elif type(node) in _COMPREHENSIONS:
+            name = _COMPREHENSIONS[type(node)]
+            found.append(Function(node.lineno, name, node))  # type: ignore[attr-defined]
+    return Program(found)
+
+
+def graph_of(function: Function) -> Graph:
+    """Return what a function does as a graph."""
+    node = function.node
+    builder = _Builder()
+    if isinstance(node, ast.Lambda):
+        ends = builder.expression(node.body, {ENTRY})
+    elif isinstance(node, ast.DictComp):
+        ends = builder.loop(node, node.generators, [node.key, node.value], {ENTRY})
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+        ends = builder.loop(node, node.generators, [node.elt], {ENTRY})
+    else:
+        ends = builder.body(getattr(node, "body", []), {ENTRY})
+    builder.connect(ends, EXIT)
+    return Graph(builder.nodes, builder.after, function.begins, function.ends)
+
+
+@dataclass
+class _Loop:
+    breaks: Ends = field(default_factory=set)
+    continues: Ends = field(default_factory=set)
+
+
+class _Builder:
+    """Walks a function in the order in which Python evaluates it."""
+
+    def __init__(self) -> None:
+        self.nodes = [Node(OTHER, "", 0, 0), Node(OTHER, "", 0, 0)]
+        self.after: list[set[int]] = [set(), set()]
+        self.loops: list[_Loop] = []
+
+    def connect(self, ends: Ends, to: int) -> None:
+        for end in ends:
+            self.after[end].add(to)
+
+    def add(self, kind: str, at: ast.AST, ends: Ends, name: str = "") -> Ends:
+        line = getattr(at, "lineno", 0)
+        last = getattr(at, "end_lineno", None) or line
+        self.nodes.append(Node(kind, name, line, last))
+        self.after.append(set())
+        self.connect(ends, len(self.nodes) - 1)
+        return {len(self.nodes) - 1}
+
+    # Statements.
+
+    def body(self, statements: list[ast.stmt], ends: Ends) -> Ends:
+        for one in statements:
+            ends = self.statement(one, ends)
+        return ends
+
+    def statement(self, one: ast.stmt, ends: Ends) -> Ends:
+        visit = getattr(self, f"_{type(one).__name__.lower()}", None)
+        if visit is not None:
+            found: Ends = visit(one, ends)
+            return found
+        if isinstance(one, (ast.Expr, ast.Delete)):
+            return self._all(ast.iter_child_nodes(one), ends)
+        return ends
+
+    def _all(self, parts: object, ends: Ends) -> Ends:
+        for part in parts:  # type: ignore[attr-defined]  # an iterator of nodes
+            if isinstance(part, ast.expr):
+                ends = self.expression(part, ends)
+        return ends
+
+    def _assign(self, one: ast.Assign, ends: Ends) -> Ends:
+        ends = self.expression(one.value, ends)
+        for target in one.targets:
+            ends = self.store(target, ends)
+        return ends
+
+    def _annassign(self, one: ast.AnnAssign, ends: Ends) -> Ends:
+        if one.value is None:
+            return ends
+        return self.store(one.target, self.expression(one.value, ends))
+
+    def _augassign(self, one: ast.AugAssign, ends: Ends) -> Ends:
+        ends = self.load(one.target, ends)
+        ends = self.expression(one.value, ends)
+        ends = self.add(type(one.op).__name__ + IN_PLACE, one, ends)
+        return self.set_to(one.target, ends)
+
+    def _if(self, one: ast.If, ends: Ends) -> Ends:
+        ends = self.truth(one.test, ends)
+        return self.body(one.body, ends) | self.body(one.orelse, ends)
+
+    def _while(self, one: ast.While, ends: Ends) -> Ends:
+        (head,) = self.add(OTHER, one.test, ends)
+        tested = self.truth(one.test, {head})
+        self.loops.append(_Loop())
+        around = self.body(one.body, tested)
+        loop = self.loops.pop()
+        self.connect(around | loop.continues, head)
+        return self.body(one.orelse, tested) | loop.breaks
+
+    def _for(self, one: ast.For, ends: Ends) -> Ends:
+        ends = self.expression(one.iter, ends)
+        (head,) = self.add(OTHER, one.iter, ends)
+        self.loops.append(_Loop())
+        around = self.body(one.body, self.store(one.target, {head}))
+        loop = self.loops.pop()
+        self.connect(around | loop.continues, head)
+        return self.body(one.orelse, {head}) | loop.breaks
+
+    _asyncfor = _for
+
+    def _break(self, _one: ast.Break, ends: Ends) -> Ends:
+        self.loops[-1].breaks |= ends
+        return set()
+
+    def _continue(self, _one: ast.Continue, ends: Ends) -> Ends:
+        self.loops[-1].continues |= ends
+        return set()
+
+    def _with(self, one: ast.With, ends: Ends) -> Ends:
+        for item in one.items:
+            ends = self.expression(item.context_expr, ends)
+            ends = self.add(OTHER, item.context_expr, ends)
+            if item.optional_vars is not None:
+                ends = self.store(item.optional_vars, ends)
+        ends = self.body(one.body, ends)
+        for item in reversed(one.items):
+            ends = self.add(OTHER, item.context_expr, ends)
+        return ends
+
+    _asyncwith = _with
+
+    def _try(self, one: ast.Try, ends: Ends) -> Ends:
+        start = len(self.nodes)
+        body = self.body(one.body, ends)
+        anywhere = ends | {*range(start, len(self.nodes))}
+        handled: Ends = set()
+        for handler in one.handlers:
+            caught = (
+                self.expression(handler.type, anywhere) if handler.type else anywhere
+            )
+            handled |= self.body(handler.body, caught)
+        done = self.body(one.orelse, body) | handled
+        return self.body(one.finalbody, done | anywhere) if one.finalbody else done
+
+    _trystar = _try
+
+    def _return(self, one: ast.Return, ends: Ends) -> Ends:
+        if one.value is not None:
+            ends = self.expression(one.value, ends)
+        self.connect(ends, EXIT)
+        return set()
+
+    def _raise(self, one: ast.Raise, ends: Ends) -> Ends:
+        self.connect(self._all(ast.iter_child_nodes(one), ends), EXIT)
+        return set()
+
+    def _assert(self, one: ast.Assert, ends: Ends) -> Ends:
+        tested = self.truth(one.test, ends)
+        if one.msg is not None:
+            self.connect(self.expression(one.msg, tested), EXIT)
+        return tested
+
+    def _import(self, one: ast.stmt, ends: Ends) -> Ends:
+        return self.add(OTHER, one, ends)
+
+    _importfrom = _import
+
+    def _functiondef(self, one: ast.FunctionDef, ends: Ends) -> Ends:
+        for part in (*one.decorator_list, *one.args.defaults, *one.args.kw_defaults):
+            if part is not None:
+                ends = self.expression(part, ends)
+        for part in one.decorator_list:
+            ends = self.add(CALL, part, ends, _last_name(part))
+        return ends
+
+    _asyncfunctiondef = _functiondef
+
+    def _classdef(self, one: ast.ClassDef, ends: Ends) -> Ends:
+        return self.add(OTHER, one, self._all(one.bases, ends))
+
+    def _match(self, one: ast.Match, ends: Ends) -> Ends:
+        ends = self.expression(one.subject, ends)
+        done = set(ends)
+        for case in one.cases:
+            begun = self.truth(case.guard, ends) if case.guard else ends
+            done |= self.body(case.body, begun)
+        return done
+
+    # Targets.
+
+    def load(self, target: ast.expr, ends: Ends) -> Ends:
+        """Evaluate a target that is changed in place."""
+        if isinstance(target, ast.Subscript):
+            ends = self._all((target.value, target.slice), ends)
+            return self.add(GET, target, ends)
+        if isinstance(target, ast.Attribute):
+            ends = self.expression(target.value, ends)
+            return self.add(ATTRIBUTE, target, ends, target.attr)
+        return ends
+
+    def set_to(self, target: ast.expr, ends: Ends) -> Ends:
+        """Store into a target whose parts are evaluated already."""
+        if isinstance(target, ast.Subscript):
+            return self.add(SET, target, ends)
+        if isinstance(target, ast.Attribute):
+            return self.add(ATTRIBUTE, target, ends, target.attr)
+        return ends
+
+    def store(self, target: ast.expr, ends: Ends) -> Ends:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            for part in target.elts:
+                ends = self.store(part, ends)
+            # Taking a tensor apart is a call of its __iter__.
+            return ends
+        if isinstance(target, ast.Starred):
+            return self.store(target.value, ends)
+        if isinstance(target, ast.Subscript):
+            ends = self._all((target.value, target.slice), ends)
+        elif isinstance(target, ast.Attribute):
+            ends = self.expression(target.value, ends)
+        return self.set_to(target, ends)
+
+    # Expressions.
+
+    def truth(self, test: ast.expr, ends: Ends) -> Ends:
+        """Evaluate a condition, and ask whether it is true."""
+        return self.add(TRUTH, test, self.expression(test, ends))
+
+    def expression(self, one: ast.expr, ends: Ends) -> Ends:
+        visit = getattr(self, f"_{type(one).__name__.lower()}", None)
+        if visit is not None:
+            found: Ends = visit(one, ends)
+            return found
+        return self._all(ast.iter_child_nodes(one), ends)
+
+    def _boolop(self, one: ast.BoolOp, ends: Ends) -> Ends:
+        done: Ends = set()
+        for value in one.values[:-1]:
+            ends = self.truth(value, ends)
+            done |= ends
+        return done | self.expression(one.values[-1], ends)
+
+    def _ifexp(self, one: ast.IfExp, ends: Ends) -> Ends:
+        ends = self.truth(one.test, ends)
+        return self.expression(one.body, ends) | self.expression(one.orelse, ends)
+
+    def _binop(self, one: ast.BinOp, ends: Ends) -> Ends:
+        ends = self._all((one.left, one.right), ends)
+        return self.add(type(one.op).__name__, one, ends)
+
+    def _unaryop(self, one: ast.UnaryOp, ends: Ends) -> Ends:
+        ends = self.expression(one.operand, ends)
+        kind = TRUTH if isinstance(one.op, ast.Not) else type(one.op).__name__
+        return self.add(kind, one, ends)
+
+    def _compare(self, one: ast.Compare, ends: Ends) -> Ends:
+        ends = self.expression(one.left, ends)
+        done: Ends = set()
+        for place, (operator, value) in enumerate(
+            zip(one.ops, one.comparators, strict=True)
+        ):
+            if place:
+                ends = self.add(TRUTH, one, ends)
+                done |= ends
+            ends = self.expression(value, ends)
+            ends = self.add(type(operator).__name__, one, ends)
+        return done | ends
+
+    def _call(self, one: ast.Call, ends: Ends) -> Ends:
+        ends = self.expression(one.func, ends)
+        values = [*one.args, *(keyword.value for keyword in one.keywords)]
+        # Python evaluates arguments as they are written, keywords among them.
+        values.sort(key=lambda value: (value.lineno, value.col_offset))
+        ends = self._all(values, ends)
+        return self.add(CALL, one, ends, _last_name(one.func))
+
+    def _attribute(self, one: ast.Attribute, ends: Ends) -> Ends:
+        ends = self.expression(one.value, ends)
+        return self.add(ATTRIBUTE, one, ends, one.attr)
+
+    def _subscript(self, one: ast.Subscript, ends: Ends) -> Ends:
+        return self.add(GET, one, self._all((one.value, one.slice), ends))
+
+    def _formattedvalue(self, one: ast.FormattedValue, ends: Ends) -> Ends:
+        return self.add(OTHER, one, self._all(ast.iter_child_nodes(one), ends))
+
+    def _lambda(self, one: ast.Lambda, ends: Ends) -> Ends:
+        return self._all(one.args.defaults, ends)
+
+    def _generatorexp(self, one: ast.GeneratorExp, ends: Ends) -> Ends:
+        return self.expression(one.generators[0].iter, ends)
+
+    def _listcomp(self, one: ast.ListComp, ends: Ends) -> Ends:
+        ends = self.expression(one.generators[0].iter, ends)
+        return self.loop(one, one.generators, [one.elt], ends)
+
+    def _setcomp(self, one: ast.SetComp, ends: Ends) -> Ends:
+        ends = self.expression(one.generators[0].iter, ends)
+        return self.loop(one, one.generators, [one.elt], ends)
+
+    def _dictcomp(self, one: ast.DictComp, ends: Ends) -> Ends:
+        ends = self.expression(one.generators[0].iter, ends)
+        return self.loop(one, one.generators, [one.key, one.value], ends)
+
+    def loop(
+        self,
+        one: ast.expr,
+        generators: list[ast.comprehension],
+        values: list[ast.expr],
+        ends: Ends,
+    ) -> Ends:
+        """Take a comprehension for the loop that it is since Python 3.12.
+
+        Before, it is a function of its own: then its parts are not seen here.
+        """
+        (start,) = self.add(OTHER, one, ends)
+        inner, skipped = {start}, {start}
+        for place, generator in enumerate(generators):
+            if place:
+                inner = self.expression(generator.iter, inner)
+            for test in generator.ifs:
+                inner = self.truth(test, inner)
+                skipped |= inner
+        inner = self._all(values, inner)
+        self.connect(inner | skipped, start)
+        return {start}
+
+
+def _last_name(function: ast.expr) -> str:
+    if isinstance(function, ast.Call):
+        return _last_name(function.func)
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

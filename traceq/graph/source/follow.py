@@ -1,0 +1,282 @@
+"""Follow what a trace shows of a function through the graph of its source.
+
+Each call and each op that the function ran must be a node of the graph, one after the
+other along its edges. What may have been passed over is passed over: an operator may
+be one between numbers, and a call one that no trace shows; but a call that was seen
+once would have been seen again. An op's line is known if all ways agree on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, NamedTuple
+
+from traceq.common.dataclass import dataclass
+from traceq.graph.source.control_flow import (
+    ATTRIBUTE,
+    CALL,
+    ENTRY,
+    EXIT,
+    GET,
+    IN_PLACE,
+    SCALARS,
+    SET,
+    TRUTH,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from traceq.graph.source.control_flow import Graph
+
+_BETWEEN = {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mult",
+    "div": "Div",
+    "true_divide": "Div",
+    "floor_divide": "FloorDiv",
+    "remainder": "Mod",
+    "pow": "Pow",
+    "matmul": "MatMult",
+    "__and__": "BitAnd",
+    "__iand__": "BitAnd",
+    "bitwise_and": "BitAnd",
+    "__or__": "BitOr",
+    "__ior__": "BitOr",
+    "bitwise_or": "BitOr",
+    "__xor__": "BitXor",
+    "__ixor__": "BitXor",
+    "bitwise_xor": "BitXor",
+    "__lshift__": "LShift",
+    "__rshift__": "RShift",
+    "lt": "Lt",
+    "le": "LtE",
+    "gt": "Gt",
+    "ge": "GtE",
+    "eq": "Eq",
+    "ne": "NotEq",
+    "neg": "USub",
+    "bitwise_not": "Invert",
+}
+_VIEWS = ("slice", "select", "unsqueeze", "alias", "index", "nonzero", "expand", "view")
+_WRITES = ("copy", "fill", "index_put", "_index_put_impl", "masked_fill")
+_VALUES = ("item", "is_nonzero", "_local_scalar_dense")
+_TRANSPOSED = (
+    "numpy_T",
+    "t",
+    "transpose",
+    "permute",
+    "mT",
+    "mH",
+    "matrix_H",
+    "adjoint",
+)
+_ATTRIBUTES = ("T", "mT", "H", "mH")
+# Autocast casts what an operator is given before it runs.
+_CASTS = ("to", "_to_copy")
+_FLOOR = {"div": {"Div", "FloorDiv"}}
+
+
+class Event(NamedTuple):
+    """What a function was seen to do."""
+
+    kind: str
+    """``op`` for one that it ran itself, ``call`` for anything else."""
+    name: str
+    """Of the op, without aten::; or of what was called, empty if that says nothing."""
+    line: int | None = None
+    """The line of a call, where that was recorded."""
+
+
+@dataclass
+class Follower:
+    """Follows events through one function's graph; remembers what it has tried."""
+
+    graph: Graph
+    sequences: Sequence[Sequence[Event]]
+    _matches: dict[Event, frozenset[int]] = field(default_factory=dict)
+    _next: dict[tuple[int, Event], frozenset[int]] = field(default_factory=dict)
+    _ending: frozenset[int] | None = None
+    _seen: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Find the calls that cannot have been passed over."""
+        self._seen = self._seen_once(
+            {one for events in self.sequences for one in events if one.kind == CALL}
+        )
+
+    def lines(
+        self, events: Sequence[Event], *, begun: bool = False, unfinished: bool = False
+    ) -> list[int | None]:
+        """Return the line of each event, none where it is not sure.
+
+        ``begun`` and ``unfinished`` say that the trace may not have what the function
+        did first, and last.
+        """
+        told = [one for one in events if self._matching(one)]
+        ways = self._ways(told, begun=begun, unfinished=unfinished)
+        found = iter(ways)
+        lines: list[int | None] = []
+        for one in events:
+            if not self._matching(one):
+                lines.append(one.line)
+                continue
+            at = {self.graph.nodes[node].line for node in next(found, ())}
+            lines.append(one.line or (at.pop() if len(at) == 1 else None))
+        return _with_casts(events, lines)
+
+    def _ways(
+        self, events: Sequence[Event], *, begun: bool, unfinished: bool
+    ) -> list[set[int]]:
+        """Return for each event the nodes that it can be, given all the others."""
+        if not events:
+            return []
+        everywhere = range(len(self.graph.nodes))
+        now = set(everywhere) if begun else {ENTRY}
+        ways: list[set[int]] = []
+        for one in events:
+            now = {node for before in now for node in self._following(before, one)}
+            ways.append(now)
+        if begun:
+            ways[0] |= self._matching(events[0])
+        if not unfinished:
+            ways[-1] &= self._at_end()
+        for place in range(len(events) - 2, -1, -1):
+            after, one = ways[place + 1], events[place + 1]
+            ways[place] = {
+                node for node in ways[place] if self._following(node, one) & after
+            }
+        return ways
+
+    def _following(self, node: int, event: Event) -> frozenset[int]:
+        """Return the nodes that an event can be after another node."""
+        key = (node, event)
+        if key not in self._next:
+            wanted = self._matching(event)
+            found = set()
+            if self._repeats(node, event):
+                found.add(node)
+            done, waiting = set(), [*self.graph.after[node]]
+            while waiting:
+                one = waiting.pop()
+                if one in done:
+                    continue
+                done.add(one)
+                if one in wanted:
+                    found.add(one)
+                if one not in self._seen:
+                    waiting += self.graph.after[one]
+            self._next[key] = frozenset(found)
+        return self._next[key]
+
+    def _repeats(self, node: int, event: Event) -> bool:
+        """Return whether a node that was an event before can be this one as well."""
+        if node not in self._matching(event):
+            return False
+        if event.kind == CALL:
+            # Several calls of a line may be known by the line alone.
+            return event.line is not None and not self._named(event)
+        return self.graph.nodes[node].kind in {GET, SET}
+
+    def _at_end(self) -> frozenset[int]:
+        """Return the nodes after which the function can end."""
+        if self._ending is None:
+            before: dict[int, set[int]] = {}
+            for node, after in enumerate(self.graph.after):
+                for one in after:
+                    before.setdefault(one, set()).add(node)
+            done: set[int] = set()
+            waiting = [EXIT]
+            while waiting:
+                for one in before.get(waiting.pop(), ()):
+                    if one not in done:
+                        done.add(one)
+                        if one not in self._seen:
+                            waiting.append(one)
+            self._ending = frozenset(done)
+        return self._ending
+
+    def _matching(self, event: Event) -> frozenset[int]:
+        """Return the nodes that an event can be."""
+        if event not in self._matches:
+            found = self._calls(event) if event.kind == CALL else self._ops(event)
+            self._matches[event] = frozenset(found)
+        return self._matches[event]
+
+    def _calls(self, event: Event) -> Iterable[int]:
+        if event.line is None:
+            return self._named(event) if event.name else ()
+        there = [
+            (at, node.kind)
+            for at, node in enumerate(self.graph.nodes)
+            if node.line <= event.line <= node.last
+        ]
+        # A function may be a property; one with such a name, whatever the line does.
+        kinds = {CALL, ATTRIBUTE} if event.name else {CALL}
+        likely = [at for at, kind in there if kind in kinds]
+        if _is_special(event.name) or not likely:
+            return [at for at, _ in there]
+        return self._named(event) or likely
+
+    def _named(self, event: Event) -> list[int]:
+        """Return the calls of a name, at a line if that is known."""
+        line = event.line
+        return [
+            at
+            for at, node in enumerate(self.graph.nodes)
+            if node.kind == CALL
+            and node.name == event.name
+            and (line is None or node.line <= line <= node.last)
+        ]
+
+    def _ops(self, event: Event) -> Iterable[int]:
+        base = _base(event)
+        kinds: set[str] = set()
+        if base in _BETWEEN:
+            between = _FLOOR.get(base, {_BETWEEN[base]})
+            kinds |= {kind + IN_PLACE for kind in between}
+            kinds |= between if base == event.name else set()
+        if base in _VIEWS:
+            kinds |= {GET, SET}
+        if base in _WRITES:
+            kinds.add(SET)
+        if base in _VALUES:
+            kinds |= {TRUTH, GET, SET}
+        for at, node in enumerate(self.graph.nodes):
+            if node.kind in kinds or (
+                (base in _VALUES and node.kind == CALL and node.name in SCALARS)
+                or (
+                    base in _TRANSPOSED
+                    and node.kind == ATTRIBUTE
+                    and node.name in _ATTRIBUTES
+                )
+            ):
+                yield at
+
+    def _seen_once(self, calls: set[Event]) -> frozenset[int]:
+        """Return the calls of the graph that the trace has, so that each shows."""
+        found = set()
+        for event in calls:
+            likely = self._matching(event)
+            if len(likely) == 1:
+                found |= {at for at in likely if self.graph.nodes[at].kind == CALL}
+        return frozenset(found)
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _base(event: Event) -> str:
+    """Return an op's name without what says that it works in place."""
+    return event.name if event.name.endswith("__") else event.name.rstrip("_")
+
+
+def _with_casts(events: Sequence[Event], lines: list[int | None]) -> list[int | None]:
+    """Give casts that autocast makes the line of the operator that follows."""
+    for place in range(len(events) - 2, -1, -1):
+        one, following = events[place], events[place + 1]
+        if CALL not in (one.kind, following.kind) and _base(one) in _CASTS:
+            lines[place] = lines[place + 1]
+    return lines

@@ -1,0 +1,1 @@
+"""Paths that a user names, as recordings: discovery, loading and its options."""

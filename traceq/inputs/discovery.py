@@ -1,0 +1,417 @@
+"""From what a user typed to the files of each program: local, of one kind each.
+
+A path may be a file of any kind and compression, a folder of them, a run folder, an
+archive, standard input or a URL.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from traceq.common.dataclass import dataclass
+from traceq.common.progress import expect, reading, say
+from traceq.common.words import counted
+from traceq.errors import InputError, TraceqError, UsageError
+from traceq.formats.archives import is_archive, members, unpack
+from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
+from traceq.formats.run import is_run
+from traceq.inputs import remote
+from traceq.inputs.display_path import Shown, Url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from traceq.formats.kinds import Kind
+
+    Progress: TypeAlias = Callable[[int, int], None] | None
+
+STDIN = "-"
+MOST_BYTES = 64 << 30
+"""How much is taken from standard input or out of an archive, at most."""
+_BLOCK = 1 << 20
+_SHOWN = 6
+_FILES_OF = {"trace": "trace.json", "snapshot": "snapshot.pickle", "log": "log.txt"}
+_NUMBERS = re.compile(r"(\d+)")
+_stashes: list[Path] = []
+
+
+@dataclass(frozen=True)
+class Program:
+    """What was given of one program."""
+
+    name: str
+    trace: Path | None = None
+    """A trace, or a run folder."""
+    snapshot: Path | None = None
+    logs: tuple[Path, ...] = ()
+    folder: Path | None = None
+    """The folder that holds these and nothing else of the kind."""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Files by kind, in order."""
+
+    traces: tuple[Path, ...] = ()
+    snapshots: tuple[Path, ...] = ()
+    logs: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, kinds: Mapping[Path, Kind]) -> _Files:
+        """Sort files by their kind."""
+
+        def are(kind: Kind) -> tuple[Path, ...]:
+            return tuple(path for path, known in kinds.items() if known == kind)
+
+        return cls(are("trace"), are("snapshot"), are("log"))
+
+    @property
+    def one_program(self) -> bool:
+        """Whether they can only belong together."""
+        return len(self.traces) <= 1 and len(self.snapshots) <= 1
+
+    def __str__(self) -> str:
+        words = (
+            (self.traces, "trace"),
+            (self.snapshots, "memory snapshot"),
+            (self.logs, "log"),
+        )
+        found = [counted(len(files), word) for files, word in words if files]
+        return ", ".join(found)
+
+
+def found_in(
+    path: Path,
+    *,
+    say: Callable[[str], None],
+    cache: bool = True,
+    progress: Progress = None,
+) -> list[Program]:
+    """Return the programs whose files a path has, in order."""
+    here = local(path, cache=cache, progress=progress)
+    return (
+        _in_folder(here, say) if _is_plain_folder(here) else [_program(here, progress)]
+    )
+
+
+def refuse_two_stdins(paths: Sequence[Path]) -> None:
+    """Raise if standard input, which can be read once, is asked for twice."""
+    if sum(_is_stdin(path) for path in paths) > 1:
+        msg = "standard input can be read once: give - only once"
+        raise UsageError(msg)
+
+
+def one_program(
+    path: Path, *, cache: bool = True, progress: Progress = None
+) -> Program:
+    """Return the one program that a path is of; refuse several."""
+    notes: list[str] = []
+    found = found_in(path, say=notes.append, cache=cache, progress=progress)
+    if len(found) > 1:
+        names = _listed(str(one.trace or one.snapshot) for one in found)
+        msg = f"{path} has {len(found)} recordings in it: give one of {names}"
+        raise InputError(msg)
+    return found[0]
+
+
+def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
+    """Return the one trace that a path stands for; a plain file is taken as one."""
+    here = local(path, cache=cache, progress=progress)
+    if not _is_plain_folder(here) and not is_archive(here):
+        return here
+    found = one_program(here, progress=progress)
+    if found.trace is None:
+        msg = f"{path} has no trace in it, only {found.name}"
+        raise InputError(msg)
+    return found.trace
+
+
+def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
+    """Return a file or folder of this machine: standard input and URLs are copied."""
+    if isinstance(path, Url):
+        return remote.fetched(path, _stash, keep=cache, progress=progress)
+    if _is_stdin(path):
+        if sys.stdin.isatty():
+            msg = (
+                "standard input is a terminal: pipe a trace into traceq, or give the"
+                " name of a file"
+            )
+            raise UsageError(msg)
+        return _spooled(sys.stdin.buffer, "standard input", progress)
+    if path.is_fifo():
+        return _piped(path, progress)
+    return path
+
+
+def clean() -> None:
+    """Remove the files that were made of standard input and archives."""
+    while _stashes:
+        shutil.rmtree(_stashes.pop(), ignore_errors=True)
+
+
+atexit.register(clean)
+
+
+def _stash() -> Path:
+    """Return a new folder for files that are removed when traceq ends."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="traceq-"))
+    except OSError as error:
+        msg = f"{tempfile.gettempdir()} cannot be written: {error.strerror or error}"
+        raise UsageError(msg) from None
+    _stashes.append(folder)
+    return folder
+
+
+def _piped(path: Path, progress: Progress) -> Path:
+    """Copy what comes out of a named pipe, which can be read once."""
+    try:
+        with path.open("rb") as file:
+            return _spooled(file, str(path), progress)
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror or error}"
+        raise InputError(msg) from None
+
+
+def _spooled(stream: BinaryIO, name: str, progress: Progress) -> Path:
+    place = _stash() / "input"
+    done = 0
+    try:
+        with place.open("xb") as file:
+            while block := stream.read(_BLOCK):
+                done += len(block)
+                if done > MOST_BYTES:
+                    msg = f"{name} is larger than {MOST_BYTES >> 30} GiB: give a file"
+                    raise InputError(msg)
+                file.write(block)
+                if progress:
+                    progress(done, 0)
+    except OSError as error:
+        msg = f"{name} cannot be copied to {place.parent}: {error.strerror or error}"
+        raise InputError(msg) from None
+    return Shown.of(place, name)
+
+
+def _is_stdin(path: Path) -> bool:
+    return str(path) == STDIN and not isinstance(path, Shown)
+
+
+def _is_plain_folder(path: Path) -> bool:
+    return path.is_dir() and not is_run(path)
+
+
+def _program(path: Path, progress: Progress = None) -> Program:
+    """Return the program that a file, an archive or a run folder is of."""
+    if path.is_dir():
+        return Program(str(path), trace=path)
+    if is_archive(path):
+        return _in_archive(path, progress)
+    if path.is_file():
+        known = kind_of(path)
+        if is_log(path.name) and known != "snapshot":
+            return Program(str(path), logs=(path,))
+        if known == "snapshot" or is_snapshot_name(path.name):
+            return Program(str(path), snapshot=path)
+    # What it is, if it is no trace, is said by who reads traces.
+    return Program(str(path), trace=path)
+
+
+def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
+    """Return the programs whose files lie in a folder, by name."""
+    try:
+        inside = sorted(folder.iterdir(), key=_by_numbers)
+    except OSError as error:
+        msg = f"{folder} cannot be read: {error.strerror or error}"
+        raise InputError(msg) from None
+    kinds = {path: _kind_in_folder(path) for path in inside if path.is_file()}
+    files = _Files.of(kinds)
+    if not files.traces and not files.snapshots:
+        raise InputError(_nothing_in(folder, inside))
+    if files.one_program:
+        return [replace(_together(str(folder), files), folder=folder)]
+    if files.traces and files.snapshots:
+        say(
+            f"{folder} has {files}: which of them belong together is not known, so each"
+            " stands alone; give TRACE and SNAPSHOT of one program by name"
+        )
+    alone = [*files.traces, *files.snapshots]
+    return [_program(path) for path in alone]
+
+
+def _kind_in_folder(path: Path) -> Kind:
+    """Return what a file is; texts are logs only if they are called so."""
+    known = kind_of(path)
+    if known == "log" and is_note(path.name):
+        return ""
+    return "" if known in ("zip", "tar") else known
+
+
+def is_note(name: str) -> bool:
+    """Return whether a text beside a trace is not known to be a log.
+
+    >>> is_note("requirements.txt"), is_note("train_log.txt"), is_note("a.out")
+    (True, False, False)
+    """
+    return name.lower().endswith(".txt") and "log" not in name.lower()
+
+
+def _nothing_in(folder: Path, inside: Sequence[Path]) -> str:
+    deeper = next(
+        (path for path in _some_below(inside) if kind_of(path) == "trace"), None
+    )
+    if deeper:
+        return f"{folder} has no trace in it: give {deeper.parent}"
+    return (
+        f"{folder} is a directory, but not a run folder of traceq collect and without a"
+        " trace in it: give the trace itself"
+    )
+
+
+def _some_below(folders: Iterable[Path]) -> list[Path]:
+    """Return files that are called as traces are, three folders down at most."""
+    patterns = ("*.json", *(f"*.json{end}" for end in PACKED))
+    return [
+        path
+        for folder in [one for one in folders if one.is_dir()][:100]
+        for depth in ("", "*/", "*/*/")
+        for pattern in patterns
+        for path in sorted(folder.glob(depth + pattern))[:3]
+    ]
+
+
+def _by_numbers(path: Path) -> list[tuple[int, str]]:
+    """Sort names by the numbers in them: rank 2 before rank 10."""
+    parts = _NUMBERS.split(path.name)
+    return [
+        (int(part), "") if part.isdigit() and part.isascii() else (-1, part)
+        for part in parts
+    ]
+
+
+def _in_archive(path: Path, progress: Progress = None) -> Program:
+    """Return the program whose files are in an archive, unpacked under other names."""
+    inside = [
+        one for one in members(path) if not (one.kind == "log" and is_note(one.name))
+    ]
+    named = {
+        kind: [one.name for one in inside if one.kind == kind]
+        for kind in ("trace", "snapshot", "log")
+    }
+    most_of_each = max(map(len, named.values()))
+    if most_of_each > 1 or not (named["trace"] or named["snapshot"]):
+        raise InputError(_not_one(path, named, [one.name for one in inside]))
+    folder = _stash()
+    places = {
+        names[0]: folder / _FILES_OF[kind] for kind, names in named.items() if names
+    }
+    free = shutil.disk_usage(folder).free
+    unpack(path, places, min(MOST_BYTES, free), progress)
+    shown = {
+        kind: Shown.of(places[names[0]], f"{path}: {names[0]}")
+        for kind, names in named.items()
+        if names
+    }
+    logs = (shown["log"],) if "log" in shown else ()
+    return Program(str(path), shown.get("trace"), shown.get("snapshot"), logs)
+
+
+def _not_one(path: Path, named: Mapping[str, list[str]], names: list[str]) -> str:
+    if any(Path(name).name == "run.json" for name in names):
+        return f"{path} has a run folder in it: unpack it and give the folder"
+    found = [name for of_kind in named.values() for name in of_kind]
+    if not found:
+        return f"{path} has no trace in it, but {_listed(names) or 'nothing'}"
+    return (
+        f"{path} has more in it than one trace, memory snapshot and log: unpack it and"
+        f" give one of {_listed(found)}"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return ", ".join(known[:_SHOWN]) + more
+
+
+def _together(name: str, files: _Files) -> Program:
+    trace, snapshot = (
+        next(iter(of_kind), None) for of_kind in (files.traces, files.snapshots)
+    )
+    return Program(name, trace, snapshot, files.logs)
+
+
+def joined(found: list[Program], say: Callable[[str], None]) -> list[Program]:
+    """Join files of one program that were given one by one.
+
+    A trace, a memory snapshot and logs are of one program where no other trace and no
+    other snapshot is among them; ``say`` is told where that cannot be known.
+    """
+    alone = [one for one in found if _is_single(one)]
+    files = _Files(
+        tuple(one.trace for one in alone if one.trace),
+        tuple(one.snapshot for one in alone if one.snapshot),
+        tuple(log for one in alone for log in one.logs),
+    )
+    kinds = sum(map(bool, (files.traces, files.snapshots, files.logs)))
+    if len(found) == 1 or kinds <= 1:
+        return found
+    if len(alone) == len(found) and files.one_program:
+        known = _together("", files)
+        return [replace(known, name=str(known.trace or known.snapshot))]
+    say(
+        f"of {len(found)} recordings it is not known which belong together, so each"
+        " stands alone; give TRACE, SNAPSHOT and LOG of one program"
+    )
+    return found
+
+
+def _is_single(program: Program) -> bool:
+    """Return whether it is one file, which may belong to another one."""
+    parts = [one for one in (program.trace, program.snapshot, *program.logs) if one]
+    return len(parts) == 1 and not parts[0].is_dir()
+
+
+def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]:
+    """Return what was given of each program, and how many paths cannot be read.
+
+    One path that cannot be read is an error; of several it is said.
+    """
+    refuse_two_stdins(paths)
+    found: list[Program] = []
+    unread = 0
+    for path in paths:
+        here = _found_in(path, cache=cache, alone=len(paths) == 1)
+        found += here
+        unread += not here
+    together = joined(found, say)
+    expect(len(together))
+    return together, unread
+
+
+def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
+    """Return the programs of a path; none if it cannot be read and is not alone."""
+    try:
+        with reading(path.name) as progress:
+            return found_in(path, say=say, cache=cache, progress=progress)
+    except TraceqError as error:
+        if alone:
+            raise
+        say(str(error))
+        return []
+
+
+def traces(paths: Sequence[Path], *, cache: bool) -> tuple[list[Path], int]:
+    """Return the traces and run folders of all paths, and how many cannot be read."""
+    found, unread = programs(paths, cache=cache)
+    traced = [one.trace for one in found if one.trace]
+    # Alone, another kind of file is refused by who reads traces, which says what it is.
+    others = [one.snapshot or one.logs[0] for one in found if not one.trace]
+    return (traced, unread) if traced else (others, unread)

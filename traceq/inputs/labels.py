@@ -1,0 +1,164 @@
+"""What a user says of recordings beside their files: labels, and the true step time.
+
+Run folders have labels of their own, by ``traceq collect --label``; plain traces get
+them from the command line, ``FILE:KEY=VALUE``, or from a TOML file of runs::
+
+    ["seq512.json.gz"]
+    seq_len = 512
+    step_ms = 12.3      # measured without the profiler; no label
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceq.common import toml
+from traceq.common.dataclass import dataclass
+from traceq.common.units import NS_PER_MS
+from traceq.errors import UsageError
+from traceq.inputs.display_path import Url, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceq.model.run import Run
+
+STEP_MS = "step_ms"
+"""The key that is no label: the step time measured without the profiler."""
+# A file's name may have a colon in it, as a URL has.
+_SAID = re.compile(r"(?P<file>.+?):(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a user says of one recording, or of all in a folder."""
+
+    path: Path
+    labels: Mapping[str, str]
+    step_ns: int | None = None
+    """The step time measured without the profiler."""
+    source: str = ""
+    """Where it was said, for errors."""
+
+    def fits(self, path: Path) -> bool:
+        """Return whether it is said of a path; a bare name is of any folder's file."""
+        if str(path) == str(self.path):
+            return True
+        here, said = _place(path), _place(self.path)
+        bare = len(self.path.parts) == 1 and not self.path.exists()
+        return said in (here, *here.parents) or (bare and path.name == self.path.name)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """All that a user says of the recordings that are given."""
+
+    said: tuple[Said, ...] = ()
+    runs: tuple[Path, ...] = field(default=())
+    """The recordings that a file of runs names, in its order."""
+
+    def of(self, path: Path, run: Run | None = None) -> dict[str, str]:
+        """Return the labels of a recording; what is said here is said last."""
+        found = dict(run.labels) if run else {}
+        for one in self.said:
+            if one.fits(path):
+                found |= one.labels
+        return found
+
+    def step_ns(self, path: Path) -> int | None:
+        """Return the measured step time that is said of a recording."""
+        known = [one.step_ns for one in self.said if one.step_ns and one.fits(path)]
+        return known[-1] if known else None
+
+    def refuse_unused(self, paths: Iterable[Path]) -> None:
+        """Raise ``UsageError`` for what is said of none of these recordings."""
+        given = list(paths)
+        for one in self.said:
+            if one.path not in self.runs and not any(map(one.fits, given)):
+                names = ", ".join(sorted({path.name for path in given})) or "none"
+                msg = f"{one.source}: {one.path} is not among the recordings: {names}"
+                raise UsageError(msg)
+
+
+def read_labels(texts: Sequence[str], runs: Path | None = None) -> Labels:
+    """Return what texts of the form ``FILE:KEY=VALUE`` and a file of runs say.
+
+    The file's paths are relative to its folder. Raises ``UsageError`` for what cannot
+    be understood.
+    """
+    listed = _read_runs(runs) if runs else ()
+    return Labels((*listed, *map(_read_text, texts)), tuple(one.path for one in listed))
+
+
+def labelled(
+    paths: Sequence[Path] | None, texts: Sequence[str] | None, runs: Path | None
+) -> tuple[list[Path], Labels]:
+    """Return the recordings that are given, or else those of a file of runs, labelled.
+
+    Raises ``UsageError`` if there are none.
+    """
+    labels = read_labels(texts or (), runs)
+    found = list(paths or labels.runs)
+    if not found:
+        msg = "missing argument 'PATH': give one, or --runs FILE that lists some"
+        raise UsageError(msg)
+    return found, labels
+
+
+def _read_text(text: str) -> Said:
+    found = _SAID.fullmatch(text)
+    if not found:
+        msg = f"--label {text!r} is not FILE:KEY=VALUE, as trace.json:seq_len=512"
+        raise UsageError(msg)
+    labels = {found["key"]: found["value"]}
+    return _said(typed(found["file"]), labels, f"--label {text}")
+
+
+def _read_runs(file: Path) -> tuple[Said, ...]:
+    content = toml.read(file, UsageError)
+    if not content:
+        msg = f'{file} names no run: write a table for each, as ["trace.json"]'
+        raise UsageError(msg)
+    found = []
+    for name, labels in content.items():
+        plain = isinstance(labels, dict) and not any(
+            isinstance(value, (dict, list)) for value in labels.values()
+        )
+        if not plain:
+            msg = f'{file}: {name} must be a table of labels, as ["{name}"] seq_len = 1'
+            raise UsageError(msg)
+        path = typed(name)
+        here = path if isinstance(path, Url) else file.parent / path
+        found.append(_said(here, labels, str(file)))
+    return tuple(found)
+
+
+def _said(path: Path, labels: Mapping[str, object], source: str) -> Said:
+    rest = dict(labels)
+    measured = rest.pop(STEP_MS, None)
+    step_ns = None if measured is None else _step_ns(measured, source)
+    return Said(path, {key: _text(rest[key]) for key in rest}, step_ns, source)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _step_ns(value: object, source: str) -> int:
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        msg = f"{source}: {STEP_MS} must be a number above 0, not {value!r}"
+        raise UsageError(msg)
+    return max(1, round(found * NS_PER_MS))
+
+
+def _place(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100 - links are not followed

@@ -1,0 +1,126 @@
+"""Recordings that a user names: traces, snapshots, logs and run folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.common.progress import reading, say
+from traceq.common.words import counted
+from traceq.formats.run import is_run, read_run
+from traceq.inputs.discovery import one_program
+from traceq.inputs.load_trace import load, with_kernels
+from traceq.inputs.options import given_captures, given_kernels, own_code, steps_source
+from traceq.model.owners import NOBODY
+from traceq.model.recording import Recording
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.inputs.discovery import Program
+    from traceq.model.run import Rank
+    from traceq.model.snapshot import Snapshot
+    from traceq.model.trace import Trace
+
+
+def ranks_of(path: Path) -> list[int | None]:
+    """Return the ranks of a run folder that have a trace; for a file, none at all."""
+    if not is_run(path):
+        return [None]
+    ranks = [rank.rank for rank in read_run(path).ranks if rank.trace]
+    return list(ranks) or [None]
+
+
+def _with_kernels(trace: Trace, folder: Path) -> Trace:
+    """Add what generated code tells, and say what it does not."""
+    found, missing = with_kernels(trace, folder, own_code())
+    fused = found.fused
+    named = fused["kernel"].n_unique()
+    lines = fused.filter(pl.col("file").is_not_null())["kernel"].n_unique()
+    unknown = f"; {counted(missing, 'compiled graph')} not there" if missing else ""
+    say(
+        f"{folder} has the ops of {counted(named, 'generated kernel')}, and lines of"
+        f" {lines}{unknown}; modules are only in run folders of traceq collect"
+    )
+    return found
+
+
+def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
+    """Load a trace with progress, and warn of what of it could not be read."""
+    with reading(path.name) as progress:
+        trace = load(
+            path,
+            rank=rank,
+            own=own_code(),
+            captures=given_captures(),
+            steps_by=steps_source(),
+            cache=cache,
+            progress=progress,
+        )
+    if (folder := given_kernels()) and trace.fused.is_empty():
+        trace = _with_kernels(trace, folder)
+    for sentence in trace.facts.damage:
+        say(f"{path} is incomplete: {sentence}")
+    if trace.step_in_doubt:
+        say(
+            f"{path}: the step measured without the profiler is three times as long as"
+            " the recorded ones or more, so it is not used: other steps were timed than"
+            " traced"
+        )
+    return trace
+
+
+def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
+    """Load what was recorded of the one program that a path is of."""
+    with reading(path.name) as progress:
+        program = one_program(path, cache=cache, progress=progress)
+    return load_program(program, log=log, cache=cache)
+
+
+def load_program(program: Program, *, log: Path | None, cache: bool) -> Recording:
+    """Load what was recorded of a program: a trace or a run, a snapshot, logs."""
+    path = program.trace
+    run = read_run(path) if path and is_run(path) else None
+    ranks = run.ranks if run else ()
+    snapshots = {
+        rank.rank: snapshot_of(rank.memory, rank) for rank in ranks if rank.memory
+    }
+    if program.snapshot:
+        snapshots[0] = snapshot_of(program.snapshot)
+    # Of a run that died before it was traced, memory may show why.
+    untraced = run and snapshots and not any(rank.trace for rank in ranks)
+    trace = load_shown(path, cache=cache) if path and not untraced else None
+    logs = [*program.logs, *([log] if log else run.logs if run else [])]
+    lines = pl.concat(map(log_shown, logs)) if logs else None
+    step_ns = trace.step_ns if trace else None
+    if program.folder:
+        from traceq.formats.fixture_origin import (  # noqa: PLC0415 - few need it
+            ORIGIN,
+            origin_step_ns,
+            read_origin,
+        )
+
+        if (program.folder / ORIGIN).is_file():
+            step_ns = origin_step_ns(read_origin(program.folder))
+    return Recording(program.name, trace, lines, step_ns, snapshots)
+
+
+def snapshot_of(path: Path, rank: Rank | None = None) -> Snapshot:
+    """Read a snapshot, with what is known of whose code is on its stacks."""
+    from traceq.formats.snapshot import read_snapshot  # noqa: PLC0415 - few need it
+
+    owners = rank.owners if rank else NOBODY
+    return replace(read_snapshot(path), owners=replace(owners, said=own_code()))
+
+
+def log_shown(path: Path) -> pl.DataFrame:
+    """Return the lines of a log, and warn if only its beginning was read."""
+    from traceq.formats.log import read_log  # noqa: PLC0415 - as above
+
+    log = read_log(path)
+    if log.cut:
+        lines = counted(log.lines.height, "line")
+        say(f"{path} is long: only its first {lines} are read")
+    return log.lines

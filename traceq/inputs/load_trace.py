@@ -1,0 +1,329 @@
+"""From a path to a trace: read, link, remember."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.cache.store import Heard
+from traceq.cache.tables import find, keep
+from traceq.common.expressions import text
+from traceq.common.progress import tell
+from traceq.errors import InputError, UsageError
+from traceq.formats.chrome import read
+from traceq.formats.facts import read_devices, read_facts
+from traceq.formats.run import is_run, read_run
+from traceq.graph.deep import MOST
+from traceq.graph.link import link
+from traceq.graph.steps import SOURCES, representative
+from traceq.inputs.discovery import trace_in
+from traceq.inputs.display_path import typed
+from traceq.model.owners import Owners
+from traceq.model.schema import TABLES
+from traceq.model.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from os import PathLike
+    from pathlib import Path
+
+    from traceq.formats.chrome import RawTrace
+    from traceq.model.run import Rank, Run
+
+_BASE = text("file").str.split("/").list.last()
+_NO_LINE = pl.col("line").is_null() & pl.col("file").is_not_null()
+# What only PyTorch's profiler writes, whatever it recorded.
+_TORCH_CATEGORY = "Trace"
+_TORCH_KEYS = {"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "trace_id"}
+_TELLING = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
+
+
+def load(  # noqa: PLR0913 - what is known beside the file
+    path: str | PathLike[str],
+    *,
+    rank: int | None = None,
+    own: Collection[str] = (),
+    captures: Sequence[str | PathLike[str]] = (),
+    steps_by: str = "",
+    cache: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trace:
+    """Load a trace of PyTorch's profiler into linked Polars tables.
+
+    ``path`` may be compressed, a folder or an archive with one trace in it, ``-`` for
+    standard input, or a URL that fsspec can read. Of a run folder of ``traceq collect``
+    the trace of one rank is loaded, the lowest unless ``rank`` says another, with what
+    is known of the run. ``own`` are packages and modules that are the user's own,
+    whatever their name and their path say. ``captures`` are traces in which the CUDA
+    graphs were captured that the trace replays; a run folder has its own. ``steps_by``
+    is what the steps are taken from: ``profiler``, ``annotation``, ``optimizer``,
+    ``repeats``, ``graph`` or ``none``; unless given, the first that tells any.
+
+    The tables are kept in the user's cache directory, and come from there when the
+    same content is loaded again; with ``cache=False`` they are neither written nor
+    read. ``progress`` is told, now and then, how many bytes of how many were read.
+    Raises ``InputError`` for a file that is not such a trace.
+    """
+    if steps_by not in ("", *SOURCES):
+        msg = f"steps cannot be taken from {steps_by!r}: give " + ", ".join(SOURCES)
+        raise UsageError(msg)
+    file = trace_in(typed(path), cache=cache, progress=progress)
+    given = [load(one, own=own, cache=cache) for one in captures]
+    if is_run(file):
+        trace = _load_rank(
+            read_run(file), rank, own, steps_by, cache=cache, progress=progress
+        )
+    elif rank is None:
+        owners = Owners(frozenset(own))
+        trace = _load(file, owners, steps_by, cache=cache, progress=progress)
+    else:
+        msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
+        raise UsageError(msg)
+    return _with_captured_ops(trace, given, own, cache=cache)
+
+
+def _load_rank(  # noqa: PLR0913 - those of load
+    run: Run,
+    number: int | None,
+    own: Collection[str],
+    steps_by: str,
+    *,
+    cache: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Trace:
+    """Load the trace of one rank, and say why if there is none."""
+    wanted = [rank for rank in run.ranks if number is None or rank.rank == number]
+    recorded = [rank for rank in wanted if rank.trace]
+    if not recorded or recorded[0].trace is None:
+        why = "; ".join(text for rank in wanted for text in rank.missing)
+        if not wanted and number is not None:
+            known = ", ".join(str(rank.rank) for rank in run.ranks) or "none"
+            why = f"there is no rank {number}, the ranks are {known}"
+        msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
+        raise InputError(msg)
+    owners = replace(recorded[0].owners, said=frozenset(own))
+    trace = _load(recorded[0].trace, owners, steps_by, cache=cache, progress=progress)
+    return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0], owners)
+
+
+def _with_captured_ops(
+    trace: Trace, given: Sequence[Trace], own: Collection[str], *, cache: bool
+) -> Trace:
+    """Give the kernels of replayed CUDA graphs the ops of their capture."""
+    replays = (trace.runtime["call"] == "graph launch").any()
+    if not replays and not (trace.runtime["call"] == "capture").any():
+        return replace(trace, captures=len(given))
+    from traceq.graph.cuda_graphs.captures import mapped  # noqa: PLC0415 - few traces have any
+
+    rank, recorded = trace.rank, []
+    if rank and replays:
+        owners = replace(rank.owners, said=frozenset(own))
+        for file in rank.captures:
+            # What is wrong with one does not keep the trace from being read.
+            with suppress(InputError):
+                found = _load(file, owners, "", cache=cache, progress=None)
+                # Without regions nothing tells which compiled code was captured.
+                bare = found.annotations.is_empty()
+                here = replace(rank, compiled_code=None) if bare else rank
+                recorded.append(_of_rank(found, here, owners))
+    captures = [*recorded, *given]
+    tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
+    if "kernels" in tables and any(one.facts.shapes for one in captures):
+        trace = replace(trace, facts=replace(trace.facts, shapes=True))
+    trace = replace(trace, captures=len(captures), **tables)  # type: ignore[arg-type]  # tables are its fields
+    return _with_compiled_replays(trace, own) if "kernels" in tables else trace
+
+
+def _with_compiled_replays(trace: Trace, own: Collection[str]) -> Trace:
+    """Give what compiled code runs in replays the user's lines."""
+    from traceq.graph.cuda_graphs.captures import replayed_regions  # noqa: PLC0415 - as above
+
+    rank, known = trace.rank, trace.fused
+    regions = replayed_regions(trace.frames_by_name())
+    if rank is None or regions.is_empty():
+        return trace
+    owners = replace(rank.owners, said=frozenset(own))
+    found = _with_compiled(replace(trace, annotations=regions), rank, owners)
+    fused = found.fused.join(known, on="op", how="anti", maintain_order="left")
+    fused = fused.with_columns(
+        id=known.height + pl.int_range(pl.len(), dtype=pl.UInt32)
+    )
+    return replace(
+        found, annotations=trace.annotations, fused=pl.concat([known, fused])
+    )
+
+
+def _with_first_lines(trace: Trace, known: Mapping[tuple[str, str], int]) -> Trace:
+    """Give functions that ran when the profiler started the lines where they begin."""
+    without = trace.frames.filter(_NO_LINE).select(_BASE, text("function")).unique()
+    lines = {key: known[key] for key in without.rows() if key in known}
+    if not lines:
+        return trace
+    placed = {
+        name: _placed(table, lines)
+        for name in TABLES
+        for table in [getattr(trace, name)]
+        if {"file", "line", "function"} <= {*table.columns}
+    }
+    return replace(trace, **placed)  # type: ignore[arg-type]  # tables are its fields
+
+
+def _placed(table: pl.DataFrame, lines: Mapping[tuple[str, str], int]) -> pl.DataFrame:
+    line = pl.col("line")
+    for (file, function), number in lines.items():
+        named = (text("function") == function) & _BASE.eq(file)
+        found = pl.lit(number, table.schema["line"])
+        line = pl.when(_NO_LINE & named).then(found).otherwise(line)
+    return table.with_columns(line=line)
+
+
+def _of_rank(trace: Trace, rank: Rank, owners: Owners) -> Trace:
+    """Correct what a trace alone can only guess by what its rank knows."""
+    if rank.torch:
+        known = replace(trace.facts, torch_from=rank.torch, torch_to=rank.torch)
+        trace = replace(trace, facts=known)
+    trace = _with_first_lines(trace, rank.first_lines)
+    trace = with_sources(trace, rank.sources)
+    trace = _with_compiled(trace, rank, owners)
+    return replace(trace, steps=_averaged(trace.steps, rank))
+
+
+def _averaged(steps: pl.DataFrame, rank: Rank) -> pl.DataFrame:
+    """Mark the steps that averages are over, by what is known of the program's steps.
+
+    Warm-up was over when whole periods were traced: a long first step is one of them.
+    """
+    if rank.warm or rank.window == "period":
+        steps = steps.with_columns(
+            warmup=pl.lit(value=False), averaged=pl.lit(value=True)
+        )
+    timed = rank.step_time
+    if timed is None or timed.long is None or rank.window in {"period", "typical"}:
+        return steps
+    return steps.with_columns(representative(steps, timed.long, timed.long_share))
+
+
+def _with_compiled(trace: Trace, rank: Rank, owners: Owners) -> Trace:
+    """Give what torch.compile generated the user's lines, or say why it has none."""
+    if rank.compiled_code is None:
+        return trace
+    try:
+        return with_compiled_code(trace, rank.compiled_code, owners)
+    except InputError as error:
+        told = replace(rank, missing=(*rank.missing, str(error)))
+        return replace(trace, rank=told)
+
+
+def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
+    """Return a trace with the lines of compiled code, from what collect kept of it.
+
+    Raises ``InputError`` for a file that cannot be read.
+    """
+    from traceq.formats.inductor_code import read_compiled  # noqa: PLC0415 - few need it
+    from traceq.graph.inductor.lines import with_compiled  # noqa: PLC0415 - as above
+
+    compiled = read_compiled(file)
+    tables = with_compiled(trace.frames_by_name(), compiled, owners)
+    rank = trace.rank
+    if rank is not None:
+        reasons = {one.cudagraphs_disabled for one in compiled.code} - {None}
+        rank = replace(rank, graphs_disabled=tuple(sorted(map(str, reasons))))
+    return replace(trace, rank=rank, **tables)  # type: ignore[arg-type]  # tables are its fields
+
+
+def with_kernels(
+    trace: Trace, folder: Path, own: Collection[str] = ()
+) -> tuple[Trace, int]:
+    """Return a trace with what inductor's own files tell of its kernels.
+
+    Also returns how many compiled graphs of the trace have no code there. Raises
+    ``InputError`` for a folder without generated code.
+    """
+    from traceq.formats.inductor_code import read_generated  # noqa: PLC0415 - few need it
+    from traceq.graph.cuda_graphs.captures import replayed_regions  # noqa: PLC0415 - as above
+    from traceq.graph.inductor.lines import keyed, with_compiled  # noqa: PLC0415 - as above
+
+    tables = trace.frames_by_name()
+    regions = [trace.annotations, replayed_regions(tables)]
+    tables["annotations"] = pl.concat(regions)
+    files = trace.frames["file"].drop_nulls().unique().cast(pl.String)
+    code, missing = keyed(tables, read_generated(folder, files.to_list()))
+    found = with_compiled(tables, code, Owners(frozenset(own)))
+    return replace(trace, **found), missing  # type: ignore[arg-type]  # tables are its fields
+
+
+def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
+    """Return a trace with the lines that source files tell, given by their names."""
+    known = set(trace.frames.filter("own")["file"].unique().cast(pl.String))
+    used = {name: content for name, content in sources.items() if name in known}
+    if not used:
+        return trace
+    from traceq.graph.source.lines import with_source_lines  # noqa: PLC0415 - as above
+
+    tables = with_source_lines(trace.frames_by_name(), used)
+    return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
+
+
+def _load(
+    file: Path,
+    owners: Owners,
+    steps_by: str,
+    *,
+    cache: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Trace:
+    if not cache or not file.is_file():
+        return _read(file, owners, steps_by, progress)
+    key = owners.key + steps_by
+    if (known := find(file, key)) is not None:
+        return known
+    status, heard = file.stat(), Heard()
+    trace = _read(file, owners, steps_by, progress, heard.hear)
+    heard.note(file, status)
+    keep(file, trace, status, key)
+    return trace
+
+
+def _nothing_in(file: Path, raw: RawTrace) -> str:
+    """Return why a trace without anything to look at is refused."""
+    if (
+        _TORCH_CATEGORY in raw.categories
+        or _TORCH_KEYS & (raw.header | raw.footer).keys()
+    ):
+        return (
+            f"{file} is a trace of PyTorch's profiler that recorded no operator, kernel"
+            " or region: let the program work between its start and its stop"
+        )
+    return (
+        f"{file} is a Chrome trace, but not one of PyTorch's profiler: it has no"
+        " operator, kernel or region; give the file that export_chrome_trace wrote"
+    )
+
+
+def _read(
+    file: Path,
+    owners: Owners,
+    steps_by: str,
+    progress: Callable[[int, int], None] | None,
+    heard: Callable[[bytes], None] | None = None,
+) -> Trace:
+    raw = read(file, progress, heard)
+    if not any(raw.tables[name].height for name in _TELLING):
+        raise InputError(_nothing_in(file, raw))
+    tell("graph")
+    linked = link(raw.tables, owners, steps_by)
+    tables, steps = linked.tables, linked.steps
+    tables["devices"] = read_devices(raw)
+    facts = read_facts(file, raw, steps.source, steps.sure)
+    if linked.too_deep:
+        facts = replace(facts, damage=(*facts.damage, _cut(linked.too_deep)))
+    return Trace.of(facts, tables)
+
+
+def _cut(count: int) -> str:
+    """Return what to say of rows that were left out."""
+    have = "event is" if count == 1 else "events are"
+    return f"{count:,} {have} nested deeper than {MOST}, and left out"

@@ -1,0 +1,139 @@
+"""The key of lint's findings in the cache: files, settings and code.
+
+In doubt it is found again: nothing is kept where other files matter than those below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceq.cache import store
+from traceq.common.locations import bundled
+from traceq.errors import TraceqError
+from traceq.formats.run import is_run, read_run
+from traceq.inputs.options import given_captures, given_kernels, own_code, steps_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from traceq.inputs.discovery import Program
+    from traceq.linter.config import Config
+
+_MOST_FILES = 10_000
+_LARGEST_CODE = 16 << 20
+
+
+def question(
+    program: Program, code: str, config: Config, log: Path | None, step_ns: int | None
+) -> store.Question | None:
+    """Return all that lint's outcome depends on; none if that cannot be known.
+
+    ``code`` is as ``code_of`` returns it, and ``step_ns`` the step time that was said.
+    """
+    # What inductor wrote lies in a folder of thousands of files.
+    if not code or given_kernels():
+        return None
+    with suppress(OSError, TraceqError):
+        files, others = _files(program, log)
+        if any(not file.is_file() for file in files):
+            return None
+        rest = (
+            code,
+            program.name,
+            [str(one) for one in (program.trace, program.snapshot, *program.logs)],
+            others,
+            str(log),
+            step_ns,
+            sorted(own_code()),
+            steps_source(),
+            [str(one) for one in given_captures()],
+            (config.select, config.ignore, config.min_cost_us, config.rules),
+            config.allow,
+        )
+        return store.Question.of(files, repr(rest))
+    return None
+
+
+def code_of(packs: Iterable[Path]) -> str:
+    """Return what changes with every edit of traceq or of a rule; empty if unknown.
+
+    traceq's own files are many and change when it is installed: as git does, they are
+    told by their status. Those of packs are read.
+    """
+    found = hashlib.sha256(repr((sys.version_info, _polars())).encode())
+    left = _LARGEST_CODE
+    with suppress(OSError):
+        for folder in (Path(store.__file__).parents[1], bundled("rules")):
+            own = [(one.path, one.stat()) for one in _below(folder)]
+            if not all(store.settled(status) for _, status in own):
+                return ""
+            known = sorted((name, *store.identity(status)) for name, status in own)
+            found.update(repr(known).encode(errors="replace"))
+        for folder in packs:
+            for name in sorted(one.path for one in _below(folder)):
+                content = Path(name).read_bytes()
+                found.update(repr((name, len(content))).encode(errors="replace"))
+                found.update(content)
+                left -= len(content)
+                if left < 0:
+                    return ""
+        return found.hexdigest()
+    return ""
+
+
+def _polars() -> list[str]:
+    """Return the names of what is installed of Polars, which have its version."""
+    found = find_spec("polars")
+    if found is None or found.origin is None:
+        return []
+    return sorted(one.name for one in Path(found.origin).parents[1].glob("polars*"))
+
+
+def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    """Yield the files of a folder of code, without those that Python makes of them."""
+    with os.scandir(folder) as inside:
+        for one in inside:
+            if one.name.startswith((".", "__pycache__")):
+                continue
+            if one.is_dir():
+                yield from _below(one.path)
+            elif one.is_file():
+                yield one
+
+
+def _files(program: Program, log: Path | None) -> tuple[list[Path], list[str]]:
+    """Return the files that are read, and the names of others that must be there."""
+    files = [*program.logs, *given_captures()]
+    others: list[str] = []
+    files += [one for one in (program.snapshot, log) if one]
+    if program.folder:
+        # A fixture says in one of them what a step takes.
+        files += sorted(program.folder.glob("*.toml"))
+    if program.trace and is_run(program.trace):
+        unread = _other_ranks(program.trace)
+        inside = sorted(one for one in program.trace.rglob("*") if one.is_file())
+        files += [one for one in inside if one not in unread]
+        others = [str(one) for one in inside if one in unread]
+    elif program.trace:
+        files.append(program.trace)
+    if len(files) > _MOST_FILES:
+        msg = f"{program.name} has too many files"
+        raise OSError(msg)
+    return files, others
+
+
+def _other_ranks(folder: Path) -> set[Path]:
+    """Return the traces of a run folder that are not loaded: all but the first."""
+    ranks = [rank for rank in read_run(folder).ranks if rank.trace]
+    return {
+        file
+        for rank in ranks[1:]
+        for file in (rank.trace, *rank.captures)
+        if file is not None
+    }

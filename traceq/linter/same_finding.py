@@ -1,0 +1,119 @@
+"""The same finding in another run: what belongs together, and what has grown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from traceq.common.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Growth = Literal["grown", "shrunk", "same"]
+
+TOLERANCE = 0.1
+"""A finding has the same size if it differs by no more than this share."""
+# From run to run, times of one program differ by about this share of a step. Both are
+# chosen by judgement.
+_NOISE = 0.02
+
+
+class Comparable(Protocol):
+    """What there is to compare of a finding, or of what a file has kept of one."""
+
+    @property
+    def code(self) -> str:
+        """The rule's code."""
+
+    @property
+    def subject(self) -> str:
+        """What it is about."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Code, place and subject in one."""
+
+    @property
+    def count(self) -> int:
+        """How often it happens in a step."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """The memory that it costs."""
+
+    @property
+    def saves_ns(self) -> int | None:
+        """The time that a fix saves; None where times are not compared."""
+
+
+Old = TypeVar("Old", bound=Comparable)
+New = TypeVar("New", bound=Comparable)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much there is of a finding in one run, per step."""
+
+    count: int
+    cost_bytes: int = 0
+    saves_ns: int | None = None
+
+
+def extent(findings: Iterable[Comparable]) -> Extent:
+    """Return how much there is of the findings of one fingerprint."""
+    found = list(findings)
+    times = [one.saves_ns for one in found if one.saves_ns is not None]
+    return Extent(
+        sum(one.count for one in found),
+        sum(one.cost_bytes for one in found),
+        sum(times) if times else None,
+    )
+
+
+def growth(before: Extent, after: Extent, step_ns: float = 0) -> Growth:
+    """Return whether a finding has grown: by cost if that changed, else by count.
+
+    What differs by less than the tolerance is the same; so is a time that differs by
+    less than the noise of a step.
+    """
+    for old, new, noise in (
+        (before.cost_bytes, after.cost_bytes, 0.0),
+        (before.saves_ns, after.saves_ns, _NOISE * step_ns),
+        (before.count, after.count, 0.0),
+    ):
+        if old is None or new is None:
+            continue
+        if abs(new - old) > max(TOLERANCE * min(old, new), noise):
+            return "grown" if new > old else "shrunk"
+    return "same"
+
+
+def matched(
+    before: Iterable[Old], after: Iterable[New], *, by_place: bool = True
+) -> list[tuple[list[Old], list[New]]]:
+    """Return the findings of two runs that are the same one, before and after.
+
+    One fingerprint may have several, as at two lines of a function, or none on one
+    side. Where one run has no places, for it has no stacks, what is left is matched by
+    what it is about.
+    """
+    groups = _grouped(before, after, lambda one: one.fingerprint)
+    if by_place:
+        return groups
+    lone = [group for group in groups if not all(group)]
+    return [group for group in groups if all(group)] + _grouped(
+        [one for old, _ in lone for one in old],
+        [one for _, new in lone for one in new],
+        lambda one: (one.code, one.subject),
+    )
+
+
+def _grouped(
+    before: Iterable[Old], after: Iterable[New], key: Callable[[Comparable], object]
+) -> list[tuple[list[Old], list[New]]]:
+    groups: dict[object, tuple[list[Old], list[New]]] = {}
+    for old in before:
+        groups.setdefault(key(old), ([], []))[0].append(old)
+    for new in after:
+        groups.setdefault(key(new), ([], []))[1].append(new)
+    return list(groups.values())

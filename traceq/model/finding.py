@@ -1,0 +1,215 @@
+"""What lint and diff report: one thing that is wrong, where, and what a fix saves."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import field
+from enum import Enum
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from traceq.common.dataclass import dataclass
+from traceq.common.words import layer_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import polars as pl
+
+_LINE = re.compile(r":\d+(?=\)$)")
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+
+LineIs: TypeAlias = Literal["call", "function"]
+
+
+class Severity(str, Enum):
+    """How much a finding matters; only those at or above ``fail-on`` fail a run."""
+
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+    @property
+    def rank(self) -> int:
+        """Return a number that grows with how much the finding matters."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the user's own program; any part may be unknown."""
+
+    file: str | None = None
+    line: int | None = None
+    """As ``line_is`` says: the line that runs, or the one where its function begins."""
+    function: str | None = None
+    module: str | None = None
+    line_is: LineIs = "function"
+    begins: int | None = None
+    """Where the function begins, if ``line`` is another one."""
+    ends: int | None = None
+    """The last line of the function, where its source is at hand."""
+    other_lines: int = 0
+    """How many other lines of the function it is at as well."""
+    via: str | None = None
+    """The library's function that it is in, which the user's calls: f (file:line)."""
+    path: str | None = None
+    """The file in the repository, where it is found there."""
+
+    @property
+    def source(self) -> str | None:
+        """The file as it is named in the repository, else as it was recorded."""
+        return self.path or self.file
+
+    @property
+    def exact(self) -> bool:
+        """Whether ``line`` is the line itself, not the start of its function."""
+        return self.line is not None and self.line_is == "call"
+
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """The first and last line to mark: one line, or a function as far as known."""
+        if self.line is None or self.line < 1:
+            return None
+        last = self.line if self.exact or self.ends is None else self.ends
+        return self.line, max(self.line, last)
+
+    @property
+    def key(self) -> str:
+        """Return what stays the same when lines and the numbers of layers change."""
+        via = f" via {_LINE.sub('', self.via)}" if self.via else ""
+        if self.file or via:
+            return f"{self.file or ''}:{self.function or ''}{via}"
+        return layer_name(self.module or "")
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True)
+class CodeFrame:
+    """A few lines of the source around a place."""
+
+    first: int
+    """The number of the first one."""
+    lines: tuple[str, ...]
+    marked: int
+    """The number of the line that the place is at."""
+
+
+Unit = Literal["", "ns", "bytes", "share"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One thing that a finding was seen by, as data; reports put it into words."""
+
+    label: str
+    """As ``kernel``, ``op``, ``shapes``."""
+    name: str = ""
+    """What it is: the name of a kernel or an op, shapes, a dtype, a few words."""
+    value: float | None = None
+    """A number, per step or each, as ``note`` says."""
+    unit: Unit = ""
+    """What the number is of; without a unit it is a count of something."""
+    count: float | None = None
+    """How often in a step, where that is not the value itself."""
+    note: str = ""
+    """What to know of the number, as ``each`` or ``of the step``."""
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything behind the label."""
+        return bool(self.name) or self.value is not None or self.count is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Fix:
+    """What a fix removes from the steps: the replayed step goes without it.
+
+    Everything is given by id, so by row, of the trace's tables. What is not removed
+    whole is removed in part: by the share of its time that goes.
+    """
+
+    kernels: Collection[int] = ()
+    """Work on the GPU that goes, or gets faster."""
+    kernel_share: float = 1.0
+    """The share of its time that goes."""
+    ops: Collection[int] = ()
+    """Operators whose time on the host goes."""
+    calls: Collection[int] = ()
+    """Runtime calls outside of these operators whose time on the host goes."""
+    spans: pl.DataFrame | None = field(default=None, repr=False)
+    """Host time that is removed, ``start`` and ``end``; instead of ops and calls."""
+    host_share: float = 1.0
+    """The share of that time of the host that goes."""
+    syncs: Collection[int] = ()
+    """Runtime calls that do not block any more; what else they do stays."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong."""
+
+    code: str
+    name: str
+    """The rule's name, as implicit-device-sync."""
+    severity: Severity
+    message: str
+    """The sentence that says it: with counts, without times, which are evidence."""
+    advice: str
+    """What to write instead."""
+    place: Place
+    subject: str
+    """What it is about, as an op's name; never a time, a count or an id."""
+    count: int
+    """How often it happens in a step, or in the trace where there are no steps."""
+    fixes: tuple[Fix, ...] = field(default=(), repr=False, compare=False)
+    """What a fix removes, where that is time; all of it together."""
+    kernel_ns: int = 0
+    """Time of kernels per step that the fix removes."""
+    gpu_idle_ns: int = 0
+    """Time per step in which the GPU idled because of it, as recorded."""
+    host_ns: int = 0
+    """Time of the host per step that the fix removes, as recorded."""
+    evidence: tuple[Evidence, ...] = ()
+    data: Mapping[str, Json] = field(default_factory=dict)
+    """What else programs may want to know: shapes, ids, names of the log."""
+    residual: bool = False
+    """It reports what no other finding explains, and so comes after them."""
+    leads: bool = False
+    """It doubts the recording, and so comes before others of its severity."""
+    explains: frozenset[str] = frozenset()
+    """Codes of findings that this one, seen in a log, is the reason of."""
+    confirmed_by: frozenset[str] = frozenset()
+    """Codes one of which must be found too, or this one, seen in a log, is minor."""
+    saves_ns: int = 0
+    """What a step gets shorter by with the fix: the engine's replay says."""
+    saves_low_ns: int = 0
+    """The same, with the host as fast or as slow as it may be: the lowest."""
+    saves_high_ns: int = 0
+    """The highest."""
+    cost_bytes: int = 0
+    """Memory that it holds, or that would be saved; 0 if it is not about memory."""
+    example: str = field(default="", repr=False, compare=False)
+    """Code before and after the fix, from the rule's page: an example, as a diff."""
+    frame: CodeFrame | None = field(default=None, repr=False, compare=False)
+    """The source around its place, where that is at hand and has not changed."""
+    ops: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
+    """The ops it was seen by."""
+    kernels: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
+    """The kernels it was seen by."""
+    calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
+    """The runtime calls it was seen by, where these are in no op."""
+
+    @property
+    def gpu_ns(self) -> int:
+        """Time of the GPU per step that it is about: of kernels, else idle."""
+        return self.kernel_ns or self.gpu_idle_ns
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what is the same for the same finding in another run."""
+        text = f"{self.code}\n{self.place.key}\n{self.subject}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,31 @@
+"""What was recorded of one program: trace, log, true step time, memory."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from traceq.common.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+
+    from traceq.model.snapshot import Snapshot
+    from traceq.model.trace import Trace
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What lint looks at together."""
+
+    name: str
+    """The path that was given."""
+    trace: Trace | None = None
+    log: pl.DataFrame | None = None
+    """The lines of what the program printed, as ``line`` and ``text``."""
+    step_ns: int | None = None
+    """What a step takes without the profiler, where that was measured."""
+    snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
+    """What the allocator did, by rank; one that was given alone is rank 0."""

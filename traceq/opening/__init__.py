@@ -1,1 +1,0 @@
-"""From what a user names to recordings, with the settings of whoever asked."""

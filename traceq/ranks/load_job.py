@@ -1,0 +1,76 @@
+"""Jobs of many ranks that a user names: which paths are some, read and analysed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.common.progress import counting
+from traceq.errors import InputError, TraceqError
+from traceq.formats.run import is_run
+from traceq.inputs.discovery import found_in, traces
+from traceq.inputs.display_path import Url
+from traceq.inputs.load_recording import ranks_of
+from traceq.inputs.options import own_code, steps_source
+from traceq.ranks.analysis import analyse
+from traceq.ranks.executors.dask import connect
+from traceq.ranks.gather import digest_tasks, gather, local_executor
+from traceq.ranks.job import assemble
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from traceq.ranks.analysis import Analysis
+
+
+def is_job(path: Path) -> bool:
+    """Return whether a path is a folder with the traces of several ranks."""
+    if not path.is_dir():
+        return False
+    try:
+        if is_run(path):
+            return len(ranks_of(path)) > 1
+        found = found_in(path, say=lambda _: None)
+    except TraceqError:
+        return False
+    return sum(one.trace is not None for one in found) > 1
+
+
+def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | None]]:
+    """Return the traces of paths, and of which rank of a run folder each is."""
+    # What is on other machines is fetched where it is read.
+    remote = [path for path in paths if isinstance(path, Url)]
+    here = [path for path in paths if not isinstance(path, Url)]
+    found = traces(here, cache=cache)[0] if here else []
+    ranks = [(path, rank) for path in found for rank in ranks_of(path)]
+    return ranks + [(path, None) for path in remote]
+
+
+def analysed(
+    paths: Sequence[Path],
+    *,
+    findings: bool = False,
+    on: str | None = None,
+    cache: bool,
+) -> Analysis:
+    """Read the ranks that paths have, here or on a cluster, and analyse their job."""
+    ranks = ranks_in(paths, cache=cache)
+    tasks = digest_tasks(
+        ranks, own_code(), steps_source(), findings=findings, cache=cache
+    )
+    engine = connect(on) if on else local_executor(tasks)
+    with engine as executor, counting("ranks") as progress:
+        digests, unread = gather(tasks, executor, progress)
+    return analyse(assemble(digests, unread))
+
+
+def analysed_job(path: Path, *, cache: bool) -> Analysis:
+    """Return the one job of a folder; refuse traces that have nothing in common."""
+    found = analysed([path], cache=cache)
+    if not found.job.found.height:
+        msg = (
+            f"{path} has {found.job.ranks.height} traces without a collective that two"
+            " of them recorded: give one of them, or the ranks of one job"
+        )
+        raise InputError(msg)
+    return found

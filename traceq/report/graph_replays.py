@@ -1,0 +1,36 @@
+"""The words for what of replayed CUDA graphs is known, the same in every report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.common.words import counted
+
+if TYPE_CHECKING:
+    from traceq.model.lint_report import Replayed
+
+
+def sentence(found: Replayed) -> str:
+    """Return how many replayed kernels have the op of their capture, or how to get it.
+
+    >>> from traceq.model.lint_report import Replayed
+    >>> print(sentence(Replayed(kernels=9, mapped=8, certain=7, captures=True)))
+    8 of 9 replayed kernels are mapped to the ops of their capture, 7 for certain
+    """
+    if not found.mapped:
+        why = (
+            "no capture at hand fits the graphs"
+            if found.captures
+            else "the capture is not at hand"
+        )
+        return (
+            f"{counted(found.kernels, 'kernel')} replayed in CUDA graphs without known"
+            f" ops: {why}; give a trace of it with --capture FILE, or record with"
+            " traceq collect"
+        )
+    text = (
+        f"{found.mapped:,} of {found.kernels:,} replayed kernels are mapped to the ops"
+        " of their capture"
+    )
+    sure = found.certain == found.mapped
+    return text if sure else f"{text}, {found.certain:,} for certain"

@@ -1,0 +1,124 @@
+"""What rules say of themselves, without importing what they work with.
+
+The list of traceq's own rules is read from their sources. Pages are made of the rules
+themselves once, and kept in the user's cache directory: by the names, sizes and times
+of all files that they depend on, so that a changed file never meets an old page.
+Nothing here may keep a page from being made: trouble means that it is not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from traceq import __version__
+from traceq.common.atomic_files import write_files
+from traceq.common.locations import KEPT_PAGES as KEPT
+from traceq.common.locations import bundled, cache_directory
+from traceq.common.words import rule_name
+from traceq.errors import TraceqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_CLASS = re.compile(r'(\w+)\(\w+\):\n    """(.*)')
+_CODE = re.compile(r'\n    code = "(\w+)"')
+_MOST_KEPT = 8
+# A file changed this shortly before it was read could change again unnoticed.
+_UNSETTLED_NS = 2_000_000_000
+_TROUBLE = (OSError, ValueError, TypeError, AttributeError, TraceqError)
+
+
+class Card(NamedTuple):
+    """A rule as the list and its page show it; it is asked as the rule is."""
+
+    said_name: str
+    said_summary: str
+    said_page: str = ""
+
+    def name(self) -> str:
+        """Return the rule's name."""
+        return self.said_name
+
+    def summary(self) -> str:
+        """Return the first sentence of the rule's documentation."""
+        return self.said_summary
+
+
+def listed(packs: Sequence[Path] = ()) -> Mapping[str, Card]:
+    """Return all rules by code, with their names and what they find."""
+    if packs:
+        return whole(packs)
+    found = {}
+    for path, _ in _sources(os.fspath(bundled("rules"))):
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - 90 of them
+            parts = file.read().split("\nclass ")
+        for part in parts[1:]:
+            of_class, code = _CLASS.match(part), _CODE.search(part)
+            if of_class and code:
+                found[code[1]] = Card(rule_name(of_class[1]), of_class[2])
+    return dict(sorted(found.items()))
+
+
+def whole(packs: Sequence[Path] = ()) -> Mapping[str, Card]:
+    """Return all rules by code, with their pages."""
+    file, settled = None, False
+    with suppress(*_TROUBLE):
+        key, settled = _identity(packs)
+        file = cache_directory() / KEPT.replace("*", key)
+        kept = orjson.loads(file.read_bytes())
+        return {code: Card(*map(str, card)) for code, card in kept.items()}
+    made = _made(packs)
+    if file and settled:
+        with suppress(*_TROUBLE):
+            _keep(file, made)
+    return made
+
+
+def _made(packs: Sequence[Path]) -> Mapping[str, Card]:
+    from traceq.linter.pack import load_rules  # noqa: PLC0415 - it takes longest
+    from traceq.report import rule_pages  # noqa: PLC0415
+
+    return {
+        code: Card(rule.name(), rule.summary(), rule_pages.page(rule))
+        for code, rule in load_rules(packs).items()
+    }
+
+
+def _keep(file: Path, made: Mapping[str, Card]) -> None:
+    """Write what was made, in place of the oldest of other files."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    kept = sorted(file.parent.glob(KEPT), key=lambda one: one.stat().st_mtime_ns)
+    for old in kept[: -_MOST_KEPT + 1]:
+        old.unlink(missing_ok=True)
+    cards = {code: list(card) for code, card in made.items()}
+    write_files({file: orjson.dumps(cards)})
+
+
+def _identity(packs: Iterable[Path]) -> tuple[str, bool]:
+    """Return what tells files from others, and whether none was changed just now."""
+    digest = hashlib.sha256(__version__.encode())
+    newest = 0
+    for folder in (Path(__file__).parents[1], bundled("rules"), *packs):
+        digest.update(b"\0" + os.fsencode(folder.resolve()))
+        for path, status in sorted(_sources(os.fspath(folder))):
+            one = f"\0{path}\0{status.st_size}\0{status.st_mtime_ns}"
+            digest.update(os.fsencode(one))
+            newest = max(newest, status.st_mtime_ns)
+    return digest.hexdigest()[:32], time.time_ns() - newest > _UNSETTLED_NS
+
+
+def _sources(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield entry.path, entry.stat()
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _sources(entry.path)
