@@ -92,7 +92,7 @@ class _Steps:
         # The profiler imports the compiler for a second otherwise.
         getattr(torch, "_lazy_modules", set()).discard("_inductor")
         activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-        self.profiler = profile(activities=activities, acc_events=True)
+        self.profiler: Any = profile(activities=activities, acc_events=True)
         self.profiler.start()
         self.first = len(self.ends)
         self.phase = self._profile
@@ -122,9 +122,7 @@ def _synchronize() -> None:
 
 def _is_gpu(event: Any) -> bool:  # noqa: ANN401 - of the profiler's own type
     """Return whether an event is work on the GPU, and no region drawn there."""
-    import torch  # noqa: PLC0415 - the program has imported it
-
-    on_gpu = event.device_type() != torch.autograd.DeviceType.CPU
+    on_gpu = event.device_type().name != "CPU"
     region = getattr(event, "is_user_annotation", bool)()
     return bool(on_gpu and not region and event.duration_ns() > 0)
 
