@@ -84,6 +84,30 @@ class Odd(Rule):
 '''
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "needs = Good({1, 2})",
+        "needs = frozenset({'gpu'})",
+        "advice = 3",
+        "severity = 'warning'",
+        "see = 'torch.compile'",
+        "examples = ('host [a ]',)",
+        "seen = 'a finding'",
+        "since = 1",
+    ],
+)
+def test_a_variable_of_another_type_is_an_error(line: str, tmp_path: Path) -> None:
+    text = minimal("yield from ()").replace(
+        "    def check", f"    {line}\n\n    def check"
+    )
+
+    answer = traceq("rules", "--rules", pack(tmp_path, text))
+
+    assert answer.status == 2
+    assert f"Odd has {line.split(maxsplit=1)[0]} of another type" in answer.err
+
+
 def test_an_option_needs_a_default(tmp_path: Path) -> None:
     text = minimal("yield from ()").replace(' = option(1, "It is small.")', "")
 

@@ -6,13 +6,15 @@ import re
 from dataclasses import MISSING, fields
 from functools import cache
 from threading import RLock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from traceq.common.import_folder import mount, walk
 from traceq.common.locations import bundled
 from traceq.errors import PackError
+from traceq.linter.need import Need
 from traceq.linter.retired import RETIRED
-from traceq.linter.rule import Rule
+from traceq.linter.rule import Bad, Good, Rule, Seen
+from traceq.model.finding import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +27,17 @@ Rules: TypeAlias = "Mapping[str, type[Rule]]"
 _MODULE = "_traceq_pack"
 _LOADING = RLock()
 _CODE = re.compile(r"[A-Z]{2,5}\d{3}")
+# What each of a rule's class variables has to be, in words.
+_VARIABLES: dict[str, tuple[Any, str]] = {
+    "since": (str, "text"),
+    "severity": (Severity, "a Severity"),
+    "needs": ((frozenset, set, tuple, list), "a set of Need"),
+    "advice": (str, "text"),
+    "examples": ((tuple, list), "a tuple of Bad and Good"),
+    "seen": ((Seen, type(None)), "a Seen"),
+    "see": ((tuple, list), "a tuple of texts"),
+}
+_MEMBERS: dict[str, Any] = {"needs": Need, "examples": (Bad, Good), "see": str}
 
 
 def load_rules(packs: Iterable[Path] = ()) -> Rules:
@@ -100,7 +113,7 @@ def _rules_in(file: Path, module: ModuleType) -> Iterator[type[Rule]]:
 def _fault(rule: type[Rule]) -> str:
     """Say why a class cannot be used as a rule; empty if it can."""
     code = getattr(rule, "code", "")
-    if not _CODE.fullmatch(code):
+    if not isinstance(code, str) or not _CODE.fullmatch(code):
         return "needs a code such as SYN001"
     if code in RETIRED:
         return f"has the code {code}, which was retired and is never used again"
@@ -110,4 +123,16 @@ def _fault(rule: type[Rule]) -> str:
     for item in fields(rule):
         if item.default is MISSING and item.default_factory is MISSING:
             return f"needs a default for its option {item.name.replace('_', '-')}"
+    return _wrong_variable(rule)
+
+
+def _wrong_variable(rule: type[Rule]) -> str:
+    """Return which class variable of a rule has another type than it should have."""
+    for name, (kind, words) in _VARIABLES.items():
+        value = getattr(rule, name)
+        if not isinstance(value, kind) or (
+            name in _MEMBERS
+            and not all(isinstance(one, _MEMBERS[name]) for one in value)
+        ):
+            return f"has {name} of another type: it must be {words}"
     return ""
