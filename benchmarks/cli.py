@@ -1,4 +1,4 @@
-"""What a user waits for, from Enter to findings: every bar of speed in one run.
+"""User-visible latency, from Enter to findings: every speed target in one run.
 
     python benchmarks/cli.py --folder FOLDER [--write] [--with hta,perfetto,tracelens]
 

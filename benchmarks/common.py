@@ -1,4 +1,4 @@
-"""What the benchmarks share: their files, a process for each method, peak memory."""
+"""Shared code of the benchmarks: their files, a process per method, peak memory."""
 
 from __future__ import annotations
 

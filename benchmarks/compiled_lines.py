@@ -1,4 +1,4 @@
-"""How much of a compiled program's GPU time has a line and a module of the user.
+"""Fraction of a compiled program's GPU time that has a line and a module of the user.
 
     python benchmarks/compiled_lines.py RUN… [--eager RUN]
 

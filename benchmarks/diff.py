@@ -1,4 +1,4 @@
-"""How long a comparison takes, against loading the same two files in the same run.
+"""Time of a comparison, relative to loading the same two files in the same run.
 
     python benchmarks/diff.py --mb 400 fixtures/captures/*.trace.json.gz
 

@@ -1,4 +1,4 @@
-"""How well the step without the profiler is estimated, by what was recorded.
+"""Accuracy of the estimated step without the profiler, by what was recorded.
 
     python benchmarks/estimates.py FOLDER...
 

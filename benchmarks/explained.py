@@ -1,4 +1,4 @@
-"""How much of the GPU's idle time the findings explain, over all our cases.
+"""Fraction of the GPU's idle time that the findings explain, over all our cases.
 
     python benchmarks/explained.py [FILE ...]
 

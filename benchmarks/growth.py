@@ -1,4 +1,4 @@
-"""How the time of a command grows with events, threads, streams, steps and shapes.
+"""Growth of a command's time with events, threads, streams, steps and shapes.
 
     python benchmarks/growth.py [--ops 100000] [--commands lint summary]
 

@@ -1,4 +1,4 @@
-"""Whether steps are found without their marks: the same count, the same length.
+"""Detection of steps without their marks: the same count, the same length.
 
 ``python benchmarks/iterations.py [TRACE=COUNT ...]``: of every trace with two marked
 steps or more, the marks of the profiler, the optimizer's calls, or all annotations are

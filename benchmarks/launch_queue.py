@@ -1,4 +1,4 @@
-"""How many launches a GPU lets the host be ahead before the next launch blocks.
+"""Depth of the launch queue: launches that the host may be ahead before it blocks.
 
     python benchmarks/launch_queue.py
 

@@ -1,4 +1,4 @@
-"""How long linting takes, against loading the same file in the same run.
+"""Time of linting, relative to loading the same file in the same run.
 
     python benchmarks/lint.py --mb 400 fixtures/captures/*.trace.json.gz
 

@@ -1,4 +1,4 @@
-"""How fast traces are read, against orjson reading the same file in the same run.
+"""Time of reading traces, relative to orjson reading the same file in the same run.
 
     python benchmarks/load.py --mb 400 --mb 1500 fixtures/captures/*.trace.json.gz
 

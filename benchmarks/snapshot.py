@@ -1,4 +1,4 @@
-"""How fast memory snapshots are read, against a bare unpickle of the same file.
+"""Time of reading memory snapshots, relative to a bare unpickle of the same file.
 
     python benchmarks/snapshot.py --mb 1000 fixtures/captures/*.snapshot.pickle.gz
 

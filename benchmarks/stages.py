@@ -1,4 +1,4 @@
-"""Where the time of one lint goes: cold, again, and again with other options.
+"""Time of one lint by stage: cold, again, and again with other options.
 
     python benchmarks/stages.py FILE
 

@@ -1,4 +1,4 @@
-"""Which rows are the same, as one number for each."""
+"""Group ids for rows that are equal in several columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was freed goes back to the system soon, unless a user has said otherwise."""
+"""Allocator settings: memory is freed to the system soon, unless the user set them."""
 
 from __future__ import annotations
 

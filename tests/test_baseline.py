@@ -1,4 +1,4 @@
-"""What a baseline lists is hidden, unless it has grown by more than a tenth."""
+"""Baselines: known findings are hidden unless they grew by more than a tenth."""
 
 from __future__ import annotations
 

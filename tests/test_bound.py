@@ -1,4 +1,4 @@
-"""What bounds a step: one answer, printed alike by lint, summary, diff and check."""
+"""Bound of a step: one answer, printed alike by lint, summary, diff and check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the command line ends: closed and full outputs, plain terminals, Ctrl-C."""
+"""Exits of the command line: closed and full outputs, plain terminals, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What collect keeps of compiled code, with real torch and C++ kernels of inductor."""
+"""Compiled code as collect records it, with real torch and inductor's C++ kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How programs end under collect/: well, early, by a signal, or stopped by us."""
+"""Ends of programs under collect/: well, early, by a signal, or stopped by us."""
 
 from __future__ import annotations
 

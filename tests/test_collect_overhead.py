@@ -1,4 +1,4 @@
-"""What recording costs, as collect measures it once the program has ended."""
+"""Overhead of recording, as collect measures it once the program has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose code it is in a run folder, with real torch: what collect saw decides."""
+"""Owners of code in a run folder, with real torch: collect's packages decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When what is recorded: the schedule alone, fed with boundaries."""
+"""The schedule of a recording alone, fed with step boundaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step is, and how long: the agent's parts in this process, with real torch."""
+"""Step boundaries and step times: the agent's parts, in process, with real torch."""
 
 from __future__ import annotations
 

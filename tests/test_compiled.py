@@ -1,4 +1,4 @@
-"""What torch.compile generated has the user's lines and modules."""
+"""User lines and modules of the code that torch.compile generated."""
 
 from __future__ import annotations
 

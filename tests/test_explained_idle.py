@@ -1,4 +1,4 @@
-"""How much of the GPU's idle time the findings explain, and what is left of it."""
+"""Idle time of the GPU that the findings explain, and the rest of it."""
 
 from __future__ import annotations
 

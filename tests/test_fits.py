@@ -1,4 +1,4 @@
-"""Which law a few measurements follow, and where two of them cross."""
+"""Scaling laws fitted to a few measurements, and their crossings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whatever is in a file: a trace, or one sentence; never a crash, a hang or a flood.
+"""Fuzzed files: a trace, or one sentence; never a crash, a hang or a flood.
 
-That is all these tests hold: what is read from a whole file is tested elsewhere.
+These tests check nothing else: the content of a whole file is tested elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of a step a compiled model replays as a CUDA graph, and what stays."""
+"""Parts of a step that a compiled model replays as a CUDA graph, and the rest."""
 
 from __future__ import annotations
 

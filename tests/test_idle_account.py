@@ -1,4 +1,4 @@
-"""What the host does while the GPU waits for it: the verdict names the largest part."""
+"""Host activity while the GPU waits for it: the verdict names the largest part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lint found is kept: the same as what it finds again, and only as long as it is.
+"""Cached lint results: equal to a new lint, and used only as long as they are valid.
 
 A result whose rules were not loaded came from the cache.
 """

@@ -1,4 +1,4 @@
-"""Where in a trace findings are: their kernels, idle gaps and host time."""
+"""Spans of findings in a trace: their kernels, idle gaps and host time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory is for, how long it lives, and how it grows."""
+"""Allocations: categories, lifetimes and growth."""
 
 from __future__ import annotations
 

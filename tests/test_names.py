@@ -1,4 +1,4 @@
-"""What names say: of kernels, runtime calls, regions, ops and Python frames."""
+"""Meaning of the names of kernels, runtime calls, regions, ops and Python frames."""
 
 from __future__ import annotations
 

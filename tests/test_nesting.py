@@ -1,4 +1,4 @@
-"""Who encloses whom, how deep, and whose time it is: against plain loops."""
+"""Nesting, depth and self time of events, compared with plain loops."""
 
 from __future__ import annotations
 

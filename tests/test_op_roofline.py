@@ -1,4 +1,4 @@
-"""How far ops are from what the GPU can do."""
+"""Roofline of ops: their time compared with the GPU's lower bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose code it is: the user's own, a library's, or torch's and Python's."""
+"""Owner of a source file: the user, a library, or torch and Python."""
 
 from __future__ import annotations
 

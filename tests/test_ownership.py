@@ -1,4 +1,4 @@
-"""Which ops are there, by name, and whose Python code runs around a moment."""
+"""Ops by name, and the Python code that runs around a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a step an op is of, with and without regions that say so."""
+"""Phase of an op, with and without regions that name it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiled code says of replayed steps is what the same in Polars says."""
+"""Compiled replay of steps, compared with the same in Polars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is late by chance, or for ranks that were not recorded, is not blamed."""
+"""Ranks that are late by chance, or for unrecorded ranks, are not blamed."""
 
 from __future__ import annotations
 

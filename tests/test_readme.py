@@ -1,4 +1,4 @@
-"""What the README and the docs show is what happens."""
+"""Examples of the README and the docs, compared with what happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every real trace, against plain loops and measured truth."""
+"""Invariants of every real trace, checked against plain loops and measured truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the profiler itself took, where the trace shows it, is no time of a program."""
+"""Profiler stalls that the trace shows; they are no time of the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What regions and modules cost, and whether two of them differ."""
+"""Cost of regions and modules, and the significance of their differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every rule: its page, its examples, and that it never fails."""
+"""Invariants of every rule: its page, its examples, and that it never fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lint says that fixes save, against steps that were measured before and after."""
+"""Predicted savings of fixes, compared with steps measured before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiled scanner reads is what the reference reads, event by event."""
+"""Compiled scanner, compared with the reference event by event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in the user's own code an op comes from."""
+"""Place of each op in the user's own code."""
 
 from __future__ import annotations
 

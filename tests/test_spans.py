@@ -1,4 +1,4 @@
-"""What compiled loops say of spans of time is what the same in Polars says."""
+"""Compiled loops over spans of time, compared with the same in Polars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiled loops say of nested rows is what the same in Polars says."""
+"""Compiled loops over nested rows, compared with the same in Polars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which op of the trace made an allocation of the snapshot of the same run."""
+"""Ops of the trace that made the allocations of the snapshot of the same run."""
 
 from __future__ import annotations
 

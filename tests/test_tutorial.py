@@ -1,4 +1,4 @@
-"""What the tutorial shows is what the commands print."""
+"""Output shown in the tutorial, compared with the output of the commands."""
 
 from __future__ import annotations
 

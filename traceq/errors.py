@@ -1,4 +1,4 @@
-"""What traceq raises, in one tree.
+"""Exceptions of traceq, in one hierarchy.
 
 ::
 

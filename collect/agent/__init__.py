@@ -1,4 +1,4 @@
-"""The user's program: the agent counts its steps, records a few, then removes itself.
+"""Agent inside the user's program: counts its steps, records a few, removes itself.
 
 It needs torch and the standard library, and nothing from ``launcher/``.
 """

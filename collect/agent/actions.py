@@ -1,4 +1,4 @@
-"""The actions that a schedule asks for: timing, tracing, memory history, writing."""
+"""Actions of the schedule: timing, tracing, memory history, writing."""
 
 from __future__ import annotations
 

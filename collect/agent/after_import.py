@@ -1,4 +1,4 @@
-"""Something to do once the program has imported a module, which we never do for it."""
+"""Callbacks that run once the program has imported a module; we never import it."""
 
 from __future__ import annotations
 

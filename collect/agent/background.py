@@ -1,10 +1,10 @@
-"""Writing in a forked process, so that the program goes on meanwhile.
+"""File writing in a forked process, so that the program goes on meanwhile.
 
 torch writes a trace while it holds the interpreter's lock, so a thread would not help:
-writing 100 MB stopped programs for seconds. A fork has all that is to be written and
+writing 100 MB stopped programs for seconds. A fork has a copy of the data to write and
 shares its memory with the program: it takes 0.2 s for a process of 6 GB. It must not
-use CUDA, closes everything that it inherits, and belongs to nobody: the program has no
-child that it does not know of.
+use CUDA, closes everything that it inherits, and is not a child of the program, which
+never sees it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The line at which each Python call was made: torch keeps it, its trace does not.
+"""Line of each Python call: torch records it, but does not write it into its trace.
 
 torch names a Python call by where the called function begins. Its tree of events also
 has the caller and the line that the caller was at, which is put into the trace's text

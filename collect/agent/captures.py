@@ -1,4 +1,4 @@
-"""Profiles of the captures of CUDA graphs: what a replay runs, with ops and lines.
+"""Profiles of CUDA graph captures: the ops and lines that a replay runs.
 
 A replayed graph leaves kernels in the trace and nothing that asked for them. The ops,
 stacks and launches are there while the graph is captured, by hand or by torch.compile,

@@ -1,7 +1,7 @@
-"""What torch.compile logs of graph breaks and recompilations, for the run folder only.
+"""Log of torch.compile's graph breaks and recompilations, for the run folder only.
 
-TORCH_LOGS=recompiles,graph_breaks would have them on the user's screen. What the user
-has switched on is there already, and is left as it is.
+TORCH_LOGS=recompiles,graph_breaks would print them on the user's screen. Logs that the
+user has switched on are left as they are.
 """
 
 from __future__ import annotations

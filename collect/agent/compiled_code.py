@@ -1,4 +1,4 @@
-"""What torch.compile does in this process; asking changes nothing."""
+"""Watch on the compiled code of this process, which it does not change."""
 
 from __future__ import annotations
 

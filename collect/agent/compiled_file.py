@@ -1,7 +1,7 @@
-"""The file with what torch.compile made: lines and files as the trace names them.
+"""File with torch.compile's output: lines and files as the trace names them.
 
-Inductor's texts lose the folders of this machine, credentials and, if the user wants no
-source copied, the lines of the program that they quote.
+Inductor's texts are stored without the folders of this machine, without credentials
+and, if the user wants no source copied, without the program's lines that they quote.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What torch.compile makes: dynamo's graphs and the code that inductor writes.
+"""Output of torch.compile: dynamo's graphs and the code that inductor writes.
 
-The graphs have the program's lines and modules, the code what was made of them. Both
-come by, from a cache too, in methods of torch's, which are watched and only read. They
-are private to torch: where they are missing, or have changed, that is noted, and the
-program compiles as without us. Nothing is imported for it.
+The graphs have the program's lines and modules, the code has the result. Both pass,
+also from a cache, through methods of torch, which are watched and only read. These are
+private to torch: if they are missing or have changed, that is noted, and the program
+compiles as without us. Nothing is imported for it.
 """
 
 from __future__ import annotations

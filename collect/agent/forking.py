@@ -1,4 +1,4 @@
-"""Processes that are forked from one that is armed: each records its own steps.
+"""Forked processes of an armed process: each records its own steps.
 
 A fork copies the hooks but no threads, and locks as they are just then, held or not. So
 the copy of the recording is removed in the child, and the child begins its own, which

@@ -1,4 +1,4 @@
-"""Loaded by every Python process of the program: waits until it imports torch.
+"""Hook in every Python process of the program: waits until it imports torch.
 
 It never imports torch itself and never raises into the program. Everything that needs
 torch is in session.py and below, which is imported after torch.

@@ -1,4 +1,4 @@
-"""Work that is done in the program's main thread, asked for from a thread of ours.
+"""Functions run in the program's main thread, requested from a thread of ours.
 
 torch's profiler must start in the thread that imported torch: started elsewhere first,
 it made programs hang, and one abort (H200, torch 2.11).

@@ -1,8 +1,8 @@
-"""The ranks of a job that record agree on the step at which all of them start to trace.
+"""Agreement between the ranks of a job on the step at which all start to trace.
 
-They agree through the store that the job's processes found each other with, which holds
-numbers and is no part of any collective: ranks decide on their own when they are warm,
-and a compilation or a slow step would otherwise move the traced steps of one rank.
+They agree through the store of the job's rendezvous, which holds numbers and is not
+part of any collective: each rank decides on its own when it is warm, and a compilation
+or a slow step would otherwise move the traced steps of one rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose code the process runs: installed packages, or the program's own.
+"""Packages of the process: installed ones, and the program's own.
 
 Only names of top-level packages and modules are returned, never a path.
 """

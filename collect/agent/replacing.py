@@ -1,6 +1,6 @@
-"""Programs that replace themselves by exec, as to start again with other libraries.
+"""Programs that replace themselves by exec, such as to restart with other libraries.
 
-Exit handlers do not run then. What was recorded is written before, and the new program
+Exit handlers do not run then. The recorded data is written before, and the new program
 begins its own recording.
 """
 

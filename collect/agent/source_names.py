@@ -1,4 +1,4 @@
-"""The names that a trace has for source files, and where functions begin in them."""
+"""Names of source files in a trace, and the first lines of functions in them."""
 
 from __future__ import annotations
 

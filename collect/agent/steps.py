@@ -1,4 +1,4 @@
-"""What a step is: where one ends and the next begins.
+"""Step boundaries: the end of one step and the start of the next.
 
 There are no global module hooks: they slow every module down, make torch.compile warn
 and cause graph breaks. Optimizer steps are counted by torch's global optimizer hook.

@@ -1,7 +1,7 @@
-"""Seconds instead of steps, recorded from a thread of our own.
+"""Recording by time instead of steps, from a thread of our own.
 
-For programs without steps, such as a server whose model is called from C++, and for
-those in which none are seen.
+It is for programs without steps, such as a server whose model is called from C++, and
+for those in which none are detected.
 """
 
 from __future__ import annotations

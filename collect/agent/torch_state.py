@@ -1,4 +1,4 @@
-"""What torch is doing in this process; asking changes nothing."""
+"""State of torch in this process, read without side effects."""
 
 from __future__ import annotations
 

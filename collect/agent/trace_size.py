@@ -1,4 +1,4 @@
-"""The number of steps to trace, and in which detail: what one probed step tells.
+"""Size of a trace: the number of steps and the detail, from one probed step.
 
 torch's profiler stops the program for about 10 us per event when it ends (1.6 s for
 199,000 events, 13.7 s for 1,324,000: H200, torch 2.11), and an event has 550 bytes in

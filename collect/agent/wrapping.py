@@ -1,4 +1,4 @@
-"""Methods of torch that are watched: ours runs in between, until it is taken back."""
+"""Wrappers around methods of torch, removed at the end."""
 
 from __future__ import annotations
 

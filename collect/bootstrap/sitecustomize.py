@@ -1,5 +1,5 @@
 # ruff: noqa: I002 - a job may start Pythons older than 3.7, which must not fail here
-"""First on the child's PYTHONPATH: arm the agent, then step out of the way.
+"""First module on the child's PYTHONPATH: arms the agent, then steps aside.
 
 This folder holds this one file, so ``sitecustomize`` is the only name that we add to
 the user's program, and we hand it back: the sitecustomize that Python would have found

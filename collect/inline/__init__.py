@@ -1,1 +1,1 @@
-"""A program that records itself, without a launcher: standard library and torch."""
+"""Recording from inside the program, without a launcher: standard library and torch."""

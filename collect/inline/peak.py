@@ -1,4 +1,4 @@
-"""How much memory the tensors of a step take on the CPU, where no allocator says it."""
+"""Peak memory of a step's tensors on the CPU, which has no allocator statistics."""
 
 from __future__ import annotations
 

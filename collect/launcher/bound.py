@@ -1,4 +1,4 @@
-"""The program bound to its launcher: it does not outlive it."""
+"""Lifetime of the program, bound to its launcher: it does not outlive it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the user's command with our agent in every Python process, and report on it."""
+"""Launch of the user's command with our agent in every Python process."""
 
 from __future__ import annotations
 

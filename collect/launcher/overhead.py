@@ -1,4 +1,4 @@
-"""Starts the measurement of what recording costs, once the program has ended."""
+"""Launch of the measurement of the recording overhead, once the program has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launcher knows about the run: command, repository, machine, options."""
+"""Facts about the run from the launcher: command, repository, machine, options."""
 
 from __future__ import annotations
 

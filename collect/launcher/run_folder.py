@@ -1,4 +1,4 @@
-"""The run folder: its name and who shares it. Nothing in it is ever overwritten."""
+"""Run folder: its name and the launches that share it. Nothing in it is overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we print on the terminal between the lines that the program prints."""
+"""Status lines of collect on the terminal, between the lines of the program."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What recording adds to ops, runtime calls and Python frames, measured on the spot.
+"""Overhead of recording for ops, runtime calls and Python frames, measured locally.
 
-The launcher starts this as a script of its own once the program has ended, with the
+The launcher starts this as a separate script once the program has ended, with the
 program's Python: the same small pieces of work are timed without torch's profiler and
 under it, with the options of the recording. Each is work of the host alone: nothing
-waits for the GPU. How many events each has is counted in the trace that torch writes,
-and the cost of one event is what fits all of them best.
+waits for the GPU. The trace that torch writes gives the number of events of each piece,
+and a fit over all pieces gives the cost of one event.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Both processes: the files through which agents and launcher talk to each other."""
+"""Files through which agents and launcher communicate, for both processes."""

@@ -1,8 +1,8 @@
 """Facts that are known only after a file was written, added to a rank's manifest.
 
-A forked process writes the files, so that the program goes on meanwhile. It leaves what
-it learns, such as the size, in a file of its own; who reads or writes the manifest next
-adds it: the agent, or the launcher when the program has ended.
+A forked process writes the files, so that the program goes on meanwhile. It writes the
+facts, such as the size, to a file of its own; the next reader or writer of the manifest
+adds them: the agent, or the launcher when the program has ended.
 """
 
 from __future__ import annotations

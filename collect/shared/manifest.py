@@ -1,4 +1,4 @@
-"""What an agent writes about its rank, and the launcher about the run.
+"""Manifests: facts about a rank, written by its agent, and about the run.
 
 README.md documents every key: change both together, and FORMAT when a reader of the
 old format would misread the new one.

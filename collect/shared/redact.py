@@ -1,4 +1,4 @@
-"""Removes secrets, user names and home directories from what is stored.
+"""Redaction of secrets, user names and home directories in stored text.
 
 A secret is known by the name before it (``--token X``, ``HF_TOKEN=X``), by where it
 stands (``Bearer X``, a login or a query in a URL), or by its form: prefixes that

@@ -1,4 +1,4 @@
-"""What the rules on attention share: names of kernels, evidence on a call."""
+"""Shared code of the rules on attention: kernel names, evidence on a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules on copies share: evidence on the time in each pass."""
+"""Shared code of the rules on copies: evidence on the time in each pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many workers a DataLoader needs, and what a step takes with them."""
+"""Number of workers that a DataLoader needs, and the step time with them."""
 
 from __future__ import annotations
 

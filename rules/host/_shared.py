@@ -1,4 +1,4 @@
-"""What rules on the host's account share."""
+"""Shared code of the rules on the host account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules on slow kernels share: ops that the roofline judges, by place."""
+"""Shared code of the rules on slow kernels: ops below the roofline, by place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules on optimizers share: a drawn step, its kernels, what is said of it."""
+"""Shared code of the rules on optimizers: a drawn step, its kernels, evidence."""
 
 from __future__ import annotations
 

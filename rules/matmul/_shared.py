@@ -1,4 +1,4 @@
-"""What the rules on matmuls share: evidence on their shapes."""
+"""Shared code of the rules on matmuls: evidence on their shapes."""
 
 from __future__ import annotations
 

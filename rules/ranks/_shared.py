@@ -1,4 +1,4 @@
-"""What the rules on jobs have in common: names of ranks, savings, evidence."""
+"""Shared code of the rules on jobs: names of ranks, savings, evidence."""
 
 from __future__ import annotations
 

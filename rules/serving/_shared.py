@@ -1,4 +1,4 @@
-"""What the rules on serving share: steady iterations, and drawings of a loop."""
+"""Shared code of the rules on serving: steady iterations, and drawings of a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which op of a program makes the host wait."""
+"""Ops of the program that make the host wait."""
 
 from __future__ import annotations
 

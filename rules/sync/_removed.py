@@ -1,4 +1,4 @@
-"""What goes with a wait: the ops that only compute what the host asks for."""
+"""Ops that only compute a value for the host, which a fix removes with the wait."""
 
 from __future__ import annotations
 

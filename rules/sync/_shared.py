@@ -1,4 +1,4 @@
-"""What the sync rules share: waits grouped by place, and the finding of a group."""
+"""Shared code of the sync rules: waits grouped by place, and the finding of a group."""
 
 from __future__ import annotations
 

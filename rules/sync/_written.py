@@ -1,4 +1,4 @@
-"""How a program writes the ops that need a value on the host, and what instead."""
+"""Source forms of the ops that need a value on the host, and their replacements."""
 
 from __future__ import annotations
 

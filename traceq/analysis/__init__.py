@@ -1,1 +1,1 @@
-"""Questions to a trace: frames in, frames out, no thresholds, no text."""
+"""Analyses of a trace: frames in, frames out, no thresholds, no text."""

@@ -1,4 +1,4 @@
-"""A trace at first sight: where the time of a step goes, as numbers."""
+"""Overview of a trace: the time of a step by part, as numbers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Recordings that differ in a label: how time and memory grow with it.
+"""Sweeps: growth of time and memory over recordings that differ in one label.
 
-A sweep has a label whose values are numbers; all other labels are the same in it. Each
-figure has the law that fits it best, from three values on, and where a part of the
-step overtakes the rest of it is computed from these laws.
+A sweep has a label whose values are numbers; all other labels are equal. From three
+values on, each figure has the law that fits it best, and the point at which a part of
+the step overtakes the rest is computed from these laws.
 """
 
 from __future__ import annotations

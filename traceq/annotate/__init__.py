@@ -1,5 +1,5 @@
-"""Findings inside the trace: tracks of their own, for Perfetto.
+"""Annotation of a trace: findings as tracks of their own, for Perfetto.
 
-What a finding is about is on its kernels (``tracks``), as events of a Chrome trace
-(``events``) that are added to the file's own, which stay as they are (``splice``).
+``tracks`` places a finding on its kernels, ``events`` writes it as events of a Chrome
+trace, and ``splice`` adds these to the file's own events, which stay unchanged.
 """

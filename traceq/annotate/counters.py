@@ -1,4 +1,4 @@
-"""What the GPU does over time, as counters: a few points for the whole window."""
+"""Counter tracks of the GPU's activity, with a few points for the whole window."""
 
 from __future__ import annotations
 

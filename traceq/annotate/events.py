@@ -1,7 +1,7 @@
-"""Events of a Chrome trace as text, all of a kind at once.
+"""Chrome trace events as text, all of a kind at once.
 
-Times are written in microseconds with three digits, as exact as nanoseconds are, and
-counted as the file counts them.
+Times are written in microseconds with three decimals, exact to the nanosecond, with the
+origin of the file.
 """
 
 from __future__ import annotations

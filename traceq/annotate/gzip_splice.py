@@ -1,9 +1,9 @@
-"""A gzipped trace with more events in it, without packing all of it again.
+"""Insertion of events into a gzipped trace without recompressing all of it.
 
-A packed file is a row of blocks. All before the last one are copied as they are; what
-the last one holds is packed again with what is added. Where a block begins is not
-written anywhere, so it is tried: what can be a beginning is unpacked, and it is one if
-the text comes out.
+A gzip file is a sequence of blocks. All before the last one are copied unchanged; the
+content of the last one is compressed again together with the new events. The position
+of a block is not stored anywhere, so candidates are tried: each is decompressed, and is
+a block if the expected text comes out.
 """
 
 from __future__ import annotations

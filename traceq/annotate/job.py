@@ -1,4 +1,4 @@
-"""All ranks of a job in one trace, on one clock: what they did together, and alone.
+"""Trace of all ranks of a job on one clock: their collectives, steps and kernels.
 
 Each rank is a process: its steps, its collectives, each divided into the wait for the
 last rank and the transfer, when others waited for it, and its kernels. Nothing else of

@@ -1,4 +1,4 @@
-"""What was added to a trace, in words."""
+"""Messages about the tracks that were added to a trace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Slices on the kernels, idle gaps and host time that findings are about.
+"""Slices for the kernels, idle gaps and host time that findings are about.
 
-Of a finding with very many of them the first steps are shown, or those that follow
-each other as one slice; how much that leaves out is counted.
+If a finding has too many of them, the first steps are shown, or adjacent ones as one
+slice; the number of omitted ones is counted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A trace with more events in it: all of the file's own as they are, or a window.
+"""Insertion of events into a trace file, whole or cut to a window.
 
-The file is copied chunk by chunk. What in it is not JSON, the reader may have repaired;
-it is left out, so that what is written is JSON. Of a window, the events that overlap it
-are copied, what names processes and threads, and arrows both of whose ends are there.
+The file is copied chunk by chunk. Text that is not JSON, which the reader may have
+repaired, is omitted, so that the output is JSON. A window includes the events that
+overlap it, the names of processes and threads, and arrows with both ends inside.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which steps a user asks for."""
+"""Selection of the steps that a user asks for."""
 
 from __future__ import annotations
 

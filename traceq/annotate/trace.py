@@ -1,4 +1,4 @@
-"""One trace with its findings: all of it, or a few of its steps."""
+"""Annotated copy of one trace: all of it, or a few of its steps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""All that is added to a trace: a process with tracks of steps, idle time and findings.
+"""Tracks that are added to a trace: steps, idle time and findings, in one process.
 
-It has room for a small share of the file, which its parts divide.
+They may add a small fraction of the file's size, which the tracks share.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The questions that traceq answers, as functions: Python and the commands call them.
+"""Public functions of traceq, which Python code and the commands call.
 
 ``traceq`` itself exports them, so that nothing else is loaded with one of them.
 """

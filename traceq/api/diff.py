@@ -1,4 +1,4 @@
-"""What changed from one recording to another, and why: ``traceq.diff``."""
+"""Changes from one recording to another, and their causes: ``traceq.diff``."""
 
 from __future__ import annotations
 

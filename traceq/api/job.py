@@ -1,4 +1,4 @@
-"""Which ranks of a job hold the others up: ``traceq.job``."""
+"""Stragglers among the ranks of a job: ``traceq.job``."""
 
 from __future__ import annotations
 

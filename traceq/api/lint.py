@@ -1,4 +1,4 @@
-"""What is wrong in a recording: ``traceq.lint``."""
+"""Findings in a recording: ``traceq.lint``."""
 
 from __future__ import annotations
 

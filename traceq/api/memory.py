@@ -1,4 +1,4 @@
-"""What holds the GPU's memory: ``traceq.memory``."""
+"""Holders of the GPU's memory: ``traceq.memory``."""
 
 from __future__ import annotations
 

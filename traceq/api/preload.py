@@ -1,4 +1,4 @@
-"""What is needed next is imported while files are read."""
+"""Imports of modules that are needed next, while files are being read."""
 
 from __future__ import annotations
 

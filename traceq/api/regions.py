@@ -1,4 +1,4 @@
-"""What the regions and modules of a program cost: ``traceq.regions``."""
+"""Cost of the regions and modules of a program: ``traceq.regions``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all results have: the terminal's text, the JSON, and HTML for a notebook."""
+"""Base class of all results: text for the terminal, JSON, and HTML for a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each op is from what the GPU can do: ``traceq.roofline``."""
+"""Roofline of each op: ``traceq.roofline``."""
 
 from __future__ import annotations
 

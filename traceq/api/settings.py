@@ -1,4 +1,4 @@
-"""Options that a caller gives, and those of the configuration, for what is loaded."""
+"""Load options from the caller's arguments and from the configuration."""
 
 from __future__ import annotations
 

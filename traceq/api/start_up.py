@@ -1,4 +1,4 @@
-"""A warning of traces that are of a program's start."""
+"""Warning about traces of a program's start-up."""
 
 from __future__ import annotations
 

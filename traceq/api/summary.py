@@ -1,4 +1,4 @@
-"""Where the time of a step goes: ``traceq.summary``."""
+"""Time of a step by part: ``traceq.summary``."""
 
 from __future__ import annotations
 

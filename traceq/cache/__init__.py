@@ -1,1 +1,1 @@
-"""The cache of what was read and found before."""
+"""Cache of tables and findings that were computed before."""

@@ -1,7 +1,7 @@
-"""What lint reported of a recording, as JSON that can be read again.
+"""Lint results of a recording, serialized as JSON and read back.
 
-All is kept but the findings' fixes, which only the replay asks for, and of what bounds
-a step what reports ask for.
+Everything is stored except the findings' fixes, which only the replay needs; of the
+step's bound, only the part that reports need is stored.
 """
 
 from __future__ import annotations

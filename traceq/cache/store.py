@@ -1,12 +1,12 @@
-"""What was worked out before, kept in the user's cache directory.
+"""On-disk cache of tables and answers, in the user's cache directory.
 
-Tables of a trace are a folder named after the size and the SHA-256 of the trace file,
-inside a folder named after the code that made them: a changed file or a changed traceq
-never meets old tables. An answer, as what lint found, is a file named after the size
-and the content of all that it depends on. Reading a large file only to hash it would
-take longer than the tables take to load, so what was hashed is remembered by the file's
-identity, as git does. Nothing here may keep a trace from being read: trouble means that
-nothing is kept. ``tables`` reads and writes the tables.
+The tables of a trace are a folder named after the size and the SHA-256 of the trace
+file, inside a folder named after the code that made them: a changed file or a changed
+traceq never reads old tables. An answer, such as lint's findings, is a file named after
+the size and the content of everything that it depends on. Hashing a large file takes
+longer than loading the tables, so the hash is remembered by the file's identity, as git
+does. A cache error never keeps a trace from being read: the result is not stored then.
+``tables`` reads and writes the tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of traces, written to and read from the cache."""
+"""Tables of traces, written to and read from the cache."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The pre-merge check: fixtures, what is expected of them, what they may take."""
+"""Pre-merge check: fixtures, their expected findings, and their budgets."""

@@ -1,4 +1,4 @@
-"""Hold fixtures to what is expected of them, and new runs to their fixtures."""
+"""Comparison of fixtures with their expectations, and of new runs with fixtures."""
 
 from __future__ import annotations
 

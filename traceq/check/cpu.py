@@ -1,4 +1,4 @@
-"""The CPU part of a fixture: what its program asks of torch, without a GPU."""
+"""CPU part of a fixture: the torch calls of its program, without a GPU."""
 
 from __future__ import annotations
 

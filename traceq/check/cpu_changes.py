@@ -1,4 +1,4 @@
-"""How the CPU part of a new run differs from that of a fixture, and where."""
+"""Differences between the CPU part of a new run and that of a fixture, with places."""
 
 from __future__ import annotations
 

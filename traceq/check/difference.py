@@ -1,4 +1,4 @@
-"""What a check finds: differences."""
+"""Differences that a check finds."""
 
 from __future__ import annotations
 

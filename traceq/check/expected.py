@@ -1,4 +1,4 @@
-"""What is expected to be found in a fixture, as data; without what is measured."""
+"""Expected findings of a fixture as data, without measured values."""
 
 from __future__ import annotations
 

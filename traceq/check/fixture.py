@@ -1,4 +1,4 @@
-"""A fixture: a folder with a small trace, how it was made, and what to expect of it."""
+"""Fixtures: a folder with a small trace, its origin and its expected findings."""
 
 from __future__ import annotations
 

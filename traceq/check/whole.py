@@ -1,7 +1,7 @@
-"""The run that a fixture was made from: numbers and findings of all its steps.
+"""Full run that a fixture was made from: numbers and findings of all its steps.
 
 A fixture keeps a few steps. Where the others differ from them, ``[run]`` in its
-origin.toml says how, so that budgets hold the run, too.
+origin.toml records how, so that budgets apply to the run, too.
 """
 
 from __future__ import annotations

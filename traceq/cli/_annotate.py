@@ -1,4 +1,4 @@
-"""How `traceq annotate` and `traceq open` make what they show."""
+"""Implementation of `traceq annotate` and `traceq open`."""
 
 from __future__ import annotations
 

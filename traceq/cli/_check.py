@@ -1,4 +1,4 @@
-"""How `traceq check` compares fixtures with what is expected of them."""
+"""Implementation of `traceq check`: comparison of fixtures with their expectations."""
 
 from __future__ import annotations
 

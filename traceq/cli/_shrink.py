@@ -1,4 +1,4 @@
-"""How `traceq shrink` makes a fixture of what it is given."""
+"""Implementation of `traceq shrink`: from a recording to a fixture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports on standard output or in a file, where nothing is lost unasked."""
+"""Delivery of reports to standard output or a file, without unrequested overwriting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command line calls: the group of all commands, and what is wrong in a call."""
+"""Command dispatch: the group of all commands, and usage errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What was freed goes back to the system soon: lint needs a fifth less memory.
+"""Allocator settings: freed memory returns to the system soon; lint needs 20% less.
 
-Only on the command line: who imports traceq has settings of their own.
+Only on the command line: programs that import traceq have their own settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The standard streams: one that is closed or full is no fault of traceq."""
+"""Standard streams: a closed or full stream is not an error of traceq."""
 
 from __future__ import annotations
 

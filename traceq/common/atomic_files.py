@@ -1,4 +1,4 @@
-"""Files that are there as a whole, or as they were before."""
+"""Atomic file writes: a file is complete, or as it was before."""
 
 from __future__ import annotations
 

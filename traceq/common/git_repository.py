@@ -1,7 +1,7 @@
-"""The user's repository: which of its files a recorded path means, and their lines.
+"""The user's git repository: its files, found by recorded paths, and their lines.
 
-The profiler cuts paths to what follows an entry of sys.path, and traces come from other
-machines. A file is found by the end of its path, if just one file ends like that.
+The profiler cuts paths to the part after an entry of sys.path, and traces come from
+other machines. A file is found by the end of its path, if exactly one file ends so.
 Nothing outside of the root is ever opened.
 """
 

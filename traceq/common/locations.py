@@ -1,7 +1,7 @@
-"""Where folders are: rules/ and collect/ beside the package, and the user's cache.
+"""Folder locations: bundled rules/ and collect/, the user's settings and cache.
 
-A wheel carries them inside the package, under ``_bundled/``; in a checkout, and
-so in an editable install, they are the package's neighbours.
+A wheel carries rules/ and collect/ inside the package, under ``_bundled/``; in a
+checkout, and so in an editable install, they are next to the package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiled code beside the Python that does the same: where it was built, and wanted.
+"""Compiled code next to its Python equivalent, used where it was built and is wanted.
 
 There is little of it, each a loop that Polars cannot do at the speed of the rest. The
 Python is the reference; TRACEQ_PURE=1 uses it for everything.

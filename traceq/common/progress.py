@@ -1,6 +1,6 @@
 """Progress and notices: long-running code reports them, the CLI displays them.
 
-Work that takes long is on many floors, and none of them has to pass a listener on.
+Long-running code is on many levels, and none of them has to pass a listener on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text of strangers, made safe for terminals, JSON and sheets."""
+"""Untrusted text, made safe for terminals, JSON and sheets."""
 
 from __future__ import annotations
 

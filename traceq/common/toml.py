@@ -1,4 +1,4 @@
-"""TOML: files are read, and a little of it is written by hand."""
+"""TOML: a reader of files, and a writer of simple values."""
 
 from __future__ import annotations
 

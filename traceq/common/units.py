@@ -1,4 +1,4 @@
-"""Nanoseconds, bytes and shares as text, and no other way round."""
+"""Nanoseconds, bytes and fractions formatted as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that findings share: how often, how long, how large, which layer."""
+"""Phrases that findings share: counts, durations, sizes, layer names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What changed in a step from one recording to another, and why."""
+"""Changes of a step from one recording to another, and their causes."""

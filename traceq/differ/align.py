@@ -1,6 +1,6 @@
-"""Which parts of one step are the same as which of another, by structure.
+"""Alignment of the parts of two steps, by structure.
 
-Rows are matched from the strictest likeness to the loosest. What is left has been added
+Rows are matched from the strictest criterion to the loosest. Unmatched rows were added
 or removed; where both happened in one place, one replaced the other.
 """
 

@@ -1,7 +1,7 @@
-"""Where the time of steps went: each instant to a kernel, or to one that came late.
+"""Attribution of the time of steps: each instant to a kernel, or to a late launch.
 
-While the GPU has nothing to do it waits for the next kernel, so an idle gap belongs to
-whoever launched that one; unless the host was compiling, loading data, capturing CUDA
+While the GPU idles it waits for the next kernel, so an idle gap belongs to the part
+that launched that one; unless the host was compiling, loading data, capturing CUDA
 graphs or allocating then, or a sync had let the GPU run dry.
 """
 

@@ -1,4 +1,4 @@
-"""How recorded times are scaled to a step that takes as long as it does."""
+"""Scale factors from recorded times to the true step time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ops and regions a step has that the other has none of."""
+"""Ops and regions that only one of the two steps has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a step takes longer or shorter than before: causes that add up to the change."""
+"""Causes of a change in step time; they add up to the change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caveats: what two recordings do not share, and so cannot be compared."""
+"""Caveats: properties in which two recordings differ, so that they do not compare."""
 
 from __future__ import annotations
 

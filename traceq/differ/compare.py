@@ -1,4 +1,4 @@
-"""Two recordings in, one comparison out."""
+"""Comparison of two recordings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the host did in the idle time before the kernels of each part of a step.
+"""Host activity in the idle time before the kernels of each part of a step.
 
-While the GPU waits for a launch, the host does what its account says of these instants:
-runs operators, on new shapes or slower than usual, Python, a hook. So the idle time
-before a part's kernels is divided among the entries of the account.
+While the GPU waits for a launch, the host account has an entry for each instant:
+operators, on new shapes or slower than usual, Python, a hook. So the idle time before
+a part's kernels is divided among these entries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two jobs of many ranks in, one comparison out."""
+"""Comparison of two jobs of many ranks."""
 
 from __future__ import annotations
 

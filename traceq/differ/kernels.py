@@ -1,4 +1,4 @@
-"""When two kernels are of one kind, so that a change between them is not a switch."""
+"""Kernel families: a change within a family is not a switch of kernels."""
 
 from __future__ import annotations
 

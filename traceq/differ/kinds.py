@@ -1,4 +1,4 @@
-"""What changed in a part of the program, and which parts changed in the same way."""
+"""Kinds of changes of a part of the program, and the parts that changed alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch.compile did to each module, between an eager and a compiled side."""
+"""Effect of torch.compile on each module, between an eager and a compiled side."""
 
 from __future__ import annotations
 

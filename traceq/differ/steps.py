@@ -1,4 +1,4 @@
-"""What a step takes before and after, and whether the difference is more than noise."""
+"""Step time before and after, and the significance of the difference."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a step consists of, by structure: calls of one op from one place are a row.
+"""Structure of a step: calls of one op from one place are a row.
 
 A kernel belongs to the outermost op around its launch, and in the backward pass to the
-op whose gradient it computes. So the row is the same whatever backend, kernel or dtype
-the op runs with.
+op whose gradient it computes. So the row is the same for every backend, kernel or dtype
+of the op.
 """
 
 from __future__ import annotations

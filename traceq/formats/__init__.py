@@ -1,1 +1,1 @@
-"""Bytes to raw tables: files are opened, cut into events and decoded here."""
+"""File formats: bytes are opened, split into events and decoded into raw tables."""

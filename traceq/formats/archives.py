@@ -1,4 +1,4 @@
-"""Archives with a trace in them: zip, and tar whatever it is compressed with.
+"""Archives that contain a trace: zip, and tar with any compression.
 
 Members are read as streams; no name in an archive is ever the name of a file.
 """

@@ -1,4 +1,4 @@
-"""Read a Chrome trace as PyTorch's profiler of any version wrote it."""
+"""Reader of Chrome traces, as any version of PyTorch's profiler writes them."""
 
 from __future__ import annotations
 

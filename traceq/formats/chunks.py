@@ -1,4 +1,4 @@
-r"""The text of a trace cut into chunks of events, and what stands around the events.
+r"""Chunks of events in the text of a trace, and the text around them.
 
 All writers put the same bytes between two events, from the last brace of one to
 the first quote of the next: ``\n  },\n  {\n    "`` in Kineto's files, ``}, {"``

@@ -1,7 +1,7 @@
-"""A file's bytes, block by block, whatever they are compressed with.
+"""Bytes of a file, block by block, with any compression.
 
-What a file is compressed with is told by its first bytes, not by its name. However far
-a file unpacks, no more than a block of it is held at a time.
+The compression is detected from the first bytes, not from the name. However large a
+file is unpacked, at most one block of it is in memory at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The texts that stand before an event's times, decoded once for each distinct text."""
+"""Event heads: the text before an event's times, decoded once per distinct text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of events cut at its keys, all events of a chunk at once.
+"""Event decoder: text split at its keys, all events of a chunk at once.
 
 An event reads ``ph": "X", "cat": …, "name": …, "pid": …, "tid": …, "ts": …, "dur":
 …, "args": …`` in every file since torch 1.8, however it is laid out. What stands

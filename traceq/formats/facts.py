@@ -1,4 +1,4 @@
-"""What the file says, and what its form gives away, about how it was recorded."""
+"""Facts about a recording, from the file's metadata and from its form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``origin.toml`` of a fixture: how it was made, and what a step took then."""
+"""``origin.toml`` of a fixture: its origin, and the step time at that time."""
 
 from __future__ import annotations
 

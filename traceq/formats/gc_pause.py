@@ -1,4 +1,4 @@
-"""Python's garbage collector, paused."""
+"""Pause of Python's garbage collector."""
 
 from __future__ import annotations
 

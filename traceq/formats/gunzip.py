@@ -1,4 +1,4 @@
-"""A file's bytes, plain or gzipped, block by block, as far as they can be read."""
+"""Bytes of a plain or gzipped file, block by block, as far as they are intact."""
 
 from __future__ import annotations
 

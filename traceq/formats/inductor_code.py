@@ -1,7 +1,7 @@
-"""Read what ``traceq collect`` recorded of torch.compile: graphs and generated code.
+"""Reader of torch.compile's recorded output: graphs and generated code.
 
-All of it is text that strangers may have written: it is read line by line, never run,
-and what does not look as expected is left out.
+All of it is untrusted text: it is read line by line, never run, and lines of an
+unexpected form are skipped.
 """
 
 from __future__ import annotations

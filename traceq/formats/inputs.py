@@ -1,4 +1,4 @@
-"""What an op was given: shapes, types, strides and values, decoded."""
+"""Inputs of ops, decoded: shapes, types, strides and values."""
 
 from __future__ import annotations
 

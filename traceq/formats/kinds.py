@@ -1,4 +1,4 @@
-"""What a file is, by its name and its first bytes: trace, memory snapshot or log."""
+"""File kinds, by name and first bytes: trace, memory snapshot or log."""
 
 from __future__ import annotations
 

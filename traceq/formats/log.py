@@ -1,4 +1,4 @@
-"""What a program printed, line by line."""
+"""Logs: the lines that a program printed."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""A history's events as columns, read by compiled code where it was built.
+"""Events of an allocator history as columns, read by compiled code where it was built.
 
 The compiled reader (_history.c) takes the events that are pickled as Python pickles
-what torch records, nearly all of a snapshot. What it does not take is read as without
-it, by pickled_events.py: that is the reference, and the tables are the same.
+what torch records, nearly all of a snapshot. It leaves the others to pickled_events.py,
+which is the reference; the tables are the same.
 
-A column of numbers is one at once. Other values the unpickler knows: what is at a place
-in its memo, which is a number from 0 on in a column; or what commands make, a text or a
-stack, which is a number below 0. For each of them it is asked once.
+A column of numbers is complete at once. The unpickler knows the other values: a number
+from 0 on in a column is an index into its memo, and a number below 0 is a value that
+commands build, a text or a stack. The unpickler is asked once for each of them.
 
-What events put in the memo, others may get. So the unpickler is told to put the same:
-for each event ``N`` where its dict was, its texts, and the name of its stack where the
-list was. A name is five bytes, and a stack is handed on with it when it comes for the
-first time.
+Later events may get values that earlier ones put in the memo. So the unpickler receives
+commands that put the same values: for each event ``N`` in place of its dict, its texts,
+and the name of its stack in place of the list. A name is five bytes, and a stack is
+passed on with it when it occurs for the first time.
 """
 
 from __future__ import annotations

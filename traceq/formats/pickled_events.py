@@ -1,4 +1,4 @@
-"""A history's events in the bytes of a pickle, and the rows that replace them.
+"""Events of an allocator history in the bytes of a pickle, and their replacement rows.
 
 torch pickles an event as a dict: its action, three numbers or more, some texts, and a
 list of frames that came before, each by its place in the memo. In the commands of a

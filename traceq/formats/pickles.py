@@ -1,4 +1,4 @@
-"""Pickles of plain values, read so that nothing in them can run.
+"""Safe unpickling of plain values: nothing in the pickle can run.
 
 A memory snapshot is a pickle, and a pickle is a program: it may import and call
 whatever it likes. Of its commands a snapshot needs only those that build numbers,

@@ -1,4 +1,4 @@
-"""A trace's bytes, plain or compressed, block by block."""
+"""Bytes of a trace, plain or compressed, block by block."""
 
 from __future__ import annotations
 

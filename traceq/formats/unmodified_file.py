@@ -1,4 +1,4 @@
-"""A file that changes while it is read is refused: what was read is of no version."""
+"""Refusal of files that change while they are read: the data would be of no version."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Raw tables to linked ones: who called whom, who launched what, in which step."""
+"""Linking of raw tables: callers, launches and steps."""

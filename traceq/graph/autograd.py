@@ -1,4 +1,4 @@
-"""Which forward op a backward op belongs to."""
+"""Forward ops of backward ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The networkx view of a window: for exploring, never for millions of events."""
+"""View of a window as a networkx graph: for exploration, not for millions of events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows that are nested deeper than those of any program, and are left out.
+"""Removal of rows that are nested deeper than those of any program.
 
-Some work grows with the depth of each row, as the names of nested modules do. Real
-traces stay below 500; a file that was made to hurt has tens of thousands.
+Some work grows with the depth of each row, such as the names of nested modules. Real
+traces stay below 500; a file made as an attack has tens of thousands.
 """
 
 from __future__ import annotations

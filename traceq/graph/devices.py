@@ -1,4 +1,4 @@
-"""Which GPU a trace is about, where it has several."""
+"""Choice of the GPU to analyse, in a trace of several."""
 
 from __future__ import annotations
 

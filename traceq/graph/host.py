@@ -1,4 +1,4 @@
-"""All that the host threads did as one tree: regions, Python calls, ops, calls."""
+"""Host tree: all regions, Python calls, ops and runtime calls of the host threads."""
 
 from __future__ import annotations
 

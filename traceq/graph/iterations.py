@@ -1,15 +1,15 @@
-"""Iterations that nobody marked: what the host does over and over again.
+"""Unmarked iterations, detected by repetition on the host.
 
-The outermost ops and runtime calls are read as one sequence of names. What a loop does
-once an iteration, as the embedding or the sampling of a decode loop, is there as often
-as there are iterations, while what its layers do is there many times more. So each
-count of a name, or of a few names in a row, is a hypothesis; it holds if the pieces
-between these places are alike. The layers of one pass are alike too: pieces count as
-iterations only with a landmark in each, which is what programs do once an iteration.
+The outermost ops and runtime calls are read as one sequence of names. A name that a
+loop runs once per iteration, such as the embedding or the sampling of a decode loop,
+occurs once per iteration, and a name in its layers many times more. So each count of a
+name, or of a few names in a row, is a hypothesis; it holds if the pieces between these
+places are alike. The layers of one pass are alike too: pieces count as iterations only
+with a landmark in each, an op that programs run once per iteration.
 
-A recording of whole iterations ends where it began: what is behind the last place and
-before the first is one of them. A window of time cuts the first and the last: then that
-is the end of one, and the beginning of another.
+A recording of whole iterations ends where it began: the rest after the last place and
+before the first is one of them. A window of time cuts the first and the last: then the
+rest is the end of one, and the beginning of another.
 """
 
 from __future__ import annotations

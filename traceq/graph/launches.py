@@ -1,4 +1,4 @@
-"""Which call of which op started each piece of work on the GPU."""
+"""Launches: the call and the op that started each piece of GPU work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw tables to linked ones, by the modules beside this one."""
+"""Linked tables from raw ones, with the modules of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that somebody marked: the profiler, an engine, the user, the optimizer."""
+"""Marked steps: by the profiler, an engine, the user or the optimizer."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Who encloses whom on a thread, without a loop over events.
+"""Nesting of events on a thread, without a loop over events.
 
-Events are given in pre-order: by thread, then start, the longest first. Then the
-parent of an event is the nearest one before it on its thread that ends no earlier.
-All events look for theirs at once: each points at the last one before it that is around
-any and, as long as that ends too early, jumps to where that one points. Pointers of
-events that are still looking double their reach with every round, so rounds are few.
+Events are in pre-order: by thread, then start, the longest first. Then the parent of an
+event is the nearest one before it on its thread that ends no earlier. All events search
+for theirs at once: each points at the last event before it that has any inside and, as
+long as that one ends too early, jumps to where that one points. Pointers of events that
+are still searching double their reach with every round, so rounds are few.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which part of a step the host was in: forward, backward, optimizer, data, other."""
+"""Phase of each moment on the host: forward, backward, optimizer, data, other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Loops over columns that carry a state along, by compiled code where it was built.
+"""Stateful loops over columns, by compiled code where it was built.
 
-Each returns None where it was not, and for columns that it does not take; then the
-caller does the same in Polars, several times slower.
+Each function returns None where it was not built, and for columns that it does not
+take; then the caller does the same in Polars, several times slower.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Python calls whose return was not recorded, ended where they must have.
+"""Python calls without a recorded return, ended where they must have ended.
 
 The profiler misses some returns where compiled code switches its tracing off and on,
-and lets such calls last until the recording stops. What the thread does after them
-would be inside of them. A call that begins inside of another one does not outlast it.
+and lets such calls last until the recording stops. The thread's later work would be
+inside of them. A call that begins inside another one does not outlast it.
 """
 
 from __future__ import annotations

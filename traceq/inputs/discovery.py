@@ -1,4 +1,4 @@
-"""From what a user typed to the files of each program: local, of one kind each.
+"""Discovery of each program's files from the paths that the user typed.
 
 A path may be a file of any kind and compression, a folder of them, a run folder, an
 archive, standard input or a URL.

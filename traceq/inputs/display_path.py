@@ -1,4 +1,4 @@
-"""Paths that are shown by another name than the one by which they are opened."""
+"""Display paths, which differ from the paths that are opened."""
 
 from __future__ import annotations
 

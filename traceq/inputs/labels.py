@@ -1,4 +1,4 @@
-"""What a user says of recordings beside their files: labels, and the true step time.
+"""Labels of recordings and their true step time, as the user gives them.
 
 Run folders have labels of their own, by ``traceq collect --label``; plain traces get
 them from the command line, ``FILE:KEY=VALUE``, or from a TOML file of runs::

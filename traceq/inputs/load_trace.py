@@ -1,4 +1,4 @@
-"""From a path to a trace: read, link, remember."""
+"""Loading of a trace from its path: read, link, cache."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files of other machines, read through fsspec because a user typed their URL.
+"""Remote files, read through fsspec because a user typed their URL.
 
-What was fetched stays in the cache until it changes there; a URL that may hold a
+A fetched file stays in the cache until it changes remotely; a URL that may contain a
 secret is neither stored nor printed whole.
 """
 

@@ -1,4 +1,4 @@
-"""What rules on calls of the driver share: which steps make them, and their time."""
+"""Base class of rules on driver calls: the steps that make them, and their time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lint recordings: run the rules, suppress what is allowed, price the rest."""
+"""Lint engine: runs the rules, suppresses allowed findings, prices the rest."""
 
 from __future__ import annotations
 

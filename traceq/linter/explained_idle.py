@@ -1,4 +1,4 @@
-"""How much of the time in which the GPU idles the findings of a step explain.
+"""Idle time of the GPU that the findings of a step explain.
 
 It is asked of the replay: what a fix removes from the host is removed from the steps,
 and what is left of the idle time is not explained. So nothing counts twice, whatever

@@ -1,4 +1,4 @@
-"""The line of a finding: rules name a function, what they saw there names its lines."""
+"""Lines of findings: a rule names a function, its evidence the lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a trace a finding is: the kernels, idle gaps and host time that it is about.
+"""Spans of a finding in the trace: its kernels, idle gaps and host time.
 
 What shows findings in a picture of the trace asks here, so that all show the same.
 """

@@ -1,4 +1,4 @@
-"""What goes if one fused op replaces several, on the GPU and on the host."""
+"""Fixes that replace several ops by one fused op, on the GPU and on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings inside of libraries: the function of the library beside the user's line."""
+"""Findings inside libraries: the library's function next to the user's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules on logs share: messages that torch prints, made into findings."""
+"""Shared code of rules on logs: torch's messages, turned into findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule needs of a recording in order to run."""
+"""Requirements of a rule: the data that a recording must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that are gone. A code is never used twice: old configurations name it."""
+"""Retired rules. A code is never used twice: old configurations name it."""
 
 from __future__ import annotations
 

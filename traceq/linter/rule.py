@@ -1,4 +1,4 @@
-"""What a rule is: a class in one file, with its page, options and examples."""
+"""Base class of rules: one file each, with a page, options and examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same finding in another run: what belongs together, and what has grown."""
+"""Matching of findings between runs, and the growth of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fix saves: the step replayed with it, against the step replayed without.
+"""Savings of a fix: the step replayed with it, compared with the step without it.
 
 A rule returns what its fix removes: GPU work, host time, calls that block.
 Here that becomes changes of the replay, alone and together with others.

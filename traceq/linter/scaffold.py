@@ -1,4 +1,4 @@
-"""A new rule to start from: it loads, and its first example does not hold yet."""
+"""Template of a new rule: it loads, and its first example fails until it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules run: codes, prefixes of codes and names, as users write them."""
+"""Rule selection: codes, prefixes of codes and names, as users write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule on memory looks at: the history of one snapshot."""
+"""View of a memory snapshot's history, for rules on memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which packs of rules may run: they are Python, and a configuration names them.
+"""Trust in rule packs: they are Python, and a configuration may name any.
 
 A pack that is named on the command line runs. One that a configuration names, which may
 be a stranger's, runs only if the user has trusted its content before: ``traceq rules

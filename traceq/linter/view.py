@@ -1,4 +1,4 @@
-"""What a rule looks at: the steady-state steps of a trace."""
+"""View of the steady-state steps of a trace, for rules."""
 
 from __future__ import annotations
 

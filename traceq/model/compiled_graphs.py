@@ -1,4 +1,4 @@
-"""What torch.compile made of a program: its graphs, and the code it generated."""
+"""Graphs and generated code of torch.compile, as data."""
 
 from __future__ import annotations
 

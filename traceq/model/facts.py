@@ -1,4 +1,4 @@
-"""What a trace says about itself: how it was recorded, by whom, and how whole it is."""
+"""Facts about a trace: its recording, its origin and its completeness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lint and diff report: one thing that is wrong, where, and what a fix saves."""
+"""Findings of lint and diff: the problem, its place and the savings of a fix."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What lint reports, as plain data: nothing here computes, and nothing needs a table.
+"""Lint report as plain data: nothing here computes or needs a table.
 
-So it can be written down and read again, and reports of it load little.
+So it can be serialized and read again, and reports of it import little.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What names mean: of kernels, runtime calls, regions, files.
+"""Name patterns of kernels, runtime calls, regions and files, with their meaning.
 
 Every list is tried from the top, and the first pattern that matches decides. Patterns
 are in the syntax of Rust's regex crate, which Polars uses, and are matched against the
 distinct names of a trace, not against its events. A pattern that two modules need
 stands here.
 
-What begins with (?i) is in small letters, and is matched against names in small
-letters: compiled as it stands, it takes twice as long.
+A pattern that begins with (?i) is in lowercase, and is matched against lowercase names:
+compiled as it stands, it takes twice as long.
 """
 
 from __future__ import annotations

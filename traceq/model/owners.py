@@ -1,8 +1,8 @@
-"""Whose code a source file is: the user's own, a library's, or torch's and Python's.
+"""Owner of a source file: the user, a library, or torch and Python.
 
-The profiler cuts a path down to what follows an entry of sys.path, so that it begins
-with the name of a package. Who it belongs to is known from, in this order: what the
-user says (``--own``, ``own-code``), where it lies (site-packages), what ``traceq
+The profiler cuts a path down to the part after an entry of sys.path, so it begins with
+the name of a package. The owner is known from, in this order: the user's setting
+(``--own``, ``own-code``), the location (site-packages), the packages that ``traceq
 collect`` saw in the process, and the names below.
 """
 

@@ -1,4 +1,4 @@
-"""What was recorded of one program: trace, log, true step time, memory."""
+"""Recording of one program: trace, log, true step time, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every table and every column once: its type, its unit and what it means.
+"""Schema of every table: each column with its type, its unit and its meaning.
 
 ``traceq schema`` prints this page, the reader takes from it which argument of an
 event fills which column, and the tests hold every loaded trace against it.

@@ -1,4 +1,4 @@
-"""What the frames of a memory snapshot's stacks mean: whose code, and what it does.
+"""Frames of a memory snapshot's stacks: owner and meaning.
 
 A stack mixes Python and C++: Python's frames have a line, those of C++ have none. The
 patterns are in the syntax of Rust's regex crate and are matched against the distinct

@@ -1,4 +1,4 @@
-"""Which torch has what advice names, and what the torch of a trace may lack."""
+"""Torch versions of the features that advice names, and of the trace."""
 
 from __future__ import annotations
 

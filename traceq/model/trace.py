@@ -1,4 +1,4 @@
-"""The trace that users hold in their hands: its tables, and the graph of a window."""
+"""Trace: the public object, with its tables and the graph of a window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to say of a job: the verdict's figures, who is late, and why."""
+"""Analysis of a job: the verdict's figures, the stragglers and their causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold jobs to what is expected of them, and new ones to those that are known."""
+"""Comparison of jobs with their expectations, and of new jobs with known ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the ranks' clocks are apart: a collective ends on all its ranks at once.
+"""Clock offsets between ranks: a collective ends on all its ranks at once.
 
 The offset of a rank is the median difference of its ends from those of the others, and
 where the window is long enough to show it, a drift. Ranks that share no collective are

@@ -1,4 +1,4 @@
-"""One number of a column, with the type that it has."""
+"""Typed scalars from columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job would take if some of its ranks were as their peers: by replay."""
+"""Step time of a job if some of its ranks were like their peers, by replay."""
 
 from __future__ import annotations
 

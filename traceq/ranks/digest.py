@@ -1,4 +1,4 @@
-"""One trace as its digest: what the analysis of a job needs of one rank, and no more.
+"""Digest of one trace: the data of one rank that the analysis of a job needs.
 
 A digest is one Arrow file: a row for each of its tables, with the table as Arrow in
 turn, and one for what is known of the rank. It is at most 256 kB, and at most 1% of the

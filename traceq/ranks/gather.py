@@ -1,4 +1,4 @@
-"""The digests of a job's ranks, by any executor: one trace is one task."""
+"""Digests of a job's ranks, by any executor: one task per trace."""
 
 from __future__ import annotations
 

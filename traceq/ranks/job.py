@@ -1,4 +1,4 @@
-"""From the digests of a job to what there is to say of it."""
+"""Jobs: from the digests of the ranks to the analysis."""
 
 from __future__ import annotations
 

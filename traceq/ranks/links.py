@@ -1,4 +1,4 @@
-"""What the links between GPUs can do at most."""
+"""Peak bandwidth of the links between GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of many ranks that a user names: which paths are some, read and analysed."""
+"""Loading of jobs of many ranks from the paths that a user names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which kernels of different ranks are one collective.
+"""Matching of kernels of different ranks that are one collective.
 
-By the id that newer torch writes; else by group and number; else by the order in the
-group, with a shift for each rank, as windows begin and end where they like. A shift is
-taken if it explains the times best: a collective ends on all ranks at once, so the
-times from one end to the next are the same, and other shifts are as wrong as the
-steps differ from each other. Where nothing tells them apart, the clocks may; where
-these do not either, the rank is not matched, and that is said.
+Criteria, in order: the id that newer torch writes; group and number; the order in the
+group, with a shift for each rank, because windows begin and end anywhere. A shift is
+accepted if it explains the times best: a collective ends on all ranks at once, so the
+times from one end to the next are the same, and other shifts are as wrong as the steps
+differ from each other. If no shift stands out, the clocks may decide; if they do not
+either, the rank is not matched, and the report states it.
 """
 
 from __future__ import annotations

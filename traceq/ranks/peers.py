@@ -1,4 +1,4 @@
-"""What the ranks' peers took for the same stretch of work.
+"""Time of a rank's peers for the same stretch of work.
 
 A stretch is a rank's own time from one collective to the next. Its peers are those of
 the same slot: the same collective of the same step, in whichever group, and of the same

@@ -1,10 +1,10 @@
-"""The job once more, as it would go if some ranks took other times.
+"""Replay of a job with other times for some ranks.
 
 A rank does its own work until a collective is ready, meets the others there, and goes
-on; where it needed the result it goes on when the collective is done, and that is when
-the last rank has come and the transfer is over. No collective is ready before the host
-has launched it, which has a pace of its own. The order of all this is found once; then
-a run with other times is one pass over flat lists.
+on; where it needs the result it goes on when the collective is done, that is when the
+last rank has arrived and the transfer is over. No collective is ready before the host
+has launched it, and the host has its own pace. The order of all this is computed once;
+then a run with other times is one pass over flat lists.
 """
 
 from __future__ import annotations

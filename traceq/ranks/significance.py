@@ -1,9 +1,9 @@
-"""Whether a rank is late more than ranks are by chance.
+"""Significance of a rank's lateness: more than chance.
 
-A rank that is always late is late by about the same in every step; one that happened to
-be is not. What ranks are late by in a step, compared with the others, is a sample, and
-its mean over the steps has a standard error. Where there is one step, the sample is
-that of the ranks.
+A rank that is always late is late by about the same in every step; one that was late by
+chance is not. The lateness of a rank in a step, compared with the others, is a sample,
+and its mean over the steps has a standard error. If there is one step, the ranks are
+the sample.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a rank is late: what of its time differs from its peers' in those stretches."""
+"""Cause of a late rank: the part of its time that differs from its peers' time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting and sending: what the time in a collective was spent on.
+"""Wait and transfer: the two parts of the time in a collective.
 
 All times are on one clock. A rank waits from its own start to the last one's; what
 remains until the end is the transfer.

@@ -1,4 +1,4 @@
-"""What bounds a step, as one sentence, one bar, and data: the same in all reports."""
+"""Bound of a step as one sentence, one bar and data: the same in all reports."""
 
 from __future__ import annotations
 

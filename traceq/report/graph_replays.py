@@ -1,4 +1,4 @@
-"""The words for what of replayed CUDA graphs is known, the same in every report."""
+"""Text on the known fraction of replayed CUDA graphs, the same in every report."""
 
 from __future__ import annotations
 

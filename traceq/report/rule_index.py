@@ -1,9 +1,9 @@
-"""What rules say of themselves, without importing what they work with.
+"""Index of the rules, without importing the analyses that they use.
 
-The list of traceq's own rules is read from their sources. Pages are made of the rules
-themselves once, and kept in the user's cache directory: by the names, sizes and times
-of all files that they depend on, so that a changed file never meets an old page.
-Nothing here may keep a page from being made: trouble means that it is not kept.
+The list of traceq's own rules is parsed from their sources. Pages are made once from
+the rules themselves, and stored in the user's cache directory, by the names, sizes and
+times of all files that they depend on, so that a changed file never gets an old page. A
+cache error never keeps a page from being made: the page is not stored then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `traceq shrink` reports: what was kept and left out, and how it was made."""
+"""Report of `traceq shrink`: the kept and removed parts, and the origin."""
 
 from __future__ import annotations
 

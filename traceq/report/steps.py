@@ -1,4 +1,4 @@
-"""Where the steps come from, and of which kinds they are, in words."""
+"""Text on the source of the steps, and on their kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace made small enough to be committed, in which the same is found."""
+"""Reduction of a trace to a size that can be committed, with the same findings."""
 
 from __future__ import annotations
 

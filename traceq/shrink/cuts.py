@@ -1,4 +1,4 @@
-"""What may be removed from a trace, if the same is found without it."""
+"""Removable parts of a trace, which may go if the findings stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that a source told, written into the events of a trace that has no source."""
+"""Source lines written into the events of a trace, for use without the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of a log that rules read, and no others."""
+"""Words of a log that rules read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lint finds in a recording, so that two recordings can be compared."""
+"""Findings of a recording, in a form that two recordings can be compared by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a recording small: cut, lint, and keep the cut if the same is found."""
+"""Reduction of a recording: cut, lint, and accept the cut if the findings stay."""
 
 from __future__ import annotations
 

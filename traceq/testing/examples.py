@@ -1,4 +1,4 @@
-"""A rule's drawn examples are its tests: Bad finds these sentences, Good none."""
+"""Drawn examples of a rule, run as its tests: Bad has these findings, Good none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step of a program costs, held against a budget: the fixture ``traceq``."""
+"""Cost of a program's step, checked against a budget: the fixture ``traceq``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every analysis builds on: steady-state steps, idle gaps, who owns a kernel."""
+"""Foundations of every analysis: steady-state steps, idle gaps, kernel ownership."""

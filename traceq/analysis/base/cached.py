@@ -1,4 +1,4 @@
-"""What several analyses ask of a trace is computed once for it."""
+"""Memoization of functions of a trace, for the lifetime of the trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose Python code was running: around a moment, and inside a span."""
+"""Python call stacks of the user's code: around a moment, and inside a span."""
 
 from __future__ import annotations
 

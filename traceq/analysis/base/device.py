@@ -1,4 +1,4 @@
-"""The GPU that a trace is of."""
+"""Device facts of the GPU that a trace was recorded on."""
 
 from __future__ import annotations
 

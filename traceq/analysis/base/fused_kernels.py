@@ -1,4 +1,4 @@
-"""The GPU's time by line and module, where one kernel computes ops of several."""
+"""GPU time by line and module, with fused kernels split among their ops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""When the GPU was busy, and when it had nothing to do.
+"""Busy spans and idle gaps of the GPU.
 
-Of several GPUs this is about the one with the most work.
+If the trace has several GPUs, the one with the most work is used.
 """
 
 from __future__ import annotations

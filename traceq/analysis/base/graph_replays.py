@@ -1,4 +1,4 @@
-"""How much of the work in replayed CUDA graphs has the op of its capture."""
+"""Fraction of the work in replayed CUDA graphs whose captured op is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the user's lines are known, by whatever told them."""
+"""Availability of the user's source lines, from any source."""
 
 from __future__ import annotations
 

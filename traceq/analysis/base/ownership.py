@@ -1,7 +1,7 @@
-"""What the GPU did for a part of the program, forward and backward.
+"""GPU work that belongs to a part of the program, in forward and backward.
 
-A part is an op with all inside it, or a stretch of a thread. Its backward runs on
-another thread, in ops that know the forward op they belong to.
+A part is an op with everything inside it, or an interval of a thread. Its backward runs
+on another thread, in ops that reference their forward op.
 """
 
 from __future__ import annotations

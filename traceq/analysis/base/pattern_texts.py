@@ -1,7 +1,7 @@
-"""The texts that a pattern of names stands for.
+"""Literal texts that a name pattern matches.
 
-To compile a pattern takes several times as long as to look for texts in the names of a
-trace, and most patterns stand for some texts and no more.
+Compiling a regular expression takes several times as long as searching for literal
+texts in the names of a trace, and most patterns match only a few literal texts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When the profiler itself held the host up, where the trace shows it."""
+"""Host stalls that the profiler itself causes, where the trace shows them."""
 
 from __future__ import annotations
 

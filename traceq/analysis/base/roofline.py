@@ -1,4 +1,4 @@
-"""How fast a GPU could do some work: the roofline, at the efficiency kernels reach."""
+"""Roofline estimate of a GPU's time, at the efficiency that real kernels reach."""
 
 from __future__ import annotations
 

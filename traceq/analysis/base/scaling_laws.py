@@ -1,7 +1,7 @@
-"""Which simple law a few measurements follow: constant, linear, quadratic or cubic.
+"""Scaling laws fitted to a few measurements: constant, linear, quadratic or cubic.
 
-A law is a + b·x^p with neither a nor b below zero: what a program does takes some time
-however little it is, and more of it never takes less.
+A law is a + b·x^p with a ≥ 0 and b ≥ 0: the work has a fixed cost, and more work never
+takes less time.
 """
 
 from __future__ import annotations

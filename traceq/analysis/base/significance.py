@@ -1,4 +1,4 @@
-"""Whether two series of measurements differ, or only seem to."""
+"""Statistical significance of the difference between two series of measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many elements the tensors have that ops were given."""
+"""Element counts of the input tensors of ops."""
 
 from __future__ import annotations
 

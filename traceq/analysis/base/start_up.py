@@ -1,8 +1,8 @@
-"""Whether the steps are the first that use the GPU: their time is that of its start.
+"""Start-up detection: steps that are the first to use the GPU.
 
-The first call that needs a GPU makes its context, and the first use of each kernel and
-library loads it. A program does so once, so that a step with it tells nothing of those
-that follow: what takes 0.8 ms later took 300 ms in the first one (H200, 2026-11).
+The first call that needs a GPU creates its context, and the first use of each kernel
+and library loads it. A program does so once, so a step that includes it says nothing
+about later steps: one that takes 0.8 ms later took 300 ms at first (H200, 2026-11).
 """
 
 from __future__ import annotations

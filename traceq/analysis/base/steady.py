@@ -1,4 +1,4 @@
-"""Steady-state steps, warm-up excluded: what averages are taken over."""
+"""Steady-state steps, without warm-up: the steps that averages are taken over."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which runtime calls block the host until the GPU has done some work.
+"""Runtime calls that block the host until the GPU has finished some work.
 
-Every question about waiting for the GPU starts here and chooses by ``kind``: a sync of
-the program is not a launch that blocks because the launch queue is full.
+Every analysis of waiting for the GPU starts here and filters by ``kind``: a sync of the
+program is not a launch that blocks because the launch queue is full.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What each allocation of a memory snapshot is for, and how certain that is.
+"""Categories of the allocations of a memory snapshot, each with its confidence.
 
-Three things show it: the stack at which it was allocated, the phases of the step in
-which it was allocated and freed, and its size, as a weight, its gradient and each state
-of the optimizer have the same. ``_cases`` is the list of all cases, with an example of
-each.
+Three signals decide: the stack of the allocation, the phases of the step in which it
+was allocated and freed, and its size, because a weight, its gradient and each optimizer
+state have the same size. ``_cases`` lists all cases, with an example of each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory was allocated and reserved over time, from a memory snapshot.
+"""Allocated and reserved memory over time, from a memory snapshot.
 
 A snapshot holds the state at the end and the events before it. Walking the events
 backwards from the end gives every state exactly, whatever was allocated before the

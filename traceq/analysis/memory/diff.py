@@ -1,8 +1,8 @@
-"""Why one memory snapshot's peak is higher than another's: by category and by line.
+"""Difference of the peaks of two memory snapshots, by category and by line.
 
-Two peaks may lie in different phases of a step, as the backward and the optimizer's: of
-one all activations live, of the other none. Like is compared with like then: the higher
-peak with the highest moment of the other snapshot in the same phase.
+Two peaks may lie in different phases of a step, such as backward and optimizer: all
+activations are live at one, none at the other. Then the higher peak is compared with
+the highest moment of the other snapshot in the same phase.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fragmentation: which reserved memory was free, and who held its segments."""
+"""Fragmentation: reserved memory that is free, and the allocations in its segments."""
 
 from __future__ import annotations
 

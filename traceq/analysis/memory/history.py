@@ -1,7 +1,7 @@
-"""The one way from a memory snapshot to its allocations, their categories and peaks.
+"""History of a memory snapshot: its allocations, their categories and peaks.
 
-Each part imports what works it out: lint knows this class, and few recordings have a
-snapshot.
+Each part is imported when it is used: lint imports this class, and few recordings have
+a snapshot.
 """
 
 from __future__ import annotations

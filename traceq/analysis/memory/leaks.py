@@ -1,4 +1,4 @@
-"""Memory leaks: what every step allocates and never frees, and which line does."""
+"""Memory leaks: allocations that every step makes and never frees, by line."""
 
 from __future__ import annotations
 

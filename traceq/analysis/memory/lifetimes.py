@@ -1,4 +1,4 @@
-"""From when to when each allocation of a memory snapshot lived."""
+"""Lifetimes of the allocations of a memory snapshot."""
 
 from __future__ import annotations
 

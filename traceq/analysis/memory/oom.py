@@ -1,4 +1,4 @@
-"""OOM: allocations that failed, what was free for them, and who held the rest."""
+"""Out-of-memory errors: failed allocations, the free memory, and its other holders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the peak would be without some of the allocations."""
+"""Peak memory with some of the allocations removed."""
 
 from __future__ import annotations
 

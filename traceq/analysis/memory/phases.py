@@ -1,4 +1,4 @@
-"""In which step, and in which part of it, each event of a memory snapshot lies."""
+"""Step and phase of each event of a memory snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How memory scales with a label of the runs: constant, linear, quadratic."""
+"""Scaling of memory with a label of the runs: constant, linear, quadratic."""
 
 from __future__ import annotations
 

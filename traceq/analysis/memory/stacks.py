@@ -1,4 +1,4 @@
-"""What the call stacks of a memory snapshot show: the user's line, and the op."""
+"""User line and op of each call stack of a memory snapshot."""
 
 from __future__ import annotations
 

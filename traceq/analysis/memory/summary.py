@@ -1,4 +1,4 @@
-"""What `traceq memory` shows of one device of a snapshot."""
+"""Summary of one device of a snapshot, as `traceq memory` shows it."""
 
 from __future__ import annotations
 

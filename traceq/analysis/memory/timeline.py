@@ -1,4 +1,4 @@
-"""How much of each category was live over time."""
+"""Live memory of each category over time."""
 
 from __future__ import annotations
 

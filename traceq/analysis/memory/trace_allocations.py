@@ -1,8 +1,8 @@
-"""Which op of the trace made an allocation of the snapshot of the same run.
+"""Ops of the trace that made the allocations of the snapshot of the same run.
 
-A snapshot knows the line that was running and how much it asked for; it knows no
-modules, and no operators where C++ frames were not recorded. A trace knows both, but of
-a function only the line at which it begins.
+A snapshot has the line that was running and the requested size; it has no modules, and
+no operators where C++ frames were not recorded. A trace has both, but of a function
+only the line at which it begins.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What programs do: attention, norms, matmuls, copies, loops, compilation."""
+"""Patterns in programs: attention, norms, matmuls, copies, loops, compilation."""

@@ -1,8 +1,9 @@
-"""Attention that a program writes itself: matmul, softmax, matmul.
+"""Handwritten attention: matmul, softmax, matmul.
 
-Seen by shapes and order: of two batched matmuls in a row on one thread the first makes
-scores, an op in between turns them into weights, and the second uses these. Whatever
-else is between the two, as scales, masks, casts and dropout, belongs to it.
+It is recognised by shapes and order: of two batched matmuls in a row on one thread, the
+first computes scores, an op in between turns them into weights, and the second applies
+these. Everything else between the two, such as scales, masks, casts and dropout,
+belongs to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which kernels are attention's, whoever wrote it: fused, SDPA's own, or by hand."""
+"""Attention kernels, whatever their implementation: fused, SDPA's math, handwritten."""
 
 from __future__ import annotations
 

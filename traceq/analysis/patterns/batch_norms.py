@@ -1,4 +1,4 @@
-"""Batch norms on kernels for NCHW, and what those for channels_last would take."""
+"""Batch norms on NCHW kernels, and their time with channels_last kernels."""
 
 from __future__ import annotations
 

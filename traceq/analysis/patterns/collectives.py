@@ -1,4 +1,4 @@
-"""Collectives: what they send, and how long the GPU computes nothing meanwhile."""
+"""Collectives: bytes sent, and the time in which the GPU computes nothing meanwhile."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What torch.compile did in the steps: compile, capture CUDA graphs, run.
+"""Activity of torch.compile in the steps: compilations, CUDA graph captures, runs.
 
-TorchDynamo numbers what it compiles: F/R is version R of frame F. A frame is a
+TorchDynamo numbers the code that it compiles: F/R is version R of frame F. A frame is a
 function, or the part of it between two graph breaks; version 0 is its first.
 """
 

@@ -1,6 +1,6 @@
-"""Why torch.compile compiled again or broke a graph: torch's words, made into advice.
+"""Reasons of recompilations and graph breaks: torch's messages, turned into advice.
 
-The texts are those of torch 2.6 to 2.13: of its log, and as its counters keep them.
+The messages are those of torch 2.6 to 2.13, from its log and from its counters.
 """
 
 from __future__ import annotations

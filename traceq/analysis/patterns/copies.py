@@ -1,4 +1,4 @@
-"""What the GPU copies and why: casts, layouts, transfers, and who asks for them.
+"""Copies on the GPU by cause: casts, layouts, transfers, and the ops that request them.
 
 An op such as ``aten::contiguous`` calls ``aten::clone``, which calls ``aten::copy_``.
 The outermost of these is the request. The op around the request, if any, is the caller;

@@ -1,4 +1,4 @@
-"""Tensors that a program fills or reads slice by slice."""
+"""Tensors that are filled or read slice by slice."""
 
 from __future__ import annotations
 

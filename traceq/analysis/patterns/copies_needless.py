@@ -1,4 +1,4 @@
-"""Copies that are needless: those that are undone, and clones nobody writes to.
+"""Needless copies: those that are undone, and clones that nothing writes to.
 
 ``moved`` is always what :func:`traceq.analysis.patterns.copies.copies` returns.
 """

@@ -1,4 +1,4 @@
-"""Calls that allocate memory from the driver or free it, and how memory grows."""
+"""Driver calls that allocate or free memory, and the growth of memory."""
 
 from __future__ import annotations
 

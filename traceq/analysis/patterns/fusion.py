@@ -1,4 +1,4 @@
-"""Kernels of torch.compile that could be one: what a graph break kept apart."""
+"""Unfused kernels of torch.compile that a graph break separates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a step asks torch to do, whatever device it runs on: ops, casts, copies, syncs.
+"""Host calls of a step, independent of the device: ops, casts, copies, syncs.
 
-On a machine without a GPU this is what is left of a program: the same ops, with other
-kernels below them.
+On a machine without a GPU this is the part of a program that can be compared: the same
+ops run, on other kernels.
 """
 
 from __future__ import annotations

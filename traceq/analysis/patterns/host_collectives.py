@@ -1,7 +1,7 @@
-"""Collectives through the host, as those of gloo: tensors are copied there and back.
+"""Collectives through the host, such as gloo's: tensors are copied there and back.
 
-A thread of the backend waits for the copy to the host, sends, and copies back. All that
-it does serves the collective, and so do the copies in the op that starts it.
+A thread of the backend waits for the copy to the host, sends, and copies back. All of
+its work serves the collective, and so do the copies in the op that starts it.
 """
 
 from __future__ import annotations

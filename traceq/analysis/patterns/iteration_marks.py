@@ -1,4 +1,4 @@
-"""What serving engines write into the names of their iterations.
+"""Iteration names of serving engines, parsed.
 
 vLLM ``execute_context_1(512)_generation_3(3)``, requests and their new tokens, and with
 detailed annotations ``execute_515_context_1(sq512sk900…)_generation_3(sq3sk2000…)``,

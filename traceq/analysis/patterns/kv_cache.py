@@ -1,4 +1,4 @@
-"""How a decode loop keeps its keys and values: grown by ``cat``, or at a fixed size."""
+"""KV caches of decode loops: grown by ``cat``, or of a fixed size."""
 
 from __future__ import annotations
 

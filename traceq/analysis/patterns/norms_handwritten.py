@@ -1,4 +1,4 @@
-"""Norms over the last dim that a program writes itself, op by op."""
+"""Handwritten norms over the last dimension, written op by op."""
 
 from __future__ import annotations
 

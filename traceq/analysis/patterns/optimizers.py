@@ -1,4 +1,4 @@
-"""What an optimizer's step consists of: an op for each parameter, or one for many."""
+"""Optimizer steps: one op per parameter, or one op for many parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of two kinds: typical ones, and long ones that come now and then."""
+"""Kinds of steps: typical ones, and long ones that recur."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies between host and GPU: which way they go, and how fast they could be."""
+"""Transfers between host and GPU: their direction and their attainable rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are stored in 8 bits, and dequantized to compute with them."""
+"""8-bit weights that are dequantized before use."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The step simulated: its model, its run, its calibration and what bounds it."""
+"""Simulation of the step: its model, its run, its calibration and what bounds it."""

@@ -1,7 +1,7 @@
-"""The time of a step by cause: what the GPU did, and what the host did while it idled.
+"""Time of a step by cause: the GPU's work, and the host's work while the GPU idles.
 
-Of the steps as they go without the profiler, replayed at their likely speed: while
-recorded, the host is slower and the GPU idles more.
+The steps are those without the profiler, replayed at their most likely speed: under the
+profiler the host is slower and the GPU idles more.
 """
 
 from __future__ import annotations

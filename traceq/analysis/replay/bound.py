@@ -1,7 +1,8 @@
-"""Whether a step is GPU-bound or host-bound: the one answer that all commands print.
+"""GPU-bound or host-bound: the one answer that all commands print.
 
-It is that of the step without the profiler, which makes the host slower: measured where
-that was done, else estimated by the replay. A trace without GPU work is as recorded.
+It describes the step without the profiler, which slows the host down: measured if that
+step time is known, else estimated by the replay. A trace without GPU work is taken as
+recorded.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How fast host and GPU are without the profiler, and the range that is plausible.
+"""Calibration of host and GPU speed without the profiler, with a plausible range.
 
-Recording makes the host slower; the GPU runs as fast as ever. The host's time without
-the profiler is estimated from the events that were recorded. A step that was measured
-without the profiler calibrates that: the estimate is scaled until the replay takes as
-long. In a GPU-bound step that only gives an upper limit of the host's time, and what is
-left of the step is the GPU's: otherwise the replay would wait for a host that does not
-bound it, and no faster kernel would shorten the step.
+Recording slows the host down and leaves the GPU as fast as before. The host's time
+without the profiler is estimated from the recorded events. A step time measured without
+the profiler calibrates that estimate: it is scaled until the replay takes as long. In a
+GPU-bound step this is only an upper bound of the host's time, and the GPU takes the
+rest of the step: otherwise the replay would wait for a host that does not bound it, and
+no faster kernel would shorten the step.
 """
 
 from __future__ import annotations

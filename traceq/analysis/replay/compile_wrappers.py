@@ -1,10 +1,9 @@
-"""When the host was in the wrappers of compiled code themselves, as stacks record it.
+"""Host time in the wrappers of compiled code themselves, as stacks record it.
 
 A wrapper only calls: it allocates, launches and views, in a function of up to thousands
-of lines. With stacks the profiler looks the line of each of its calls up, which takes
-longer the longer the function is: 20 µs a call were seen, ten times what the calls take
-otherwise. What the wrapper itself takes without the profiler is in the cost of its
-calls.
+of lines. With stacks the profiler looks up the line of each of its calls, which takes
+longer in a longer function: up to 20 µs per call, ten times the cost of the calls
+otherwise. The wrapper's own time without the profiler is part of the cost of its calls.
 """
 
 from __future__ import annotations

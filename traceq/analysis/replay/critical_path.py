@@ -1,4 +1,4 @@
-"""The critical path of a step: the chain in which each thing waits for the one before.
+"""Critical path of a step: the chain in which each event waits for the one before.
 
 The replay knows when everything begins and which of the things it waited for was done
 last. Walked back from the end, these are the critical path; speeding up anything off it

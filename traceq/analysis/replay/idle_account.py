@@ -1,9 +1,9 @@
-"""What the host does while the GPU waits for it, entry by entry of its account.
+"""Host activity while the GPU waits for it, by entry of the host account.
 
-Of the steps as they go without the profiler, and after changes where there are any. The
-GPU waits for a launch while the host does what comes before it, so on the host's own
-clock, which counts how much it has worked, a wait is the stretch that ends with the
-launch. What a change removes has no length on that clock: nothing is counted twice.
+The steps are those without the profiler, with changes applied if there are any. The GPU
+waits for a launch while the host does the work before it, so on the host's own clock,
+which counts how much it has worked, a wait is the interval that ends with the launch.
+Work that a change removes has no length on that clock: nothing counts twice.
 """
 
 from __future__ import annotations

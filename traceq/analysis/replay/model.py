@@ -1,10 +1,10 @@
-"""What waits for what in the steps of a trace: the model that the replay runs.
+"""Dependency model of the steps of a trace, which the replay runs.
 
-The host works through a row of calls; some of them launch work on the GPU, and some
-block until work is done. Work on the GPU begins when the work before it on its stream
-is done, when its launch has reached the GPU, and when work of another stream is done
-that it depends on. How long each of these takes is read off the trace where it was what
-the work waited for, and is the median of the others elsewhere.
+The host works through a sequence of calls; some of them launch work on the GPU, and
+some block until work is done. Work on the GPU begins when the work before it on its
+stream is done, when its launch has reached the GPU, and when the work of other streams
+that it depends on is done. Each latency is read off the trace where the work waited for
+it, and is the median of those elsewhere.
 """
 
 from __future__ import annotations

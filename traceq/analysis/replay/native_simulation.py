@@ -1,7 +1,7 @@
-"""The steps once more, by compiled code where it was built.
+"""Replay of the steps by compiled code, where it was built.
 
-Each returns None where it was not, and for columns that it does not take; then
-simulation.py does the same in Polars, several times slower.
+Each function returns None where it was not built, and for columns that it does not
+take; then simulation.py does the same in Polars, several times slower.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the host takes without the profiler, where libraries search and load.
+"""Host time of library searches and kernel loading, which the profiler does not slow.
 
-The model estimates the host from the events that were recorded, as if recording slowed
-all of it down. A library that searches for an algorithm, or loads a kernel's code, does
-so inside of one call and records nothing meanwhile: that time stays what it was.
+The model estimates the host from the recorded events, as if recording slowed all of it
+down. A library that searches for an algorithm, or loads a kernel's code, does so inside
+one call and records nothing meanwhile: that time stays as recorded.
 """
 
 from __future__ import annotations

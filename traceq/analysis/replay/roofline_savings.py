@@ -1,8 +1,8 @@
-"""Which ops are slow for what they do, and what a step would save by them.
+"""Savings from slow ops: time above the roofline, replayed.
 
-No kernel reaches the peaks: an op counts as slow by the time that kernels of its kind
-reach elsewhere. What that saves of a step is replayed, not summed: a faster kernel
-that nobody waits for saves nothing.
+No kernel reaches the peaks: an op counts as slow relative to the time that kernels of
+its kind reach elsewhere. The saving of a step is replayed, not summed: a faster kernel
+that nothing waits for saves nothing.
 """
 
 from __future__ import annotations

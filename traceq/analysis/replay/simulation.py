@@ -1,4 +1,4 @@
-"""The steps once more, as they would go after a change: what they take then.
+"""Discrete-event simulation of the steps with changes applied.
 
 The host's time falls into epochs, from one blocking call to the next, and the work of a
 stream into groups: work that was launched in one epoch and that nothing but its own

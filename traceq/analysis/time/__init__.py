@@ -1,1 +1,1 @@
-"""Where the time of a step goes: by kernel, by cause of an idle GPU, by sync."""
+"""Time of a step: by kernel, by cause of an idle GPU, by sync."""

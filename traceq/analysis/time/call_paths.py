@@ -1,8 +1,8 @@
 """The host call tree, deduplicated by call path.
 
-A program does the same over and over: of a million calls there are some thousand that
-differ in themselves or in what is around them. What a call is depends on nothing else,
-so it is found for one of each, and holds for all of them.
+A program repeats itself: a million calls have a few thousand distinct call paths. What
+a call is depends only on its path, so it is computed once per path and holds for all
+calls of that path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a program waits for the GPU, and how long the GPU idles after each sync."""
+"""Syncs with the GPU in a program, and the GPU's idle time after each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where a step's time is in the program: by phase, module, line and op.
+"""Flame graphs of a step: time by phase, module, line and op.
 
-Each row is a path from the outside in and the time at its end, so that the times of
-all rows add up to the whole and those below a part of the path to that part. Layers of
-one class are together. Times are as recorded.
+Each row is a path from the outside in, with the time at its end: the times of all rows
+add up to the total, and those below a part of the path to that part. Layers of one
+class are merged. Times are as recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the GPU spends its time on, in the few words that pictures and bars use."""
+"""Short labels for the GPU's work, as charts and bars use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the GPU's time goes: by phase and kind, by op, by kernel, each instant once."""
+"""GPU time by phase and kind, by op, by kernel; each instant counts once."""
 
 from __future__ import annotations
 

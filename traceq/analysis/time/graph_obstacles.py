@@ -1,7 +1,7 @@
-"""What keeps a model's steps from being replayed as one CUDA graph.
+"""Obstacles to capturing a model's steps as one CUDA graph.
 
-A graph is the same launches on the same addresses every time: nothing in it may depend
-on a value that only the GPU has, and nothing of the host's may be in between.
+A graph replays the same launches on the same addresses: nothing in it may depend on a
+value that only the GPU has, and no host work may run in between.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What the host does not do any more once the model is compiled with CUDA graphs.
+"""Host time that compiling the model with CUDA graphs removes.
 
-Compiled is the model, and nothing around it: what runs outside of its modules stays,
-as the loss, averaged weights, clipping and a trainer's own Python. So does the
-gradient's accumulation for each weight, and each call of the compiled model takes the
-host some time itself.
+Only the model is compiled: code outside its modules stays, such as the loss, averaged
+weights, clipping and a trainer's own Python. Gradient accumulation for each weight
+stays too, and each call of the compiled model has a cost on the host.
 """
 
 from __future__ import annotations

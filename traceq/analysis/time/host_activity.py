@@ -1,8 +1,8 @@
-"""What each thing that the host does is: its kind, name and place in the program.
+"""Host activities described: kind, name and place in the program.
 
-Operators and runtime calls are what they are called. Python is self time by function:
-built-in functions belong to the function that calls them, and what a hook on a module
-does belongs to the hook, operators and launches included.
+Operators and runtime calls keep their names. Python is self time by function: built-in
+functions count for the function that calls them, and the work of a hook on a module
+counts for the hook, operators and launches included.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the host was doing at every instant of the steps, one thing at a time.
+"""Host segments: one activity for every instant of the steps.
 
-All that a thread does is a tree of regions, Python calls, operators and runtime calls.
-Every instant belongs to the innermost thing that is open: to what began last, or to
-what is around the thing that ended last. Of several threads that launch GPU work, the
-one that does something counts: while backward runs in autograd's thread, the main
-thread waits. A segment is the time for which one thing counts.
+The activity of a thread is a tree of regions, Python calls, operators and runtime
+calls. Every instant belongs to the innermost node that is open: the one that began
+last, or the parent of the one that ended last. If several threads launch GPU work, the
+one that is active counts: while backward runs in autograd's thread, the main thread
+waits. A segment is an interval in which one node counts.
 """
 
 from __future__ import annotations

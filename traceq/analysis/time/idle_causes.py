@@ -1,7 +1,7 @@
-"""What the host did while the GPU had nothing to do.
+"""Host activity while the GPU idles.
 
-The moments at which anything begins or ends are put in one row; between two of them
-nothing changes, so counting what is open there tells what each stretch was.
+The moments at which anything begins or ends form one sequence; between two of them
+nothing changes, so counting the open events there classifies each interval.
 """
 
 from __future__ import annotations

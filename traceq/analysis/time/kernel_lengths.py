@@ -1,4 +1,4 @@
-"""How long kernels run, against what launching one takes the host."""
+"""Kernel durations, compared with the launch overhead on the host."""
 
 from __future__ import annotations
 

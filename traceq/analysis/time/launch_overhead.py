@@ -1,4 +1,4 @@
-"""Launches: how many a step makes, the one number that all commands print."""
+"""Launches per step: the one number that all commands print."""
 
 from __future__ import annotations
 

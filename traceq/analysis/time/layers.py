@@ -1,4 +1,4 @@
-"""GPU time by layer and part: which of many equal layers takes longer, and at what."""
+"""GPU time by layer and part, to compare many equal layers."""
 
 from __future__ import annotations
 

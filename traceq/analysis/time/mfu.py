@@ -1,4 +1,4 @@
-"""Model FLOP utilisation: how fast the GPU computed, against its peak."""
+"""Model FLOP utilisation: the GPU's compute rate relative to its peak."""
 
 from __future__ import annotations
 

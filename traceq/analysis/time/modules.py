@@ -1,6 +1,6 @@
-"""Which module each kernel computes for, layers of one class together.
+"""GPU time by module, with layers of one class merged.
 
-A kernel's time belongs to the module that its op is in. One that inductor fused of ops
+A kernel's time belongs to the module of its op. A kernel that inductor fused from ops
 of several modules is split among them by the bytes that each op would move by itself.
 """
 

@@ -1,10 +1,10 @@
-"""What operator calls take the host themselves, and how far beyond the usual that is.
+"""Dispatch cost of operator calls on the host, and its excess over the usual cost.
 
-The usual cost of a call is what the calls take that do the same: of the same operator,
-on the same inputs, with as many ops inside and as much work for the GPU. Where no other
-call does the same, it is what all calls of the operator take on inputs that were seen
-before. An operator that asks nothing of the GPU computes on the host, and takes as long
-as its tensors are large: it is compared with calls on the same inputs only.
+The usual cost of a call is that of equal calls: the same operator on the same inputs,
+with as many ops inside and as much work for the GPU. If no other call is equal, it is
+that of all calls of the operator on inputs that were seen before. An operator that
+launches nothing on the GPU computes on the host, and its time depends on the size of
+its tensors: it is compared with calls on the same inputs only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How long each phase of a step takes: forward, backward, optimizer, data, other.
+"""Duration of each phase of a step: forward, backward, optimizer, data, other.
 
-Each instant of a step belongs to one phase, that of the GPU's work. While the GPU has
-none it waits for the next work of the step, so the time is of that one's phase; but
-where the host loads data then, it is the data's. What is left after the last work of a
+Each instant of a step belongs to one phase, that of the GPU's work. While the GPU idles
+it waits for the next work of the step, so the time counts for the phase of that work;
+if the host loads data meanwhile, it counts for data. The rest after the last work of a
 step is other. Without a GPU the host's outermost ops are the work.
 """
 

@@ -1,8 +1,8 @@
-"""What each region of the program costs: its host time, its GPU time, its backward.
+"""Cost of each region of the program: host time, GPU time, backward.
 
 A region is a call of ``record_function`` or of an nn.Module. The GPU works later than
-the host, and the backward of what a region ran is launched elsewhere: both are counted
-for the region, apart from each other.
+the host, and the backward of a region's ops is launched elsewhere: both count for the
+region, in columns of their own.
 """
 
 from __future__ import annotations

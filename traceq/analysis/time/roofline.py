@@ -1,8 +1,8 @@
-"""How far each op is from what the GPU can do with its operations and bytes.
+"""Roofline of each op: its time compared with the GPU's lower bound for its work.
 
-The time that a GPU needs at least is that of its operations at the peak of their dtype
-or that of its bytes at the peak of the memory, whichever is longer. An op whose bytes
-fit into the GPU's cache may be faster than that.
+The lower bound is the op's FLOPs at the peak of their dtype (compute-bound) or its
+bytes at the peak of the memory (memory-bound), whichever takes longer. An op whose
+bytes fit into the GPU's cache may be faster than that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a token costs: the iterations of a serving trace by phase, and between them.
+"""Cost of a token: the iterations of a serving trace by phase, and the gaps between.
 
 All times are as recorded. A phase is measured without the first iteration of the trace,
 which may be slower than the others, unless that is the only one of its phase.

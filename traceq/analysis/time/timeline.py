@@ -1,9 +1,9 @@
-"""One step as a picture: what GPU streams and host threads did when, and why it idles.
+"""Timeline of one step: GPU streams, host threads and the causes of idle time.
 
-There may be millions of slices in a step, and a picture has a few thousand dots. So
-slices that are too short to be seen become runs: those that begin in the same stretch
-of time, at the same depth, are one. How short that is follows from how many slices
-there may be, so that all of a small step is there to be zoomed into.
+A step may have millions of slices, and a picture has a few thousand pixels. So slices
+that are too short to be seen become runs: those that begin in the same interval, at the
+same depth, are one. The limit follows from the number of slices that fit, so that a
+small step is complete and can be zoomed into.
 """
 
 from __future__ import annotations

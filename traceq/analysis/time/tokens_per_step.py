@@ -1,4 +1,4 @@
-"""How many tokens a step computes, by what it looks up or by what its loss compares."""
+"""Tokens per step, from the embedding lookup or from the loss."""
 
 from __future__ import annotations
 

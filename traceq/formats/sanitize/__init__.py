@@ -1,1 +1,1 @@
-"""Traces and snapshots rewritten with only what is known to be harmless."""
+"""Sanitized traces and snapshots, rewritten with only harmless content."""

@@ -1,4 +1,4 @@
-"""What may stand in each field of a trace: its form, and what takes its place.
+"""Allowed content of each field of a trace, and the replacement for the rest.
 
 Names of code stay: files and functions, modules, operators, kernels. All other text
 stays only if it has a form that torch, CUDA or the driver writes.

@@ -1,6 +1,6 @@
-r"""JSON text cut at the members of an object, so that some can go and the rest stays.
+r"""JSON text split at the members of an object, so that some can be removed.
 
-What is kept keeps its bytes: blanks, order, and how numbers are written.
+The kept members keep their bytes: blanks, order, and the form of numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Paths without the folders that tell whose machine it was."""
+"""Paths without the folders that identify the user's machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the program called its regions, without words that may be private."""
+"""Region names without words that may be private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A memory snapshot written again, with what is known to be harmless in it."""
+"""Sanitized memory snapshot, rewritten with only harmless content."""
 
 from __future__ import annotations
 

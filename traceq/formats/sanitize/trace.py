@@ -1,7 +1,7 @@
-"""A trace as text that can be written again: its events, and what stands around them.
+"""Trace as text that can be rewritten: its events, and the text around them.
 
-What is known to be harmless is kept, byte by byte as the profiler laid it out; what is
-not on the lists here is left out, as it may be anything.
+Content that is known to be harmless is kept, byte by byte as the profiler wrote it;
+content that is not on the lists here is omitted, as it may be anything.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What replayed CUDA graphs run: their kernels' ops, from where they were captured.
+"""Ops of the kernels in replayed CUDA graphs, from their captures.
 
-A replay is one call on the host, so that its kernels belong to no op. While the graph
-was captured, each op made the calls that launch, copy and set, and nothing ran. The
-kernels of a replay are those calls, in their order unless the graph has branches.
-Where that was recorded, in the trace itself or in another one, every replay gets a
-copy of the captured ops, and its kernels get theirs.
+A replay is one call on the host, so its kernels belong to no op. While the graph was
+captured, each op made the calls that launch, copy and set, and nothing ran. The kernels
+of a replay are those calls, in their order unless the graph has branches. If the
+capture was recorded, in this trace or in another one, every replay gets a copy of the
+captured ops, and its kernels get theirs.
 """
 
 from __future__ import annotations

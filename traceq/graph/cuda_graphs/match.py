@@ -1,4 +1,4 @@
-"""Which captured call each kernel of a replayed CUDA graph is."""
+"""Matching of the kernels of a replayed CUDA graph with captured calls."""
 
 from __future__ import annotations
 

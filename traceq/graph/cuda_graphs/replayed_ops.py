@@ -1,4 +1,4 @@
-"""A copy of the captured ops for every replay of a CUDA graph, and its kernels' ops."""
+"""Copies of the captured ops for every replay of a CUDA graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kernel of generated code computes: lines, modules, shares of its time."""
+"""Content of each generated kernel: lines, modules and fractions of its time."""
 
 from __future__ import annotations
 

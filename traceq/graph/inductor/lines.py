@@ -1,7 +1,8 @@
-"""Lines and modules of what compiled code runs, from the code that was generated.
+"""Lines and modules of the work that compiled code runs, from the generated code.
 
-The trace names the piece of code in a region around all that it runs, and what is
-directly inside follows the order in which the code calls its kernels and operators.
+The trace has a region, named after the piece of code, around all that it runs. The
+events directly inside are in the order in which the code calls its kernels and
+operators.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""From which op of the program each op of generated code comes: its lines, its modules.
+"""Origins of the ops of generated code: lines and modules of the program's ops.
 
 The forward's code names the program's ops themselves. The backward's names those of the
 graph that it was lowered from, which have the innermost line of their forward, but not
-its callers and modules. These are told by what flows where: a backward op of a line
-that reads a parameter, writes a parameter's gradient or reads a value that the forward
-saved belongs to the op of that line that uses the same parameter or value. The others
-lie between: a gradient flows from later ops to earlier ones.
+its callers and modules. The data flow identifies these: a backward op of a line that
+reads a parameter, writes a parameter's gradient or reads a value that the forward saved
+belongs to the op of that line that uses the same parameter or value. The others lie
+between: a gradient flows from later ops to earlier ones.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Source lines: the place in the program that each op was called from."""
+"""Source lines: the place in the program from which each op was called."""

@@ -1,8 +1,8 @@
-"""What a function may do, in which order, and at which line: a graph of its source.
+"""Control-flow graph of a function's source: possible calls, their order and lines.
 
 A node is something that a trace may show: a call, an operator between tensors, an
-index, an attribute, a truth value. An edge leads to what may come next. Nothing is
-run: the source is parsed, and that is all.
+index, an attribute, a truth value. An edge leads to a possible next node. Nothing is
+run: the source is only parsed.
 """
 
 from __future__ import annotations

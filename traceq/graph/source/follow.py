@@ -1,9 +1,9 @@
-"""Follow what a trace shows of a function through the graph of its source.
+"""Matching of a function's traced events with a path through its control-flow graph.
 
 Each call and each op that the function ran must be a node of the graph, one after the
-other along its edges. What may have been passed over is passed over: an operator may
+other along its edges. Nodes that a trace need not show may be skipped: an operator may
 be one between numbers, and a call one that no trace shows; but a call that was seen
-once would have been seen again. An op's line is known if all ways agree on it.
+once would have been seen again. An op's line is known if all paths agree on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines that the trace does not have, from the source of the user's functions."""
+"""Source lines that the trace lacks, from the source of the user's functions."""
 
 from __future__ import annotations
 

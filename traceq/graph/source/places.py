@@ -1,4 +1,4 @@
-"""Where in the user's own code an op comes from: module, file, line, function."""
+"""Place of each op in the user's own code: module, file, line, function."""
 
 from __future__ import annotations
 

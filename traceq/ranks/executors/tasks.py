@@ -1,4 +1,4 @@
-"""Run one task per file on any executor; a task that fails costs its file, named."""
+"""One task per file, on any executor; a failed task costs only its file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What all reports share: safe text, columns, screens."""
+"""Shared parts of all reports: safe text, columns, screens."""

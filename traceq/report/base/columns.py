@@ -1,7 +1,7 @@
-"""How columns share the width of a screen, and how texts that do not fit are cut.
+"""Column layout: division of the screen's width, and truncation of long texts.
 
-Half a number is worse than half a name: numbers keep their width, texts give way, each
-in its own manner, and a column for which there is no room at all is left out.
+Half a number is worse than half a name: numbers keep their width, texts are truncated,
+each column in its own way, and a column without any room is omitted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the documentation is on the web, once it is published."""
+"""Address of the documentation on the web."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiling did to each module, in words: a table for every format."""
+"""Effect of torch.compile on each module, as a table for every format."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What holds the memory, one module a format."""
+"""Reports on memory, one module per format."""

@@ -1,4 +1,4 @@
-"""Which sections a page has, and in which order."""
+"""Sections of a page, in order."""
 
 from __future__ import annotations
 

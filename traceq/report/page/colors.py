@@ -1,7 +1,6 @@
-"""Which colour each cause of a step's time has, the same in all pictures of the page.
+"""Colours of the causes of a step's time, the same in all charts of the page.
 
-A colour is named after what it means; the page's style says how it looks, in the light
-and in the dark.
+A colour is named after its meaning; the page's style defines it, for light and dark.
 """
 
 from __future__ import annotations

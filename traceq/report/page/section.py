@@ -1,4 +1,4 @@
-"""What a part of the page is made of."""
+"""Sections of the page, and the recording that they describe."""
 
 from __future__ import annotations
 

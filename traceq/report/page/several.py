@@ -1,4 +1,4 @@
-"""What a page on several recordings begins with: how they compare, and what differs."""
+"""Head of a page on several recordings: their comparison and their differences."""
 
 from __future__ import annotations
 

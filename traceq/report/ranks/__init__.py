@@ -1,1 +1,1 @@
-"""What is said of a job of many ranks, in words and as data."""
+"""Reports on a job of many ranks, as text and as data."""

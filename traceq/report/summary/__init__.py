@@ -1,1 +1,1 @@
-"""Where the time of a recording goes, one module a format."""
+"""Summaries of the time of a recording, one module per format."""

@@ -1,4 +1,4 @@
-"""What changed from one recording to another: the waterfall of causes, and the rest."""
+"""Changes from one recording to another: the waterfall of causes, and the rest."""
 
 from __future__ import annotations
 

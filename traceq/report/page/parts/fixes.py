@@ -1,4 +1,4 @@
-"""What fixing the findings leaves of a step: now, after each fix, and the floor."""
+"""Step time with the findings fixed: now, after each fix, and the floor."""
 
 from __future__ import annotations
 

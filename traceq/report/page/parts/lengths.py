@@ -1,4 +1,4 @@
-"""How long kernels run, against what a launch takes: where a step is cut too fine."""
+"""Kernel durations, compared with the launch overhead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How memory grows with a label of the recordings, by category."""
+"""Growth of memory with a label of the recordings, by category."""
 
 from __future__ import annotations
 
