@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ FOLDERS = ("traceq", "rules", "collect", "docs", "benchmarks", "fixtures")
 KINDS = (".py", ".md", ".toml", ".yml")
 # The table itself, and traces of other people's words.
 _TABLE = "### Words we do not use"
+# Docstrings of modules begin with the field's noun, not with a question.
+MODULES = ("traceq", "collect", "rules", "benchmarks", "tests")
+QUESTIONS = ["What", "Who", "Which", "How", "When", "Where", "Whether", "Why", "Whose"]
 
 
 def unwanted() -> dict[str, str]:
@@ -65,3 +69,20 @@ def test_a_word_that_we_do_not_use_stands_nowhere(phrase: str) -> None:
         ]
 
     assert places == [], f"say {unwanted()[phrase]} instead"
+
+
+def first_words() -> Iterator[tuple[str, str]]:
+    """Yield each module with the first word of its docstring, if it has one."""
+    for folder in MODULES:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            words = re.findall(r"\w+", ast.get_docstring(tree) or "")
+            if words:
+                yield str(path.relative_to(ROOT)), words[0]
+
+
+def test_no_module_begins_with_a_question() -> None:
+    modules = dict(first_words())
+
+    assert len(modules) > 500
+    assert [name for name, word in modules.items() if word in QUESTIONS] == []
