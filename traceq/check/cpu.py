@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _LARGEST = 64 << 20
-# Chosen by judgement. Between runs of one program, also with another instruction set of
+# Heuristic threshold. Between runs of one program, also with another instruction set of
 # the CPU, no count differed; a mixture of experts that is not seeded differed by 14%,
-# which no tolerance should hide. One layer more is beyond it in models of up to 50.
+# which no tolerance should hide. One more layer exceeds it in models of up to 50.
 _TOLERANCE = 0.02
 _DRAWN = ("ops", "optimizer-ops", "compiled-ops")
 

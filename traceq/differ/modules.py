@@ -22,11 +22,11 @@ Became = Literal["fused", "faster", "same", "slower", "fell back", "uncompiled",
 mostly eager ops, while others of the model are compiled. ``uncompiled``: the same for
 what is outside of modules. Empty where it is not known what the work is for."""
 
-# Less compiled work with a known module than this share has no table. By judgement.
+# With a known module for less of the compiled work there is no table. Heuristic.
 _MOST_KNOWN = 0.5
 _MOSTLY = 0.5
-# A module that takes at most this share more or less, or this share of the GPU's time
-# of a step, is the same. Chosen by judgement: runs of one program differ by less.
+# A module whose time changes by at most this fraction, or this fraction of the GPU's
+# time of a step, is the same. Heuristic thresholds: runs of one program differ by less.
 _SAME = 0.05
 _SAME_OF_STEP = 0.002
 

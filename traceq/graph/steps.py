@@ -29,8 +29,9 @@ _WARMUP = 1.5
 _FEWEST_WITHOUT_WARMUP = 2
 # A step with less than this share of the ops of any other is not whole.
 _CUT = 0.85
-# Chosen by judgement: an average step is near enough within this share of its time. Of
-# more steps than this many, the shares of long and typical ones are as they come.
+# Heuristic thresholds: a step is close enough to the average within this fraction of
+# its time. Of more steps than this, the fractions of long and typical ones are as
+# recorded.
 _NEAR = 0.05
 _MOST_CHOSEN_FROM = 400
 # A GPU that is behind the host is busy for more than this share of the time.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# Chosen by judgement. Some steps do more work than others where mean and median differ
-# by more than this share.
+# Heuristic threshold: some steps do more work than others if mean and median differ by
+# more than this fraction.
 _DIFFERENT = 0.1
 # Recorded steps are of one kind if none takes this many times as long as another.
 _ALIKE = 1.5

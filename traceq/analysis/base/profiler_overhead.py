@@ -21,7 +21,7 @@ _OF_THE_PROFILER = (
     *("Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"),
     "UVM Activity Init",
 )
-# Some ops call themselves for another dtype. Chosen by judgement.
+# Some ops call themselves for another dtype. Heuristic threshold.
 _FEWEST_TRANSFORMED = 3
 
 

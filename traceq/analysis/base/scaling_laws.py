@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 ENOUGH = 3
 """Two points are on any line: with fewer than this, nothing is fitted."""
 _LAWS = {0: "constant", 1: "linear", 2: "quadratic", 3: "cubic"}
-# Differences below this share of the largest amount say nothing: of two laws that are
-# this near, the one with fewer parameters is taken. Chosen by judgement: what steps
-# differ by from one run to the next.
+# Differences below this fraction of the largest amount are noise: of two laws this
+# close, the one with fewer parameters is taken. Heuristic threshold: the usual
+# difference between steps of two runs.
 _NOISE = 0.01
 # How far beyond the largest value a crossing is still told, as a factor.
 _FARTHEST = 4.0

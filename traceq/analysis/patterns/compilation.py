@@ -29,8 +29,8 @@ LOOKUP = "TorchDynamo Cache Lookup"
 CALL = "CompiledFunction"
 _ID = r"compile_id=(!?[\d/]+)"
 _REGION_ID = r"^Torch-Compiled Region: (!?[\d/]+)"
-# A region that begins this long after a compilation is what was compiled. Chosen by
-# judgement: in fixtures/recompile (H200, torch 2.11) it begins within 0.4 ms.
+# A region that begins this soon after a compilation runs the compiled code. Heuristic
+# threshold: in fixtures/recompile (H200, torch 2.11) it begins within 0.4 ms.
 _RUNS_SOON_NS = 10_000_000
 # What CUDA graph trees do for a shape that has no graph yet: set one up, capture it.
 _SET_UP = r"^cudagraphify\.get_container( \(dynamo_timed\))?$"

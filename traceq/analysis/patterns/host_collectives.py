@@ -32,7 +32,7 @@ _SPANS = {
     "backend": pl.String(),
     "collective": pl.String(),
 }
-# A gap in which the host runs operators for this share is not a wait. Judgement.
+# A gap is not a wait if the host runs operators for this fraction of it. Heuristic.
 _WORKING = 0.5
 
 

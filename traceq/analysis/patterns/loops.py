@@ -51,17 +51,17 @@ _CALL = ("step", "call")
 _LINE = (*_CALL, "thread")
 _TRIED = (*_CALL, "times")
 _NO_LOOP = ("optimizer", "data", "backward")
-# An iteration this many times longer than the median holds something else as well,
-# such as what comes after the loop. Chosen by judgement.
+# An iteration this many times longer than the median contains something else as well,
+# such as the code after the loop. Heuristic threshold.
 _UNUSUAL = 4
 # An iteration with less than this share of the usual number of ops was left early.
 _SHORT = 0.5
-# A mark fits as well as the best if it is behind by no more than this. Both chosen by
-# judgement.
+# A mark fits as well as the best if it is behind by no more than this. Both are
+# heuristic thresholds.
 _AS_GOOD = 0.05
-# More than this share of the iterations have what is usual in a loop, at least that
-# share what is a branch of it; the rest comes after it. Of an iteration at least this
-# share is usual. Chosen by judgement.
+# An op is usual in a loop if more than the first fraction of the iterations have it,
+# and a branch if at least the second have it; the rest comes after the loop. At least
+# the third fraction of an iteration is usual. Heuristic thresholds.
 _MOST, _BRANCH, _USUAL = 0.5, 0.25, 0.5
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from traceq.model.run import StepTime, Window
     from traceq.model.trace import Trace
 
-# Chosen by judgement. Where nothing was measured, recorded steps are of two kinds if
-# both their times and what they do differ by these factors: a pause does nothing.
+# Heuristic thresholds: without a measurement, recorded steps are of two kinds if both
+# their times and their work differ by these factors: a pause does no work.
 _TIMES_APART = 1.5
 _WORK_APART = 1.2
 

@@ -62,8 +62,8 @@ UNCOMPILED: tuple[Reason, ...] = ("backwards", "rnn", "loop")
 # Ops with a data-dependent size, at which torch.compile breaks the graph.
 _SIZED_BY_VALUES = r"^aten::(nonzero|masked_select|argwhere|_?unique|repeat_interleave)"
 
-# ``if tensor`` of a model: a few are checks that can go, more is how it computes.
-# Chosen by judgement.
+# ``if tensor`` of a model: a few are checks that can be removed, more are part of its
+# algorithm. Heuristic threshold.
 _BRANCH = "aten::is_nonzero"
 _FEW_BRANCHES = 8
 # What makes the gradient of an embedding with ``sparse=True``.
@@ -72,7 +72,7 @@ _SPARSE = ("aten::embedding_sparse_backward", "aten::_embedding_bag_sparse_backw
 _SET_DATA = "aten::_has_compatible_shallow_copy_type"
 
 # Steps of one program differ by less: in a step that logs, or at the end of an epoch.
-# Chosen by judgement.
+# Heuristic thresholds.
 _OTHER_LAUNCHES = 0.01
 _OTHER_SHAPES = 0.01
 _CALLED = ("id", "name", "inputs", "ts", "step", "captured", "module")

@@ -54,8 +54,8 @@ ACTIVITIES = (
 )
 """What the host may do between two iterations."""
 
-# By the name of the innermost function around it that tells; of an engine, of
-# transformers, or the user's. Chosen by judgement.
+# Activities by the name of the innermost enclosing function that matches; of an engine,
+# of transformers, or the user's. Heuristic patterns.
 _FUNCTIONS = {
     DETOKENISING: r"(?i)detok|(^|_)tokeni[sz]|batch_decode|convert_ids|_text(s)?$"
     r"|streamer|incremental_decode",
@@ -346,7 +346,7 @@ def _of_names(names: pl.Series, patterns: dict[str, str]) -> pl.Series:
     )["told"]
 
 
-# Chosen by judgement: less of decode is not worth a finding.
+# Heuristic threshold: a smaller fraction of decode is not worth a finding.
 LEAST_GAP = 0.1
 # What is not work of the program in a gap: it would be there with any program.
 _NO_WORK = (SYNCING, LAUNCHING, GRAPHS, COMPILING)

@@ -73,7 +73,7 @@ _PARTS = (
 _WHOLE = (GEMM, ATTENTION, CONVOLUTION)
 _PASSING = ("view", "cast")
 _PARAMETER = re.compile(r"primals_(\d+)$")
-# Chosen by judgement: what a program needs is less than a tenth of it.
+# Heuristic limit: programs need less than a tenth of it.
 _MOST_LOOKS = 5_000_000
 _LONGEST_CHAIN = 32
 

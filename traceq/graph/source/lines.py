@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from traceq.graph.source.control_flow import Program
 
-# Chosen by judgement: what a function did is followed up to this many events, and all
-# functions together up to that many.
+# Heuristic limits: the events of a function are followed up to the first number, those
+# of all functions together up to the second.
 _LONGEST = 20_000
 _MOST = 400_000
 _FUNCTION = ("file", "line", "function")

@@ -26,8 +26,8 @@ _AMOUNT = 11
 _MOST_SITES = 10
 # A change below this share of the peak is no change.
 _NOTHING = 0.005
-# What a category changes by at any time is shown if it is further from the change at
-# the moments than this share of the peak. Chosen by judgement.
+# The change of a category at any time is shown if it differs from the change at the
+# moments by more than this fraction of the peak. Heuristic threshold.
 _MUCH = 0.05
 _NUMBERS = ("before", "after", "change")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TWO = 2
 _MOST_OPS = 8
 _MOST_MODULES = 8
-# Where modules are known for less of the GPU's time, they are not shown. By judgement.
+# Modules that are known for less of the GPU's time are not shown. Heuristic threshold.
 _LEAST_KNOWN = 0.1
 _MOST_KERNELS = 6
 # Below this much GPU time a step, times are written in microseconds.
