@@ -67,7 +67,7 @@ _MAKES_TABLES = (
     "model",
 )
 TROUBLE = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError)
-"""What keeping may run into, none of which is the user's concern."""
+"""Errors while caching, which are not reported to the user."""
 
 _writers: list[threading.Thread] = []
 _given_up = threading.Event()
@@ -77,41 +77,41 @@ _noted: dict[tuple[object, ...], str] = {}
 
 @dataclass(frozen=True)
 class Question:
-    """What an answer depends on, as it was before the files were read."""
+    """Dependencies of an answer: files and settings, before the files were read."""
 
     files: tuple[Path, ...]
     statuses: tuple[os.stat_result, ...]
     rest: str
-    """All that is no file, as text."""
+    """The settings and everything else that is not a file, as text."""
 
     @classmethod
     def of(cls, files: Iterable[Path], rest: str) -> Question:
-        """Return the question; raise ``OSError`` if a file is not there."""
+        """Return the question; raise ``OSError`` if a file does not exist."""
         known = tuple(files)
         return cls(known, tuple(file.stat() for file in known), rest)
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """Total size of the files in bytes."""
         return sum(status.st_size for status in self.statuses)
 
     @property
     def unchanged(self) -> bool:
-        """Whether the files are still as they were."""
+        """Whether the files are unchanged since."""
         pairs = zip(self.files, self.statuses, strict=True)
         return all(identity(file.stat()) == identity(then) for file, then in pairs)
 
     def key(self) -> str:
-        """Return the name of the answer: another one for any other content."""
+        """Return the cache key of the answer, unique to the content."""
         pairs = zip(self.files, self.statuses, strict=True)
-        # Answers speak of the files by their names.
+        # Answers contain the names of the files.
         known = [(str(file), digest(file, then)) for file, then in pairs]
         name = hashlib.sha256(repr((self.rest, known)).encode(errors="surrogatepass"))
         return f"{self.size}-{name.hexdigest()}"
 
 
 def directory() -> Path:
-    """Return where entries are kept."""
+    """Return the cache directory."""
     return cache_directory()
 
 
@@ -123,10 +123,10 @@ def size_limit() -> int:
 
 
 def find_answer(question: Question) -> bytes | None:
-    """Return the answer that was kept, if there is one and it is whole."""
+    """Return the cached answer, if there is one and it is complete."""
     with suppress(*TROUBLE):
         folder = directory() / _ANSWERS
-        # Hashing pays only if there may be an answer at all.
+        # Hash only if an answer may exist.
         if not _named(folder, f"{question.size}-.*"):
             return None
         file = folder / f"{question.key()}.json"
@@ -142,24 +142,24 @@ def find_answer(question: Question) -> bytes | None:
 
 
 def keep_answer(question: Question, written: Callable[[], bytes]) -> None:
-    """Write an answer down and keep it, both behind the caller's back."""
+    """Serialize an answer and write it to the cache, in the background."""
     later(_write_answer, question, written)
 
 
 def later(work: Callable[..., None], *given: object) -> None:
-    """Let a thread write something; the program ends when it is written."""
+    """Write in a background thread; the program waits for it at exit."""
     writer = threading.Thread(target=work, args=given)
     _writers.append(writer)
     writer.start()
 
 
 def busy() -> bool:
-    """Return whether something is being written."""
+    """Return whether a background write is running."""
     return any(writer.is_alive() for writer in _writers)
 
 
 def finish() -> None:
-    """Wait until all is written; who interrupts the waiting gives it up."""
+    """Wait for the background writes; an interrupt abandons them."""
     try:
         while _writers:
             _writers[0].join()
@@ -170,7 +170,7 @@ def finish() -> None:
 
 
 def given_up() -> bool:
-    """Return whether nobody waits for what is being written."""
+    """Return whether the background writes were abandoned."""
     return _given_up.is_set()
 
 
@@ -188,9 +188,9 @@ def _entries() -> Iterator[Path]:
 
 
 def _named(folder: Path, pattern: str) -> list[Path]:
-    """Return what in a folder has a name like this; nothing where there is none.
+    """Return the paths in a folder whose names match; none if it does not exist.
 
-    Of long names ``Path.glob`` takes milliseconds to compile its pattern.
+    ``Path.glob`` takes milliseconds to compile a long pattern.
     """
     with suppress(OSError), os.scandir(folder) as inside:
         return [folder / one.name for one in inside if re.fullmatch(pattern, one.name)]
@@ -198,12 +198,12 @@ def _named(folder: Path, pattern: str) -> list[Path]:
 
 
 def fetched_folder() -> Path:
-    """Return where copies of other machines' files are, each in a folder."""
+    """Return the folder with the copies of remote files, each in a folder."""
     return directory() / _FETCHED
 
 
 def fetched() -> Iterator[tuple[Path, int, float]]:
-    """Yield each copy of another machine's file as ``entries`` does."""
+    """Yield each copy of a remote file as ``entries`` does."""
     for folder in _named(fetched_folder(), _FETCHED_NAME):
         with suppress(OSError):
             files = [file.stat().st_size for file in folder.iterdir()]
@@ -219,10 +219,10 @@ def answers() -> Iterator[tuple[Path, int, float]]:
 
 
 def clear() -> tuple[int, int]:
-    """Remove everything; return of how many traces it was, and how many bytes."""
+    """Remove everything; return the number of traces and of bytes."""
     count = len(list(entries()))
     size = sum(size for _, size, _ in (*entries(), *answers(), *fetched()))
-    # Only what traceq puts there: the directory may be the user's choice.
+    # Only files that traceq wrote: the user may have chosen the directory.
     for place in (
         *_entries(),
         *_named(directory(), f"{_ASIDE}.*"),
@@ -242,9 +242,9 @@ def clear() -> tuple[int, int]:
 
 @cache
 def _code() -> str:
-    """Identify the code that makes tables, so that an edit of it finds no entries.
+    """Identify the code that makes tables, so that an edit invalidates all entries.
 
-    As git does, files are told by their status: reading them would take longer than
+    Files are compared by their status, as git does: reading them would take longer than
     writing the tables of a small trace.
     """
     digest = hashlib.sha256()
@@ -257,45 +257,45 @@ def _code() -> str:
 
 
 def entry_of(status: os.stat_result, content: str, key: str) -> Path:
-    """Return where the tables of a content are, or would be."""
+    """Return the folder of the tables of a file with this content."""
     if key:
         content = hashlib.sha256(f"{content}\n{key}".encode()).hexdigest()
     return directory() / _code() / f"{status.st_size}-{content}"
 
 
 def any_of_size(size: int) -> bool:
-    """Return whether there are tables of a file of this size."""
+    """Return whether tables of a file of this size exist."""
     name = f"{size}-.*"
-    # The code is many files: they are not asked where there is nothing of any code.
+    # Identifying the code takes many stat calls: first look for tables of any code.
     if not any(_named(code, name) for code in _named(directory(), _CODE)):
         return False
     return bool(_named(directory() / _code(), name))
 
 
 class Heard:
-    """What was heard of a file while it was read, so that it is not read again."""
+    """SHA-256 of a file, computed while it is being read."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start with no bytes."""
         self._digest = hashlib.sha256()
         self._size = 0
 
     def hear(self, block: bytes) -> None:
-        """Take the next bytes of the file."""
+        """Add the next bytes of the file."""
         self._digest.update(block)
         self._size += len(block)
 
     def note(self, path: Path, status: os.stat_result) -> None:
-        """Note the digest for this process, if the whole file was heard."""
+        """Store the digest for this process, if the whole file was read."""
         if self._size == status.st_size:
             _noted[_name(path, status)] = self._digest.hexdigest()
 
 
 def digest(path: Path, status: os.stat_result) -> str:
-    """Return the SHA-256 of a file's content; a file that is as it was is not read."""
+    """Return the SHA-256 of a file; an unchanged file is not read again."""
     if known := _seen(path, status):
         return known
-    # Tables and answers of one file are kept at the same time.
+    # Tables and answers of one file are written concurrently.
     with _hashing:
         if known := _seen(path, status):
             return known
@@ -320,12 +320,12 @@ def _seen_file(path: Path) -> Path:
 
 
 def identity(status: os.stat_result) -> list[int]:
-    """Return what tells a file from another one, and from what it was before."""
+    """Return values that identify a file and its current version."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def settled(status: os.stat_result) -> bool:
-    """Return whether a file was not changed just now, so that a change will show."""
+    """Return whether the last change is old enough that another one would show."""
     changed = max(status.st_mtime_ns, status.st_ctime_ns)
     return time.time_ns() - changed >= _UNSETTLED_NS
 
@@ -351,7 +351,7 @@ def _remember(path: Path, status: os.stat_result, content: str) -> None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    # Where it is found if this process is killed.
+    # In the cache directory, where it is cleaned up if this process is killed.
     handle, name = tempfile.mkstemp(dir=directory(), prefix=_ASIDE)
     with os.fdopen(handle, "wb") as temporary:
         temporary.write(content)
@@ -359,7 +359,7 @@ def _replace(file: Path, content: bytes) -> None:
 
 
 def _write_answer(question: Question, written: Callable[[], bytes]) -> None:
-    # What goes wrong while it is written down is not the user's concern either.
+    # Errors while serializing are not reported to the user either.
     with suppress(Exception, KeyboardInterrupt):
         content = written()
         key = question.key()
@@ -377,14 +377,14 @@ def _sum(content: bytes) -> bytes:
 
 @contextmanager
 def aside() -> Iterator[Path]:
-    """Give a new folder in the cache, which is removed after it."""
+    """Yield a new temporary folder in the cache."""
     directory().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory(), prefix=_ASIDE) as folder:
         yield Path(folder)
 
 
 def make_room() -> None:
-    """Remove what was not used for longest, until the rest fits."""
+    """Remove the least recently used entries until the rest fits."""
     every = [*entries(), *answers(), *fetched()]
     kept = 0
     for place, size, _ in sorted(every, key=lambda one: one[2], reverse=True):
@@ -394,7 +394,7 @@ def make_room() -> None:
     seen = sorted(_named(directory() / _SEEN, _SEEN_NAME), key=_last_change)
     for file in seen[:-_MOST_SEEN]:
         file.unlink(missing_ok=True)
-    # What a process that was killed left behind.
+    # Leftovers of processes that were killed.
     for folder in _named(directory(), f"{_ASIDE}.*"):
         if _last_change(folder) < time.time() - _ASIDE_LEFT_S:
             _remove(folder)

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Hears of work; this one does not listen."""
+    """Receives progress events; the default ignores them."""
 
     def tell(self, phase: str, done: int, total: int, what: str) -> None:
-        """Hear what is being worked on."""
+        """Receive the current phase and item."""
 
     def say(self, sentence: str) -> None:
-        """Hear what a user should know that is no part of the result."""
+        """Receive a notice for the user that is not part of the result."""
 
     def expect(self, loads: int, works: int) -> None:
-        """Hear how many recordings are loaded, and how many of them worked on."""
+        """Receive the number of recordings to load, and to process."""
 
     def reading(self, _name: str) -> AbstractContextManager[Progress]:
-        """Hear that a file is read, and return who hears of its bytes."""
+        """Receive the start of reading a file; yield the callback for its bytes."""
         return nullcontext(None)
 
     def counting(self, _things: str) -> AbstractContextManager[Progress]:
-        """Hear that things are worked on, and return who hears how many."""
+        """Receive the start of counted work; yield the callback for the count."""
         return nullcontext(None)
 
 
@@ -46,18 +46,18 @@ _held: ContextVar[list[str] | None] = ContextVar("held", default=None)
 
 
 def _here() -> Watcher:
-    # A second thread works ahead of the one that is watched.
+    # Only the main thread reports progress: other threads work ahead of it.
     here = threading.current_thread() is threading.main_thread()
     return _watchers[-1] if _watchers and here else _DEAF
 
 
 def tell(phase: str, done: int = 0, total: int = 0, what: str = "") -> None:
-    """Say what is being worked on: which of how many, and what that is."""
+    """Report the current phase: the item's number, the total and its name."""
     _here().tell(phase, done, total, what)
 
 
 def say(sentence: str) -> None:
-    """Say what a user should know that is no part of the result."""
+    """Report a notice for the user that is not part of the result."""
     held = _held.get()
     if held is not None:
         held.append(sentence)
@@ -70,23 +70,23 @@ def say(sentence: str) -> None:
 
 
 def expect(loads: int, works: int | None = None) -> None:
-    """Say how many recordings are loaded, and how many of them worked on."""
+    """Report the number of recordings to load, and to process."""
     _here().expect(loads, loads if works is None else works)
 
 
 def reading(name: str) -> AbstractContextManager[Progress]:
-    """Say that a file is read; who wants to know gets its bytes."""
+    """Report the start of reading a file; yield the callback for its bytes."""
     return _here().reading(name)
 
 
 def counting(things: str) -> AbstractContextManager[Progress]:
-    """Say that things are worked on; who wants to know gets how many."""
+    """Report the start of counted work; yield the callback for the count."""
     return _here().counting(things)
 
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Let a watcher hear of all work inside."""
+    """Send all progress events inside the context to a watcher."""
     _watchers.append(watcher)
     try:
         yield
@@ -96,7 +96,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def noted() -> Iterator[list[str]]:
-    """Keep what is said inside, whoever hears it."""
+    """Collect the notices inside the context, which are still displayed."""
     notes: list[str] = []
     outer = _notes.get()
     token = _notes.set(notes)
@@ -110,7 +110,7 @@ def noted() -> Iterator[list[str]]:
 
 @contextmanager
 def held() -> Iterator[list[str]]:
-    """Keep what is said inside from all, to be said later."""
+    """Hold back the notices inside the context, to be reported later."""
     sentences: list[str] = []
     token = _held.set(sentences)
     try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 MOST_BYTES = 64 << 30
-"""How much is taken from standard input or out of an archive, at most."""
+"""Largest size of the data from standard input or from an archive."""
 _BLOCK = 1 << 20
 _SHOWN = 6
 _FILES_OF = {"trace": "trace.json", "snapshot": "snapshot.pickle", "log": "log.txt"}
@@ -45,7 +45,7 @@ _stashes: list[Path] = []
 
 @dataclass(frozen=True)
 class Program:
-    """What was given of one program."""
+    """The files of one program that the user named."""
 
     name: str
     trace: Path | None = None
@@ -75,7 +75,7 @@ class _Files:
 
     @property
     def one_program(self) -> bool:
-        """Whether they can only belong together."""
+        """Whether all of them belong to one program."""
         return len(self.traces) <= 1 and len(self.snapshots) <= 1
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ def found_in(
     cache: bool = True,
     progress: Progress = None,
 ) -> list[Program]:
-    """Return the programs whose files a path has, in order."""
+    """Return the programs whose files are at a path, in order."""
     here = local(path, cache=cache, progress=progress)
     return (
         _in_folder(here, say) if _is_plain_folder(here) else [_program(here, progress)]
@@ -103,7 +103,7 @@ def found_in(
 
 
 def refuse_two_stdins(paths: Sequence[Path]) -> None:
-    """Raise if standard input, which can be read once, is asked for twice."""
+    """Raise if standard input is named twice: it can be read once."""
     if sum(_is_stdin(path) for path in paths) > 1:
         msg = "standard input can be read once: give - only once"
         raise UsageError(msg)
@@ -112,7 +112,7 @@ def refuse_two_stdins(paths: Sequence[Path]) -> None:
 def one_program(
     path: Path, *, cache: bool = True, progress: Progress = None
 ) -> Program:
-    """Return the one program that a path is of; refuse several."""
+    """Return the program at a path; raise if there are several."""
     notes: list[str] = []
     found = found_in(path, say=notes.append, cache=cache, progress=progress)
     if len(found) > 1:
@@ -123,7 +123,7 @@ def one_program(
 
 
 def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
-    """Return the one trace that a path stands for; a plain file is taken as one."""
+    """Return the trace at a path; a plain file is taken as one."""
     here = local(path, cache=cache, progress=progress)
     if not _is_plain_folder(here) and not is_archive(here):
         return here
@@ -135,7 +135,7 @@ def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Pa
 
 
 def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
-    """Return a file or folder of this machine: standard input and URLs are copied."""
+    """Return a local file or folder: standard input and URLs are copied."""
     if isinstance(path, Url):
         return remote.fetched(path, _stash, keep=cache, progress=progress)
     if _is_stdin(path):
@@ -172,7 +172,7 @@ def _stash() -> Path:
 
 
 def _piped(path: Path, progress: Progress) -> Path:
-    """Copy what comes out of a named pipe, which can be read once."""
+    """Copy the data of a named pipe, which can be read once."""
     try:
         with path.open("rb") as file:
             return _spooled(file, str(path), progress)
@@ -209,7 +209,7 @@ def _is_plain_folder(path: Path) -> bool:
 
 
 def _program(path: Path, progress: Progress = None) -> Program:
-    """Return the program that a file, an archive or a run folder is of."""
+    """Return the program of a file, an archive or a run folder."""
     if path.is_dir():
         return Program(str(path), trace=path)
     if is_archive(path):
@@ -220,7 +220,7 @@ def _program(path: Path, progress: Progress = None) -> Program:
             return Program(str(path), logs=(path,))
         if known == "snapshot" or is_snapshot_name(path.name):
             return Program(str(path), snapshot=path)
-    # What it is, if it is no trace, is said by who reads traces.
+    # Left to the trace reader, which reports what the file is.
     return Program(str(path), trace=path)
 
 
@@ -247,7 +247,7 @@ def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
 
 
 def _kind_in_folder(path: Path) -> Kind:
-    """Return what a file is; texts are logs only if they are called so."""
+    """Return the kind of a file; a text is a log only if its name says so."""
     known = kind_of(path)
     if known == "log" and is_note(path.name):
         return ""
@@ -255,7 +255,7 @@ def _kind_in_folder(path: Path) -> Kind:
 
 
 def is_note(name: str) -> bool:
-    """Return whether a text beside a trace is not known to be a log.
+    """Return whether a text file next to a trace is not a log, by its name.
 
     >>> is_note("requirements.txt"), is_note("train_log.txt"), is_note("a.out")
     (True, False, False)
@@ -276,7 +276,7 @@ def _nothing_in(folder: Path, inside: Sequence[Path]) -> str:
 
 
 def _some_below(folders: Iterable[Path]) -> list[Path]:
-    """Return files that are called as traces are, three folders down at most."""
+    """Return files with the names of traces, at most three folders down."""
     patterns = ("*.json", *(f"*.json{end}" for end in PACKED))
     return [
         path
@@ -349,10 +349,10 @@ def _together(name: str, files: _Files) -> Program:
 
 
 def joined(found: list[Program], say: Callable[[str], None]) -> list[Program]:
-    """Join files of one program that were given one by one.
+    """Join files of one program that the user named one by one.
 
-    A trace, a memory snapshot and logs are of one program where no other trace and no
-    other snapshot is among them; ``say`` is told where that cannot be known.
+    A trace, a memory snapshot and logs are of one program if no other trace and no
+    other snapshot is among them; ``say`` receives a notice if that is ambiguous.
     """
     alone = [one for one in found if _is_single(one)]
     files = _Files(
@@ -374,15 +374,15 @@ def joined(found: list[Program], say: Callable[[str], None]) -> list[Program]:
 
 
 def _is_single(program: Program) -> bool:
-    """Return whether it is one file, which may belong to another one."""
+    """Return whether it is a single file, which may belong to another one."""
     parts = [one for one in (program.trace, program.snapshot, *program.logs) if one]
     return len(parts) == 1 and not parts[0].is_dir()
 
 
 def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]:
-    """Return what was given of each program, and how many paths cannot be read.
+    """Return the files of each program, and the number of unreadable paths.
 
-    One path that cannot be read is an error; of several it is said.
+    A single unreadable path is an error; one of several is a notice.
     """
     refuse_two_stdins(paths)
     found: list[Program] = []
@@ -397,7 +397,7 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
 
 
 def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
-    """Return the programs of a path; none if it cannot be read and is not alone."""
+    """Return the programs of a path; none if it is unreadable and one of several."""
     try:
         with reading(path.name) as progress:
             return found_in(path, say=say, cache=cache, progress=progress)
@@ -409,9 +409,9 @@ def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
 
 
 def traces(paths: Sequence[Path], *, cache: bool) -> tuple[list[Path], int]:
-    """Return the traces and run folders of all paths, and how many cannot be read."""
+    """Return the traces and run folders, and the number of unreadable paths."""
     found, unread = programs(paths, cache=cache)
     traced = [one.trace for one in found if one.trace]
-    # Alone, another kind of file is refused by who reads traces, which says what it is.
+    # Without any trace, the trace reader refuses the others and reports their kind.
     others = [one.snapshot or one.logs[0] for one in found if not one.trace]
     return (traced, unread) if traced else (others, unread)

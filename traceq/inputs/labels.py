@@ -36,17 +36,17 @@ _SAID = re.compile(r"(?P<file>.+?):(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.
 
 @dataclass(frozen=True)
 class Said:
-    """What a user says of one recording, or of all in a folder."""
+    """Labels given for one path: a recording, or a folder of recordings."""
 
     path: Path
     labels: Mapping[str, str]
     step_ns: int | None = None
     """The step time measured without the profiler."""
     source: str = ""
-    """Where it was said, for errors."""
+    """The option or file that it comes from, for error messages."""
 
     def fits(self, path: Path) -> bool:
-        """Return whether it is said of a path; a bare name is of any folder's file."""
+        """Return whether it applies to a path; a bare name matches in any folder."""
         if str(path) == str(self.path):
             return True
         here, said = _place(path), _place(self.path)
@@ -56,14 +56,14 @@ class Said:
 
 @dataclass(frozen=True)
 class Labels:
-    """All that a user says of the recordings that are given."""
+    """All labels that the user gives for the recordings."""
 
     said: tuple[Said, ...] = ()
     runs: tuple[Path, ...] = field(default=())
     """The recordings that a file of runs names, in its order."""
 
     def of(self, path: Path, run: Run | None = None) -> dict[str, str]:
-        """Return the labels of a recording; what is said here is said last."""
+        """Return the labels of a recording; they override those of the run folder."""
         found = dict(run.labels) if run else {}
         for one in self.said:
             if one.fits(path):
@@ -71,12 +71,12 @@ class Labels:
         return found
 
     def step_ns(self, path: Path) -> int | None:
-        """Return the measured step time that is said of a recording."""
+        """Return the measured step time that the user gives for a recording."""
         known = [one.step_ns for one in self.said if one.step_ns and one.fits(path)]
         return known[-1] if known else None
 
     def refuse_unused(self, paths: Iterable[Path]) -> None:
-        """Raise ``UsageError`` for what is said of none of these recordings."""
+        """Raise ``UsageError`` for labels that apply to none of these recordings."""
         given = list(paths)
         for one in self.said:
             if one.path not in self.runs and not any(map(one.fits, given)):
@@ -86,10 +86,10 @@ class Labels:
 
 
 def read_labels(texts: Sequence[str], runs: Path | None = None) -> Labels:
-    """Return what texts of the form ``FILE:KEY=VALUE`` and a file of runs say.
+    """Return the labels of texts of the form ``FILE:KEY=VALUE`` and a file of runs.
 
-    The file's paths are relative to its folder. Raises ``UsageError`` for what cannot
-    be understood.
+    The file's paths are relative to its folder. Raises ``UsageError`` for texts of
+    another form.
     """
     listed = _read_runs(runs) if runs else ()
     return Labels((*listed, *map(_read_text, texts)), tuple(one.path for one in listed))
@@ -98,7 +98,7 @@ def read_labels(texts: Sequence[str], runs: Path | None = None) -> Labels:
 def labelled(
     paths: Sequence[Path] | None, texts: Sequence[str] | None, runs: Path | None
 ) -> tuple[list[Path], Labels]:
-    """Return the recordings that are given, or else those of a file of runs, labelled.
+    """Return the recordings of the command line, else of a file of runs, and labels.
 
     Raises ``UsageError`` if there are none.
     """

@@ -18,48 +18,48 @@ _steps_by: ContextVar[str] = ContextVar("steps_by", default="")
 
 
 def use_kernels(folder: Path | None) -> None:
-    """Take what kernels of compiled code compute from this folder."""
+    """Set the folder of generated code, which describes compiled kernels."""
     _kernels.set(folder)
 
 
 def given_kernels() -> Path | None:
-    """Return the folder of generated code, as ``use_kernels`` was told."""
+    """Return the folder of generated code that ``use_kernels`` set."""
     return _kernels.get()
 
 
 def use_captures(files: Iterable[Path] | None) -> None:
-    """Take the ops of replayed CUDA graphs from these traces of captures."""
+    """Set the traces of captures, which have the ops of replayed CUDA graphs."""
     _captures.set(tuple(files or ()))
 
 
 def given_captures() -> tuple[Path, ...]:
-    """Return the traces of captures, as ``use_captures`` was told."""
+    """Return the traces of captures that ``use_captures`` set."""
     return _captures.get()
 
 
 def use_own_code(names: frozenset[str]) -> None:
-    """Take these packages for the user's own code."""
+    """Set the packages that are the user's own code."""
     _own.set(names)
 
 
 def own_code() -> frozenset[str]:
-    """Return the packages that are the user's own, as ``use_own_code`` was told."""
+    """Return the packages that ``use_own_code`` set as the user's own."""
     return _own.get()
 
 
 def use_steps(source: str) -> None:
-    """Take steps from this source; empty for any."""
+    """Set the source of the steps; empty for any."""
     _steps_by.set(source)
 
 
 def steps_source() -> str:
-    """Return what steps are taken from, as ``use_steps`` was told; empty for any."""
+    """Return the source of the steps that ``use_steps`` set; empty for any."""
     return _steps_by.get()
 
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Let all of this be as it was before, once the context ends."""
+    """Restore all options when the context ends."""
     before = [(one, one.get()) for one in (_kernels, _captures, _own, _steps_by)]
     try:
         yield

@@ -105,7 +105,7 @@ def run(rules: Iterable[Rule], views: Views) -> Ran:
 def _at_once(
     rules: Sequence[Rule], views: Views
 ) -> Iterator[tuple[Rule, Callable[[], Ran]]]:
-    """Yield each rule, in order, with who waits for what it found."""
+    """Yield each rule, in order, with a future for its result."""
     cores = pl.thread_pool_size()
     if cores == 1 or len(rules) == 1:
         yield from ((rule, partial(_ran, rule, views)) for rule in rules)

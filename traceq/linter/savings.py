@@ -207,7 +207,7 @@ class Savings:
         )
 
     def _spread(self, step_ns: float, by: Literal["gpu", "host"]) -> float:
-        """Return by which share a step after fixes may differ from what is said."""
+        """Return the relative uncertainty of the predicted step."""
         removed = max(0.0, 1 - step_ns / self.step_ns) if self.step_ns else 0.0
         return FIX_SPREAD * removed + _between_runs(by)
 

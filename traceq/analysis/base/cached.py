@@ -20,15 +20,15 @@ _SIMPLE = (bool, int, float, str, type(None))
 def cached_per_trace(
     question: Callable[Arguments, Result],
 ) -> Callable[Arguments, Result]:
-    """Return the question with its answers kept as long as their trace is.
+    """Memoize a function of a trace for the lifetime of the trace.
 
-    The trace, or a table of it, is its first argument. Numbers and texts among the
+    The trace, or a table of it, is the first argument. Numbers and strings among the
     others are compared by value, everything else by identity.
     """
     answers: dict[int, dict[tuple[object, ...], _Answer[Result]]] = {}
-    # Only of those that are asked, and not with all arguments: it takes long.
+    # Computed on demand, if arguments are missing or named: it takes long.
     parameters = cache(partial(signature, question))
-    count = len(question.__annotations__) - 1  # and what it returns
+    count = len(question.__annotations__) - 1  # without the return type
     lock = Lock()
 
     @wraps(question)
@@ -39,7 +39,7 @@ def cached_per_trace(
             trace, *others = call.arguments.values()
         else:
             trace, *others = given
-        # By position: the parameters are in one order, however they were given.
+        # By position, also for arguments that are passed by name.
         key = tuple(map(_identity, others))
         with lock:
             if id(trace) not in answers:
@@ -55,20 +55,20 @@ def cached_per_trace(
 
 
 class _Answer(Generic[Result]):
-    """The answer to a question, worked out by whoever asks first.
+    """A memoized result, computed by the first caller.
 
-    Rules run at once: a second thread that asks waits for the first. No question asks
-    itself again, however indirectly, so that no two threads wait for each other.
+    Rules run in parallel: a second thread waits for the first. No memoized function
+    calls itself, even indirectly, so no two threads wait for each other.
     """
 
     def __init__(self, others: list[object]) -> None:
-        # The arguments are kept with it, so that no other object gets their id.
+        # Hold the arguments, so that no other object gets their id.
         self._others = others
         self._lock = RLock()
         self._found: list[Result] = []
 
     def get(self, work_out: Callable[[], Result]) -> Result:
-        """Return the answer; where working it out fails, the next one tries again."""
+        """Return the result; if computing it fails, the next caller tries again."""
         if not self._found:
             with self._lock:
                 if not self._found:
@@ -77,5 +77,5 @@ class _Answer(Generic[Result]):
 
 
 def _identity(value: object) -> tuple[type, object]:
-    """Return what only the same argument has; 1, 1.0 and True are not the same."""
+    """Return the key of an argument; 1, 1.0 and True have different keys."""
     return type(value), value if isinstance(value, _SIMPLE) else id(value)
